@@ -127,9 +127,9 @@ def logs(
 def print_json(lines: Iterable[LogLine]) -> None:
     """Print each complete line unchanged as a JSON object."""
     for line in lines:
-        record = {"schema": SCHEMA, "kind": "line", "rank": line.rank, "node": line.node, "stream": line.stream}
         if line.finished:
-            print_text(json.dumps({**record, "line": line.text}))
+            head = {"schema": SCHEMA, "kind": "line", "rank": line.rank, "node": line.node, "stream": line.stream}
+            print_text(json.dumps({**head, "line": line.text}))
 
 
 def print_lines(lines: Iterable[LogLine]) -> None:

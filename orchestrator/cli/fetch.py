@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, Run
 from orchestrator.model.printable import counted
 from orchestrator.operations import fetch as operation
 from orchestrator.operations.runs import find
-from orchestrator.report.listing import SCHEMA
+from orchestrator.report.listing import json_text
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.screen import console, escape_control_chars, print_text
 from orchestrator.targets.interface import FetchRequest
@@ -69,17 +68,16 @@ def print_fetched(fetched: Collected, *, as_json: bool) -> None:
     """Print what was fetched, and what was left out with the reasons."""
     size = sum(entry.size for entry in fetched.files)
     if as_json:
-        value = {
-            "schema": SCHEMA,
-            "kind": "fetch",
-            "folder": str(fetched.folder),
-            "files": len(fetched.files),
-            "bytes": size,
-            "brought": list(fetched.downloaded),
-            "unchanged": fetched.unchanged,
-            "omitted": [{"path": entry.path, "problem": entry.problem} for entry in fetched.skipped],
-        }
-        print_text(json.dumps(value, indent=1))
+        text = json_text(
+            "fetch",
+            folder=str(fetched.folder),
+            files=len(fetched.files),
+            bytes=size,
+            brought=fetched.downloaded,
+            unchanged=fetched.unchanged,
+            omitted=[{"path": entry.path, "problem": entry.problem} for entry in fetched.skipped],
+        )
+        print_text(text)
     else:
         unchanged = f"; left out {counted(fetched.unchanged, 'file')} as sent, or the same on another node"
         print_text(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, UserPackages, print_error
 from orchestrator.errors import RequestError
 from orchestrator.operations import image as operation
-from orchestrator.report.listing import SCHEMA
+from orchestrator.report.listing import json_text
 from orchestrator.screen import print_text
 
 app = App(help="Build, save and push the container image of a stack.")
@@ -58,8 +57,7 @@ def build(
     operation.check_engine(engine)
     operation.lay_out(image, context, tuple(find_links or ()), python, print_error, requirements=packages)
     digest = operation.build(image, context)
-    value = {"schema": SCHEMA, "kind": "image", "tag": image.tag, "digest": digest}
-    print_text(json.dumps(value) if as_json else f"{image.tag} {digest}")
+    print_text(json_text("image", tag=image.tag, digest=digest) if as_json else f"{image.tag} {digest}")
 
 
 @app.command()
@@ -73,8 +71,7 @@ def save(
     """Write an image to a file, for nodes without a registry, and print its SHA-256."""
     image = operation.image_of(stack, tag=tag, engine=engine)
     digest = operation.save(image, path)
-    value = {"schema": SCHEMA, "kind": "image file", "path": str(path), "sha256": digest}
-    print_text(json.dumps(value) if as_json else f"{path} sha256:{digest}")
+    print_text(json_text("image file", path=str(path), sha256=digest) if as_json else f"{path} sha256:{digest}")
 
 
 @app.command()
@@ -82,5 +79,4 @@ def push(stack: StackName = "current", tag: Tag = None, engine: Engine = "docker
     """Push an image to the registry in its name and print its digest there."""
     image = operation.image_of(stack, tag=tag, engine=engine)
     digest = operation.push(image)
-    value = {"schema": SCHEMA, "kind": "image", "tag": image.tag, "digest": digest}
-    print_text(json.dumps(value) if as_json else f"{image.tag} {digest}")
+    print_text(json_text("image", tag=image.tag, digest=digest) if as_json else f"{image.tag} {digest}")

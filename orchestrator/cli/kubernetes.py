@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +14,7 @@ from orchestrator.errors import RequestError
 from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import as_yaml
 from orchestrator.report import listing as report
-from orchestrator.report.listing import SCHEMA
+from orchestrator.report.listing import json_text
 from orchestrator.screen import print_text
 from orchestrator.targets import registry
 from orchestrator.targets.interface import CheckRequest
@@ -96,8 +95,7 @@ def init(
         print_text(namespace_objects.as_printable_yaml(objects), nl=False, program=True)
         return
     applied = namespace_objects.apply(connect(settings.context, settings.namespace), objects)
-    value = {"schema": SCHEMA, "kind": "k8s init", "applied": applied}
-    print_text(json.dumps(value, indent=1) if as_json else "\n".join(applied))
+    print_text(json_text("k8s init", applied=applied) if as_json else "\n".join(applied))
 
 
 @app.command()

@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "resume": "resume:resume_command",
         "attach": "attach:attach",
         "logs": "attach:logs",
-        "report": "report:report",
+        "report": "runs:report",
         "fetch": "fetch:fetch",
         "stop": "attach:stop",
     },

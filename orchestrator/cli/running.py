@@ -19,7 +19,7 @@ from orchestrator.operations.fetch import find_output
 from orchestrator.operations.output import RanksOutput, check_shown
 from orchestrator.operations.runs import recorded_handles
 from orchestrator.planning.plan import Plan, SubmitScript
-from orchestrator.report import cleanup, decided, live, plans, training
+from orchestrator.report import cleanup, live, plans, training
 from orchestrator.report.live import Screen
 from orchestrator.runs import store
 from orchestrator.runs.outcome import Outcome
@@ -65,7 +65,7 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
             )
         print_text(plans.started_as_json(plan) if output.json else plans.started(plan), err=not output.json)
         return
-    screen.begin([run_line(handle), *decided.lines(plan, verbose=output.verbose)])
+    screen.begin([run_line(handle), *plans.decision_lines(plan, verbose=output.verbose)])
 
     def interrupted() -> None:
         try:

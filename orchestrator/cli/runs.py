@@ -1,4 +1,4 @@
-"""The commands of `orch runs`: list, show, logs, compare."""
+"""The commands `orch report` and `orch runs`: list, show, logs, compare."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import typer
 from orchestrator.cli import attach
 from orchestrator.cli.app import App
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, check_subcommand, print_error
-from orchestrator.operations import report as run_pages
 from orchestrator.operations import runs as operation
-from orchestrator.report import comparison, listing, ranking, training
+from orchestrator.report import comparison, listing, page, training
 from orchestrator.report import run_list as table
+from orchestrator.report.listing import json_text
+from orchestrator.runs import store
+from orchestrator.runs.outcome import outcome_of
 from orchestrator.screen import print_text
 
 
@@ -31,11 +33,27 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare the settings and the results of two runs, or rank the runs of an array."""
-    if ranked := run_pages.ranking(context.obj, a, result):
-        print_text(ranking.as_json(ranked) if as_json else ranking.as_text(ranked, result))
+    if members := store.members(context.obj, a):
+        ranked = comparison.rank_runs(members, result)
+        print_text(comparison.ranking_json(ranked) if as_json else comparison.ranking_text(ranked, result))
         return
-    compared = run_pages.comparison(context.obj, a, b, print_error)
-    print_text(comparison.as_json(compared) if as_json else comparison.text(compared))
+    compared = comparison.compare(store.find(context.obj, a, print_error), store.find(context.obj, b))
+    print_text(json_text("comparison", compared) if as_json else comparison.text(compared))
+
+
+def report(
+    run: Annotated[str, typer.Argument(metavar="ID|last", help="Run. Default: the newest.")] = "last",
+    inventory: OfInventory = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE.html", help="File to write. Default: in the run's folder."),
+    ] = None,
+    runs_dir: RunsDir = RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Write an HTML report of a run: loss, throughput, stragglers, memory and a timeline."""
+    path = str(page.write(operation.find_refreshed(runs_dir, run, inventory, print_error), output))
+    print_text(json_text("report", path=path) if as_json else path)
 
 
 app = App(help="List the runs, show one, or compare two.", invoke_without_command=True)
@@ -81,7 +99,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a run's settings, layout, results and outcome."""
-    outcome = operation.outcome(runs_dir or context.obj, run, inventory, print_error)
+    outcome = outcome_of(operation.find_refreshed(runs_dir or context.obj, run, inventory, print_error))
     print_text(training.as_json(outcome) if as_json else training.full_report(outcome))
 
 

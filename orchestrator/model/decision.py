@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -20,6 +21,11 @@ class Choice(Generic[T]):
 
     value: T
     decisions: tuple[Decision, ...] = ()
+
+
+def array_values(decisions: Iterable[Decision]) -> str:
+    """Return the values and the number of a run of an array, such as `lr=0.1 (1 of 3)`; empty for other runs."""
+    return next((decision.value for decision in decisions if decision.topic == ARRAY_MEMBER), "")
 
 
 def all_decisions(*choices: Choice[object]) -> tuple[Decision, ...]:

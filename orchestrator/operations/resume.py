@@ -14,7 +14,7 @@ from orch_node.protocol.outcome import DONE, REFUSED
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.model.decision import ARRAY_MEMBER
+from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import Nodes
 from orchestrator.model.printable import MASK, mask
 from orchestrator.operations import runs as operation
@@ -186,7 +186,7 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
         planned = replace(planned, origin=replace(planned.origin, request=request))
         for line in differences(run, recorded, request, planned):
             notify(line)
-    label = next((decision.value for decision in run.record.decisions if decision.topic == ARRAY_MEMBER), "")
+    label = array_values(run.record.decisions)
     return sweep.labelled(planned, label) if label else planned
 
 

@@ -90,10 +90,6 @@ def find_refreshed(base: Path, name: str, inventory: str | None, notify: Notify)
     return store.load(handle.folder)
 
 
-def outcome(base: Path, name: str, inventory: str | None, notify: Notify) -> Outcome:
-    return outcome_of(find_refreshed(base, name, inventory, notify))
-
-
 def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
     """Return the runs recorded on this machine or on the hosts of an inventory.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from orch_node.protocol import values
@@ -12,8 +10,8 @@ from orch_node.protocol import values
 from orchestrator.model.measurement import Measurement, NodeRates, RunRates, Slow
 from orchestrator.model.printable import described_size
 from orchestrator.report import html
-from orchestrator.report.listing import SCHEMA, cell, table
-from orchestrator.report.traces import Chart, axis, colour, line, plain
+from orchestrator.report.charts import Chart, axis, colour, line, plain
+from orchestrator.report.listing import cell, json_text, table
 
 MAX_LINKS = 20  # rows of the table; the slowest links come first
 Rows = Sequence[Mapping[str, Any]]
@@ -21,8 +19,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 def as_json(measurement: Measurement, slow: Sequence[Slow]) -> str:
     """Return the results as JSON."""
-    record = values.record(measurement)
-    return json.dumps({"schema": SCHEMA, "kind": "bench", **record, "slow": [asdict(item) for item in slow]}, indent=1)
+    return json_text("bench", values.record(measurement), slow=list(slow))
 
 
 def as_text(measurement: Measurement, slow: Sequence[Slow]) -> str:

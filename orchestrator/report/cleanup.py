@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from orch_node.protocol.node_names import MAX_LISTED, fold, fold_by_text
 from orch_node.protocol.outcome import STOPPED
 
-from orchestrator.report.listing import SCHEMA, table
+from orchestrator.report.listing import json_text, table
 from orchestrator.runs.cleanup import CleanupReport
 
 LIVING = ("planned", "queued", "running")
@@ -18,8 +17,7 @@ COLUMNS = ("node", "state", "ended", "left", "segments", "problem")
 
 def as_json(kind: str, cleanup: CleanupReport, **fields: object) -> str:
     """Return the results of all nodes as JSON, with additional fields."""
-    head = {"schema": SCHEMA, "kind": kind, "exit_code": cleanup.exit_code}
-    return json.dumps({**head, **asdict(cleanup), **fields}, indent=1)
+    return json_text(kind, {"exit_code": cleanup.exit_code, **asdict(cleanup)}, **fields)
 
 
 def text(cleanup: CleanupReport) -> str:
@@ -54,8 +52,7 @@ def array_text(reports: Sequence[CleanupReport]) -> str:
 
 def array_as_json(array: str, reports: Sequence[CleanupReport]) -> str:
     """Return what was ended of each run of an array as JSON."""
-    head = {"schema": SCHEMA, "kind": "stop", "array": array, "exit_code": max(report.exit_code for report in reports)}
-    return json.dumps({**head, "runs": [asdict(report) for report in reports]}, indent=1)
+    return json_text("stop", array=array, exit_code=max(report.exit_code for report in reports), runs=list(reports))
 
 
 def describe_stop(cleanup: CleanupReport, *, before: str, after: str) -> str:

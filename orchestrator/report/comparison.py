@@ -1,108 +1,82 @@
-"""Comparison of two runs: the settings that differ, and the figures of both."""
+"""Comparison of two runs, and the runs of an array ranked by a result."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import fold
-from orchestrator.report.listing import SCHEMA, table
-from orchestrator.runs.measures import Measures, scores
-from orchestrator.runs.outcome import Outcome
+from orchestrator.report.listing import json_text, table
+from orchestrator.runs.measures import Measures, measures, scores
+from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.provenance import Script
 from orchestrator.runs.store import Run
 
 ABSENT = "-"
+LOSS, SPEED = "loss", "samples_per_second"
+SMALLER_IS_BETTER = ("loss", "perplexity", "error", "seconds")  # parts of the names of such results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """A run to compare, with its outcome and its measurements."""
-
-    run: Run
-    outcome: Outcome
-    measured: Measures
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """A setting that differs, with its value in each run."""
-
-    name: str
-    a: str
-    b: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A measured figure of both runs.
+class RankedRun:
+    """A run of an array.
 
     Attributes:
-        name: the name of the figure.
-        unit: its unit, or "".
-        a: the value of the first run, or None if it is missing.
-        b: the value of the second run, or None if it is missing.
-        ratio: b/a, or None if a value is missing or a is 0.
+        values: its values of the array, as `NAME=VALUE NAME=VALUE`.
+        results: its results by name.
     """
 
-    name: str
-    unit: str
-    a: float | None
-    b: float | None
-    ratio: float | None
+    run: str
+    values: str
+    state: str
+    results: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """The differences between two runs, and the figures of both."""
+def compare(a: Run, b: Run) -> dict[str, Any]:
+    """Return the comparison of two runs, as in JSON.
 
-    a: str
-    b: str
-    states: tuple[str, str]
-    differences: tuple[Difference, ...]
-    figures: tuple[Figure, ...]
-
-
-def compare(a: Side, b: Side) -> Comparison:
-    """Return the settings that differ, and all figures that at least one of the runs has."""
-    settings_a, settings_b = dict(settings(a)), dict(settings(b))
-    names = dict.fromkeys([*settings_a, *settings_b])
-    step = common_step(a, b)
-    figures_a, figures_b = dict(figures(a, step)), dict(figures(b, step))
-    return Comparison(
-        a=a.run.id,
-        b=b.run.id,
-        states=(a.outcome.state, b.outcome.state),
-        differences=tuple(
-            Difference(name=name, a=settings_a.get(name, ABSENT), b=settings_b.get(name, ABSENT))
-            for name in names
+    It has their ids `a` and `b`, their `states`, the `differences` of their settings, and all `figures` that at least
+    one of them has, with the `ratio` b/a, which is None if a value is missing or a is 0.
+    """
+    outcomes, measured = [outcome_of(run) for run in (a, b)], [measures(run) for run in (a, b)]
+    settings_a, settings_b = (dict(settings(run, outcome)) for run, outcome in zip((a, b), outcomes, strict=True))
+    loss_a, loss_b = (dict(of_run.loss) for of_run in measured)
+    step = max(loss_a.keys() & loss_b.keys(), default=None)
+    figures_a, figures_b = (dict(figures(*side, step)) for side in zip(outcomes, measured, strict=True))
+    return {
+        "a": a.id,
+        "b": b.id,
+        "states": [outcome.state for outcome in outcomes],
+        "differences": [
+            {"name": name, "a": settings_a.get(name, ABSENT), "b": settings_b.get(name, ABSENT)}
+            for name in dict.fromkeys([*settings_a, *settings_b])
             if settings_a.get(name) != settings_b.get(name)
-        ),
-        figures=tuple(
-            figure(name, unit, figures_a.get((name, unit)), figures_b.get((name, unit)))
-            for name, unit in dict.fromkeys([*figures_a, *figures_b])
-        ),
-    )
+        ],
+        "figures": [
+            figure(*key, figures_a.get(key), figures_b.get(key)) for key in dict.fromkeys([*figures_a, *figures_b])
+        ],
+    }
 
 
-def figure(name: str, unit: str, a: float | None, b: float | None) -> Figure:
-    ratio = b / a if a and b is not None else None
-    return Figure(name=name, unit=unit, a=a, b=b, ratio=ratio)
+def figure(name: str, unit: str, a: float | None, b: float | None) -> dict[str, Any]:
+    return {"name": name, "unit": unit, "a": a, "b": b, "ratio": b / a if a and b is not None else None}
 
 
-def settings(side: Side) -> Iterator[tuple[str, str]]:
+def settings(run: Run, outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Yield the name and the value of every setting and decision of a run."""
-    record, origin = side.run.record, side.run.origin
+    record, origin = run.record, run.origin
     yield "recipe", record.recipe
     yield "stack", origin.stack or ABSENT
     yield "backend", record.backend
-    yield "precision", side.outcome.precision
-    yield "nodes", fold(side.run.nodes)
+    yield "precision", outcome.precision
+    yield "nodes", fold(run.nodes)
     yield "ranks", str(len(record.layout))
-    yield "threads of a rank", one_or_all(placement.threads for placement in record.layout)
+    yield "threads of a rank", ", ".join(dict.fromkeys(str(placement.threads) for placement in record.layout))
     yield from ((f"set {name}", str(value)) for name, value in origin.settings.items())
     yield "script arguments", " ".join(origin.script_args) or ABSENT
     yield "packages", ", ".join(fingerprint[:12] for fingerprint in origin.fingerprints) or ABSENT
@@ -118,27 +92,17 @@ def script_settings(script: Script | None) -> Iterator[tuple[str, str]]:
     yield "git, changed since", (", ".join(git.changed) if git else "") or ABSENT
 
 
-def one_or_all(values: Iterator[Any]) -> str:
-    """Return the distinct values, separated by commas."""
-    return ", ".join(map(str, dict.fromkeys(values)))
-
-
-def common_step(a: Side, b: Side) -> float | None:
-    """Return the last step whose loss both runs have reported, or None."""
-    return max(dict(a.measured.loss).keys() & dict(b.measured.loss).keys(), default=None)
-
-
-def figures(side: Side, step: float | None) -> Iterator[tuple[tuple[str, str], float]]:
+def figures(outcome: Outcome, measured: Measures, step: float | None) -> Iterator[tuple[tuple[str, str], float]]:
     """Yield the figures that were measured and scored, each as ((name, unit), value).
 
     Args:
-        side: the run.
-        step: a step at which the losses of the runs can be compared, or None.
+        outcome: the outcome of the run.
+        measured: its measurements.
+        step: the last step whose loss both runs have reported, or None.
     """
-    measured, scored = side.measured, scores(side.outcome.result)
     ranks = [rank for rank in measured.ranks if rank.steps]
-    if side.outcome.seconds is not None:
-        yield ("time, all", "s"), side.outcome.seconds
+    if outcome.seconds is not None:
+        yield ("time, all", "s"), outcome.seconds
     if ranks:
         yield ("steps", ""), float(max(rank.steps for rank in ranks))
     if speed := sum(rank.samples_per_second or 0.0 for rank in ranks):
@@ -148,44 +112,86 @@ def figures(side: Side, step: float | None) -> Iterator[tuple[tuple[str, str], f
     if times := [rank.step_seconds * 1e3 for rank in ranks if rank.step_seconds]:
         yield ("step, median of the ranks", "ms"), median(times)
         yield ("step, slowest rank", "ms"), max(times)
-    yield from losses(measured, step)
-    for name, value in scored.after.items():
+    if measured.loss:
+        yield ("loss, last", ""), measured.loss[-1][1]
+    if step is not None:
+        yield (f"loss at step {step:g}", ""), dict(measured.loss)[step]
+    for name, value in scores(outcome.result).after.items():
         yield (f"{name.upper()} after", ""), float(value)
     if ranks:
         yield ("memory, largest rank", "GiB"), max(rank.peak_rss for rank in ranks) / 2**30
 
 
-def losses(measured: Measures, step: float | None) -> Iterator[tuple[tuple[str, str], float]]:
-    """Yield the last loss, and the loss at `step` if there is a common step."""
-    if measured.loss:
-        yield ("loss, last", ""), measured.loss[-1][1]
-    if step is not None:
-        yield (f"loss at step {step:g}", ""), dict(measured.loss)[step]
-
-
-def text(comparison: Comparison) -> str:
+def text(comparison: dict[str, Any]) -> str:
     """Return a table of the differing settings and a table of the figures."""
-    heads = [f"a: {comparison.a} ({comparison.states[0]})"]
-    heads += [f"b: {comparison.b} ({comparison.states[1]})"]
-    differences = [{"setting": entry.name, "a": entry.a, "b": entry.b} for entry in comparison.differences]
+    heads = [f"{key}: {comparison[key]} ({state})" for key, state in zip("ab", comparison["states"], strict=True)]
+    differences = [{**entry, "setting": entry["name"]} for entry in comparison["differences"]]
     settings_table = table(differences, ("setting", "a", "b")) if differences else "no setting differs"
     rows = [
         {
-            "figure": f"{entry.name}, {entry.unit}" if entry.unit else entry.name,
-            "a": shown(entry.a),
-            "b": shown(entry.b),
-            "b/a": "-" if entry.ratio is None else f"{entry.ratio:.3f}",
+            "figure": f"{entry['name']}, {entry['unit']}" if entry["unit"] else entry["name"],
+            **{key: ABSENT if entry[key] is None else f"{entry[key]:.5g}" for key in "ab"},
+            "b/a": ABSENT if entry["ratio"] is None else f"{entry['ratio']:.3f}",
         }
-        for entry in comparison.figures
+        for entry in comparison["figures"]
     ]
     return "\n".join([*heads, "", settings_table, "", table(rows, ("figure", "a", "b", "b/a"))])
 
 
-def shown(value: float | None) -> str:
-    """Return a value with five significant digits, or `-` if it is missing."""
-    return "-" if value is None else f"{value:.5g}"
+def rank_runs(runs: Sequence[Run], result: str | None) -> tuple[RankedRun, ...]:
+    """Return the runs of an array in the order of a result, the best one first; runs without it, or with NaN, last.
+
+    Args:
+        runs: the runs of an array.
+        result: the name of the result, or None for the order of the array.
+
+    Raises:
+        RequestError: if no run has this result.
+    """
+    ranked = tuple(map(ranked_run, runs))
+    if result is None:
+        return ranked
+    names = {name for run in ranked for name in run.results}
+    if result not in names:
+        listing = f"They have: {', '.join(sorted(names)) or 'none'}."
+        raise RequestError(
+            f"No run of the array has the result {result!r}.", hint=did_you_mean(result, names, listing=listing)
+        )
+    sign = 1 if any(part in result for part in SMALLER_IS_BETTER) else -1
+
+    def order(run: RankedRun) -> tuple[bool, float]:
+        value = run.results.get(result, math.nan)
+        return (True, 0.0) if math.isnan(value) else (False, sign * value)
+
+    return tuple(sorted(ranked, key=order))
 
 
-def as_json(comparison: Comparison) -> str:
-    """Return the comparison as JSON."""
-    return json.dumps({"schema": SCHEMA, "kind": "comparison", **asdict(comparison)}, indent=1)
+def ranked_run(run: Run) -> RankedRun:
+    """Return a run with its values and results."""
+    label, reported, loss = array_values(run.record.decisions), scores(run.result()), measures(run).loss
+    results = dict(reported.after)
+    if loss:
+        results.setdefault(LOSS, loss[-1][1])
+    if reported.train_samples_per_second is not None:
+        results[SPEED] = reported.train_samples_per_second
+    return RankedRun(run=run.id, values=label.rpartition(" (")[0] or label, state=run.state, results=results)
+
+
+def ranking_text(runs: Sequence[RankedRun], result: str | None) -> str:
+    """Return a table of the runs; the result by which they are ranked comes first."""
+    names = sorted({name for run in runs for name in run.results}, key=lambda name: (name != result, name))
+    rows = [
+        {
+            **{name: f"{run.results[name]:.5g}" if name in run.results else ABSENT for name in names},
+            "run": run.run,
+            "values": run.values,
+            "state": run.state,
+        }
+        for run in runs
+    ]
+    return table(rows, ("run", "values", "state", *names))
+
+
+def ranking_json(runs: Sequence[RankedRun]) -> str:
+    """Return the runs in their order as JSON."""
+    return json_text("ranking", runs=runs)

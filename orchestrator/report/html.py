@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from orchestrator.report.traces import Chart
+from orchestrator.files import TEMPLATES
+from orchestrator.report.charts import Chart
+from orchestrator.report.listing import finite
 
-TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 PLOTLY = Path(__file__).resolve().parent / "plotly" / "plotly-basic.min.js"
 DIGITS = 7  # significant digits of a number, more than a screen can show
 
@@ -83,20 +83,6 @@ def render(template: str, charts: Sequence[Chart], **values: object) -> str:
     )
 
 
-def finite(value: object) -> object:
-    """Return the value with floats rounded to DIGITS digits and NaN and infinity replaced by None."""
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
-
-
 def embedded(value: object) -> Markup:
     """Return the value as JSON that no text in it can end, wherever it is embedded in a page."""
-    text = json.dumps(finite(value), separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)  # nosec B704: characters special to HTML are escaped
+    return htmlsafe_json_dumps(finite(value, DIGITS), separators=(",", ":"), allow_nan=False)

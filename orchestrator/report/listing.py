@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from orchestrator.model.decision import Finding
@@ -15,9 +16,28 @@ SCHEMA = 1
 MARKS = {"ok": "ok  ", "miss": "MISS", "absent": "-   ", "unknown": "?   "}
 
 
+def json_text(kind: str, fields: Mapping[str, Any] | None = None, /, **more: Any) -> str:
+    """Return the fields as one JSON object of a kind; dataclasses among the values become objects."""
+    return json.dumps({"schema": SCHEMA, "kind": kind, **(fields or {}), **more}, indent=1, default=asdict)
+
+
 def as_json(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as one JSON object."""
-    return json.dumps({"schema": SCHEMA, "kind": kind, kind: list(rows)}, indent=1)
+    return json_text(kind, {kind: list(rows)})
+
+
+def finite(value: Any, digits: int = 17) -> Any:
+    """Return the value with NaN and infinities, which JSON cannot represent, replaced by None.
+
+    Args:
+        value: a value of JSON.
+        digits: significant digits to which floats are rounded; 17 keep them as they are.
+    """
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item, digits) for key, item in value.items()}
+    return [finite(item, digits) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
@@ -66,5 +86,4 @@ def findings_json(kind: str, findings: Sequence[Finding]) -> str:
         {"topic": finding.subject, "state": finding.severity, "words": finding.message, "hint": finding.hint}
         for finding in findings
     ]
-    ready = all(finding.severity != "miss" for finding in findings)
-    return json.dumps({"schema": SCHEMA, "kind": kind, "ready": ready, "findings": records}, indent=1)
+    return json_text(kind, ready=all(finding.severity != "miss" for finding in findings), findings=records)

@@ -4,31 +4,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import counted
-from orchestrator.report import charts, html, timeline
-from orchestrator.report.figures import of_planned
+from orchestrator.report import charts, html
+from orchestrator.report.charts import time_unit
 from orchestrator.report.html import Row, Table
-from orchestrator.report.traces import time_unit
-from orchestrator.report.training import failure_lines
-from orchestrator.runs.measures import Measures, RankMeasures, scores
-from orchestrator.runs.outcome import Outcome
+from orchestrator.report.training import failure_lines, of_planned
+from orchestrator.runs.measures import Measures, RankMeasures, measures, scores
+from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.provenance import Provenance, Script
 from orchestrator.runs.store import Run
 
-MAX_MOMENTS = 200  # maximum number of lines of the timeline
-ROWS = 512  # maximum number of ranks in the table
+MAX_MOMENTS = 200  # of the timeline
+MAX_RANKS = 512  # in the table
 
 
-def render(run: Run, outcome: Outcome, measured: Measures) -> str:
+def write(run: Run, target: Path | None = None) -> Path:
+    """Write the page of a run to a file, by default in the run's folder, and return its path.
+
+    Raises:
+        ExecuteError: if the file cannot be written.
+    """
+    target = target or run.folder / "report.html"
+    try:
+        target.write_text(render(run), encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ExecuteError(
+            f"Cannot write {target}: {error.strerror}.", hint="Choose another file with --output."
+        ) from None
+    return target.absolute()
+
+
+def render(run: Run) -> str:
     """Return the report of a run as HTML."""
+    outcome, measured = outcome_of(run), measures(run)
     drawn = (
         charts.loss_chart(measured),
         charts.throughput_chart(measured),
         charts.memory_chart(measured),
         charts.gpu_memory_chart(measured),
-        timeline.timeline(measured),
+        charts.timeline(measured),
     )
     return html.render(
         "report.html.j2",
@@ -38,9 +56,9 @@ def render(run: Run, outcome: Outcome, measured: Measures) -> str:
         figures=list(figures(outcome, measured)),
         failure="\n".join(failure_lines(outcome, shown="none")) if outcome.state != "done" else "",
         notes=outcome.notes,
-        moments=timeline.moments(measured)[:MAX_MOMENTS],
+        moments=charts.moments(measured)[:MAX_MOMENTS],
         tables=[ranks_table(measured), decisions_table(outcome), origin_table(run.origin)],
-        command=command_text(run.origin),
+        command=run.origin.command.shell() if run.origin.command else "was not recorded",
     )
 
 
@@ -79,9 +97,9 @@ def figures(outcome: Outcome, measured: Measures) -> Iterator[tuple[str, str]]:
 def ranks_table(measured: Measures) -> Table:
     """Return the table of the ranks, with the slow ranks highlighted."""
     slow = charts.slow_ranks(measured.ranks)
-    more = len(measured.ranks) - ROWS
+    more = len(measured.ranks) - MAX_RANKS
     return Table(
-        title="Ranks" if more <= 0 else f"Ranks (the first {ROWS} of {len(measured.ranks)})",
+        title="Ranks" if more <= 0 else f"Ranks (the first {MAX_RANKS} of {len(measured.ranks)})",
         head=(
             "rank",
             "node",
@@ -97,7 +115,8 @@ def ranks_table(measured: Measures) -> Table:
             "cores used",
         ),
         rows=tuple(
-            Row(cells=tuple(rank_cells(rank)), css="hot" if rank.rank in slow else "") for rank in measured.ranks[:ROWS]
+            Row(cells=tuple(rank_cells(rank)), css="hot" if rank.rank in slow else "")
+            for rank in measured.ranks[:MAX_RANKS]
         ),
     )
 
@@ -150,8 +169,3 @@ def script_cells(script: Script) -> dict[str, str]:
 
 def settings_text(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
-
-
-def command_text(origin: Provenance) -> str:
-    """Return the command of the run as a shell command line."""
-    return origin.command.shell() if origin.command else "was not recorded"

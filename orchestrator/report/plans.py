@@ -1,14 +1,21 @@
-"""Plans as JSON, and their outline: what is decided, written and started."""
+"""Plans as text and as JSON: what is decided, written and started."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
-from orchestrator.model.printable import described_size, mask, one_line
+from orchestrator.model.hosts import fold
+from orchestrator.model.printable import counted, described_size, mask, one_line
 from orchestrator.planning.plan import ApplyObjects, Plan, PutFile, SendFile, StartRun, SubmitScript
-from orchestrator.report.listing import SCHEMA
+from orchestrator.planning.software import OF_SCRIPT
+from orchestrator.report.listing import json_text
+
+# Topics that the sentence contains or whose values are nearly always the same. All other decisions get a line.
+FOLDED = (
+    *("run", "stack", "nodes", "ranks", "threads of a rank", "launcher", "mpi", "backend", "preload", "network"),
+    *("fabric", "pods", "image", "spare nodes"),
+)
+IN_BRIEF = ("launcher", "mpi", "backend", "fabric", "precision", "image")
 
 
 def outline(plan: Plan) -> str:
@@ -31,33 +38,50 @@ def as_json(plan: Plan) -> str:
     start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
     objects = [document for step in plan.steps if isinstance(step, ApplyObjects) for document in step.objects]
     scripts = any(isinstance(step, SubmitScript) for step in plan.steps)
-    text = json.dumps(
-        {
-            "schema": SCHEMA,
-            "kind": "plan",
-            "run_id": plan.run.run_id,
-            "run_dir": plan.run.run_dir,
-            "decisions": [asdict(decision) for decision in plan.decisions],
-            "layout": [asdict(placement) for placement in plan.layout.rank_places],
-            "files": files,
-            "command": {
-                "argv": list(start.command.argv) if start else [],
-                "env": dict(start.command.env) if start else {},
-            },
-            **({"objects": objects} if objects else {}),
-            **({"script": plan.describe()} if scripts else {}),
-        },
-        indent=1,
+    text = json_text(
+        "plan",
+        run_id=plan.run.run_id,
+        run_dir=plan.run.run_dir,
+        decisions=plan.decisions,
+        layout=plan.layout.rank_places,
+        files=files,
+        command={"argv": list(start.command.argv) if start else [], "env": dict(start.command.env) if start else {}},
+        **({"objects": objects} if objects else {}),
+        **({"script": plan.describe()} if scripts else {}),
     )
     return mask(text, plan.secrets)
 
 
 def started_as_json(plan: Plan) -> str:
     """Return the id, the folder and the nodes of a started run as JSON."""
-    head = {"schema": SCHEMA, "kind": "started", "run_id": plan.run.run_id, "run_dir": plan.run.run_dir}
-    return json.dumps({**head, "nodes": [target.node for target in plan.run.nodes]}, indent=1)
+    nodes = [target.node for target in plan.run.nodes]
+    return json_text("started", run_id=plan.run.run_id, run_dir=plan.run.run_dir, nodes=nodes)
 
 
 def started(plan: Plan) -> str:
     """Return a line with the commands that follow or stop a started run."""
     return f"detached from {plan.run.run_id}: orch attach shows it, orch stop ends it"
+
+
+def decision_lines(plan: Plan, *, verbose: bool) -> list[str]:
+    """Return all decisions with their reasons if `verbose`, otherwise a sentence and the unusual decisions."""
+    if verbose:
+        return plan.summary()
+    unusual = [
+        decision.describe()
+        for decision in plan.decisions
+        if decision.topic not in FOLDED and decision.value != OF_SCRIPT
+    ]
+    return [f"{sentence(plan)} (-v: why)", *unusual]
+
+
+def sentence(plan: Plan) -> str:
+    """Return a sentence such as `2 ranks on node0, 1 thread each: mpirun, ccl, bf16, stack current`."""
+    numbers = sorted({placement.threads for placement in plan.layout.rank_places})
+    spread = "-".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
+    ranks = plan.layout.world_size
+    threads = f", {counted(spread, 'thread')}{' each' * (ranks > 1)}" if any(numbers) else ""
+    values = {decision.topic: decision.value for decision in plan.decisions}
+    brief = [values[topic] for topic in IN_BRIEF if values.get(topic, OF_SCRIPT) != OF_SCRIPT]
+    stack = values.get("stack", plan.origin.stack)
+    return f"{counted(ranks, 'rank')} on {fold(plan.layout.nodes)}{threads}: {', '.join([*brief, f'stack {stack}'])}"

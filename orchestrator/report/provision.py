@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -10,17 +9,15 @@ from orch_node.protocol.environment import DATA
 
 from orchestrator.model.printable import counted
 from orchestrator.model.provision_report import Change, NodeReport, Report, Synced
-from orchestrator.report.listing import finding_lines, table
+from orchestrator.report.listing import finding_lines, json_text, table
 
-SCHEMA = 1
 OFFLINE = "Ranks on these nodes use only what was copied, without the hub; --env HF_HUB_OFFLINE=0 changes that."
 
 
 def as_json(report: Report) -> str:
     """Return the provisioning report as JSON."""
     nodes = [node_record(node) for node in report.nodes]
-    head = {"schema": SCHEMA, "kind": "provision", "exit_code": report.exit_code}
-    return json.dumps({**head, **asdict(report), "nodes": nodes}, indent=1)
+    return json_text("provision", {"exit_code": report.exit_code, **asdict(report), "nodes": nodes})
 
 
 def node_record(node: NodeReport) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from orch_node.protocol.events import format_seconds
 
-from orchestrator.model.decision import ARRAY_MEMBER
+from orchestrator.model.decision import array_values
 from orchestrator.model.recipe import is_number
 from orchestrator.planning.plan import Plan
 from orchestrator.report import training
-from orchestrator.report.listing import SCHEMA, cell, table
+from orchestrator.report.listing import cell, json_text, table
 from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.rows import RunRow, cause
 
@@ -120,9 +120,8 @@ def parse_arguments(arguments: Sequence[str]) -> Mapping[str, str]:
 
 def array_line(outcome: Outcome) -> str:
     """Return the line of one run, such as `ID learning_rate=1e-5 (1 of 3): done`."""
-    member = next((decision.value for decision in outcome.decisions if decision.topic == ARRAY_MEMBER), "")
     reason = cause(outcome.failure) if outcome.failure else outcome.problem
-    return f"{outcome.run_id} {member}: {outcome.state}{f': {reason}' if reason else ''}"
+    return f"{outcome.run_id} {array_values(outcome.decisions)}: {outcome.state}{f': {reason}' if reason else ''}"
 
 
 def array_text(outcomes: Sequence[Outcome]) -> str:
@@ -134,8 +133,7 @@ def array_text(outcomes: Sequence[Outcome]) -> str:
 def array_json(outcomes: Sequence[Outcome], exit_code: int) -> str:
     """Return all runs and the exit code as JSON."""
     runs = [json.loads(training.as_json(outcome)) for outcome in outcomes]
-    value = {"schema": SCHEMA, "kind": "array", "runs": runs, "exit_code": exit_code}
-    return json.dumps(value, indent=1)
+    return json_text("array", runs=runs, exit_code=exit_code)
 
 
 def started_text(plan: Plan) -> str:
@@ -145,5 +143,4 @@ def started_text(plan: Plan) -> str:
 
 def started_json(plan: Plan) -> str:
     """Return the ids of the started runs as JSON."""
-    run_ids = [member.run.run_id for member in plan.array]
-    return json.dumps({"schema": SCHEMA, "kind": "started", "runs": run_ids}, indent=1)
+    return json_text("started", runs=[member.run.run_id for member in plan.array])

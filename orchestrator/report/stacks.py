@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from orchestrator.model.decision import Finding
 from orchestrator.model.printable import counted
-from orchestrator.report.listing import SCHEMA, finding_lines, table
+from orchestrator.report.listing import finding_lines, json_text, table
 from orchestrator.stacks.compatibility import Environment
 from orchestrator.stacks.matrix import Platform, component_version, status
 from orchestrator.stacks.stack import BINDINGS, Stack
@@ -44,7 +43,7 @@ def as_json(stack: Stack, platform: Platform) -> str:
     if stack.end_of_life:
         value["end_of_life"]["since"] = stack.end_of_life.since.isoformat()
     value["state"] = list(status(stack, platform))
-    return json.dumps({"schema": SCHEMA, "kind": "stack", "stack": value}, indent=1)
+    return json_text("stack", stack=value)
 
 
 def describe(stack: Stack, platform: Platform) -> str:
@@ -104,7 +103,7 @@ def checked_as_json(checked: Sequence[Checked]) -> str:
         {"name": env.name, "stack": stack.name, "mismatches": list(map(mismatch_record, mismatches))}
         for env, stack, mismatches in checked
     ]
-    return json.dumps({"schema": SCHEMA, "kind": "check", "nodes": nodes}, indent=1)
+    return json_text("check", nodes=nodes)
 
 
 def mismatch_record(finding: Finding) -> dict[str, str]:

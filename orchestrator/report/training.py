@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from orch_node.protocol.events import record
 from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.outcome import REFUSED, nodes_record
 from orch_node.protocol.record import number_ranges
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from orchestrator.model.decision import Finding
+from orchestrator.model.printable import one_line
+from orchestrator.planning.software import OF_SCRIPT
 from orchestrator.report.cleanup import left_in_memory
-from orchestrator.report.figures import table_lines
-from orchestrator.report.listing import SCHEMA, detail_lines
+from orchestrator.report.listing import detail_lines, finite, json_text
 from orchestrator.runs import timeline, tracebacks
+from orchestrator.runs.measures import Scores, scores
 from orchestrator.runs.outcome import Outcome
+from orchestrator.screen import capture_console
+
+TableRow = tuple[str, str, str, str]  # name, value before the training, value after it or of the run, unit
 
 TEXT_LINES = 25  # of output that has no traceback
+SCORE_LABELS = {"em": "Exact match", "f1": "F1", "mcc": "MCC", "auc": "AUC"}
+# Units by the suffix of a score's name.
+UNITS = {"per_second": "/s", "seconds": "s", "percent": "%", "ms": "ms", "mb": "MB", "gb": "GB"}
 
 
 def error_lines(text: str, *, is_shown: bool = False) -> Iterator[str]:
@@ -54,38 +61,25 @@ def current_folder() -> str:
 
 def describe_same_error(ranks: tuple[int, ...]) -> list[str]:
     """Return a line about other ranks that ended with the same error, if there are any."""
-    if not ranks:
-        return []
-    return [f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)} had the same error"]
+    return [f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)} had the same error"] if ranks else []
 
 
 def as_json(outcome: Outcome) -> str:
     """Return the outcome of a run as JSON."""
-    value = {
-        "schema": SCHEMA,
-        "kind": "run",
-        **asdict(outcome),
-        "nodes": nodes_record(outcome.nodes),
-        "explanations": list(map(explanation_record, outcome.explanations)),
-        "result": finite(record(outcome.result)) if outcome.result else None,
-        "folder": str(outcome.folder),
-        "exit_code": outcome.exit_code,
-    }
-    return json.dumps(value, indent=1)
+    return json_text(
+        "run",
+        asdict(outcome),
+        nodes=nodes_record(outcome.nodes),
+        explanations=list(map(explanation_record, outcome.explanations)),
+        result=finite(record(outcome.result)) if outcome.result else None,
+        folder=str(outcome.folder),
+        exit_code=outcome.exit_code,
+    )
 
 
 def explanation_record(finding: Finding) -> dict[str, str]:
     """Return a known error of a log as stored in JSON."""
     return {"name": finding.subject, "line": finding.evidence, "cause": finding.message, "hint": finding.hint}
-
-
-def finite(value: Any) -> Any:
-    """Return the value with NaN and infinities, which JSON cannot represent, replaced by None."""
-    if isinstance(value, dict):
-        return {name: finite(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def text(outcome: Outcome, *, shown: str = "none", with_files: bool = True) -> str:
@@ -96,7 +90,9 @@ def text(outcome: Outcome, *, shown: str = "none", with_files: bool = True) -> s
         shown: the rank whose output is on the screen already, `all` or `none`.
         with_files: whether to name the run's folder.
     """
-    lines = [*failure_lines(outcome, shown), *memory_lines(outcome), *table_lines(outcome), *outcome.notes]
+    segments = {node: cleanup.segments_left for node, cleanup in outcome.nodes.items() if cleanup.segments_left}
+    left = [left_in_memory(node, names) for node, names in segments.items()]
+    lines = [*failure_lines(outcome, shown), *left, *table_lines(outcome), *outcome.notes]
     lines += [outcome.accounting.describe()] if outcome.accounting else []
     files = [] if outcome.state == REFUSED or not with_files else [f"files: {outcome.folder}"]
     return "\n".join([*lines, *files])
@@ -119,7 +115,9 @@ def failure_lines(outcome: Outcome, shown: str) -> list[str]:
         lines = [*error_lines(outcome.failure.text, is_shown=is_shown), *describe_same_error(outcome.same_error)]
         reasons += [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in lines)]
     if reasons:
-        return [*reasons, *explanation_lines(outcome, printed="\n".join(reasons)), *left_lines(outcome)]
+        printed = "\n".join(reasons)  # lines of the log that need not be repeated
+        hints = [line for finding in outcome.explanations for line in detail_lines(finding, printed=printed)]
+        return [*reasons, *hints, *left_lines(outcome)]
     return [] if outcome.state == "done" else [f"state: {outcome.state}", *left_lines(outcome)]
 
 
@@ -133,13 +131,67 @@ def left_lines(outcome: Outcome) -> list[str]:
     return [f"{nodes}: {problem}; orch stop tries again" for nodes, problem in fold_by_text(problems)]
 
 
-def memory_lines(outcome: Outcome) -> list[str]:
-    """Return a line for each node on which shared memory segments are left."""
-    return [
-        left_in_memory(node, cleanup.segments_left) for node, cleanup in outcome.nodes.items() if cleanup.segments_left
-    ]
+def table_lines(outcome: Outcome) -> list[str]:
+    """Return the lines of the table of scores and figures, or no lines if the run is not done."""
+    result = outcome.result
+    if outcome.state != "done":
+        return []
+    if result is None:
+        return [] if outcome.seconds is None else [f"done in {outcome.seconds:.1f} s"]
+    scored = scores(result)
+    compares = bool(scored.before)
+    table = Table(box=SIMPLE_HEAD, show_header=compares)
+    for heading in ("", *(["Before"] if compares else []), "After", ""):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, before, after, unit in (*score_rows(scored), *run_rows(outcome, scored)):
+        table.add_row(name, *([before] if compares else []), after, unit)
+    sheet = capture_console(width=100)
+    with sheet.capture() as capture:
+        sheet.print(table)
+    title = f"done: {one_line(outcome.recipe)}"
+    return [title, *(line.rstrip() for line in capture.get().splitlines() if line.strip())]
 
 
-def explanation_lines(outcome: Outcome, *, printed: str) -> list[str]:
-    """Return the lines of all explanations, without lines of the log that are printed already."""
-    return [line for explanation in outcome.explanations for line in detail_lines(explanation, printed=printed)]
+def score_rows(scored: Scores) -> Iterator[TableRow]:
+    """Yield a row for each score, in the order in which the script reported them."""
+    for name in {**scored.after, **scored.before}:
+        label, unit = label_and_unit(name, scored.units)
+        values = (scores_of_time.get(name) for scores_of_time in (scored.before, scored.after))
+        before, after = ("-" if value is None else f"{value:.2f}" for value in values)
+        yield label, before, after, unit
+
+
+def label_and_unit(name: str, units: Mapping[str, str]) -> tuple[str, str]:
+    """Return the label and the unit of a score: `tokens_per_second, int8` becomes `Tokens, int8` in `/s`."""
+    score, comma, variant = one_line(name).partition(",")
+    stem, unit = (score, units[score]) if score in units else suffixed(score)
+    text = stem.replace("_", " ")
+    label = SCORE_LABELS.get(stem) or text[:1].upper() + text[1:]
+    return f"{label}{comma}{variant}", one_line(unit)
+
+
+def suffixed(score: str) -> tuple[str, str]:
+    """Return a score's name without the suffix that states its unit, and the unit."""
+    for end, unit in UNITS.items():
+        if score.endswith(f"_{end}"):
+            return score.removesuffix(f"_{end}"), unit
+    return score, ""
+
+
+def run_rows(outcome: Outcome, scored: Scores) -> Iterator[TableRow]:
+    """Yield the rows about the speed of the run and how it was run."""
+    measured = (
+        ("Mean speed", scored.train_samples_per_second, "samples/s"),
+        ("Training time", scored.train_seconds, "s"),
+        ("Whole run", outcome.seconds, "s"),
+    )
+    yield from ((name, "", f"{value:.1f}", unit) for name, value, unit in measured if value is not None)
+    yield "Ranks", "", of_planned(str(outcome.ranks), outcome.ranks, outcome.planned_ranks), ""
+    if outcome.precision != OF_SCRIPT:
+        yield "Precision", "", one_line(outcome.precision), ""
+    yield "Backend", "", one_line(outcome.backend), ""
+
+
+def of_planned(text: str, count: int, planned: int) -> str:
+    """Return the text with the planned number added if nodes were lost."""
+    return text if count == planned else f"{text} of {planned} planned"

@@ -20,7 +20,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import make_user_folder, other_owner, write_whole
-from orchestrator.model.decision import ARRAY_MEMBER
+from orchestrator.model.decision import array_values
 from orchestrator.planning.plan import Plan
 from orchestrator.runs import provenance as origins
 from orchestrator.runs import queued
@@ -214,7 +214,7 @@ def recorded(base: Path) -> Recorded:
 def array_of(base: Path, name: str) -> str:
     """Return the id of the array whose runs have a name, or `name` itself if the newest such run is in no array."""
     matches = [run for run in recorded(base).runs if run.record.name == name]
-    is_member = matches and any(decision.topic == ARRAY_MEMBER for decision in matches[-1].record.decisions)
+    is_member = matches and array_values(matches[-1].record.decisions)
     return matches[-1].id.rpartition("-")[0] if is_member else name
 
 

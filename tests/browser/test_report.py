@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.operations.report import report
+from orchestrator.report import page
+from orchestrator.runs import store
 from tests.support.recorded import make_run
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -134,7 +135,7 @@ def browser(tmp_path: Path) -> Browser:
 
 def make_page(folder: Path) -> Path:
     """Write the page of the newest run in a folder."""
-    return report(folder, "last", inventory=None, output=folder / "page.html", notify=print)
+    return page.write(store.find(folder, "last"), folder / "page.html")
 
 
 def inspect_page(browser: Browser, page: Path, *, scheme: str = "light", width: int = 1300) -> Any:

@@ -30,7 +30,7 @@ PURE_FILES = {
     "targets/ssh": "plan",
     "targets/kubernetes": "plan settings status run_record patch",
     "targets/batch": "plan decisions script settings",
-    "report": "traces charts timeline",
+    "report": "charts",
 }
 EFFECTS = (
     "os sys io time random secrets socket subprocess tempfile shutil "

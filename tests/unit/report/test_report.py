@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from orch_node.protocol.events import Warned
 
-from orchestrator.operations.report import comparison, report
-from orchestrator.report import charts, page, timeline, training
-from orchestrator.report.comparison import as_json, text
+from orchestrator.report import charts, page, training
+from orchestrator.report.charts import thin
+from orchestrator.report.comparison import compare, text
 from orchestrator.report.html import PLOTLY, embedded
-from orchestrator.report.traces import thin
 from orchestrator.runs import store as runs
 from orchestrator.runs.explanations import explain
 from orchestrator.runs.measures import Measures, RankMeasures, Sample, measures
@@ -153,7 +152,7 @@ def test_without_samples_or_loss_there_are_steps_and_no_loss(tmp_path: Path) -> 
 
 
 def test_timeline_names_the_failed_rank_and_not_those_that_were_stopped(tmp_path: Path) -> None:
-    descriptions = [description for _, description in timeline.moments(measured(tmp_path, fails=3))]
+    descriptions = [description for _, description in charts.moments(measured(tmp_path, fails=3))]
     assert descriptions[-1] == "rank 3 on node0 exited with code 1"
     assert sum("exited with" in line for line in descriptions) == 1
     assert "rank 0: save" in descriptions
@@ -164,7 +163,7 @@ def test_warning_of_several_ranks_is_shown_once(tmp_path: Path) -> None:
     warnings = tuple(Warned(rank=rank, time=run_measures.began + 9.0, text="warning: odd") for rank in (1, 0))
     descriptions = [
         description
-        for _, description in timeline.moments(replace(run_measures, events=(*run_measures.events, *warnings)))
+        for _, description in charts.moments(replace(run_measures, events=(*run_measures.events, *warnings)))
     ]
     assert [line for line in descriptions if "odd" in line] == ["rank 1: warning: odd"]
 
@@ -172,13 +171,13 @@ def test_warning_of_several_ranks_is_shown_once(tmp_path: Path) -> None:
 def test_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:
     run_measures = measured(tmp_path, ranks=1, nodes=1, seconds=20)
     restarted = tuple(replace(event, time=event.time + 60) for event in run_measures.events)
-    phases = list(timeline.rank_phases(replace(run_measures, events=(*run_measures.events, *restarted)), 0, 100.0))
+    phases = list(charts.rank_phases(replace(run_measures, events=(*run_measures.events, *restarted)), 0, 100.0))
     assert [part for _, _, part in phases] == ["starting", "preparing", "training"] * 2
 
 
 def test_page_escapes_what_it_shows(tmp_path: Path) -> None:
     make_run(tmp_path, fails=1, recipe="<i>qa</i>")
-    path = report(tmp_path, "last", inventory=None, output=None, notify=print)
+    path = page.write(runs.find(tmp_path, "last"))
     assert path == tmp_path / "20260101-120000-qa-0000" / "report.html"
     text = path.read_text()
     assert "&lt;b&gt;boom&lt;/b&gt;" in text
@@ -194,29 +193,24 @@ def test_run_of_an_older_orch_has_a_page_too(tmp_path: Path) -> None:
     (folder / "plan.json").write_text(json.dumps(plan))
     for path in folder.glob("ranks/*"):
         path.unlink()
-    assert "Timeline" in report(tmp_path, "last", inventory=None, output=None, notify=print).read_text()
-    assert "no setting differs" in text(comparison(tmp_path, "last", "last"))
+    assert "Timeline" in page.write(runs.find(tmp_path, "last")).read_text()
+    assert "no setting differs" in text(compare(runs.find(tmp_path, "last"), runs.find(tmp_path, "last")))
 
 
 def test_runs_are_compared(tmp_path: Path) -> None:
     make_run(tmp_path, "a", settings={"learning_rate": 1e-4, "seed": 0})
     make_run(tmp_path, "b", ranks=16, seconds=60, fails=2, settings={"seed": 0, "new": True})
-    result = comparison(tmp_path, "a", "b")
-    assert result.states == ("done", "failed")
-    assert {entry.name: (entry.a, entry.b) for entry in result.differences} == {
-        "ranks": ("8", "16"),
-        "set learning_rate": ("0.0001", "-"),
-        "set new": ("-", "True"),
-    }
-    figures = {(entry.name, entry.unit): entry for entry in result.figures}
-    speed = figures["throughput", "samples/s"]
-    assert speed.ratio == pytest.approx(2.0, rel=0.05)
-    assert figures["loss at step 510", ""].ratio == pytest.approx(1.0)
-    assert figures["EM after", ""].b is None
-    value = json.loads(as_json(result))
-    assert (value["schema"], value["kind"]) == (1, "comparison")
-    assert value.keys() >= {"a", "b", "states", "differences", "figures"}
-    assert value["figures"][0].keys() == {"name", "unit", "a", "b", "ratio"}
+    result = compare(runs.load(tmp_path / "a"), runs.load(tmp_path / "b"))
+    assert (result["a"], result["b"], result["states"]) == ("a", "b", ["done", "failed"])
+    assert result["differences"] == [
+        {"name": "ranks", "a": "8", "b": "16"},
+        {"name": "set learning_rate", "a": "0.0001", "b": "-"},
+        {"name": "set new", "a": "-", "b": "True"},
+    ]
+    figures = {(entry["name"], entry["unit"]): entry for entry in result["figures"]}
+    assert figures["throughput", "samples/s"]["ratio"] == pytest.approx(2.0, rel=0.05)
+    assert figures["loss at step 510", ""]["ratio"] == pytest.approx(1.0)
+    assert figures["EM after", ""]["b"] is None
     assert "set learning_rate" in text(result)
 
 
@@ -225,8 +219,8 @@ def test_precision_that_ranks_chose_is_compared(tmp_path: Path) -> None:
     make_run(tmp_path, "b", precision="fp32")
     with (tmp_path / "a" / "events.jsonl").open("a") as events:
         events.write(json.dumps(PRECISION_EVENT) + "\n")
-    (difference,) = comparison(tmp_path, "a", "b").differences
-    assert (difference.name, difference.a, difference.b) == ("precision", "bf16", "fp32")
+    result = compare(runs.load(tmp_path / "a"), runs.load(tmp_path / "b"))
+    assert result["differences"] == [{"name": "precision", "a": "bf16", "b": "fp32"}]
 
 
 def with_launches(folder: Path, *sizes: int) -> Path:
@@ -308,5 +302,5 @@ def test_ranks_that_torchrun_has_started_again_are_counted(tmp_path: Path) -> No
 
 def test_page_has_the_number_of_ranks_that_ran(tmp_path: Path) -> None:
     with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), 2, 1)
-    text = report(tmp_path, "run", inventory=None, output=None, notify=print).read_text()
+    text = page.write(runs.find(tmp_path, "run")).read_text()
     assert "1 rank of 2 planned on 1 node of 2" in text

@@ -24,10 +24,8 @@ from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import describe_holder
 from orchestrator.load.inventory import read_cached_listing
 from orchestrator.operations import runs as operation
-from orchestrator.operations.report import comparison, report
 from orchestrator.operations.runs import list_recorded_runs
-from orchestrator.report import comparison as comparisons
-from orchestrator.report import listing, live, training
+from orchestrator.report import comparison, listing, live, page, training
 from orchestrator.runs import damaged, store
 from orchestrator.runs.events import events_in
 from orchestrator.runs.follow import LocalRun, follow
@@ -230,7 +228,7 @@ def add_lines(folder: Path, *lines: str | bytes) -> store.Run:
 
 def make_page(base: Path) -> str:
     """Return the report page of the newest run."""
-    return report(base, "last", inventory=None, output=None, notify=print).read_text()
+    return page.write(store.find(base, "last")).read_text()
 
 
 def test_lines_that_are_no_events_of_the_ranks_are_unreadable() -> None:
@@ -252,7 +250,7 @@ def test_run_with_damaged_events_is_listed_shown_compared_and_reported(folder: P
     assert "note: 3 events without a rank could not be read" in text
     assert outcome.notes[0] in json.loads(training.as_json(outcome))["notes"]
     assert "2 events of rank 1 could not be read" in make_page(folder.parent)
-    assert comparisons.text(comparison(folder.parent, "last", "last"))
+    assert comparison.text(comparison.compare(store.load(folder), store.load(folder)))
 
 
 def test_time_of_a_damaged_event_is_ignored(folder: Path) -> None:
@@ -309,7 +307,7 @@ def test_any_event_log_can_be_shown(content: bytes, tmp_path_factory: pytest.Tem
     training.full_report(outcome)
     json.loads(training.as_json(outcome))
     make_page(folder.parent)
-    comparisons.text(comparison(folder.parent, "last", "last"))
+    comparison.text(comparison.compare(store.load(folder), store.load(folder)))
     screen = live.Screen()
     for event in follow(run.folder, LocalRun(run.folder), ranks=2):
         screen.show(event)

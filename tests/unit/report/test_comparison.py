@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.operations.report import ranking
-from orchestrator.report.ranking import as_json, as_text
+from orchestrator.report.comparison import RankedRun, rank_runs, ranking_json, ranking_text
+from orchestrator.runs import store
 from tests.support.recorded import make_run
 
 ARRAY = "20260101-120000-qa-0000"
@@ -32,32 +32,36 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def ranking(base: Path, result: str | None) -> tuple[RankedRun, ...]:
+    return rank_runs(store.members(base, ARRAY), result)
+
+
 def test_runs_without_an_order_are_listed_as_in_the_array(base: Path) -> None:
-    assert [run.id for run in ranking(base, ARRAY, None)] == [f"{ARRAY}-{number}" for number in range(4)]
+    assert [run.run for run in ranking(base, None)] == [f"{ARRAY}-{number}" for number in range(4)]
 
 
 @pytest.mark.parametrize(("result", "order"), [("f1", "1302"), ("eval_loss", "1023")])
 def test_best_run_comes_first_and_runs_without_the_result_last(base: Path, result: str, order: str) -> None:
-    ranked = ranking(base, ARRAY, result)
-    assert "".join(run.id[-1] for run in ranked) == order
+    ranked = ranking(base, result)
+    assert "".join(run.run[-1] for run in ranked) == order
     assert ranked[0].values == "lr=1"
-    lines = as_text(ranked, result).splitlines()
+    lines = ranking_text(ranked, result).splitlines()
     assert lines[0].split()[3] == result.upper()
-    assert [run["run"] for run in json.loads(as_json(ranked))["runs"]] == [run.id for run in ranked]
+    assert [run["run"] for run in json.loads(ranking_json(ranked))["runs"]] == [run.run for run in ranked]
 
 
 def test_run_whose_result_is_not_a_number_is_not_the_best(base: Path) -> None:
     result = {"event": "result", "rank": 0, "time": 1.0, "after": {"f1": float("nan"), "eval_loss": float("nan")}}
     (base / f"{ARRAY}-0/events.jsonl").write_text(json.dumps(result) + "\n")
     for name in ("f1", "eval_loss"):
-        assert ranking(base, ARRAY, name)[0].id == f"{ARRAY}-1"
+        assert ranking(base, name)[0].run == f"{ARRAY}-1"
 
 
 def test_unknown_result_is_refused_with_those_that_there_are(base: Path) -> None:
     with pytest.raises(RequestError, match="f11") as exc_info:
-        ranking(base, ARRAY, "f11")
+        ranking(base, "f11")
     assert "f1" in exc_info.value.hint
 
 
 def test_other_name_is_no_array(base: Path) -> None:
-    assert ranking(base, "last", None) == ()
+    assert store.members(base, "last") == ()
