@@ -18,7 +18,7 @@ from orchestrator import load
 from orchestrator.operations.setup import CUDA_PREFIXES, TOOLS
 from orchestrator.provisioning.pip import LOCKS, UNLOCKED, LockedPackage, parse_lock
 from orchestrator.provisioning.wheelhouse import UV
-from orchestrator.stacks.matrix import builds_bindings
+from orchestrator.stacks.compatibility import builds_bindings
 from orchestrator.stacks.stack import MPI_WHEELS, Stack
 
 HEADER = """\

@@ -11,8 +11,7 @@ import typer
 from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir, print_error
 from orchestrator.cli.provision import Inventory
 from orchestrator.errors import RequestError
-from orchestrator.operations import commands as operation
-from orchestrator.operations import nodes as node_rows
+from orchestrator.operations import nodes as operation
 from orchestrator.planning.request import NodePattern, parse_nodes
 from orchestrator.report import listing
 from orchestrator.report.output_lines import NodeOutput
@@ -76,8 +75,8 @@ Live = Annotated[bool, typer.Option("--live", help="Query the nodes: load, free 
 
 def nodes(inventory: Inventory, live: Live = False, as_json: AsJson = False) -> None:
     """List the nodes of an inventory, as recorded by `orch provision`."""
-    rows = node_rows.live_rows(inventory) if live else node_rows.rows(inventory)
-    all_columns = node_rows.LIVE_COLUMNS if live else node_rows.COLUMNS
+    rows = operation.live_rows(inventory) if live else operation.rows(inventory)
+    all_columns = operation.LIVE_COLUMNS if live else operation.COLUMNS
     columns = [name for name in all_columns if name != "gpus" or any(row[name] for row in rows)]
     cells = [{name: "-" if row[name] is None else row[name] for name in columns} for row in rows]
     print_text(listing.as_json("nodes", rows) if as_json else listing.table(cells, columns))

@@ -19,7 +19,6 @@ from orchestrator.cli.train import effective_options, group_of
 from orchestrator.errors import RequestError
 from orchestrator.model.provision_report import Report
 from orchestrator.operations import provision as operation
-from orchestrator.operations import provision_shared as shared
 from orchestrator.planning.request import check_foreign
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.playbook import TaskResult
@@ -180,7 +179,7 @@ def provisioned(
     if target is None:
         return operation.provision(request, listener, environment)
     folder = registry.find_target(target).shared_folder(options)
-    return shared.provision_shared(folder, request, listener, environment)
+    return operation.provision_shared(folder, request, listener, environment)
 
 
 def check_source(wheels: str) -> None:

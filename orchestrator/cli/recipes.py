@@ -13,7 +13,7 @@ from orchestrator.cli.options import AsJson, RecipePath, check_subcommand
 from orchestrator.load.recipe_file import schema_text
 from orchestrator.load.script_settings import with_parser
 from orchestrator.model.recipe import SECRETS
-from orchestrator.operations import recipes as operation
+from orchestrator.operations.init import new_recipe
 from orchestrator.report import listing
 from orchestrator.screen import print_text
 
@@ -64,7 +64,7 @@ def new(
     into: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="Parent of the new folder.")] = Path("."),
 ) -> None:
     """Create a recipe: a folder with recipe.toml, its schema and a training script."""
-    folder = operation.new(name, into)
+    folder = new_recipe(name, into)
     print_text(f"Created {folder}")
     print_text(f"To run it: orch train {name} --recipe-path {folder} --ppn 2")
 

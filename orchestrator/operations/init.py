@@ -1,4 +1,4 @@
-"""Create an inventory from host names, ranges, or an SSH configuration."""
+"""Create an inventory from host names, ranges, or an SSH configuration, and a recipe from templates."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from pathlib import Path
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import PUBLIC, TEMPLATES, write_whole
+from orchestrator.load.recipe_file import schema_text
+from orchestrator.load.recipes import recipe_folders
 from orchestrator.model.hosts import SSH_PORT, expand_list, is_host, split_list
 from orchestrator.model.printable import one_line
 
@@ -43,6 +45,7 @@ VARIABLE_OF_KEY = {
     "identityfile": "ansible_ssh_private_key_file",
     "proxyjump": "ansible_ssh_common_args",
 }
+RECIPE_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,3 +287,26 @@ def is_default(name: str, key: str, value: str) -> bool:
     if key == "identityfile":
         return not Path(value).expanduser().is_file()
     return (key, value) in (("hostname", name), ("port", "22"), ("proxyjump", "none"))
+
+
+def new_recipe(name: str, into: Path) -> Path:
+    """Create the folder of a recipe from the templates and return it.
+
+    Raises:
+        RequestError: if the name is invalid or already in use.
+    """
+    if not RECIPE_NAME.fullmatch(name):
+        raise RequestError(
+            f"Invalid recipe name '{name}'.", hint="Use lower-case letters, digits and dashes: my-recipe."
+        )
+    if name in recipe_folders():
+        raise RequestError(f"Recipe '{name}' already exists.", hint="Choose another name: my-recipe.")
+    folder = into / name.replace("-", "_")
+    if folder.exists():
+        raise RequestError(f"{folder} already exists.", hint="Choose another name or --in.")
+    folder.mkdir(parents=True)
+    for template in sorted((TEMPLATES / "recipe").iterdir()):
+        text = template.read_text(encoding="utf-8").replace("NAME", name)
+        (folder / template.name.removesuffix(".in")).write_text(text, encoding="utf-8")
+    (folder / "recipe.schema.json").write_text(schema_text(), encoding="utf-8")
+    return folder

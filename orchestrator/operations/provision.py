@@ -1,14 +1,16 @@
-"""Provision the nodes of an inventory, and update what training reads on them."""
+"""Provision the nodes of an inventory or a shared folder, and update what training reads on nodes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.files import LIB, SHARE, STANDALONE, TRAIN, sha256
+from orchestrator.files import LIB, SHARE, STANDALONE, TRAIN, private_folder, sha256, state_home, write_private
 from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
 from orchestrator.model.decision import Finding
@@ -16,13 +18,17 @@ from orchestrator.model.packages import Platform, Requirements
 from orchestrator.model.provision_report import Change
 from orchestrator.model.provision_report import Report as Report
 from orchestrator.provisioning import wheelhouse
-from orchestrator.provisioning.plan import Host, ProvisionPlan, plan_provision
+from orchestrator.provisioning.plan import Host, ProvisionPlan, plan_provision, platform_of
 from orchestrator.provisioning.plan import ProvisionRequest as ProvisionRequest
+from orchestrator.provisioning.preflight import shared_folder_problems
 from orchestrator.provisioning.probe import fabric_checks_version
 from orchestrator.provisioning.session import Listener as Listener
 from orchestrator.provisioning.session import Session, open_session
 from orchestrator.provisioning.sources import Source, find_sources, source_trees
 from orchestrator.stacks.stack import Stack
+from orchestrator.targets.interface import SharedFolder
+
+THIS_MACHINE = "here"  # its name in the inventory
 
 
 def provision(request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]) -> Report:
@@ -47,7 +53,7 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
     hosts = tuple(host_of(session, name) for name in session.nodes)
     sources = find_sources(request.models, request.data, listener.note)  # before connecting to nodes
     with session.state.lock("provision"), source_trees(sources) as trees:
-        session.run("preflight", {"orch_stack": stack.name, "preflight_facts_script": facts_script()})
+        session.run("preflight", {"orch_stack": stack.name, "preflight_facts_script": str(STANDALONE / "facts.py")})
         if session.probes and not session.stopped:
             install(session, cluster, stack, hosts, image, trees, requirements)
     return report_sources(session, sources)
@@ -104,9 +110,9 @@ def install(
         refuse(session, plan)
         return
     session.state.write_trust(cluster, plan.trust)
-    houses = prepare_wheels(session, stack, plan.platforms, requirements)
+    wheelhouses = prepare_wheels(session, stack, plan.platforms, requirements)
     note_packages(session, plan)
-    variables = {**plan.variables, **files(session, houses), "orch_image": image, "orch_data": trees}
+    variables = {**plan.variables, **files(session, wheelhouses), "orch_image": image, "orch_data": trees}
     session.run_locked("provision", variables)
     compare_fingerprints(session)
 
@@ -140,10 +146,6 @@ def port_of(variables: Mapping[str, Any]) -> int:
     return int(variables.get("orch_port", variables.get("ansible_port", 22)))
 
 
-def facts_script() -> str:
-    return str(STANDALONE / "facts.py")
-
-
 def requirements_of(session: Session) -> Requirements | None:
     """Return the packages of --requirements and orch_requirements.
 
@@ -164,23 +166,23 @@ def prepare_wheels(
         ExecuteError: if a wheel cannot be downloaded.
     """
     links = session.request.find_links
-    houses = {}
+    wheelhouses = {}
     for platform in platforms:
         for line in wheelhouse.slow_steps(stack, platform, links):
             session.listener.note(line)
         unpublished = wheelhouse.unpublished_packages(stack, links)
-        house = wheelhouse.prepare_wheelhouse(stack, platform, links)
-        house = wheelhouse.add_packages(house, requirements, platform, stack.name, session.listener.note)
-        houses[platform.key] = house.variables(unpublished)
-    return houses
+        prepared = wheelhouse.prepare_wheelhouse(stack, platform, links)
+        prepared = wheelhouse.add_packages(prepared, requirements, platform, stack.name, session.listener.note)
+        wheelhouses[platform.key] = prepared.variables(unpublished)
+    return wheelhouses
 
 
-def files(session: Session, houses: dict[str, dict[str, object]]) -> dict[str, Any]:
+def files(session: Session, wheelhouses: dict[str, dict[str, object]]) -> dict[str, Any]:
     """Return the variables that name files of this machine."""
     return {
         "orch_trust": str(session.state.trust),
         "orch_train": str(TRAIN),
-        "orch_wheelhouses": houses,
+        "orch_wheelhouses": wheelhouses,
         "orch_wheels": "index" if session.request.index else "wheelhouse",
         "orch_stack_indexes": stack_indexes(load.stack(session.request.stack)),
         "orch_verify_version": sha256(LIB / "orch_node" / "verify.py")[:12],
@@ -246,3 +248,60 @@ def recorded_root(session: Session) -> str:
             hint=f"Run `orch provision {session.request.inventory}` first.",
         )
     return roots.pop()
+
+
+def provision_shared(
+    shared: SharedFolder, request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]
+) -> Report:
+    """Install the stack and train/ in the shared folder, with the roles that install them on a node.
+
+    Raises:
+        OrchError: if the request is invalid or Ansible does not start.
+    """
+    request = replace(request, inventory=str(write_inventory(shared)))
+    stack = load.stack(request.stack)
+    session = open_session(request, listener, environment, "provision")
+    requirements = requirements_of(session)
+    with session.state.lock("provision"):
+        session.run("preflight", {"orch_stack": stack.name, "orch_root": shared.root})
+        if session.probes and not session.stopped and passes(session, stack):
+            fill(session, stack, shared, requirements)
+    return session.report(shared.root)
+
+
+def write_inventory(shared: SharedFolder) -> Path:
+    """Write an inventory of the one host that fills the folder, and return its path."""
+    user, _, host = shared.host.rpartition("@")
+    variables = {"ansible_host": host} if host else {"ansible_connection": "local"}
+    if host and user:
+        variables["ansible_user"] = user
+    folder = private_folder(state_home() / "shared" / (host or THIS_MACHINE))
+    path = folder / "hosts.yml"
+    write_private(path, json.dumps({"all": {"hosts": {host or THIS_MACHINE: variables}}}, indent=1) + "\n")
+    return path
+
+
+def passes(session: Session, stack: Stack) -> bool:
+    for name, probe in session.probes.items():
+        for problem in shared_folder_problems(probe, stack):
+            session.nodes[name].fail(problem)
+    return not any(node.failed for node in session.nodes.values())
+
+
+def fill(session: Session, stack: Stack, shared: SharedFolder, requirements: Requirements | None) -> None:
+    """Run the playbook that installs the stack in the folder."""
+    platforms = {name: platform_of(probe) for name, probe in session.probes.items()}
+    wheelhouses = prepare_wheels(session, stack, tuple(platforms.values()), requirements)
+    variables: dict[str, Any] = {
+        "orch_root": shared.root,
+        "orch_stack": stack.name,
+        "orch_train": str(TRAIN),
+        "orch_wheelhouses": wheelhouses,
+        "orch_wheels": "index" if session.request.index else "wheelhouse",
+        "orch_stack_indexes": stack_indexes(stack),
+        "orch_nodes": {
+            name: {"python": probe.python_path, "wheelhouse": platforms[name].key}
+            for name, probe in session.probes.items()
+        },
+    }
+    session.run_locked("shared", variables)

@@ -24,8 +24,7 @@ from orchestrator.model.project import Project
 from orchestrator.operations import runs
 from orchestrator.planning.plan import Plan
 from orchestrator.runs import queued, store
-from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.runs.outcome import Outcome, outcome_of
+from orchestrator.runs.outcome import CleanupReport, Outcome, outcome_of
 from orchestrator.targets.fetch import has_project
 from orchestrator.targets.interface import Notify, RunHandle
 

@@ -9,29 +9,33 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from orch_node.protocol.events import Waiting
+from orch_node.protocol.events import Event, Waiting
+from orch_node.protocol.outcome import REFUSED, STOPPED
 from orch_node.protocol.record import DEFAULT_TARGET, RunRecord
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import other_owner
-from orchestrator.operations.waiting_run import WaitingRun
+from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import Plan
+from orchestrator.runs import queued
 from orchestrator.runs import store as store
-from orchestrator.runs.cleanup import CleanupReport as CleanupReport
+from orchestrator.runs.fetch import Collected, FetchListener
+from orchestrator.runs.logs import LogLine
+from orchestrator.runs.outcome import CleanupReport as CleanupReport
 from orchestrator.runs.outcome import Outcome as Outcome
 from orchestrator.runs.outcome import outcome_of, precision_of
-from orchestrator.runs.queued import QUEUED, describe_wait
 from orchestrator.runs.rows import RunRow as RunRow
 from orchestrator.runs.rows import report_of, row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
-from orchestrator.targets.interface import Notify, RunList, ignore
+from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunList, ignore
 from orchestrator.targets.interface import RunHandle as RunHandle
 
 ENDED = store.ENDED
 REFRESH_WORKERS = 8
 QUERY_SECONDS = 5.0  # time limit for the hosts of recorded runs that may have ended
+POLL_SECONDS = 0.5
 
 
 def find(runs_dir: Path, name: str, inventory: str | None, notify: Notify = ignore) -> RunHandle:
@@ -67,8 +71,8 @@ def handle_of(run: Run) -> RunHandle:
             f"{run.folder} belongs to another user ({user}): its record is not trusted.",
             hint="To find the run on its nodes: --inventory.",
         )
-    if run.state == QUEUED:
-        return WaitingRun(run.folder, handle_of)
+    if run.state == queued.QUEUED:
+        return WaitingRun(run.folder)
     return registry.target_of(run.record).handle(run.record, run.folder)
 
 
@@ -106,7 +110,7 @@ def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
             report_of(run),
             state="unknown" if run.id in problems else run.state,
             nodes=run.nodes,
-            wait=describe_wait(run.folder) if run.state == QUEUED else "",
+            wait=queued.describe_wait(run.folder) if run.state == queued.QUEUED else "",
             folder=str(run.folder),
             precision=precision_of(run),
             local=is_local(run.record),
@@ -234,3 +238,100 @@ def array_exit_code(outcomes: Sequence[Outcome]) -> int:
     """Return 1 if a run has failed, otherwise the first exit code that is not 0."""
     codes = [result.exit_code for result in outcomes if result.exit_code]
     return 1 if 1 in codes else next(iter(codes), 0)
+
+
+class WaitingRun(RunHandle):
+    """A handle of a run that waits on this machine for free nodes, and of the same run after its start."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(store.load(folder).record, folder)  # its nodes are decided at the start
+        self.queue = queued.queue_of(folder) or folder
+
+    @property
+    def run(self) -> store.Run:
+        return store.load(self.folder)
+
+    @property
+    def waits(self) -> bool:
+        return self.run.state == queued.QUEUED
+
+    @property
+    def handle(self) -> RunHandle:
+        """Return the handle of the started run.
+
+        Raises:
+            RequestError: if it still waits.
+        """
+        run = self.run
+        if run.state == queued.QUEUED:
+            raise RequestError(
+                f"{run.id} has not started: it {queued.describe_wait(self.folder)}.",
+                hint=f"`orch attach {run.id}` follows it, `orch stop {run.id}` ends it.",
+            )
+        self.record = run.record
+        handle = handle_of(run)
+        handle.notify = self.notify
+        return handle
+
+    def started(self) -> None:
+        """Return at once: the run waits."""
+
+    def await_start(self) -> Iterator[Waiting]:
+        """Yield what the run waits for, whenever that changes, until it starts or is stopped."""
+        shown = ""
+        while self.waits:
+            if (reason := queued.describe_wait(self.folder)) != shown:
+                shown = reason
+                yield Waiting(time=time.time(), text=reason)
+            time.sleep(POLL_SECONDS)
+
+    def events(self) -> Iterator[Event]:
+        while True:
+            yield from self.await_start()
+            yield from self.handle.events()
+            if not self.is_put_back():
+                return
+
+    def is_put_back(self) -> bool:
+        """Return whether the run waits again, because another run has taken its cores; the queue decides that."""
+        while self.run.state == REFUSED and queued.is_active(self.queue):
+            time.sleep(POLL_SECONDS)
+        return self.waits
+
+    def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
+        while True:
+            if follow:
+                for _ in self.await_start():
+                    pass
+            yield from self.handle.logs(rank=rank, follow=follow)
+            if not (follow and self.is_put_back()):
+                return
+
+    def stop(self) -> CleanupReport:
+        if not self.waits:
+            return self.handle.stop()
+        store.record_end(self.folder, STOPPED)
+        queued.unmark(self.folder)
+        return CleanupReport(run_id=self.folder.name, seconds=0.0, nodes=())
+
+    def interrupt(self) -> None:
+        if self.waits:
+            self.stop()
+        else:
+            self.handle.interrupt()
+
+    def refresh(self) -> None:
+        if not self.waits:
+            self.handle.refresh()
+
+    def finish(self) -> Outcome:
+        return outcome_of(self.run) if self.waits else self.handle.finish()
+
+    def discard(self) -> None:
+        self.handle.discard()
+
+    def commands(self, nodes: Nodes | None) -> NodeCommands:
+        return self.handle.commands(nodes)
+
+    def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
+        return self.handle.fetch(request, listener)

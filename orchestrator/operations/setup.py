@@ -30,7 +30,7 @@ from orchestrator.operations import stacks
 from orchestrator.operations.stacks import DISTRIBUTION
 from orchestrator.provisioning import bindings_wheel
 from orchestrator.provisioning.pip import command, locked_packages, pip_options, platform_for
-from orchestrator.stacks.matrix import builds_bindings, index_for
+from orchestrator.stacks.compatibility import builds_bindings, index_for
 from orchestrator.stacks.stack import BINDINGS, TORCH, Index, Stack, same_version
 from orchestrator.targets.interface import Notify
 

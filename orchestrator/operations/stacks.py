@@ -18,8 +18,14 @@ from orchestrator.files import STANDALONE
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Finding
-from orchestrator.stacks.compatibility import Environment, Shell, mismatches, reference_stack
-from orchestrator.stacks.matrix import Platform, nearest_to_torch
+from orchestrator.stacks.compatibility import (
+    Environment,
+    Platform,
+    Shell,
+    mismatches,
+    nearest_to_torch,
+    reference_stack,
+)
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
 
 DISTRIBUTION = "orch-train"  # on PyPI; `orch` is the command

@@ -24,7 +24,7 @@ from orchestrator.provisioning.pip import (
     platform_for,
     run_pip,
 )
-from orchestrator.stacks.matrix import builds_bindings
+from orchestrator.stacks.compatibility import builds_bindings
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
 
 BUILD_RECORD = "made-of.json"  # in the folder of the wheel

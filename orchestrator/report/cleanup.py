@@ -9,7 +9,7 @@ from orch_node.protocol.node_names import MAX_LISTED, fold, fold_by_text
 from orch_node.protocol.outcome import STOPPED
 
 from orchestrator.report.listing import json_text, table
-from orchestrator.runs.cleanup import CleanupReport
+from orchestrator.runs.outcome import CleanupReport
 
 LIVING = ("planned", "queued", "running")
 COLUMNS = ("node", "state", "ended", "left", "segments", "problem")

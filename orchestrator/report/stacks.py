@@ -9,8 +9,7 @@ from typing import Any
 from orchestrator.model.decision import Finding
 from orchestrator.model.printable import counted
 from orchestrator.report.listing import finding_lines, json_text, table
-from orchestrator.stacks.compatibility import Environment
-from orchestrator.stacks.matrix import Platform, component_version, status
+from orchestrator.stacks.compatibility import Environment, Platform, component_version, status
 from orchestrator.stacks.stack import BINDINGS, Stack
 
 COLUMNS = ("name", "torch", "ipex", "bindings", "backends", "python", "state")

@@ -1,4 +1,4 @@
-"""The outcome of a recorded run, with everything that reports show about it."""
+"""The outcome of a recorded run, with everything that reports show about it, and the result of a cleanup."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from orch_node.protocol.record import Decision, number_ranges
 from orch_node.tail import last_text
 
 from orchestrator.model.decision import GPUS, Finding
-from orchestrator.runs import accounting
-from orchestrator.runs.accounting import Accounting
 from orchestrator.runs.events import notes
 from orchestrator.runs.explanations import add_module_hint, add_volume_hint, explain
+from orchestrator.runs.state_files import Accounting, read_accounting
 from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import Moment, how_it_failed, timeline_of
 from orchestrator.runs.tracebacks import HEADER, error_key
@@ -143,7 +142,7 @@ def outcome_of(run: Run) -> Outcome:
         problem=ended.problem if ended else None,
         explanations=() if run.state in STATES_WITHOUT_ERROR else explanations_of(run, failure),
         result=run.result(),
-        accounting=accounting.read(run.folder),
+        accounting=read_accounting(run.folder),
         decisions=run.record.decisions,
         nodes=ended.nodes if ended else {},
         attempts=ended.attempts if ended else 1,
@@ -275,3 +274,50 @@ def failure_of(failure: outcomes.Failure | None, run: Run) -> Failure | None:
         text=failure.text,
         oom=failure.oom,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCleanup:
+    """The result of a cleanup on one node.
+
+    Attributes:
+        node: the name of the node.
+        state: `clean`, `left` if processes of the run remain, or `unreachable`.
+        ended: the ended processes.
+        left: the remaining processes.
+        segments: the removed segments of /dev/shm.
+        problem: the reason why the cleanup is incomplete, or "".
+        segments_left: the segments that are not known to belong to a library and were not removed.
+        moved: a description of each damaged run that was moved away.
+        unused: the removed folders of the store, which no run has used for a long time.
+    """
+
+    node: str
+    state: str
+    ended: tuple[str, ...]
+    left: tuple[str, ...]
+    segments: tuple[str, ...]
+    problem: str
+    segments_left: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupReport:
+    """The results of a cleanup on all nodes.
+
+    Attributes:
+        run_id: the run that was cleaned up, or "" for all runs.
+        seconds: the duration of the cleanup.
+        nodes: the result of each node.
+    """
+
+    run_id: str
+    seconds: float
+    nodes: tuple[NodeCleanup, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 if all nodes are clean, otherwise 1."""
+        return 0 if all(node.state == "clean" for node in self.nodes) else 1

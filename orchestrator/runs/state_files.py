@@ -1,9 +1,10 @@
-"""The small files that hold a run's state; a file that cannot be read is treated as missing."""
+"""The small files that hold a run's state and accounting; a file that cannot be read is treated as missing."""
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.files import write_whole
 
 PLAN = files.PLAN
+ACCOUNTING = "accounting.json"  # the batch system's record of the job
 
 
 def outcome_in(folder: Path) -> Outcome | None:
@@ -69,3 +71,29 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def write_json(path: Path, value: object) -> None:
     """Write a value to a file as JSON, replacing the file as a whole."""
     write_whole(path, json.dumps(value, indent=1) + "\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounting:
+    """A job as the batch system recorded it."""
+
+    source: str  # the program that reported it: sacct, or scontrol if there is no accounting
+    job: str
+    state: str  # CANCELLED, TIMEOUT, ...
+    elapsed_seconds: int
+    max_rss_bytes: int | None = None  # if the site measures it
+    measured: str = "in its largest task"  # what used that memory
+
+    def describe(self) -> str:
+        """Return the recorded figures on one line."""
+        memory = self.max_rss_bytes
+        size = f", {memory / (1 << 20):.0f} MiB {self.measured}" if memory else ""
+        return f"job {self.job}: {self.state}, {self.elapsed_seconds} s{size} ({self.source})"
+
+
+def read_accounting(folder: Path) -> Accounting | None:
+    """Return the accounting in a run's folder, or None if there is none or it cannot be read."""
+    try:
+        return values.parse(Accounting, (folder / ACCOUNTING).read_bytes(), ACCOUNTING)
+    except (OSError, ProtocolError):
+        return None

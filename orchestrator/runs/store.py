@@ -1,4 +1,7 @@
-"""Folders of runs: RUNS/<id>/ with plan.json, the files of the run, its logs and its outcome."""
+"""Folders of runs: RUNS/<id>/ with plan.json, the files of the run, its logs and its outcome.
+
+Runs that cannot be read are named, skipped, and moved away by `orch clean`.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +11,35 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orch_node import disk, supervisor_state
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol import record as records
+from orch_node.protocol.events import NAN_LOSS, Event, Launched, Progress, Result, Warned
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
-from orchestrator.files import make_user_folder, other_owner, write_whole
+from orchestrator.files import make_user_folder, other_owner, sync_folder, write_whole
 from orchestrator.model.decision import array_values
 from orchestrator.planning.plan import Plan
 from orchestrator.runs import provenance as origins
 from orchestrator.runs import queued
-from orchestrator.runs.damaged import QUARANTINE, Damaged
+from orchestrator.runs.events import Kind, stored
+from orchestrator.runs.events import newest as newest_event
 from orchestrator.runs.provenance import Provenance, provenance
-from orchestrator.runs.state_files import PLAN, read_outcome, supervisor_of, write_json
-
-if TYPE_CHECKING:
-    from orch_node.protocol.events import Event, Progress, Result
+from orchestrator.runs.state_files import PLAN, read_outcome, supervises, supervisor_of, write_json
 
 GIT_IGNORE = ".gitignore"  # keeps the folder of all runs out of the user's git repository
 ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, supervisor_state.KILLED)
 UNFINISHED = (FAILED, PREEMPTED, STOPPED, supervisor_state.KILLED)  # states of runs that `orch resume` continues
 SUPERVISOR_ENDED = "gone"  # file in the local folder of a remote run whose supervisor has ended
+Notify = Callable[[str], None]  # called with each line for the user
+NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # wrong --runs-dir, not a full disk
+LISTING = "`orch runs` lists the runs."
+QUARANTINE = "damaged"  # the folder for damaged runs, next to the folders of the runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +67,6 @@ class Run:
 
     def events(self) -> list[Event]:
         """Return the complete events; events that cannot be read are replaced by UnreadableEvent."""
-        from orchestrator.runs.events import stored
-
         return stored(self.folder / files.EVENTS, ranks=len(self.record.layout))
 
     @property
@@ -75,30 +78,37 @@ class Run:
     def has_ended(self) -> bool:
         return self.state in ENDED
 
+    def newest(self, kind: type[Kind]) -> Kind | None:
+        """Return the newest event of a kind, or None."""
+        return newest_event(self.folder / files.EVENTS, kind, ranks=len(self.record.layout))
+
     def has_nan_loss(self) -> bool:
         """Return whether the last warning of a rank is that its loss stays NaN."""
-        from orch_node.protocol.events import NAN_LOSS, Warned
-
-        from orchestrator.runs.events import newest as newest_event
-
-        warning = newest_event(self.folder / files.EVENTS, Warned, ranks=len(self.record.layout))
+        warning = self.newest(Warned)
         return warning is not None and NAN_LOSS in warning.text
 
     def progress(self) -> Progress | None:
         """Return the newest progress that a rank has reported, or None."""
-        from orch_node.protocol.events import Progress
-
-        from orchestrator.runs.events import newest as newest_event
-
-        return newest_event(self.folder / files.EVENTS, Progress, ranks=len(self.record.layout))
+        return self.newest(Progress)
 
     def result(self) -> Result | None:
         """Return the figures that the script reported at its end, or None."""
-        from orch_node.protocol.events import Result
+        return self.newest(Result)
 
-        from orchestrator.runs.events import newest as newest_event
 
-        return newest_event(self.folder / files.EVENTS, Result, ranks=len(self.record.layout))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damaged:
+    """A run whose plan.json cannot be read."""
+
+    folder: Path
+    problem: str
+
+    def describe(self) -> str:
+        """Return a message that names the damaged file with a hint."""
+        return (
+            f"{self.folder / PLAN} is damaged, the run is left out: {self.problem} "
+            f"(`orch clean` moves its folder to {self.folder.parent / QUARANTINE})"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +239,6 @@ def members(base: Path, array: str) -> tuple[Run, ...]:
     return tuple(sorted((load(base / name) for name in numbers), key=lambda run: numbers[run.id]))
 
 
-NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # wrong --runs-dir, not a full disk
-LISTING = "`orch runs` lists the runs."
-Notify = Callable[[str], None]  # called with each line for the user
-
-
 def find(base: Path, name: str, notify: Notify = lambda line: None) -> Run:
     """Return a run by its id, a unique prefix of its id, or `last`.
 
@@ -258,7 +263,7 @@ def find(base: Path, name: str, notify: Notify = lambda line: None) -> Run:
             hint="`orch train` starts one. Elsewhere: --runs-dir FOLDER, or --inventory.",
         )
     if name == "last":
-        return newest(all_runs)
+        return newest_run(all_runs)
     run_id = match_id(name, [run.record for run in runs], f"in {base}", notify)
     return next(run for run in runs if run.id == run_id)
 
@@ -294,7 +299,7 @@ def match_id(name: str, records: Sequence[RunRecord], location: str, notify: Not
     )
 
 
-def newest(all_runs: Recorded) -> Run:
+def newest_run(all_runs: Recorded) -> Run:
     """Return the newest run that was not refused, or the newest one if all were refused.
 
     Raises:
@@ -322,8 +327,6 @@ def can_resume(run: Run) -> bool:
 
 def was_launched(run: Run) -> bool:
     """Return whether ranks of a run were started at any time; a resumed run may be refused after that."""
-    from orch_node.protocol.events import Launched
-
     return any(isinstance(event, Launched) for event in run.events())
 
 
@@ -384,3 +387,39 @@ def forget_end(folder: Path) -> None:
     """Remove from the local folder of a run what reports the end of its last attempt."""
     for name in (files.OUTCOME, files.SUPERVISOR, SUPERVISOR_ENDED):
         (folder / name).unlink(missing_ok=True)
+
+
+def may_be_running(folder: Path) -> bool:
+    """Return whether a process of the run is running here, or its supervisor may be running on another host."""
+    if supervisor_state.may_run_elsewhere(folder) is not None:
+        return True
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return any(supervises(pid, folder) for pid in pids)
+
+
+def quarantine(damaged: Damaged) -> Path | None:
+    """Move the folder of a damaged run away without deleting anything, since it may hold checkpoints.
+
+    Returns:
+        The new path of the folder, or None if a process of the run may still be running.
+
+    Raises:
+        ExecuteError: if the folder cannot be moved.
+    """
+    folder = damaged.folder
+    if may_be_running(folder):
+        return None
+    damaged_folder = folder.parent / QUARANTINE
+    numbers = ("", *(f".{number}" for number in range(1, 1000)))
+    try:
+        make_user_folder(damaged_folder)
+        names = (damaged_folder / f"{folder.name}{number}" for number in numbers)
+        target = next(path for path in names if not path.exists())
+        folder.rename(target)
+        sync_folder(damaged_folder)
+        return target
+    except OSError as error:
+        raise ExecuteError(
+            f"{folder} cannot be moved: {error.strerror}.",
+            hint=f"Whoever may write {folder.parent} can move or delete it.",
+        ) from None

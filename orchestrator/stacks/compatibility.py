@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from packaging.version import InvalidVersion, Version
 
 from orchestrator.model.decision import Finding
-from orchestrator.stacks.matrix import (
-    XPU_ONLY_BINDINGS,
-    bindings_fit_torch,
-    component_version,
-    describe_stack,
-    nearest_to_torch,
-)
-from orchestrator.stacks.stack import BINDINGS, IPEX, TORCH, Stack, minor, same_version
+from orchestrator.stacks.stack import BINDINGS, IPEX, TORCH, Index, Stack, minor, same_version
 
 # transformers -> the oldest accelerate that its metadata allows.
 OLDEST_ACCELERATE = (("5.0", "1.1.0"), ("4.47", "0.26.0"), ("4.36", "0.21.0"))
+# Releases of oneccl_bind_pt that exist for Intel GPUs only, under the same name as the CPU wheels:
+# the versions of intel/torch-ccl that are tagged +gpu or +xpu but not +cpu.
+XPU_ONLY_BINDINGS = frozenset(
+    ["1.13.100", "1.13.200", "2.0.100", "2.1.100", "2.1.200", "2.1.300", "2.1.400", "2.3.100", "2.8.0"]
+)
+# Components of a stack -> how messages name them.
+COMPONENTS = {"torch": "torch", "ipex": "IPEX", "bindings": "oneccl_bind_pt"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,3 +323,91 @@ RULES: tuple[Rule, ...] = (
     old_module_name,
     shell_problems,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """A machine that may run a stack."""
+
+    python: str  # version
+    system: str  # platform.system()
+    machine: str  # platform.machine()
+
+
+def component_version(stack: Stack, name: str) -> str | None:
+    """Return the stack's version of `torch`, `ipex` or `bindings`; None if it has none."""
+    bindings = stack.bindings.version if stack.bindings else None
+    return {"torch": stack.torch, "ipex": stack.ipex, "bindings": bindings}[name]
+
+
+def matches(version: str | None, requested: str) -> bool:
+    """Return whether a version satisfies a request.
+
+    A short request is a prefix: 2.7 matches 2.7.1. A local part must be equal, and a version
+    without one counts as `+cpu`, because all stacks are for CPUs.
+    """
+    if version is None:
+        return False
+    public, _, local = requested.partition("+")
+    if local and local != (version.partition("+")[2] or "cpu"):
+        return False
+    prefix = Version(public).release
+    return Version(version).release[: len(prefix)] == prefix
+
+
+def version_distance(version: str, requested: str) -> tuple[int, ...]:
+    """Return how far apart two versions are in each part of their release numbers."""
+    releases = zip(Version(version).release, Version(requested).release, strict=False)
+    return tuple(abs(a - b) for a, b in releases)
+
+
+def describe_stack(stack: Stack) -> str:
+    """Return a stack as text: `'intel-2.7' (torch 2.7.0, IPEX 2.7.0, oneccl_bind_pt 2.7.0+cpu)`."""
+    items = [
+        f"{label} {version}" if (version := component_version(stack, name)) else f"no {label}"
+        for name, label in COMPONENTS.items()
+    ]
+    return f"'{stack.name}' ({', '.join(items)})"
+
+
+def nearest_to_torch(stacks: Sequence[Stack], torch: str | None) -> Stack:
+    """Return the stack whose torch is nearest to this version; without a version, the first."""
+    if torch is None:
+        return stacks[0]
+    requested = torch.partition("+")[0]
+    return min(
+        stacks, key=lambda stack: (version_distance(stack.torch, requested), not matches(stack.torch, requested))
+    )
+
+
+def bindings_fit_torch(stacks: Sequence[Stack], bindings: str, torch: str) -> bool:
+    """Return whether these bindings were built for this torch.
+
+    For bindings that no stack lists, equal major and minor versions count as a fit.
+    """
+    listed = [s for s in stacks if s.bindings and matches(s.bindings.version, bindings)]
+    if listed:
+        return any(matches(torch.partition("+")[0], stack.torch) for stack in listed)
+    return minor(bindings) == minor(torch)
+
+
+def status(stack: Stack, platform: Platform) -> tuple[str, ...]:
+    """Return what the machine lacks to run the stack, or `works here`, and any end of life."""
+    needs = []
+    if platform.system != "Linux" or platform.machine != "x86_64":
+        needs.append("needs Linux on x86-64")
+    if not stack.runs_on_python(platform.python):
+        needs.append(f"needs Python {stack.python}")
+    needs += dict.fromkeys(f"needs {index.name}" for index in stack.indexes if index.only_there)
+    end_of_life = [stack.end_of_life.describe()] if stack.end_of_life else []
+    return (*(needs or ["works here"]), *end_of_life)
+
+
+def builds_bindings(stack: Stack) -> bool:
+    """Return whether orch builds the stack's oneCCL bindings from source."""
+    return stack.bindings is not None and stack.bindings.built_by == "orch"
+
+
+def index_for(stack: Stack, package: str) -> Index | None:
+    """Return the package index that the stack uses for this package; None for pip's default."""
+    return next((index for index in stack.indexes if package in index.serves), None)

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from orchestrator.model.project import Project
     from orchestrator.planning.plan import Plan
     from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, UnsupportedOption
-    from orchestrator.runs.cleanup import CleanupReport
     from orchestrator.runs.fetch import Collected, FetchListener
     from orchestrator.runs.logs import LogLine
-    from orchestrator.runs.outcome import Outcome
+    from orchestrator.runs.outcome import CleanupReport, Outcome
     from orchestrator.runs.rows import RunRow
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import load
-from orchestrator.operations import recipes
+from orchestrator.operations.init import new_recipe
 from orchestrator.planning.plan import SendFile
 from orchestrator.planning.request import Site, TrainRequest
 from orchestrator.targets.ssh.plan import plan_train
@@ -39,7 +39,7 @@ def test_new_recipe_trains(orch: Orch, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_all_files_of_a_recipe_are_sent_to_other_nodes(tmp_path: Path) -> None:
-    folder = recipes.new("my-own", tmp_path)
+    folder = new_recipe("my-own", tmp_path)
     (folder / "parts").mkdir()
     (folder / "parts" / "loss.py").write_text("")
     plan = plan_train(

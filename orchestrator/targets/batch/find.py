@@ -17,8 +17,7 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.planning.request import RUNS_DIR
 from orchestrator.runs import store
-from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
-from orchestrator.runs.outcome import precision_of
+from orchestrator.runs.outcome import CleanupReport, NodeCleanup, precision_of
 from orchestrator.runs.rows import RunRow, report_of, row_of
 from orchestrator.runs.store import Run
 from orchestrator.targets.batch.load import batch_settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
@@ -15,12 +16,10 @@ from orchestrator.model.hosts import Nodes
 from orchestrator.model.printable import counted
 from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store
-from orchestrator.runs.accounting import write as write_accounting
-from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.runs.logs import LogLine
-from orchestrator.runs.outcome import Outcome, outcome_of
-from orchestrator.runs.state_files import outcome_in
+from orchestrator.runs.outcome import CleanupReport, NodeCleanup, Outcome, outcome_of
+from orchestrator.runs.state_files import ACCOUNTING, outcome_in, write_json
 from orchestrator.targets.batch import logs
 from orchestrator.targets.batch.location import location_of, store_of
 from orchestrator.targets.batch.login import host_at, scheduler_at
@@ -137,7 +136,7 @@ class BatchHandle(RunHandle):
         job, state = watch.job, watch.last_state.state
         record = watch.run_folder.attempt(lambda: watch.scheduler.accounting(job, state), None)
         if record is not None:
-            write_accounting(self.folder, record)
+            write_json(self.folder / ACCOUNTING, asdict(record))
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         """Yield log lines over a separate connection.

@@ -16,7 +16,7 @@ from orch_node.batch.pbs import CHECKPOINT_SECONDS, NO_OUTPUT, time_seconds
 from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
-from orchestrator.runs.accounting import Accounting
+from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch.options import PbsOptions
 from orchestrator.targets.batch.system import (
     ONE_RANK,

@@ -10,7 +10,7 @@ from typing import Protocol
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
-from orchestrator.runs.accounting import Accounting
+from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch.held_step import start_step
 from orchestrator.targets.batch.system import BatchSystem, ControllerUnreachable, JobState
 

@@ -15,7 +15,7 @@ from orch_node.batch.system import clock_seconds
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
-from orchestrator.runs.accounting import Accounting
+from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch.options import SlurmOptions
 from orchestrator.targets.batch.system import (
     ONE_RANK,

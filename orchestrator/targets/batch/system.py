@@ -19,7 +19,7 @@ from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SubmitScript
 from orchestrator.planning.request import TargetOptions
-from orchestrator.runs.accounting import Accounting
+from orchestrator.runs.state_files import Accounting
 
 HELD, NEW = "held", "new"  # The values of the setting `allocation`.
 # Options of jobs that orch itself sets on every batch system, with a hint about each.

@@ -11,7 +11,7 @@ from orchestrator.errors import RequestError
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, UnsupportedOption
-from orchestrator.runs.cleanup import CleanupReport
+from orchestrator.runs.outcome import CleanupReport
 from orchestrator.targets.batch import find, inputs, start
 from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.system import BatchSystem

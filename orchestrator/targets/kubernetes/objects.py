@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.planning.plan import Object
-from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
+from orchestrator.runs.outcome import CleanupReport, NodeCleanup
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind

@@ -17,10 +17,9 @@ from orchestrator.model.decision import Finding
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
-from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
-from orchestrator.runs.outcome import Outcome
+from orchestrator.runs.outcome import CleanupReport, NodeCleanup, Outcome
 from orchestrator.targets.interface import (
     CheckRequest,
     FetchRequest,

@@ -17,8 +17,8 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.files import TRAIN, state_home
 from orchestrator.load import packages
-from orchestrator.runs import damaged, store
-from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
+from orchestrator.runs import store
+from orchestrator.runs.outcome import CleanupReport, NodeCleanup
 from orchestrator.targets.ssh.find import query_inventory
 from orchestrator.targets.ssh.nodes import NodeResponse, node_program, query_all
 
@@ -211,7 +211,7 @@ def set_aside_locally(node: NodeCleanup, base: Path, *, dry_run: bool) -> NodeCl
         return add_results(node, [damaged_run.describe() for damaged_run in damaged_runs], [])
     leftovers, moved = [], []
     for damaged_run in damaged_runs:
-        if target := damaged.quarantine(damaged_run):
+        if target := store.quarantine(damaged_run):
             moved.append(f"{damaged_run.folder} is damaged; moved to {target}")
         else:
             leftovers.append(f"{damaged_run.folder}: a process of this run may still be alive")

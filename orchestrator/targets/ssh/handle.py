@@ -17,10 +17,9 @@ from orchestrator.files import state_home
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import follow, store
-from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.runs.logs import LogLine
-from orchestrator.runs.outcome import Outcome, outcome_of
+from orchestrator.runs.outcome import CleanupReport, Outcome, outcome_of
 from orchestrator.runs.state_files import supervisor_of
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
 from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunHandle, ignore

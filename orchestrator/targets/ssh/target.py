@@ -39,7 +39,7 @@ from orchestrator.targets.ssh.nodes import query_inventory, ssh_config
 from orchestrator.targets.ssh.plan import HostInputs, plan_train
 
 if TYPE_CHECKING:
-    from orchestrator.runs.cleanup import CleanupReport
+    from orchestrator.runs.outcome import CleanupReport
 
 
 def events_for_new_node0(plan: Plan, base: Path, resume: Resume) -> tuple[SendFile, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.operations.commands import check_ends, find_commands
+from orchestrator.operations.nodes import check_ends, find_commands
 from orchestrator.targets.interface import CommandEnd, ignore
 from tests.support.recorded import make_run
 

@@ -16,7 +16,7 @@ from orchestrator.load.files import read_toml, tomllib
 from orchestrator.load.recipe_file import schema, schema_text
 from orchestrator.load.recipes import RecipeFile, recipe_from
 from orchestrator.load.script_settings import with_parser
-from orchestrator.operations import recipes
+from orchestrator.operations.init import new_recipe
 
 SCHEMA_FILE = Path(load.__file__).parents[1] / "schemas" / "recipe.schema.json"
 RECIPE_FILE = """summary = "s"
@@ -121,7 +121,7 @@ def test_schema_rejects_unknown_keys() -> None:
 
 
 def test_new_recipe_is_found_by_its_path(tmp_path: Path) -> None:
-    folder = recipes.new("my-own", tmp_path)
+    folder = new_recipe("my-own", tmp_path)
     for path in (tmp_path, folder):
         assert load.recipe_folders((path,))["my-own"] == folder
         recipe = load.recipe("my-own", (path,))
@@ -134,15 +134,15 @@ def test_new_recipe_is_found_by_its_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["My", "a_b", "../x", "", "a b", "-x"])
 def test_invalid_recipe_name_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(RequestError, match="Invalid recipe name"):
-        recipes.new(name, tmp_path)
+        new_recipe(name, tmp_path)
 
 
 def test_conflicting_or_missing_recipe_folders_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"no recipe\.toml"):
         load.recipe_folders((tmp_path,))
-    folder = recipes.new("mine", tmp_path)
+    folder = new_recipe("mine", tmp_path)
     with pytest.raises(RequestError, match="already exists"):
-        recipes.new("mine", tmp_path)
+        new_recipe("mine", tmp_path)
     folder.rename(tmp_path / "bert_qa")
     with pytest.raises(RequestError, match="Two recipes are named 'bert-qa'"):
         load.recipe_folders((tmp_path,))
@@ -157,7 +157,7 @@ def uncached_entry_points() -> Iterator[None]:
 
 @pytest.mark.usefixtures("uncached_entry_points")
 def test_recipe_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = recipes.new("theirs", tmp_path / "their_package")
+    folder = new_recipe("theirs", tmp_path / "their_package")
     (tmp_path / "their_package" / "__init__.py").touch()
     metadata = tmp_path / "their_package-1.dist-info"
     metadata.mkdir()

@@ -19,7 +19,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.files import TRAIN, state_home
 from orchestrator.operations import runs
 from orchestrator.planning.plan import StoreFolder
-from orchestrator.runs.cleanup import NodeCleanup
+from orchestrator.runs.outcome import NodeCleanup
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import store
 from tests.support.waiting import wait_until

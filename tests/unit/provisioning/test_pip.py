@@ -16,7 +16,7 @@ from orchestrator.operations import setup
 from orchestrator.operations.setup import required_packages
 from orchestrator.provisioning import pip, wheelhouse
 from orchestrator.provisioning.pip import locked_packages, platform_tags
-from orchestrator.stacks.matrix import builds_bindings
+from orchestrator.stacks.compatibility import builds_bindings
 from orchestrator.stacks.stack import Stack
 from tests.support.wheels import make_wheel
 

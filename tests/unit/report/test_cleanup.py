@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.report import cleanup
-from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
+from orchestrator.runs.outcome import CleanupReport, NodeCleanup
 
 
 def test_stop_of_a_run_without_nodes_prints_no_table() -> None:

@@ -26,7 +26,7 @@ from orchestrator.load.inventory import read_cached_listing
 from orchestrator.operations import runs as operation
 from orchestrator.operations.runs import list_recorded_runs
 from orchestrator.report import comparison, listing, live, page, training
-from orchestrator.runs import damaged, store
+from orchestrator.runs import store
 from orchestrator.runs.events import events_in
 from orchestrator.runs.follow import LocalRun, follow
 from orchestrator.runs.measures import measures
@@ -102,7 +102,7 @@ def test_damaged_run_is_set_aside_with_all_files(base: Path) -> None:
     for target in (base / "damaged" / BAD, base / "damaged" / f"{BAD}.1"):
         (base / BAD / "plan.json").write_text("")
         (damaged_run,) = store.recorded(base).damaged
-        assert damaged.quarantine(damaged_run) == target
+        assert store.quarantine(damaged_run) == target
         assert (target / "events.jsonl").exists()
         assert (list_ids(base), store.find(base, "last").id) == (({GOOD}, ""), GOOD)
         make_run(base, BAD)
@@ -118,7 +118,7 @@ def test_damaged_run_that_is_active_is_not_set_aside(base: Path) -> None:
         text = json.dumps({"pid": process.pid, "started": 1.0})
         (folder / "supervisor.json").write_text(text)
         wait_until(lambda: supervises(process.pid, folder), "the process has its arguments")
-        moved = damaged.quarantine(damaged_run)
+        moved = store.quarantine(damaged_run)
         process.kill()
     assert moved is None
 

@@ -7,10 +7,19 @@ import pytest
 
 from orchestrator import load
 from orchestrator.model.decision import Finding
-from orchestrator.stacks.compatibility import Environment, Shell, mismatches
+from orchestrator.stacks.compatibility import (
+    Environment,
+    Platform,
+    Shell,
+    bindings_fit_torch,
+    mismatches,
+    nearest_to_torch,
+    status,
+)
 from orchestrator.stacks.stack import BINDINGS, IPEX, Stack
 
 STACKS = load.all_stacks()
+LINUX = Platform(python="3.11.2", system="Linux", machine="x86_64")
 GOOD_SHELL = Shell(
     variables={"MASTER_ADDR": "10.0.0.1", "CCL_WORKER_COUNT": "1"},
     mpirun="/opt/mpi/bin/mpirun",
@@ -144,3 +153,48 @@ def test_all_packages_of_a_stack_are_missing_in_an_empty_environment() -> None:
     result = mismatches(environment, STACKS, load.stack("intel-2.8"))
     assert result[0].message == "torch is missing, should be 2.8.0"
     assert len(result) == len(load.stack("intel-2.8").requirements)
+
+
+@pytest.mark.parametrize(
+    ("bindings", "torch", "fit"),
+    [
+        ("1.12.0+cpu", "1.12.0+cpu", True),
+        ("1.12.0+cpu", "1.12.1+cpu", False),
+        ("1.12.100+cpu", "1.12.1", True),
+        ("2.7.0+cpu", "2.8.0+cu128", False),
+        ("2.4.5", "2.4.1", True),
+    ],
+)
+def test_bindings_fit_the_torch_of_their_stack(bindings: str, torch: str, fit: bool) -> None:
+    assert bindings_fit_torch(STACKS, bindings, torch) is fit
+
+
+@pytest.mark.parametrize(
+    ("torch", "name"),
+    [
+        (None, "current"),
+        ("2.12.0+cpu", "torch-2.12"),
+        ("2.7", "torch-2.7"),
+        ("2.7.0", "intel-2.7"),
+        ("2.16", "torch-2.15"),
+        ("2.8.1", "intel-2.8"),
+        ("1.9", "torch-ccl-1.10"),
+    ],
+)
+def test_nearest_stack_to_a_torch_is_found(torch: str | None, name: str) -> None:
+    assert nearest_to_torch(STACKS, torch).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "result"),
+    [
+        ("current", LINUX, ("works here",)),
+        ("intel-2.8", LINUX, ("works here", "end of life since 2026-03-30")),
+        ("intel-2.7", LINUX, ("needs Intel's index", "end of life since 2025-12-31")),
+        ("torch-ccl-1.10", LINUX, ("needs Python >=3.9,<3.10", "needs Intel's index", "end of life since 2025-12-31")),
+        ("current", Platform(python="3.11.2", system="Darwin", machine="arm64"), ("needs Linux on x86-64",)),
+    ],
+    ids=["newest", "without support", "own index", "another Python", "macOS"],
+)
+def test_status_names_what_the_machine_lacks(name: str, platform: Platform, result: tuple[str, ...]) -> None:
+    assert status(load.stack(name), platform) == result

@@ -12,7 +12,7 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import STACKS
 from orchestrator.load.stacks import stack_from
 from orchestrator.planning.software import ccl_backend, check_recipe_fits, choose_backend
-from orchestrator.stacks.matrix import index_for
+from orchestrator.stacks.compatibility import index_for
 from orchestrator.stacks.stack import BINDINGS, IPEX, Stack, minor
 from release.stack_tables import version_table
 

@@ -9,7 +9,7 @@ from orch_node.protocol.environment import apply_defaults, defaults, preload_var
 
 from orchestrator import load
 from orchestrator.errors import OrchError
-from orchestrator.operations import recipes
+from orchestrator.operations.init import new_recipe
 
 VARIABLE = {"SOME_SETTING": "1"}
 
@@ -29,7 +29,7 @@ def test_variables_of_the_user_win_over_those_of_a_recipe(user_variables: dict[s
 
 @pytest.mark.parametrize("name", ["", "A=B", "A B", "1A"])
 def test_invalid_variable_name_of_a_recipe_is_rejected(tmp_path: Path, name: str) -> None:
-    path = recipes.new("mine", tmp_path) / "recipe.toml"
+    path = new_recipe("mine", tmp_path) / "recipe.toml"
     path.write_text(path.read_text() + f'\n[environment]\n"{name}" = "1"\n')
     with pytest.raises(OrchError, match="environment"):
         load.recipe("mine", (tmp_path,))

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.report import training
 from orchestrator.runs import outcome, store
-from orchestrator.runs.accounting import Accounting
+from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch import slurm
 from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.scheduler import Scheduler

@@ -5,16 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 from orch_node.protocol.events import Event
 from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 
-from orchestrator.operations.waiting_run import WaitingRun
+from orchestrator.operations import runs
+from orchestrator.operations.runs import WaitingRun
 from orchestrator.runs import queued, store
 from orchestrator.runs.logs import LogLine
-from orchestrator.targets.interface import RunHandle
 from tests.support.recorded import make_run
 
 
@@ -51,10 +50,13 @@ class Attempts:
 
 
 @pytest.mark.parametrize("followed", ["events", "logs"])
-def test_refused_run_that_waits_again_is_followed_further(tmp_path: Path, followed: str) -> None:
+def test_refused_run_that_waits_again_is_followed_further(
+    tmp_path: Path, followed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make_waiting_run(tmp_path)
     attempts = Attempts(folder)
-    waiting = WaitingRun(folder, lambda run: cast("RunHandle", attempts))
+    monkeypatch.setattr(runs, "handle_of", lambda run: attempts)
+    waiting = WaitingRun(folder)
 
     def put_back() -> None:
         store.forget_end(folder)
@@ -69,9 +71,10 @@ def test_refused_run_that_waits_again_is_followed_further(tmp_path: Path, follow
     assert not attempts.states
 
 
-def test_refused_run_without_a_queue_has_ended(tmp_path: Path) -> None:
+def test_refused_run_without_a_queue_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_waiting_run(tmp_path)
     queued.unmark(folder)
     attempts = Attempts(folder)
-    assert not list(WaitingRun(folder, lambda run: cast("RunHandle", attempts)).events())
+    monkeypatch.setattr(runs, "handle_of", lambda run: attempts)
+    assert not list(WaitingRun(folder).events())
     assert attempts.states == [DONE]
