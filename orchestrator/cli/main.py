@@ -34,8 +34,8 @@ EXAMPLES = (
 # Panel of the help -> command -> its function or its group, in orchestrator.cli.
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     START: {
-        "setup": "setup:setup",
-        "init": "setup:init",
+        "setup": "provision:setup",
+        "init": "provision:init",
         "provision": "provision:provision_command",
         "train": "train:train_command",
     },
@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "attach": "attach:attach",
         "logs": "attach:logs",
         "report": "runs:report",
-        "fetch": "fetch:fetch",
+        "fetch": "attach:fetch",
         "stop": "attach:stop",
     },
     NODES: {
@@ -56,7 +56,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "sync": "provision:sync",
         "clean": "attach:clean",
         "k8s": "kubernetes:app",
-        "image": "image:app",
+        "image": "stacks:image_app",
     },
     DEFINITIONS: {"recipes": "recipes:app", "data": "data:app", "stacks": "stacks:app"},
 }

@@ -280,7 +280,7 @@ def closed_ports(request: TrainRequest, cluster: Cluster, plan: Plan, notify: No
             output[node].extend(part)
 
     ends = commands.run(program, receive)
-    if failed := [end.node for end in ends if end.code != 0]:
+    if failed := [node for node, end in ends.items() if end != 0]:
         notify(f"bench: the ports were not checked, because {fold(failed)} cannot run the check")
         return ()
     closed = []

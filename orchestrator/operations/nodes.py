@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from orchestrator.model.cluster import Facts, describe_gpus
 from orchestrator.model.hosts import Nodes, ranges
 from orchestrator.operations.runs import find
 from orchestrator.targets import registry
-from orchestrator.targets.interface import CommandEnd, LiveNode, NodeCommands, Notify
+from orchestrator.targets.interface import LiveNode, NodeCommands, Notify
 
 COLUMNS = (
     "node",
@@ -124,34 +125,33 @@ def find_commands(name: str, nodes: Nodes | None, *, stack: str, runs_dir: Path,
         RequestError: if there is no such inventory, run or node, or another tool runs commands there.
     """
     target = registry.target_at(name)
-    if target.name != registry.SSH:
-        return target.commands(name, nodes, stack)
+    if target.name == registry.SSH and names_run(name):
+        return find(runs_dir, name, None, notify).commands(nodes)
+    return target.commands(name, nodes, stack)
+
+
+def names_run(name: str) -> bool:
+    """Return whether a name is that of a run: `last`, or no inventory and like an ID, which begins with its date."""
     if name != "last":
-        try:
+        with suppress(RequestError):
             find_inventory(name)
-        except RequestError:
-            if not name[:1].isdigit() or "/" in name:  # the ID of a run begins with its date
-                raise
-        else:
-            return target.commands(name, nodes, stack)
-    return find(runs_dir, name, None, notify).commands(nodes)
+            return False
+    return name == "last" or (name[:1].isdigit() and "/" not in name)
 
 
-def check_ends(ends: Iterable[CommandEnd]) -> None:
+def check_ends(ends: Mapping[str, int | ExecuteError]) -> None:
     """Check that a command has succeeded on all nodes.
 
     Raises:
         ExecuteError: if it has not; the message groups the nodes by their exit codes.
     """
     failures: dict[str, list[str]] = {}
-    hints = []
-    for end in ends:
-        if end.code is None:
-            problem = end.problem.removesuffix(".").removeprefix(end.node).lstrip(": ")
-            failures.setdefault(problem, []).append(end.node)
-            hints.append(end.hint)
-        elif end.code != 0:
-            failures.setdefault(f"exit code {end.code}", []).append(end.node)
+    for node, end in ends.items():
+        if isinstance(end, ExecuteError):
+            failures.setdefault(end.message.removesuffix(".").removeprefix(node).lstrip(": "), []).append(node)
+        elif end != 0:
+            failures.setdefault(f"exit code {end}", []).append(node)
     if failures:
         groups = (f"{','.join(ranges(tuple(nodes)))}: {reason}" for reason, nodes in failures.items())
-        raise ExecuteError(f"{'; '.join(groups)}.", hint=next(iter(hints), ""))
+        hints = (end.hint for end in ends.values() if isinstance(end, ExecuteError))
+        raise ExecuteError(f"{'; '.join(groups)}.", hint=next(hints, ""))

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.report.live import Screen
 from orchestrator.report.training import failure_lines
 from orchestrator.runs import logs, store
 from orchestrator.runs.logs import LogLine as LogLine
@@ -67,15 +66,6 @@ def describe_end(outcome: Outcome) -> str:
     """Return why a run ended without success, without the hints of its explanations."""
     explanations = tuple(replace(explanation, hint="") for explanation in outcome.explanations)
     return "\n".join(failure_lines(replace(outcome, explanations=explanations), "none"))
-
-
-def new_screen(shown: str) -> Screen:
-    """Return a display of a run's progress.
-
-    Args:
-        shown: the rank whose output is shown as well, `all` or `none`.
-    """
-    return Screen(of_ranks=shown)
 
 
 class RanksOutput:

@@ -180,19 +180,25 @@ def prepare_wheels(
 def files(session: Session, wheelhouses: dict[str, dict[str, object]]) -> dict[str, Any]:
     """Return the variables that name files of this machine."""
     return {
+        **stack_variables(session, load.stack(session.request.stack), wheelhouses),
         "orch_trust": str(session.state.trust),
-        "orch_train": str(TRAIN),
-        "orch_wheelhouses": wheelhouses,
-        "orch_wheels": "index" if session.request.index else "wheelhouse",
-        "orch_stack_indexes": stack_indexes(load.stack(session.request.stack)),
         "orch_verify_version": sha256(LIB / "orch_node" / "verify.py")[:12],
         "orch_fabric_version": fabric_checks_version(SHARE),
     }
 
 
-def stack_indexes(stack: Stack) -> list[str]:
-    """Return uv's options for the indexes of a stack."""
-    return [argument for index in stack.indexes for argument in (f"--{index.option}", index.url)]
+def stack_variables(session: Session, stack: Stack, wheelhouses: dict[str, dict[str, object]]) -> dict[str, Any]:
+    """Return the variables of the roles that install train/ and a stack."""
+    return {
+        "orch_train": str(TRAIN),
+        "orch_wheelhouses": wheelhouses,
+        "orch_wheels": "index" if session.request.index else "wheelhouse",
+        "orch_stack_indexes": [
+            argument
+            for index in stack.indexes
+            for argument in (f"--{index.option}", index.url)  # options of uv
+        ],
+    }
 
 
 def note_packages(session: Session, plan: ProvisionPlan) -> None:
@@ -292,13 +298,10 @@ def fill(session: Session, stack: Stack, shared: SharedFolder, requirements: Req
     """Run the playbook that installs the stack in the folder."""
     platforms = {name: platform_of(probe) for name, probe in session.probes.items()}
     wheelhouses = prepare_wheels(session, stack, tuple(platforms.values()), requirements)
-    variables: dict[str, Any] = {
+    variables = {
+        **stack_variables(session, stack, wheelhouses),
         "orch_root": shared.root,
         "orch_stack": stack.name,
-        "orch_train": str(TRAIN),
-        "orch_wheelhouses": wheelhouses,
-        "orch_wheels": "index" if session.request.index else "wheelhouse",
-        "orch_stack_indexes": stack_indexes(stack),
         "orch_nodes": {
             name: {"python": probe.python_path, "wheelhouse": platforms[name].key}
             for name, probe in session.probes.items()

@@ -24,9 +24,9 @@ Points = Sequence[tuple[float, float]]
 Span = tuple[str, float, float, str]  # row, begin, end, description
 
 SLOW = 1.2  # A rank is slow if its own work takes longer than this multiple of the median.
-LINES = 8  # maximum number of ranks with a line in a chart
+MAX_LINES = 8  # maximum number of ranks with a line in a chart
 INTERVALS = 200  # number of parts of the time in which the median of many ranks is taken
-HOVER = 300  # maximum number of characters of a hover text
+MAX_HOVER_TEXT = 300  # maximum number of characters of a hover text
 MAX_POINTS = 1000  # maximum number of points of a line
 COLOURS = 8  # number of colours of the page, --c1 to --c8
 # Each of these events begins a part of a rank's life, which has a colour.
@@ -71,7 +71,7 @@ def plain(text: str) -> str:
 
 def hover(text: str) -> str:
     """Return the beginning of a text, wrapped so that a hover box fits a narrow screen."""
-    return "<br>".join(plain(line) for line in textwrap.wrap(text[:HOVER], 48))
+    return "<br>".join(plain(line) for line in textwrap.wrap(text[:MAX_HOVER_TEXT], 48))
 
 
 def colour(index: int) -> str:
@@ -206,7 +206,7 @@ def ranks_chart(
 ) -> Chart | None:
     """Return a chart with a line for each rank, or None if there are no values.
 
-    If there are more than LINES ranks, it has the median of all ranks and a line for each of the slowest.
+    If there are more than MAX_LINES ranks, it has the median of all ranks and a line for each of the slowest.
 
     Args:
         measured: the measurements of the run.
@@ -222,10 +222,10 @@ def ranks_chart(
     labels = {rank.rank: rank_label(rank) for rank in measured.ranks}
     drawn = sorted(points_by_rank)
     lines = []
-    if len(drawn) > LINES:
+    if len(drawn) > MAX_LINES:
         middle = median_line(points_by_rank, max(times))
         lines = [line(f"median of {len(drawn)} ranks", in_units(middle, unit), "--c1")]
-        drawn = sorted(sorted(slow, key=lambda rank: -slow[rank])[:LINES])
+        drawn = sorted(sorted(slow, key=lambda rank: -slow[rank])[:MAX_LINES])
     for index, rank in enumerate(drawn):
         if points_by_rank[rank]:
             rank_colour = "--hot" if rank in slow else colour(index)

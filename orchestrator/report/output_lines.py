@@ -6,7 +6,7 @@ import itertools
 import operator
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from orch_node.streams import STDERR
 from orch_node.tail import last_state
@@ -96,7 +96,6 @@ class NodeOutput:
             nodes: the names of the nodes.
             gather: print the output at the end, and that of nodes with identical output once.
         """
-        self.nodes = nodes
         self.gather = gather
         self.lock = threading.Lock()
         self.unfinished: dict[tuple[str, int], bytes] = {}
@@ -124,14 +123,9 @@ class NodeOutput:
         for (node, stream), line in self.unfinished.items():
             if line:
                 self.add_line(node, stream, line)
-        for nodes, lines in group_nodes(self.gathered).items():
-            for stream, text in lines:
-                print_text(f"{','.join(ranges(nodes))}: {text}", err=stream == STDERR_FD)
-
-
-def group_nodes(outputs: Mapping[str, list[tuple[int, str]]]) -> dict[tuple[str, ...], tuple[tuple[int, str], ...]]:
-    """Return each different output by the names of the nodes that have it."""
-    nodes_by_output: dict[tuple[tuple[int, str], ...], list[str]] = {}
-    for node, lines in outputs.items():
-        nodes_by_output.setdefault(tuple(sorted(lines, key=lambda line: line[0])), []).append(node)
-    return {tuple(nodes): output for output, nodes in nodes_by_output.items()}
+        nodes_by_output: dict[tuple[tuple[int, str], ...], list[str]] = {}
+        for node, gathered in self.gathered.items():
+            nodes_by_output.setdefault(tuple(sorted(gathered, key=operator.itemgetter(0))), []).append(node)
+        for output, nodes in nodes_by_output.items():
+            for stream, text in output:
+                print_text(f"{','.join(ranges(tuple(nodes)))}: {text}", err=stream == STDERR_FD)

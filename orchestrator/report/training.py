@@ -66,9 +66,12 @@ def describe_same_error(ranks: tuple[int, ...]) -> list[str]:
 
 def as_json(outcome: Outcome) -> str:
     """Return the outcome of a run as JSON."""
+    fields = asdict(outcome)
+    if outcome.failure:
+        del fields["failure"]["time"]  # the timeline has it
     return json_text(
         "run",
-        asdict(outcome),
+        fields,
         nodes=nodes_record(outcome.nodes),
         explanations=list(map(explanation_record, outcome.explanations)),
         result=finite(record(outcome.result)) if outcome.result else None,
@@ -113,7 +116,7 @@ def failure_lines(outcome: Outcome, shown: str) -> list[str]:
     if outcome.failure:
         is_shown = shown in ("all", *map(str, (outcome.failure.rank, *outcome.same_error)))
         lines = [*error_lines(outcome.failure.text, is_shown=is_shown), *describe_same_error(outcome.same_error)]
-        reasons += [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in lines)]
+        reasons += [f"failed: {timeline.how_it_failed(outcome.failure)}", *(f"  {line}" for line in lines)]
     if reasons:
         printed = "\n".join(reasons)  # lines of the log that need not be repeated
         hints = [line for finding in outcome.explanations for line in detail_lines(finding, printed=printed)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch_node.protocol import outcome as outcomes
@@ -20,7 +20,7 @@ from orch_node.protocol.events import (
     Warned,
 )
 from orch_node.protocol.failures import rank_ends
-from orch_node.protocol.outcome import NodeEnd
+from orch_node.protocol.outcome import Failure, NodeEnd
 from orch_node.protocol.precision import AUTO
 from orch_node.protocol.record import Decision, number_ranges
 from orch_node.tail import last_text
@@ -35,32 +35,7 @@ from orchestrator.runs.tracebacks import HEADER, error_key
 
 LOG_CHARACTERS = 200_000
 EXIT_CODES = {outcomes.DONE: 0, outcomes.STOPPED: 130, outcomes.PREEMPTED: outcomes.EX_TEMPFAIL}
-STATES_WITHOUT_ERROR = (outcomes.DONE, outcomes.PREEMPTED, "running", "unknown")  # states without an error to explain
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """The first rank that failed.
-
-    Attributes:
-        rank: the number of the rank.
-        node: the node that it ran on.
-        code: its exit code, or None.
-        signal: the signal that ended it, or None.
-        text: the end of its log, with the traceback or the last output.
-        oom: the evidence that memory ran out, or None.
-    """
-
-    rank: int
-    node: str
-    code: int | None
-    signal: str | None
-    text: str
-    oom: str | None
-
-    def describe(self) -> str:
-        """Return how the rank failed."""
-        return how_it_failed(self)
+STATES_WITHOUT_ERROR = (outcomes.DONE, outcomes.PREEMPTED, "running", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,13 +217,13 @@ def run_output(run: Run, failure: Failure | None) -> str:
     Logs do not have the reason why a node was lost or a rank got SIGKILL, only lines of healthy ranks.
     """
     if failure and failure.signal == "SIGKILL" and HEADER not in failure.text:
-        return failure.describe()
+        return how_it_failed(failure)
     if run.outcome and run.outcome.problem and not failure and has_lost_nodes(run.events()):
         return run.outcome.problem
     ranks = "*" if failure is None else str(failure.rank)
     logs = [run.folder / "launcher.log", *sorted(run.folder.glob(f"ranks/rank-{ranks}.log"))]
     texts = [last_text(path, LOG_CHARACTERS) for path in logs]
-    messages = [failure.describe(), failure.text] if failure else []
+    messages = [how_it_failed(failure), failure.text] if failure else []
     if run.outcome and run.outcome.problem:
         messages.append(run.outcome.problem)
     return "\n".join([*messages, *texts])
@@ -260,20 +235,13 @@ def has_lost_nodes(events: Sequence[Event]) -> bool:
     return any(isinstance(event, NodesLost) for event in last)
 
 
-def failure_of(failure: outcomes.Failure | None, run: Run) -> Failure | None:
-    """Return the recorded failure with the end of the rank's output, or None."""
-    if failure is None:
-        return None
+def failure_of(failure: Failure | None, run: Run) -> Failure | None:
+    """Return the recorded failure with the name of its node, or None."""
+    if failure is None or failure.node:
+        return failure
     layout = run.record.layout
     in_layout = 0 <= failure.rank < len(layout)
-    return Failure(
-        rank=failure.rank,
-        node=failure.node or (layout[failure.rank].node if in_layout else "an unknown node"),
-        code=failure.code,
-        signal=failure.signal,
-        text=failure.text,
-        oom=failure.oom,
-    )
+    return replace(failure, node=layout[failure.rank].node if in_layout else "an unknown node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from orch_node.protocol.events import Progress
 from orch_node.protocol.node_reports import Standing
-from orch_node.protocol.outcome import Outcome
+from orch_node.protocol.outcome import Failure, Outcome
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.runs.measures import numbers
 from orchestrator.runs.state_files import supervisor_of
 from orchestrator.runs.store import Run
-from orchestrator.runs.timeline import FailedRank, how_it_failed
+from orchestrator.runs.timeline import how_it_failed
 from orchestrator.runs.tracebacks import summary
 
 NO_SCORES = ("train_seconds", "train_samples_per_second")  # figures of a result that do not rate the model
@@ -175,10 +175,3 @@ def cause_of(outcome: Outcome | None) -> str:
 def cause(failure: Failure) -> str:
     """Return the exception of a rank that failed, or how it ended."""
     return summary(failure.text, is_short=True) or how_it_failed(failure)
-
-
-class Failure(FailedRank, Protocol):
-    """A rank that failed, with the end of its output."""
-
-    @property
-    def text(self) -> str: ...

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from orch_node.protocol.events import (
     Decided,
@@ -26,6 +26,7 @@ from orch_node.protocol.events import (
     Warned,
 )
 from orch_node.protocol.node_names import MAX_LISTED, fold
+from orch_node.protocol.outcome import Failure
 from orch_node.protocol.record import number_ranges
 
 from orchestrator.model.printable import counted
@@ -46,21 +47,6 @@ class Moment:
 
     time: float
     text: str
-
-
-class FailedRank(Protocol):
-    """The data about a failed rank, whichever source reported it."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def node(self) -> str | None: ...
-    @property
-    def code(self) -> int | None: ...
-    @property
-    def signal(self) -> str | None: ...
-    @property
-    def oom(self) -> str | None: ...
 
 
 def timeline_of(events: Iterable[Event]) -> list[Moment]:
@@ -105,7 +91,7 @@ def is_echo(event: Event, warned: set[str]) -> bool:
     return is_known
 
 
-def told_by_rank(event: Warned) -> Iterator[str]:
+def rank_warning(event: Warned) -> Iterator[str]:
     yield f"rank {event.rank}: {event.text}"
 
 
@@ -123,7 +109,7 @@ def failed(event: Failed) -> Iterator[str]:
         yield how_it_failed(event.failure)
 
 
-def how_it_failed(failure: FailedRank) -> str:
+def how_it_failed(failure: Failure) -> str:
     """Return how a rank failed: by a signal, with an exit code, or in an unknown way."""
     location = f"rank {failure.rank} on {failure.node}"
     if failure.signal:
@@ -179,7 +165,7 @@ DESCRIPTIONS: Mapping[type[Event], Callable[[Any], Iterator[str]]] = {
     Launched: launched,
     Restarting: restarting,
     Stalled: stalled,
-    Warned: told_by_rank,
+    Warned: rank_warning,
 }
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from orch_node.protocol.node_reports import NodeUsage
     from orch_node.protocol.record import RunRecord
 
+    from orchestrator.errors import ExecuteError
     from orchestrator.model.decision import Finding
     from orchestrator.model.hosts import Nodes
     from orchestrator.model.project import Project
@@ -105,22 +106,6 @@ class SharedFolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandEnd:
-    """The end of a user's command on a node.
-
-    Attributes:
-        code: its exit code, or None if it could not be run.
-        problem: why it could not be run.
-        hint: what to do about that.
-    """
-
-    node: str
-    code: int | None
-    problem: str = ""
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveNode:
     """A node as it is now.
 
@@ -143,7 +128,9 @@ class NodeCommands(Protocol):
     def nodes(self) -> tuple[str, ...]:
         """Return the names of the nodes."""
 
-    def run(self, command: tuple[str, ...], receive: Callable[[str, int, bytes], None]) -> tuple[CommandEnd, ...]:
+    def run(
+        self, command: tuple[str, ...], receive: Callable[[str, int, bytes], None]
+    ) -> dict[str, int | ExecuteError]:
         """Run a command on all nodes in parallel, without input.
 
         Args:
@@ -151,7 +138,7 @@ class NodeCommands(Protocol):
             receive: called by several threads with the node, the descriptor (1 or 2) and a part of the output.
 
         Returns:
-            The ends in the order of the nodes.
+            The exit code on each node, or why the command could not be run there.
 
         Raises:
             KeyboardInterrupt: if Ctrl-C is pressed, after the commands have been ended.

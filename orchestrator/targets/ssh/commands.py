@@ -17,7 +17,6 @@ from orchestrator.files import TRAIN
 from orchestrator.model.cluster import Node
 from orchestrator.model.hosts import NodeCount, Nodes, expand, fold, split_list
 from orchestrator.planning.launchers import choose_mpi
-from orchestrator.targets.interface import CommandEnd
 from orchestrator.targets.ssh.nodes import connection_to, node_program, write_ssh_config
 
 UNREACHABLE_HINT = "Check that the node is on and reachable from this machine; --nodes selects others."
@@ -33,26 +32,28 @@ class SshCommands:
     def nodes(self) -> tuple[str, ...]:
         return tuple(host.node for host in self.programs)
 
-    def run(self, command: tuple[str, ...], receive: Callable[[str, int, bytes], None]) -> tuple[CommandEnd, ...]:
+    def run(
+        self, command: tuple[str, ...], receive: Callable[[str, int, bytes], None]
+    ) -> dict[str, int | ExecuteError]:
         stop = threading.Event()
         connections = {host: connection_to(host) for host in self.programs}
 
-        def run_on(host: RunNode) -> CommandEnd:
+        def run_on(host: RunNode) -> int | ExecuteError:
             argv = (*self.programs[host], "--", *command)
             try:
-                code = connections[host].relay(argv, lambda stream, part: receive(host.node, stream, part), stop)
+                return connections[host].relay(argv, lambda stream, part: receive(host.node, stream, part), stop)
             except ExecuteError as error:
-                hint = UNREACHABLE_HINT if error.hint == ConnectionLost.default_hint else error.hint
-                return CommandEnd(node=host.node, code=None, problem=error.message, hint=hint)
+                if error.hint == ConnectionLost.default_hint:
+                    error.hint = UNREACHABLE_HINT
+                return error
             finally:
                 connections[host].close()
-            return CommandEnd(node=host.node, code=code)
 
         # On all nodes at the same time, because the command may wait for its counterparts there.
         with ThreadPoolExecutor(max_workers=len(self.programs)) as pool:
-            futures = [pool.submit(run_on, host) for host in self.programs]
+            futures = {host.node: pool.submit(run_on, host) for host in self.programs}
             try:
-                return tuple(future.result() for future in futures)
+                return {node: future.result() for node, future in futures.items()}
             except KeyboardInterrupt:
                 stop.set()
                 pool.shutdown(cancel_futures=True)  # a second Ctrl-C closes the connections, which has the same effect

@@ -8,18 +8,18 @@ import pytest
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.operations.nodes import check_ends, find_commands
-from orchestrator.targets.interface import CommandEnd, ignore
+from orchestrator.targets.interface import ignore
 from tests.support.recorded import make_run
 
 SLURM = {"target": "slurm", "location": {"name": "orch-x", "job": "12", "login": "head"}}
 
 
 def test_summary_groups_the_nodes_by_their_exit_codes() -> None:
-    check_ends([CommandEnd(node="node0", code=0)])
+    check_ends({"node0": 0})
     codes = {"node0": 0, "node1": 2, "node2": 2, "node3": 2, "node5": 2, "node6": 127}
-    unreachable = CommandEnd(node="far", code=None, problem="far does not answer (timed out)", hint="Turn it on.")
+    unreachable = ExecuteError("far does not answer (timed out)", hint="Turn it on.")
     with pytest.raises(ExecuteError) as caught:
-        check_ends([*(CommandEnd(node=node, code=code) for node, code in codes.items()), unreachable])
+        check_ends({**codes, "far": unreachable})
     message = "node[1-3,5]: exit code 2; node6: exit code 127; far: does not answer (timed out)."
     assert (caught.value.message, caught.value.hint) == (message, "Turn it on.")
 
