@@ -133,9 +133,10 @@ def compare(title: str, source: Path, root: str, config: str, repeats: int) -> N
             action()
             seconds[name].append(time.monotonic() - began)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    for way in ("send", "fetch"):
-        orch, other = medians[f"{way} orch"], medians[f"{way} rsync"]
-        print(f"{title}: {way}: orch {orch:.1f} s, rsync {other:.1f} s, {orch / other:.2f} x", flush=True)
+    for direction in ("send", "fetch"):
+        orch_seconds, rsync_seconds = medians[f"{direction} orch"], medians[f"{direction} rsync"]
+        ratio = orch_seconds / rsync_seconds
+        print(f"{title}: {direction}: {orch_seconds:.1f} s, rsync {rsync_seconds:.1f} s, {ratio:.2f} x", flush=True)
 
 
 def on_node(config: str, action: Callable[[Ssh], object]) -> None:
