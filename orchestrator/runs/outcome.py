@@ -262,10 +262,10 @@ class NodeCleanup:
 
     node: str
     state: str
-    ended: tuple[str, ...]
-    left: tuple[str, ...]
-    segments: tuple[str, ...]
-    problem: str
+    ended: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    segments: tuple[str, ...] = ()
+    problem: str = ""
     segments_left: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()

@@ -11,10 +11,8 @@ from orchestrator.model.recipe import Setting
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import Site, TrainRequest
 from orchestrator.planning.resolve import Inputs
-from orchestrator.targets.batch.decisions import JobInputs, with_size
-from orchestrator.targets.batch.inputs import plan_of_array
-from orchestrator.targets.batch.load import batch_settings
-from orchestrator.targets.batch.plan import plan_job
+from orchestrator.targets.batch.inputs import batch_settings, plan_of_array
+from orchestrator.targets.batch.plan import JobInputs, plan_job, with_size
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.slurm import SLURM
 from tests.conftest import make_facts

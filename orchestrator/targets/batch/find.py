@@ -20,9 +20,8 @@ from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, precision_of
 from orchestrator.runs.rows import RunRow, report_of, row_of
 from orchestrator.runs.store import Run
-from orchestrator.targets.batch.load import batch_settings
-from orchestrator.targets.batch.location import JOB_NAME_PREFIX, location_of, store_of
-from orchestrator.targets.batch.login import host_at, scheduler_at
+from orchestrator.targets.batch.inputs import batch_settings
+from orchestrator.targets.batch.location import JOB_NAME_PREFIX, host_at, location_of, scheduler_at, store_of
 from orchestrator.targets.batch.options import file_variable
 from orchestrator.targets.batch.run_folder import run_folder_of
 from orchestrator.targets.batch.system import BatchSystem, JobState
@@ -247,8 +246,6 @@ def clean(system: BatchSystem, inventory: str | None, base: Path, *, dry_run: bo
         NodeCleanup(
             node=f"job {job.job}",
             state="left" if dry_run else "clean",
-            segments=(),
-            problem="",
             ended=() if dry_run else (job.state,),
             left=(job.state,) if dry_run else (),
         )
@@ -287,9 +284,7 @@ def clean_stores(
                 yield NodeCleanup(
                     node=login or "this machine",
                     state="left" if problem or dry_run else "clean",
-                    ended=(),
                     left=tuple(f"{path}: no run uses it" for path in report.unused) if dry_run else (),
-                    segments=(),
                     problem=problem and f"{store}: {problem}",
                     unused=() if dry_run else report.unused,
                 )

@@ -1,4 +1,7 @@
-"""Access the files of a run: on a file system that this machine sees, or over a login node."""
+"""Access the files of a run: on a file system that this machine sees, or over a login node.
+
+Every method of both folders may raise ExecuteError.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from orch_node import atomic_write
 from orch_node.protocol import batch, files, record
@@ -30,30 +33,6 @@ OUTPUT_FILE = re.compile(r"[a-z]+-[0-9_]+\.out", re.ASCII)  # The output files o
 STATE_FILES = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT)
 
 
-class RunFolder(Protocol):
-    """The files of a run, as following it needs them; every method may raise ExecuteError."""
-
-    def refresh(self) -> None:
-        """Bring the local folder up to date."""
-
-    def write(self, name: str, text: str) -> None:
-        """Write a file of the run that every observer of the run sees."""
-
-    def has_file(self, name: str) -> bool:
-        """Return whether the job has written this file."""
-
-    def supervisor_output(self) -> str:
-        """Return the end of the job's output."""
-
-    def copy_logs(self, ranks: Iterable[int]) -> None: ...
-
-    def finish(self, output_dir: str | None) -> None:
-        """Copy the results of a run that has ended."""
-
-    def attempt(self, action: Callable[[], Result], fallback: Result) -> Result:
-        """Call `action`, and return `fallback` if the host with the batch system's programs cannot be reached."""
-
-
 class LocalFolder:
     """The folder of a run on a file system that this machine sees."""
 
@@ -64,12 +43,15 @@ class LocalFolder:
         """Do nothing: the folder is always up to date."""
 
     def write(self, name: str, text: str) -> None:
+        """Write a file of the run that every observer of the run sees."""
         atomic_write.write(self.folder / name, text)
 
     def has_file(self, name: str) -> bool:
+        """Return whether the job has written this file."""
         return (self.folder / name).exists()
 
     def supervisor_output(self) -> str:
+        """Return the end of the job's output."""
         logs = sorted(path for path in self.folder.glob("*.out") if OUTPUT_FILE.fullmatch(path.name))
         return last_text(logs[-1], MAX_LOG_CHARACTERS).strip() if logs else ""
 
@@ -80,6 +62,7 @@ class LocalFolder:
         """Do nothing: the results are in the folder."""
 
     def attempt(self, action: Callable[[], Result], fallback: Result) -> Result:
+        """Call `action`; over a login node, return `fallback` if that node cannot be reached."""
         return action()
 
 
@@ -147,6 +130,9 @@ class RemoteFolder(ReconnectingMirror):
     def finish(self, output_dir: str | None) -> None:
         self.mirror.finish(output_dir)
         self.mirror.copy_logs()
+
+
+RunFolder = LocalFolder | RemoteFolder
 
 
 def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, notify: Notify) -> RunFolder:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 import jinja2
 from orch_node.protocol import values
 from orch_node.protocol.batch import CONFIG, JobConfig
 
-from orchestrator.model.decision import Decision
 from orchestrator.model.printable import one_line
 from orchestrator.planning.plan import Plan
 from orchestrator.targets.batch.settings import BatchSettings
@@ -21,41 +20,27 @@ HEREDOC_DELIMITER = "ORCH_END_OF_FILE"
 TEMPLATES = jinja2.PackageLoader("orchestrator", "templates/batch")
 
 
-def render(plan: Plan, config: JobConfig, settings: BatchSettings, options: Sequence[str]) -> str:
-    """Return the script of a run, with these options of its job."""
-    return render_template([("", plan, config)], plan.run.decisions, settings, options)
-
-
-def render_array(
-    labels: Sequence[str], runs: Sequence[tuple[Plan, JobConfig]], settings: BatchSettings, options: Sequence[str]
-) -> str:
-    """Return the script of an array of runs.
-
-    Args:
-        labels: the settings that distinguish each run.
-        runs: the plan and the settings of each run.
-        settings: the settings for the batch system.
-        options: the options of the job.
-    """
-    first = runs[0][0]
-    decisions = [decision for decision in first.run.decisions if decision.topic not in ("run", "array", "resume")]
-    labelled_runs = [(label, *run) for label, run in zip(labels, runs, strict=True)]
-    return render_template(labelled_runs, decisions, settings, options, is_array=True)
-
-
-def render_template(
+def render(
     runs: Sequence[tuple[str, Plan, JobConfig]],
-    decisions: Iterable[Decision],
     settings: BatchSettings,
     options: Sequence[str],
     *,
     is_array: bool = False,
 ) -> str:
-    """Return the script of a run, or of the runs of an array with their labels."""
+    """Return the script of a run, or of the runs of an array.
+
+    Args:
+        runs: for each run, the settings that distinguish it in an array, its plan, and the settings of orch's program.
+        settings: the settings for the batch system.
+        options: the options of the job.
+        is_array: whether each run is a task of an array.
+    """
     environment = jinja2.Environment(  # nosec B701: a shell script, whose values are quoted
         loader=TEMPLATES, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     system, first = settings.system, runs[0][1].run
+    of_one_run = ("run", "array", "resume") if is_array else ()
+    decisions = [decision for decision in first.decisions if decision.topic not in of_one_run]
     return environment.get_template("job.sh.j2").render(
         system=system,
         options=options,

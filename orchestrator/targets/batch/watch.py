@@ -1,9 +1,9 @@
-"""Follow a run that is a job of a batch system: first in the queue, then by its events."""
+"""Follow a run that is a job of a batch system: first in the queue, then by its events and its log lines."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,11 +14,13 @@ from orch_node.protocol.events import Event, NodeNews, Waiting
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Failure, Outcome
 from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, render
 from orch_node.protocol.values import ProtocolError
-from orch_node.tail import last_text
+from orch_node.tail import Tail, last_text
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import follow
+from orchestrator.runs.logs import LineParser, LogLine, copied_lines, requested_ranks
 from orchestrator.runs.state_files import PLAN, outcome_in, read_json, supervisor_of, write_json
+from orchestrator.runs.store import Run
 from orchestrator.targets.batch.location import JOB, location_of, with_job
 from orchestrator.targets.batch.run_folder import RunFolder
 from orchestrator.targets.batch.scheduler import Scheduler
@@ -409,3 +411,51 @@ def explains_end(run_outcome: Outcome | None) -> bool:
 def may_be_consequence(failure: Failure) -> bool:
     """Return whether the failure may be a result of the batch system ending the job."""
     return failure.signal in ENDED_BY or failures.blames_another(failure.rank, failure.text)
+
+
+def log_lines(
+    watch: JobWatch, run: Run, *, rank: int | None, follow: bool, starts: Mapping[int, int]
+) -> Iterator[LogLine]:
+    """Yield the log lines in the order of time, or as they are written while the run is followed.
+
+    Args:
+        watch: the watch over the run's job.
+        run: the run.
+        rank: the only rank to read; None for all of them.
+        follow: yield lines as they are written, until the run has ended.
+        starts: the bytes of each rank's log to skip.
+
+    Raises:
+        RequestError: if the run does not have this rank.
+    """
+    nodes = requested_ranks(run, rank)
+    if not follow or outcome_in(run.folder) is not None:
+        watch.run_folder.copy_logs(nodes)
+        yield from copied_lines(run, nodes, starts)
+        return
+    tails = {number: Tail(run.folder / files.rank_log(number), starts.get(number, 0)) for number in nodes}
+    parser = LineParser()
+    running = True
+    while running:
+        watch.refresh()
+        running = outcome_in(run.folder) is None and not watch.state().ended
+        watch.run_folder.copy_logs(nodes)
+        yield from lines(tails, nodes, parser, last=False)
+        time.sleep(TICK_SECONDS)
+    watch.run_folder.copy_logs(nodes)
+    yield from lines(tails, nodes, parser, last=True)
+    yield from parser.end()
+
+
+def lines(tails: dict[int, Tail], nodes: dict[int, str], parser: LineParser, *, last: bool) -> Iterator[LogLine]:
+    """Yield each rank's new lines, then its unfinished line, which a later call may replace."""
+    for rank, tail in tails.items():
+        if not tail.path.exists():
+            continue
+        while complete := tail.lines(last=False):
+            yield from (line for text in complete for line in parser.parse(rank, nodes[rank], text))
+        if last:
+            last_lines = tail.lines(last=True)
+            yield from (line for text in last_lines for line in parser.parse(rank, nodes[rank], text))
+        elif tail.state:
+            yield from parser.parse(rank, nodes[rank], tail.state, finished=False)

@@ -16,6 +16,7 @@ from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests.kinds import Kind
 from orchestrator.targets.kubernetes.manifests.names import MANAGER
+from orchestrator.targets.kubernetes.run_record import JobLocation
 
 TEMPORARY_STATUSES = (429, 500, 502, 503, 504)
 MAX_DELAY = 10.0
@@ -133,14 +134,18 @@ TIMEOUT = (10.0, 60.0)  # connecting, reading; seconds
 STREAM_SECONDS = 300  # after which a watch is started again
 QUIET_SECONDS = 330.0
 TRIES = 5
-CORE = {
-    "ConfigMap": "configmaps",
-    "Secret": "secrets",
-    "Pod": "pods",
-    "PersistentVolumeClaim": "persistentvolumeclaims",
-    "Service": "services",
+# The API and the plural of each kind.
+RESOURCES = {
+    "ConfigMap": ("v1", "configmaps"),
+    "Secret": ("v1", "secrets"),
+    "Pod": ("v1", "pods"),
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
+    "Service": ("v1", "services"),
+    "PyTorchJob": ("kubeflow.org/v1", "pytorchjobs"),
+    "TrainJob": ("trainer.kubeflow.org/v1alpha1", "trainjobs"),
+    "TrainingRuntime": ("trainer.kubeflow.org/v1alpha1", "trainingruntimes"),
+    "Job": ("batch/v1", "jobs"),
 }
-CUSTOM = {"PyTorchJob": "pytorchjobs", "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes", "Job": "jobs"}
 
 
 class KubernetesClient:
@@ -153,7 +158,6 @@ class KubernetesClient:
         self.namespace = namespace
         self.context = context
         self.tries = TRIES
-        self.custom = kubernetes.CustomObjectsApi(client)
         self.failures: tuple[type[Exception], ...] = (kubernetes.ApiException, *connection_errors())
 
     # Reading.
@@ -202,26 +206,15 @@ class KubernetesClient:
         """
         return self.attempt(lambda: as_json(self.request("GET", path, query=query)))
 
-    def job(self, group: str, version: str, plural: str, name: str) -> Object:
-        response: Any = self.attempt(
-            lambda: self.custom.get_namespaced_custom_object(
-                group, version, self.namespace, plural, name, _request_timeout=TIMEOUT
-            )
-        )
-        return dict(response)
+    def job(self, location: JobLocation) -> Object:
+        """Return the job of a run, with the errors of get()."""
+        api = f"/apis/{location.group}/{location.version}"
+        return self.get(f"{api}/namespaces/{self.namespace}/{location.plural}/{location.job}")
 
     def objects(self, kind: str, selector: str) -> list[Object]:
-        """Return the core objects of the namespace with these labels."""
-        response = self.get(self.core_path(kind), labelSelector=selector)
-        return list(response.get("items") or [])
-
-    def list_custom(self, group: str, version: str, plural: str, selector: str) -> list[Object]:
-        response: Any = self.attempt(
-            lambda: self.custom.list_namespaced_custom_object(
-                group, version, self.namespace, plural, label_selector=selector, _request_timeout=TIMEOUT
-            )
-        )
-        return list(response.get("items") or [])
+        """Return the objects of a kind in the namespace with these labels."""
+        items = self.get(self.path(kind), labelSelector=selector).get("items") or []
+        return [{**item, "apiVersion": RESOURCES[kind][0], "kind": kind} for item in items]
 
     def serves(self, kind: Kind) -> bool:
         """Return whether the API has a kind of job."""
@@ -231,14 +224,9 @@ class KubernetesClient:
             return False
         return any(resource["name"] == kind.plural for resource in resources)
 
-    def events_of(self, name: str) -> list[Object]:
-        """Return the events about an object, oldest first."""
-        return self.events(f"involvedObject.name={name}")
-
     def events(self, selector: str) -> list[Object]:
         """Return the events of the namespace with these fields, oldest first."""
-        path = f"/api/v1/namespaces/{self.namespace}/events"
-        items = self.get(path, fieldSelector=selector).get("items") or []
+        items = self.get(f"/api/v1/namespaces/{self.namespace}/events", fieldSelector=selector).get("items") or []
         return sorted(items, key=lambda event: str(event.get("lastTimestamp") or ""))
 
     def watch_pods(self, selector: str) -> Iterator[tuple[str, Object]]:
@@ -249,7 +237,7 @@ class KubernetesClient:
             ConnectionLost: if the API does not respond.
             Refused: if the user may not watch pods.
         """
-        path = self.core_path("Pod")
+        path = self.path("Pod")
         listed = self.get(path, labelSelector=selector)
         for pod in listed.get("items") or ():
             yield "ADDED", pod
@@ -279,7 +267,7 @@ class KubernetesClient:
             query["sinceTime"] = since
         if tail is not None:
             query["tailLines"] = str(tail)
-        yield from self.lines(f"{self.core_path('Pod')}/{pod}/log", query)
+        yield from self.lines(f"{self.path('Pod')}/{pod}/log", query)
 
     def lines(self, path: str, query: dict[str, str]) -> Iterator[str]:
         """Yield the lines of a response as they come, without an incomplete last line."""
@@ -299,29 +287,21 @@ class KubernetesClient:
 
     # Changing.
 
-    def apply(self, manifest: Object) -> None:
-        """Create or change an object by server-side apply.
+    def apply(self, manifest: Object, *, dry_run: bool = False, manager: str = MANAGER) -> None:
+        """Create or change an object by server-side apply; fields of other managers are not taken over.
 
         Raises:
             ExecuteError: if the API refuses it.
         """
-        self.apply_object(manifest)
-
-    def apply_object(self, manifest: Object, *, dry_run: bool = False, manager: str = MANAGER) -> Object:
-        """Apply an object, and return it as the API has it.
-
-        Fields of other managers are not taken over.
-        """
-        path = f"{self.path_of(manifest)}/{manifest['metadata']['name']}"
+        path = f"{self.path(manifest['kind'])}/{manifest['metadata']['name']}"
         query = {"fieldManager": manager, "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
         body = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
         with self.explaining_missing_kind(manifest):
-            return self.attempt(
-                lambda: as_json(
-                    self.request("PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml")
-                )
+            content_type = "application/apply-patch+yaml"
+            self.attempt(
+                lambda: self.request("PATCH", path, query=query, body=body, content_type=content_type).release_conn()
             )
 
     @contextmanager
@@ -330,21 +310,22 @@ class KubernetesClient:
         try:
             yield
         except NotThere as error:
-            if manifest["kind"] in CORE or error.hint != NotThere.default_hint:
+            if RESOURCES[manifest["kind"]][0] == "v1" or error.hint != NotThere.default_hint:
                 raise
             raise ExecuteError(
                 f"The cluster has no {manifest['kind']} {manifest['apiVersion']}: its CRD is missing.",
                 hint="`orch k8s check` shows what installs it, and which kinds the cluster has.",
             ) from None
 
-    def delete(self, path: str, uid: str) -> None:
-        """Delete the object with this uid, and what it owns, unless it is already gone."""
+    def delete(self, item: Object) -> None:
+        """Delete exactly this object, and what it owns, unless it is already gone."""
         body = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
             "propagationPolicy": "Background",
-            "preconditions": {"uid": uid},
+            "preconditions": {"uid": item["metadata"]["uid"]},
         }
+        path = f"{self.path(item['kind'])}/{item['metadata']['name']}"
         try:
             self.attempt(lambda: self.request("DELETE", path, body=body).release_conn())
         except NotThere:
@@ -352,14 +333,11 @@ class KubernetesClient:
 
     # Paths and errors.
 
-    def core_path(self, kind: str) -> str:
-        return f"/api/v1/namespaces/{self.namespace}/{CORE[kind]}"
-
-    def path_of(self, manifest: Object) -> str:
-        if manifest["kind"] in CORE:
-            return self.core_path(manifest["kind"])
-        api, plural = manifest["apiVersion"], CUSTOM[manifest["kind"]]
-        return f"/apis/{api}/namespaces/{self.namespace}/{plural}"
+    def path(self, kind: str) -> str:
+        """Return the path of the objects of a kind in the namespace."""
+        api, plural = RESOURCES[kind]
+        root = "/api/v1" if api == "v1" else f"/apis/{api}"
+        return f"{root}/namespaces/{self.namespace}/{plural}"
 
     def attempt(self, act: Callable[[], Result]) -> Result:
         """Call a function, repeat it after temporary errors, and convert its errors."""

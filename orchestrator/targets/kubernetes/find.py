@@ -120,9 +120,8 @@ def list_runs(inventory: str) -> RunList:
 
 
 def state_in(cluster: KubernetesClient, record: RunRecord) -> str:
-    location = location_of(record)
     try:
-        return job_state(cluster.job(location.group, location.version, location.plural, location.job)).state
+        return job_state(cluster.job(location_of(record))).state
     except NotThere:
         return "unknown"
 

@@ -70,7 +70,7 @@ def kinds_findings(served: Collection[str], requested: str | None) -> Iterator[F
 
 def check_claim(cluster: KubernetesClient, settings: KubernetesSettings, pods: int) -> Finding:
     try:
-        return claim_finding(cluster.get(f"{cluster.core_path('PersistentVolumeClaim')}/{settings.claim}"), pods)
+        return claim_finding(cluster.get(f"{cluster.path('PersistentVolumeClaim')}/{settings.claim}"), pods)
     except NotThere:
         hint = "`orch k8s init --apply` creates one; storage_class names a class with ReadWriteMany."
         return Finding(subject="volume", message=f"no claim {settings.claim}", hint=hint)
@@ -98,7 +98,7 @@ def check_creation(cluster: KubernetesClient, settings: KubernetesSettings, laun
         job = trial_job(settings)
         objects = [item for item in (config_map(job), *KINDS[launcher].launch(job)) if item["kind"] != "TrainJob"]
         for item in objects:
-            cluster.apply_object(item, dry_run=True)
+            cluster.apply(item, dry_run=True)
     except OrchError as error:
         return finding_of(error, "objects")
     kinds = ", ".join(item["kind"] for item in objects)

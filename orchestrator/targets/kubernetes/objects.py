@@ -17,7 +17,7 @@ from orchestrator.targets.kubernetes.status import created_at, ended_at, pod_sta
 
 GONE_SECONDS = 150.0  # a pod has 120 s to terminate
 POLL_SECONDS = 0.5
-RUNTIMES = "trainingruntimes"
+OTHER_KINDS = {"job": ("Service",), "trainjob": ("TrainingRuntime",)}  # by launcher
 REFUSED_PODS = ("FailedCreatePod", "FailedCreate")  # reasons of events
 # A separate field manager, because applying as `orch` would remove other fields.
 OWNER_MANAGER = f"{names.MANAGER}-owner"
@@ -39,31 +39,27 @@ def delete_objects(cluster: KubernetesClient, location: JobLocation, run_id: str
 
 
 def delete_job(cluster: KubernetesClient, location: JobLocation, run_id: str) -> None:
-    path = f"/apis/{location.group}/{location.version}/namespaces/{cluster.namespace}/{location.plural}"
-    try:
-        job = cluster.job(location.group, location.version, location.plural, location.job)
-        check_labels(job, run_id)
-        cluster.delete(f"{path}/{location.job}", job["metadata"]["uid"])
-    except NotThere:
-        pass
+    with suppress(NotThere):
+        delete_checked(cluster, cluster.job(location), run_id)
 
 
 def delete_other_objects(cluster: KubernetesClient, location: JobLocation, run_id: str) -> None:
-    """Delete what is labelled with a run id: reader pods, the ConfigMap, the service, the runtime.
+    """Delete what is labelled with a run id: reader pods, the ConfigMaps, the service, the runtime."""
+    for pod in pods_of(cluster, run_id):
+        if not pod["metadata"].get("ownerReferences"):  # Kubernetes deletes the pods of the job
+            delete_checked(cluster, pod, run_id)
+    for item in other_objects(cluster, location, run_id):
+        delete_checked(cluster, item, run_id)
+
+
+def other_objects(cluster: KubernetesClient, location: JobLocation, run_id: str) -> Iterator[Object]:
+    """Yield the objects of a run besides its job and its pods.
 
     The runtime is the last: a user without rights to runtimes cannot have created one, but may have
     created the ConfigMap.
     """
-    selector = names.selector(run_id)
-    for kind in ("Pod", "ConfigMap", *(["Service"] if location.launcher == "job" else [])):
-        for item in cluster.objects(kind, selector):
-            if kind == "Pod" and item["metadata"].get("ownerReferences"):
-                continue  # Kubernetes deletes the pods of the job
-            delete_checked(cluster, cluster.core_path(kind), item, run_id)
-    if location.launcher == "trainjob":
-        base = f"/apis/{location.group}/{location.version}/namespaces/{cluster.namespace}/{RUNTIMES}"
-        for runtime in cluster.list_custom(location.group, location.version, RUNTIMES, selector):
-            delete_checked(cluster, base, runtime, run_id)
+    for kind in ("ConfigMap", *OTHER_KINDS.get(location.launcher, ())):
+        yield from cluster.objects(kind, names.selector(run_id))
 
 
 def refusal_of(cluster: KubernetesClient, job: str) -> str:
@@ -79,7 +75,7 @@ def refusal_of(cluster: KubernetesClient, job: str) -> str:
 
 def give_owner(cluster: KubernetesClient, location: JobLocation, objects: Iterable[Object]) -> None:
     """Make the job the owner of other objects, so that Kubernetes deletes them with it."""
-    job = cluster.job(location.group, location.version, location.plural, location.job)
+    job = cluster.job(location)
     owner = {
         "apiVersion": f"{location.group}/{location.version}",
         "kind": KINDS[location.launcher].kind,
@@ -89,28 +85,20 @@ def give_owner(cluster: KubernetesClient, location: JobLocation, objects: Iterab
     for item in objects:
         metadata = {"name": item["metadata"]["name"], "ownerReferences": [owner]}
         owned = {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": metadata}
-        cluster.apply_object(owned, manager=OWNER_MANAGER)
+        cluster.apply(owned, manager=OWNER_MANAGER)
 
 
 def adopt(cluster: KubernetesClient, location: JobLocation, run_id: str) -> None:
     """Let the job own objects that were created with kubectl, which would outlive it."""
-    selector = names.selector(run_id)
-    objects = [{**item, "apiVersion": "v1", "kind": "ConfigMap"} for item in cluster.objects("ConfigMap", selector)]
-    if location.launcher == "job":
-        services = cluster.objects("Service", selector)
-        objects += [{**item, "apiVersion": "v1", "kind": "Service"} for item in services]
-    if location.launcher == "trainjob":
-        api = {"apiVersion": f"{location.group}/{location.version}", "kind": "TrainingRuntime"}
-        runtimes = cluster.list_custom(location.group, location.version, RUNTIMES, selector)
-        objects += [{**item, **api} for item in runtimes]
+    objects = other_objects(cluster, location, run_id)
     unowned = [item for item in objects if not item["metadata"].get("ownerReferences")]
     if unowned:
         give_owner(cluster, location, unowned)
 
 
-def delete_checked(cluster: KubernetesClient, base: str, item: Object, run_id: str) -> None:
+def delete_checked(cluster: KubernetesClient, item: Object, run_id: str) -> None:
     check_labels(item, run_id)
-    cluster.delete(f"{base}/{item['metadata']['name']}", item["metadata"]["uid"])
+    cluster.delete(item)
 
 
 def check_labels(item: Object, run_id: str) -> None:
@@ -145,7 +133,7 @@ def clean(cluster: KubernetesClient, *, dry_run: bool) -> CleanupReport:
     objects = list(leftovers(cluster))
     if not dry_run:
         for leftover in objects:
-            remove(cluster, leftover)
+            cluster.delete(leftover)
     descriptions = tuple(
         f"{run_of(leftover)}: {leftover['kind']} {leftover['metadata']['name']}" for leftover in objects
     )
@@ -154,15 +142,8 @@ def clean(cluster: KubernetesClient, *, dry_run: bool) -> CleanupReport:
         state="left" if dry_run and descriptions else "clean",
         ended=() if dry_run else descriptions,
         left=descriptions if dry_run else (),
-        segments=(),
-        problem="",
     )
     return CleanupReport(run_id="", seconds=round(time.monotonic() - began, 2), nodes=(node,))
-
-
-def remove(cluster: KubernetesClient, leftover: Object) -> None:
-    metadata = leftover["metadata"]
-    cluster.delete(f"{cluster.path_of(leftover)}/{metadata['name']}", metadata["uid"])
 
 
 def remove_expired(cluster: KubernetesClient) -> None:
@@ -170,7 +151,7 @@ def remove_expired(cluster: KubernetesClient) -> None:
     for kind in KINDS.values():
         with suppress(OrchError):
             for job in filter(is_expired, jobs_of(cluster, kind)):
-                remove(cluster, job)
+                cluster.delete(job)
 
 
 def leftovers(cluster: KubernetesClient) -> Iterator[Object]:
@@ -183,7 +164,7 @@ def leftovers(cluster: KubernetesClient) -> Iterator[Object]:
             has_ended = kind == "Pod" and pod_state(item).state in ("done", "failed")
             is_unused = run_of(item) not in living or has_ended
             if is_unused and not item["metadata"].get("ownerReferences") and age(item) > NEW_SECONDS:
-                yield {**item, "kind": kind}
+                yield item
 
 
 def labelled(cluster: KubernetesClient, kind: str) -> list[Object]:
@@ -198,7 +179,7 @@ def labelled(cluster: KubernetesClient, kind: str) -> list[Object]:
 def jobs_of(cluster: KubernetesClient, kind: Kind) -> list[Object]:
     """Return the jobs of a kind that orch has created in the namespace."""
     try:
-        return cluster.list_custom(kind.group, kind.version, kind.plural, names.selector())
+        return cluster.objects(kind.kind, names.selector())
     except NotThere:  # the cluster has no such kind
         return []
     except Refused:

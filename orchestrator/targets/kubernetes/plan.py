@@ -13,6 +13,7 @@ from orch_node.protocol.pod import PodProject
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import PlanError
+from orchestrator.model.cluster import Layout
 from orchestrator.model.decision import GPUS, Choice, Decision, all_decisions
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.model.recipe import Recipe
@@ -20,7 +21,7 @@ from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import ApplyObjects, Object, Plan
 from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, Resolved, count_nodes, resolve
-from orchestrator.planning.run_files import TIMEOUT_SECONDS, module_folders, project_copy
+from orchestrator.planning.run_files import TIMEOUT_SECONDS, in_train, module_folders, project_copy
 from orchestrator.planning.training import (
     explain_restarts,
     new_plan,
@@ -29,23 +30,20 @@ from orchestrator.planning.training import (
     run_precision,
     script_command,
 )
-from orchestrator.targets.kubernetes import run_record as run_records
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import (
-    Files,
     KubernetesJob,
     config_map,
     part_paths,
     project_maps,
     with_label,
 )
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind
+from orchestrator.targets.kubernetes.manifests.kinds import ELASTIC, KINDS, Installed, default_kind
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.patch import Operation, describe_patch, patched
-from orchestrator.targets.kubernetes.run_record import JobLocation
+from orchestrator.targets.kubernetes.run_record import JobLocation, without_lists
 from orchestrator.targets.kubernetes.settings import KubernetesSettings, plain
 
-ELASTIC = "pytorchjob"
 MAX_PODS = 5000
 
 
@@ -61,18 +59,10 @@ class PodInputs:
     project: bytes = b""  # a gzipped tar archive of the recipe's project
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedPods:
-    """A request with all decisions made, also those about its pods."""
-
-    resolved: Resolved
-    kubernetes: KubernetesSettings
-    launcher: Choice[str]  # the kind of the job
-    min_nodes: int  # pods with which the run may continue
-
-
-def resolve_pods(request: TrainRequest, inputs: PodInputs, resume: Resume | None = None) -> ResolvedPods:
-    """Make all decisions about a request.
+def resolve_pods(
+    request: TrainRequest, inputs: PodInputs, resume: Resume | None = None
+) -> tuple[Resolved, Choice[str]]:
+    """Return the request with all decisions made, and the kind of the job.
 
     Raises:
         PlanError: if the request cannot be fulfilled.
@@ -86,12 +76,7 @@ def resolve_pods(request: TrainRequest, inputs: PodInputs, resume: Resume | None
     no_mpi = Decision(topic="mpi", value="")
     pods = pods_of(request, count, launcher.value, inputs.kubernetes)
     resolved = resolve(request, inputs.loaded, pods, resume, launcher="torchrun", mpi=no_mpi)
-    return ResolvedPods(
-        resolved=replace(resolved, precision=with_emulation(resolved.precision, request)),
-        kubernetes=inputs.kubernetes,
-        launcher=launcher,
-        min_nodes=request.min_nodes or count,
-    )
+    return replace(resolved, precision=with_emulation(resolved.precision, request)), launcher
 
 
 def choose_launcher(request: TrainRequest, installed: Installed) -> Choice[str]:
@@ -182,9 +167,8 @@ def describe_cores(kubernetes: KubernetesSettings, *, ppn: int) -> str:
     return "guaranteed, but not whole cores, which are never exclusive"
 
 
-def describe_pods(pods: ResolvedPods) -> tuple[Decision, ...]:
+def describe_pods(layout: Layout, kubernetes: KubernetesSettings) -> tuple[Decision, ...]:
     """Return the decisions about the pods, their image and volume."""
-    layout, kubernetes = pods.resolved.layout.value, pods.kubernetes
     size = f"{kubernetes.cpu} CPUs, {kubernetes.memory}"
     gpus = f"{kubernetes.gpu} {kubernetes.gpu_resource} in each pod"
     cores = describe_cores(kubernetes, ppn=layout.rank_places[0].local_world_size)
@@ -217,35 +201,47 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site) -> Pla
         PlanError: if the request cannot be fulfilled.
         RequestError: if it is malformed.
     """
-    pods = resolve_pods(request, inputs, site.resume)
-    resolved = pods.resolved
+    resolved, launcher = resolve_pods(request, inputs, site.resume)
+    layout, kubernetes = resolved.layout.value, inputs.kubernetes
     output = output_of(resolved.recipe, site.run_dir)
-    files = files_of(inputs, site)
-    script = script_command(request, resolved, files.paths_of(resolved.recipe, resolved.settings), output)
+    script = script_command(request, resolved, pod_paths(inputs, resolved, site), output)
+    is_elastic = 0 < request.min_nodes < len(layout.nodes)
     decisions = (
         *resolved.stack.decisions,
-        *describe_pods(pods),
-        *all_decisions(resolved.layout, pods.launcher),
-        *describe_elastic(request, pods),
+        *describe_pods(layout, kubernetes),
+        *all_decisions(resolved.layout, launcher),
+        *explain_restarts(request.max_restarts if is_elastic else 0, resolved.recipe, request.min_nodes),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *describe_patch(inputs.patch),
     )
-    wait_limit = request.options_of(KubernetesOptions).wait_limit
-    job_location = replace(location(site.run_id, pods.launcher.value, pods.kubernetes), wait_limit=wait_limit)
+    job_location = location(site.run_id, launcher.value, kubernetes, request.options_of(KubernetesOptions).wait_limit)
     plan = new_plan(
         request,
         resolved,
         site,
         decisions=decisions,
         output=output,
-        nodes=tuple(RunNode(node=node) for node in resolved.layout.value.nodes),
-        python=pods.kubernetes.python,
+        nodes=tuple(RunNode(node=node) for node in layout.nodes),
+        python=kubernetes.python,
         target="kubernetes",
         location=values.record(job_location),
     )
-    job = job_of(request, plan, pods, site, script=script, files=files, project=inputs.project)
-    *objects, job_object = (config_map(job), *project_maps(job), *KINDS[pods.launcher.value].launch(job))
-    patched_objects = patched((*objects, in_queue(job_object, inputs.kubernetes.queue)), inputs.patch)
+    job = KubernetesJob(
+        run_id=site.run_id,
+        settings=kubernetes,
+        nodes=len(layout.nodes),
+        ppn=layout.rank_places[0].local_world_size,
+        min_nodes=request.min_nodes or len(layout.nodes),
+        threads=layout.rank_places[0].threads,
+        max_restarts=request.max_restarts,
+        script=script,
+        config=pod_config(request, plan, resolved, inputs, site),
+        record=without_lists(plan.run),
+        files=dict(zip(sent_names(inputs).values(), inputs.contents.values(), strict=True)),
+        project=inputs.project,
+    )
+    *objects, job_object = (config_map(job), *project_maps(job), *KINDS[launcher.value].launch(job))
+    patched_objects = patched((*objects, in_queue(job_object, kubernetes.queue)), inputs.patch)
     return replace(plan, steps=(ApplyObjects(objects=patched_objects),))
 
 
@@ -256,50 +252,23 @@ def in_queue(job: Object, queue: str | None) -> Object:
     return {**job, "metadata": with_label(job["metadata"], names.QUEUE, queue)}
 
 
-def files_of(inputs: PodInputs, site: Site) -> Files:
-    """Return the paths in a pod of local files; the script of a project is in the run's copy of it."""
+def sent_names(inputs: PodInputs) -> dict[str, str]:
+    """Return the path of each sent file below the mounted ConfigMap."""
     recipe = inputs.loaded.recipe
-    files = Files.from_contents(inputs.contents, recipe, site.train_here, inputs.kubernetes)
-    if recipe.project is None or not recipe.script_file:
-        return files
-    script = recipe.project.path_in(project_copy(site.run_dir), recipe.script_file)
-    return replace(files, paths={**files.paths, recipe.script_file: script})
+    return {path: f"files/{recipe.sent_path(path, index)}" for index, path in enumerate(inputs.contents)}
 
 
-def job_of(
-    request: TrainRequest,
-    plan: Plan,
-    pods: ResolvedPods,
-    site: Site,
-    *,
-    script: tuple[str, ...],
-    files: Files,
-    project: bytes,
-) -> KubernetesJob:
-    layout = plan.layout
-    return KubernetesJob(
-        run_id=plan.run.run_id,
-        settings=pods.kubernetes,
-        nodes=len(layout.nodes),
-        ppn=layout.rank_places[0].local_world_size,
-        min_nodes=pods.min_nodes,
-        threads=layout.rank_places[0].threads,
-        max_restarts=request.max_restarts,
-        script=script,
-        config=pod_config(request, plan, pods, project, site),
-        record=run_records.without_lists(plan.run),
-        files=files.sent_contents(pods.kubernetes),
-        project=project,
-    )
+def pod_paths(inputs: PodInputs, resolved: Resolved, site: Site) -> dict[str, str]:
+    """Return the paths in a pod of the script and of the data: sent, of the image, of the volume, of the project."""
+    recipe = resolved.recipe
+    paths = {path: f"{inputs.kubernetes.files}/{name}" for path, name in sent_names(inputs).items()}
+    if recipe.project and recipe.script_file:
+        paths[recipe.script_file] = recipe.project.path_in(project_copy(site.run_dir), recipe.script_file)
+    used = (recipe.script, *(str(resolved.settings[name]) for name in recipe.paths if name in resolved.settings))
+    return {path: paths.get(path) or in_train(path, site) or path for path in used}
 
 
-def describe_elastic(request: TrainRequest, pods: ResolvedPods) -> tuple[Decision, ...]:
-    """Return the decision about restarts of a run that may continue with fewer pods."""
-    fewer = pods.min_nodes < len(pods.resolved.layout.value.nodes)
-    return explain_restarts(request.max_restarts if fewer else 0, pods.resolved.recipe, pods.min_nodes)
-
-
-def location(run_id: str, launcher: str, settings: KubernetesSettings) -> JobLocation:
+def location(run_id: str, launcher: str, settings: KubernetesSettings, wait_limit: int | None = None) -> JobLocation:
     """Return the location of a new run in the cluster of the settings."""
     kind = KINDS[launcher]
     return JobLocation(
@@ -318,6 +287,7 @@ def location(run_id: str, launcher: str, settings: KubernetesSettings) -> JobLoc
         pull_secrets=settings.pull_secrets,
         service_account=settings.service_account,
         tolerations=settings.tolerations,
+        wait_limit=wait_limit,
     )
 
 
@@ -346,12 +316,12 @@ def changed_files(plan: Plan, resume: Resume | None) -> tuple[tuple[str, ...], t
     return tuple(name for name in changed if name in project.files), tuple(set(changed) - project.files.keys())
 
 
-def pod_config(request: TrainRequest, plan: Plan, pods: ResolvedPods, archive: bytes, site: Site) -> dict[str, Any]:
+def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved, inputs: PodInputs, site: Site) -> dict[str, Any]:
     """Return the content of pod.json, which all pods of the run read."""
-    kubernetes, resolved = pods.kubernetes, pods.resolved
+    kubernetes = inputs.kubernetes
     backend, first = resolved.backend.value, plan.layout.rank_places[0]
     precision = run_precision(resolved, plan.run.output_dir)
-    project = pod_project(plan, archive, kubernetes, site.resume)
+    project = pod_project(plan, inputs.project, kubernetes, site.resume)
     return {
         "schema": CONFIG_SCHEMA,
         "run_id": plan.run.run_id,

@@ -162,7 +162,6 @@ def node_cleanup(pod: str, remaining: list[str], error: ExecuteError | None) -> 
         state="left" if remains else "clean",
         ended=() if remains else (f"pod {pod}",),
         left=(f"pod {pod} is still ending",) if remains else (),
-        segments=(),
         problem=f"its log could not be copied: {error.message}" if error else "",
     )
 

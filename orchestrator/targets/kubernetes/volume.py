@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orch_node.protocol.record import RunRecord
@@ -19,8 +19,14 @@ from orchestrator.targets.interface import FetchRequest
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere
 from orchestrator.targets.kubernetes.exec import PodExec
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.pods import NO_TOKEN, container_security, pod_security, toleration
-from orchestrator.targets.kubernetes.objects import check_labels
+from orchestrator.targets.kubernetes.manifests.pods import (
+    NO_TOKEN,
+    container_security,
+    pod_security,
+    toleration,
+    without_empty,
+)
+from orchestrator.targets.kubernetes.objects import delete_checked
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 from orchestrator.targets.kubernetes.status import pod_state
 
@@ -38,8 +44,6 @@ def reader_pod(location: JobLocation, run_id: str) -> Object:
     """
     small = {"cpu": "250m", "memory": "256Mi"}
     sleep = f"import time; time.sleep({READER_SECONDS})"
-    tolerations = [toleration(text) for text in location.tolerations]
-    pull = [{"name": name} for name in location.pull_secrets]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -50,9 +54,13 @@ def reader_pod(location: JobLocation, run_id: str) -> Object:
             "terminationGracePeriodSeconds": 1,
             **NO_TOKEN,
             "securityContext": pod_security(location.uid),
-            **({"imagePullSecrets": pull} if pull else {}),
-            **({"serviceAccountName": location.service_account} if location.service_account else {}),
-            **({"tolerations": tolerations} if tolerations else {}),
+            **without_empty(
+                {
+                    "imagePullSecrets": [{"name": name} for name in location.pull_secrets],
+                    "serviceAccountName": location.service_account,
+                    "tolerations": [toleration(text) for text in location.tolerations],
+                }
+            ),
             "containers": [
                 {
                     "name": "reader",
@@ -83,7 +91,7 @@ def reader(cluster: KubernetesClient, record: RunRecord) -> Iterator[PodExec]:
         )
     pod = reader_pod(location, record.run_id)
     name = pod["metadata"]["name"]
-    path = f"{cluster.core_path('Pod')}/{name}"
+    path = f"{cluster.path('Pod')}/{name}"
     delete_ended(cluster, path, record.run_id)
     with ending_at_sigterm():
         try:
@@ -133,7 +141,7 @@ def await_running(cluster: KubernetesClient, path: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         pod = cluster.get(path)
-        state = pod_state(pod, cluster.events_of(pod["metadata"]["name"]))
+        state = pod_state(pod, cluster.events(f"involvedObject.name={pod['metadata']['name']}"))
         if state.state == "running":
             return
         has_ended = state.state in ("failed", "done") or "cannot be pulled" in state.reason
@@ -146,12 +154,8 @@ def await_running(cluster: KubernetesClient, path: str) -> None:
 
 
 def delete(cluster: KubernetesClient, path: str, run_id: str) -> None:
-    try:
-        pod = cluster.get(path)
-        check_labels(pod, run_id)
-        cluster.delete(path, pod["metadata"]["uid"])
-    except NotThere:
-        pass
+    with suppress(NotThere):
+        delete_checked(cluster, cluster.get(path), run_id)
 
 
 def fetch(

@@ -133,7 +133,7 @@ class Follower:
         if pod.get("status", {}).get("phase", "Pending") != "Pending":
             return []
         try:
-            return self.cluster.events_of(pod["metadata"]["name"])
+            return self.cluster.events(f"involvedObject.name={pod['metadata']['name']}")
         except OrchError:
             return []
 
@@ -227,8 +227,7 @@ class JobWatch:
         self.job()
 
     def job(self) -> dict[str, Any]:
-        location = self.location
-        return self.cluster.job(location.group, location.version, location.plural, location.job)
+        return self.cluster.job(self.location)
 
     def acquire(self) -> bool:
         """Return whether this command is the one that copies the logs of the run."""

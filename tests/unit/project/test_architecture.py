@@ -29,7 +29,7 @@ PURE = ("model", "stacks", "planning")
 PURE_FILES = {
     "targets/ssh": "plan",
     "targets/kubernetes": "plan settings status run_record patch",
-    "targets/batch": "plan decisions script settings",
+    "targets/batch": "plan script settings",
     "report": "charts",
 }
 EFFECTS = (

@@ -25,7 +25,7 @@ from orchestrator.load.recipe_file import RecipeFile
 from orchestrator.load.stacks import BackendTable
 from orchestrator.load.tool_options import parse_table
 from orchestrator.targets import registry
-from orchestrator.targets.batch.load import batch_settings
+from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings, read_patch
 from orchestrator.targets.kubernetes.manifests import names

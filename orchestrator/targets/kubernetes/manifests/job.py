@@ -6,52 +6,12 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator.errors import PlanError
-from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
-    """The paths in a pod of files of this machine."""
-
-    paths: Mapping[str, str]
-    contents: Mapping[str, bytes]
-    train_here: str
-    train: str
-
-    @staticmethod
-    def from_contents(
-        contents: Mapping[str, bytes], recipe: Recipe, train_here: str, settings: KubernetesSettings
-    ) -> Files:
-        paths = {path: f"{settings.files}/files/{recipe.sent_path(path, index)}" for index, path in enumerate(contents)}
-        return Files(paths=paths, contents=contents, train_here=train_here, train=f"{settings.root}/train")
-
-    def pod_path(self, path: str) -> str:
-        """Return the path in a pod of a sent file, of a file of the image, or of the volume."""
-        if path in self.paths:
-            return self.paths[path]
-        inside = PurePosixPath(path)
-        if inside.is_relative_to(self.train_here):
-            return f"{self.train}/{inside.relative_to(self.train_here)}"
-        return path
-
-    def paths_of(self, recipe: Recipe, settings: Mapping[str, Value]) -> dict[str, str]:
-        data_files = [str(settings[name]) for name in recipe.paths if name in settings]
-        return {path: self.pod_path(path) for path in (recipe.script, *data_files)}
-
-    def sent_contents(self, settings: KubernetesSettings) -> dict[str, bytes]:
-        """Return the contents of the sent files by their paths below the mounted ConfigMap."""
-        return {
-            str(PurePosixPath(self.paths[path]).relative_to(settings.files)): content
-            for path, content in self.contents.items()
-        }
-
 
 CONFIG = "pod.json"
 # etcd accepts 1.5 MiB, a ConfigMap 1 MiB in all; base64 turns 3 bytes into 4.

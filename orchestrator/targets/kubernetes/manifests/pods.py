@@ -185,13 +185,13 @@ def pod_template(job: KubernetesJob, container: Object) -> Object:
             "terminationGracePeriodSeconds": GRACE_SECONDS,
             "enableServiceLinks": False,
             **NO_TOKEN,
-            **(
-                {"imagePullSecrets": [{"name": name} for name in settings.pull_secrets]}
-                if settings.pull_secrets
-                else {}
+            **without_empty(
+                {
+                    "imagePullSecrets": [{"name": name} for name in settings.pull_secrets],
+                    "serviceAccountName": settings.service_account,
+                    "priorityClassName": settings.priority_class,
+                }
             ),
-            **optional("serviceAccountName", settings.service_account),
-            **optional("priorityClassName", settings.priority_class),
             **node_fields(settings, names.labels(job.run_id)),
         },
     }
@@ -204,19 +204,20 @@ def node_fields(settings: KubernetesSettings, labels: dict[str, str]) -> Object:
         settings: of the pods.
         labels: of the pods that share a node label, or differ in it.
     """
-    affinity = pod_affinity(settings.node_affinity, settings.pack, labels)
-    tolerations = [toleration(text) for text in settings.tolerations]
-    return {
-        **({"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}),
-        **({"affinity": affinity} if affinity else {}),
-        **({"tolerations": tolerations} if tolerations else {}),
-        **({"topologySpreadConstraints": spread(settings.spread, labels)} if settings.spread else {}),
-        **optional("runtimeClassName", settings.runtime_class),
-    }
+    return without_empty(
+        {
+            "nodeSelector": dict(settings.node_selector),
+            "affinity": pod_affinity(settings.node_affinity, settings.pack, labels),
+            "tolerations": [toleration(text) for text in settings.tolerations],
+            "topologySpreadConstraints": spread(settings.spread, labels) if settings.spread else None,
+            "runtimeClassName": settings.runtime_class,
+        }
+    )
 
 
-def optional(key: str, value: str | None) -> Object:
-    return {key: value} if value else {}
+def without_empty(fields: Object) -> Object:
+    """Return the fields that have a value."""
+    return {name: value for name, value in fields.items() if value}
 
 
 def container(job: KubernetesJob, *, name: str) -> Object:

@@ -17,7 +17,7 @@ from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SubmitScript
 from orchestrator.runs import store
 from orchestrator.targets.batch import pbs
-from orchestrator.targets.batch.load import batch_settings
+from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.location import location_of
 from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.plan import plan_job

@@ -11,10 +11,10 @@ from orchestrator.report import training
 from orchestrator.runs import outcome, store
 from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch import slurm
-from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.system import ONE_RANK
+from orchestrator.targets.batch.target import BatchHandle
 from tests.support.slurm_jobs import (
     FORGOTTEN,
     NO_ACCOUNTING,

@@ -15,9 +15,9 @@ from orch_node.protocol.outcome import Failure, Outcome
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
-from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.run_folder import LocalFolder
 from orchestrator.targets.batch.slurm import SLURM
+from orchestrator.targets.batch.target import BatchHandle
 from orchestrator.targets.batch.watch import JobWatch
 from tests.support.slurm_jobs import (
     FORGOTTEN,
@@ -193,7 +193,7 @@ def test_run_folder_that_the_nodes_do_not_share_is_named(folder: Path) -> None:
 
 
 def test_stop_without_a_controller_writes_the_stop_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.targets.batch.handle.STOP_SECONDS", 0.0)
+    monkeypatch.setattr("orchestrator.targets.batch.target.STOP_SECONDS", 0.0)
     away = CommandResult(code=1, out="", err="Unable to contact slurm controller")
     handle = BatchHandle(SLURM, store.load(folder).record, folder)
     handle.watch = make_watch(folder, RecordedHost(squeue=away, scancel=away))  # type: ignore[misc]
@@ -206,7 +206,7 @@ def test_logs_do_not_depend_on_the_controller(folder: Path, monkeypatch: pytest.
     messages: list[str] = []
     (folder / files.rank_log(0)).parent.mkdir(exist_ok=True)
     (folder / files.rank_log(0)).write_text("step 1\n")
-    monkeypatch.setattr("orchestrator.targets.batch.handle.host_at", lambda login: RecordedHost(squeue=away))
+    monkeypatch.setattr("orchestrator.targets.batch.target.host_at", lambda login: RecordedHost(squeue=away))
     handle = BatchHandle(SLURM, store.load(folder).record, folder, messages.append)
     assert next(handle.logs(rank=0, follow=True)).text == "step 1"
     assert messages == []

@@ -16,10 +16,9 @@ from orchestrator.files import TRAIN
 from orchestrator.model.hosts import NodeCount
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import check_unsupported_options
-from orchestrator.targets.batch.image import Image
 from orchestrator.targets.batch.inputs import check_image_exists
 from orchestrator.targets.batch.plan import plan_job, plan_run
-from orchestrator.targets.batch.settings import BatchSettings
+from orchestrator.targets.batch.settings import BatchSettings, Image
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.target import unsupported_options
 from tests.support.slurm_plans import SITE, make_inputs, make_request, slurm_settings

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.targets.batch.load import batch_settings
+from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.system import BatchSystem, JobRequest
