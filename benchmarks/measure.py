@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "train" / "lib"))
 
-from orch_node.protocol.precision import BF16, FP32, bf16_flag
+from orch_node.protocol.layout import BF16, FP32, bf16_flag
 from orch_node.standalone import facts
 
 # Instruction sets that determine the speed of torch and the bindings, with their names in /proc/cpuinfo.

@@ -23,8 +23,9 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "train" / "lib"))
 import torch
 import torch.distributed as dist
 from measure import arguments, free_port, interleaved, report
-from orch_node import preemption, stack_signal
+from orch_node import preemption
 from orch_node.preemption import Agreement
+from orch_node.protocol.environment import DEFAULT_SIGNALS, PREEMPT_SIGNAL
 from torch.nn.parallel import DistributedDataParallel
 
 ROWS, WIDTH, LAYERS, RANKS = 64, 512, 4, 2
@@ -75,7 +76,7 @@ def rank() -> None:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["RANK"]) % len(cores)]})
     dist.init_process_group("gloo")
-    os.environ[stack_signal.PREEMPT] = str(stack_signal.DEFAULTS[stack_signal.PREEMPT])
+    os.environ[PREEMPT_SIGNAL] = str(DEFAULT_SIGNALS[PREEMPT_SIGNAL])
     step, options = stepper(), arguments()
     mean_step(step, 3, None)
     agreement = preemption.AGREEMENT

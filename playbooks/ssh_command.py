@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "train/lib"))
 
-from orch_node.login_shell import StartFilter, shell_command
+from orch_node.reach import StartFilter, shell_command
 
 WITH_ARGUMENT = "BbcDEeFIiJLlmOopQRSWw"  # the options of ssh(1) that take one
 CHUNK = 1 << 16

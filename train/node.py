@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 LIB = str(Path(__file__).resolve().parent / "lib")
-# Subcommand -> the module whose main(argv) it is; returns an exit code.
+# Subcommand -> the module whose main(argv) it is, or module:function; returns an exit code.
 SUBCOMMANDS = {
     "rank": "orch_node.rank.wrapper",
     "no-listen": "orch_node.rank.listening_sockets",
@@ -21,13 +21,13 @@ SUBCOMMANDS = {
     "contained-rank": "orch_node.rank.container_entry",
     "supervise": "orch_node.supervisor.supervisor",
     "torchrun": "orch_node.supervisor.torchrun",
-    "torchrun-agent": "orch_node.supervisor.torchrun_agent",
+    "torchrun-agent": "orch_node.supervisor.torchrun:main_agent",
     "agent": "orch_node.agent.agent",
     "cleanup": "orch_node.agent.cleanup",
-    "prepare-attempt": "orch_node.agent.prepare_attempt",
-    "runs": "orch_node.agent.list_runs",
-    "damaged": "orch_node.agent.damaged_runs",
-    "usage": "orch_node.agent.usage",
+    "prepare-attempt": "orch_node.agent.run_folders:main_prepare_attempt",
+    "runs": "orch_node.agent.run_folders:main_runs",
+    "damaged": "orch_node.agent.run_folders:main_damaged",
+    "usage": "orch_node.agent.core_claims",
     "logs": "orch_node.agent.tail_logs",
     "verify": "orch_node.verify",
     "check-fabric": "orch_node.fabric.check",
@@ -51,7 +51,8 @@ def main(argv: list[str]) -> int:
         print(f"this node has another version of orch, which does not know `node.py {name}`", file=sys.stderr)
         return 2
     sys.path[:] = [*sys.path[1:], LIB]
-    return int(importlib.import_module(SUBCOMMANDS[argv[0]]).main(argv[1:]) or 0)
+    module, _, function = SUBCOMMANDS[argv[0]].partition(":")
+    return int(getattr(importlib.import_module(module), function or "main")(argv[1:]) or 0)
 
 
 if __name__ == "__main__":

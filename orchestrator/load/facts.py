@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from orch_node.protocol import precision
+from orch_node.protocol import layout
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
 from orchestrator.errors import OrchError, RequestError, describe_invalid
@@ -132,7 +132,7 @@ class NodeFacts(FromNode):
     @classmethod
     def check_flags(cls, flags: list[str]) -> list[str]:
         """Raise ValueError for a flag without the flag that it presupposes."""
-        precision.check_flags(flags)
+        layout.check_flags(flags)
         return flags
 
 

@@ -12,7 +12,7 @@ from orch_node.protocol.cores import by_numa as by_numa
 from orch_node.protocol.cores import default_ranks, split, split_near
 from orch_node.protocol.environment import interface_variables as interface_variables
 from orch_node.protocol.fabrics import Device, Proof
-from orch_node.protocol.precision import bf16_flag
+from orch_node.protocol.layout import bf16_flag
 from orch_node.protocol.record import RankPlacement as RankPlacement
 from orch_node.protocol.record import RunNode
 

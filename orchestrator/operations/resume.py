@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orch_node import supervisor_state
+from orch_node import lease
 from orch_node.protocol.events import Launched
 from orch_node.protocol.outcome import DONE, REFUSED
 from orch_node.protocol.values import ProtocolError
@@ -269,7 +269,7 @@ def start(planned: Plan, runs: list[Run], base: Path) -> RunHandle:
         OrchError: if one cannot be started.
     """
     for run in runs:
-        if run.state == supervisor_state.KILLED and store.was_launched(run):
+        if run.state == lease.KILLED and store.was_launched(run):
             operation.handle_of(run).stop()  # what the supervisor has left may hold the cores
     if planned.origin.request.wait_for_cores:
         return train.start(planned, base / planned.run.run_id)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from orch_node.protocol import mpirun
 from orch_node.protocol.files import HOSTFILE
+from orch_node.protocol.layout import hostfile
 from packaging.version import Version
 
 from orchestrator.errors import PlanError, did_you_mean
@@ -85,7 +85,7 @@ class Job:
         """Return a hostfile for the job's MPI implementation."""
         by_node = self.layout.by_node()
         slots = ((node.address, len(by_node[node.name])) for node in self.nodes)
-        return mpirun.hostfile(self.mpi, slots)
+        return hostfile(self.mpi, slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,14 +146,21 @@ def mpi_environment(job: Job) -> tuple[tuple[str, str], ...]:
     return ENVIRONMENTS[job.mpi](job)
 
 
+def mpi_launch(job: Job, options: tuple[str, ...], env: tuple[tuple[str, str], ...], summary: str) -> Launch:
+    """Return the command of an MPI implementation with its options, the number of ranks and their command."""
+    head = (job.mpi_program(), *options)
+    argv = (*head, "-n", str(job.layout.world_size), *job.ranks)
+    command = Command(argv=argv, env=env)
+    return Launch(command=command, summary=summary, files={HOSTFILE: job.hosts()}, size_at=len(head) + 1)
+
+
 def launch_intel(job: Job) -> Launch:
-    command = mpirun.intel(job.mpi_program(), job.hostfile, job.layout.world_size, job.ranks)
-    return Launch(
-        command=Command(argv=command.argv, env=intel_environment(job)),
-        summary="mpiexec.hydra of Intel MPI",
-        files={HOSTFILE: job.hosts()},
-        size_at=command.size_at,
-    )
+    """Return the command of Intel MPI's mpiexec.hydra; its `mpirun` does not forward signals.
+
+    With -f or -ppn, hydra starts the same number of ranks on each host, whatever the hostfile says
+    (Intel MPI 2021.18). With -machinefile it uses the number of each host.
+    """
+    return mpi_launch(job, ("-machinefile", job.hostfile), intel_environment(job), "mpiexec.hydra of Intel MPI")
 
 
 def intel_environment(job: Job) -> tuple[tuple[str, str], ...]:
@@ -176,13 +183,7 @@ def intel_environment(job: Job) -> tuple[tuple[str, str], ...]:
 
 def launch_mpich(job: Job) -> Launch:
     """Return the command of MPICH, which by default neither binds ranks nor starts a tree."""
-    command = mpirun.mpich(job.mpi_program(), job.hostfile, job.layout.world_size, job.ranks)
-    return Launch(
-        command=Command(argv=command.argv, env=mpich_environment(job)),
-        summary="mpiexec.hydra of MPICH",
-        files={HOSTFILE: job.hosts()},
-        size_at=command.size_at,
-    )
+    return mpi_launch(job, ("-f", job.hostfile), mpich_environment(job), "mpiexec.hydra of MPICH")
 
 
 def mpich_environment(job: Job) -> tuple[tuple[str, str], ...]:
@@ -196,16 +197,14 @@ def mpich_environment(job: Job) -> tuple[tuple[str, str], ...]:
 
 
 def launch_open_mpi(job: Job) -> Launch:
-    """Return the command of Open MPI 5 (PRRTE); the supervisor allows it to run as root."""
-    program, size = job.mpi_program(), job.layout.world_size
-    options = open_mpi_options(job)
-    command = mpirun.open_mpi(program, job.hostfile, size, job.ranks, options=options, exported=PASSED_VARIABLES)
-    return Launch(
-        command=Command(argv=command.argv),
-        summary="mpirun of Open MPI",
-        files={HOSTFILE: job.hosts()},
-        size_at=command.size_at,
-    )
+    """Return the command of Open MPI 5 (PRRTE), which places ranks in the hostfile's order, unbound.
+
+    The supervisor allows it to run as root.
+    """
+    exports = (word for name in PASSED_VARIABLES for word in ("-x", name))
+    placement = ("--map-by", "slot", "--bind-to", "none")
+    options = ("--hostfile", job.hostfile, *placement, *open_mpi_options(job), *exports)
+    return mpi_launch(job, options, (), "mpirun of Open MPI")
 
 
 def open_mpi_environment(job: Job) -> tuple[tuple[str, str], ...]:

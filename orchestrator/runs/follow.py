@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from orch_node import disk, supervisor_state
+from orch_node import disk, lease
 from orch_node.protocol import files
 from orch_node.protocol.events import Event
 from orch_node.tail import last_text
@@ -65,16 +65,16 @@ class LocalRun:
             return not supervises(pid, self.folder)
         if self.elsewhere and time.monotonic() - self.looked < ELSEWHERE_SECONDS:
             return False
-        self.elsewhere = supervisor_state.may_run_elsewhere(self.folder) is not None
+        self.elsewhere = lease.may_run_elsewhere(self.folder) is not None
         self.looked = time.monotonic()
-        return supervisor_state.state_of(self.folder, supervisor) == supervisor_state.KILLED
+        return lease.state_of(self.folder, supervisor) == lease.KILLED
 
     def terminate(self, pid: int) -> None:
         """Ask the supervisor to end the run; a supervisor on another host checks for the file STOP.
 
         The descriptor is opened before the process is verified, because the pid may be reused in between.
         """
-        if supervisor_state.may_run_elsewhere(self.folder) is not None:
+        if lease.may_run_elsewhere(self.folder) is not None:
             (self.folder / files.STOP).touch(0o600)
             return
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orch_node import disk, supervisor_state
+from orch_node import disk, lease
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol import record as records
@@ -33,8 +33,8 @@ from orchestrator.runs.provenance import Provenance, provenance
 from orchestrator.runs.state_files import PLAN, read_outcome, supervises, supervisor_of, write_json
 
 GIT_IGNORE = ".gitignore"  # keeps the folder of all runs out of the user's git repository
-ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, supervisor_state.KILLED)
-UNFINISHED = (FAILED, PREEMPTED, STOPPED, supervisor_state.KILLED)  # states of runs that `orch resume` continues
+ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, lease.KILLED)
+UNFINISHED = (FAILED, PREEMPTED, STOPPED, lease.KILLED)  # states of runs that `orch resume` continues
 SUPERVISOR_ENDED = "gone"  # file in the local folder of a remote run whose supervisor has ended
 Notify = Callable[[str], None]  # called with each line for the user
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # wrong --runs-dir, not a full disk
@@ -197,14 +197,14 @@ def state_of(folder: Path, outcome: Outcome | None, record: RunRecord) -> str:
     if record.location:  # only the run's target knows its state; there is no supervisor file
         return "running"
     if queue:
-        return supervisor_state.KILLED
+        return lease.KILLED
     supervisor = supervisor_of(folder)
     if record.node0.via:
         supervisor_ended = (folder / SUPERVISOR_ENDED).exists()
         return "planned" if supervisor is None else "killed" if supervisor_ended else "running"
     if supervisor is None:  # an unreadable supervisor file shows that the run has begun
         return "killed" if (folder / files.SUPERVISOR).exists() else "planned"
-    return supervisor_state.state_of(folder, supervisor)
+    return lease.state_of(folder, supervisor)
 
 
 def recorded(base: Path) -> Recorded:
@@ -391,7 +391,7 @@ def forget_end(folder: Path) -> None:
 
 def may_be_running(folder: Path) -> bool:
     """Return whether a process of the run is running here, or its supervisor may be running on another host."""
-    if supervisor_state.may_run_elsewhere(folder) is not None:
+    if lease.may_run_elsewhere(folder) is not None:
         return True
     pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
     return any(supervises(pid, folder) for pid in pids)

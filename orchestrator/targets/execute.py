@@ -12,11 +12,11 @@ from tempfile import NamedTemporaryFile
 from typing import Protocol
 
 from orch_node.content_store import ABSENT, all_files, describe, hash_of
-from orch_node.login_shell import shell_command
 from orch_node.protocol import files, values
 from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.record import RunNode
 from orch_node.protocol.values import ProtocolError
+from orch_node.reach import shell_command
 from orch_node.standalone import receive_files
 
 from orchestrator.errors import ConnectionLost, ExecuteError

@@ -37,7 +37,7 @@ from ansible.plugins.action import ActionBase
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "train/lib"))
 
-from orch_node.login_shell import shell_command
+from orch_node.reach import shell_command
 from orch_node.standalone import receive_files
 
 SMALL_BYTES = 1 << 20  # that each node gets directly, which takes less time than through other nodes

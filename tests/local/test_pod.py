@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from orch_node.protocol.precision import PLACEHOLDER
+from orch_node.protocol.layout import PRECISION_PLACEHOLDER
 
 from orchestrator.files import pack_files
 from orchestrator.load.clusters import local_facts
@@ -82,7 +82,7 @@ def test_all_ranks_of_a_pod_choose_the_same_precision(tmp_path: Path) -> None:
     expected = "bf16" if local_facts(sys.executable).bf16 else "fp32"
     for recorded, ranks in (("", 2), ("fp32", 1)):
         config = write_pod_config(tmp_path, precision={"arguments": arguments, "file": str(file)}, ppn=ranks)
-        process = expect_exit(run_pod("torchrun", config, script, "--first", PLACEHOLDER, "--last"))
+        process = expect_exit(run_pod("torchrun", config, script, "--first", PRECISION_PLACEHOLDER, "--last"))
         for rank in range(ranks):
             argv = repr(["--first", *arguments[recorded or expected], "--last"])
             assert argv in rank_lines(process.stdout, rank)

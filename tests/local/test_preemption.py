@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orch_node import stack_signal
 from orch_node.preemption import calls_in
+from orch_node.protocol.environment import DEFAULT_SIGNALS, PREEMPT_SIGNAL
 
 from tests.local.recipes import QA_SETTINGS
 from tests.local.runs import (
@@ -102,7 +102,7 @@ def test_all_ranks_of_a_script_stop_at_the_same_step_when_one_is_signalled(tmp_p
     run.await_events("joined", 2)
     time.sleep(0.5)
     (pid,) = (event["pid"] for event in read_events(run.folder, "started") if event["rank"] == 1)
-    os.kill(pid, stack_signal.DEFAULTS[stack_signal.PREEMPT])
+    os.kill(pid, DEFAULT_SIGNALS[PREEMPT_SIGNAL])
     _, outcome = run.wait(75)
     step = run.preempted_step()
     assert outcome["problem"] == f"checkpoint at step {step}"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orch_node import process_handle
-from orch_node.process_handle import ProcessHandle
+from orch_node import machine
+from orch_node.machine import ProcessHandle
 
 from orchestrator.runs.follow import LocalRun
 from orchestrator.targets.connections.connection import Ssh
@@ -20,7 +20,7 @@ from orchestrator.targets.connections.mirror import Mirror
 from tests.support.hosts import missing_requirements
 from tests.support.waiting import wait_until
 
-LIB = Path(process_handle.__file__).parents[1]
+LIB = Path(machine.__file__).parents[1]
 # In a namespace of process ids, a child ends and the next process gets its id. Then the rank's wrapper is signalled,
 # like one that lingers.
 REUSE_PID = """
@@ -90,12 +90,12 @@ def test_handle_signals_only_its_own_process(
 ) -> None:
     if not has_pidfd:
         monkeypatch.delattr(os, "pidfd_open")
-    start = process_handle.start_time(sleeper.pid)
+    start = machine.start_time(sleeper.pid)
     assert start is not None
-    assert not process_handle.send(sleeper.pid, start - 1, signal.SIGKILL)
+    assert not machine.send_signal(sleeper.pid, start - 1, signal.SIGKILL)
     handle = ProcessHandle(sleeper.pid)
     assert handle.send(0)
-    assert process_handle.send(sleeper.pid, start, signal.SIGTERM)
+    assert machine.send_signal(sleeper.pid, start, signal.SIGTERM)
     sleeper.wait()
     assert not handle.send(0)
     handle.close()

@@ -39,7 +39,7 @@ import squad  # noqa: E402
 from config import DataArguments, parse_arguments  # noqa: E402
 from evaluation import Prediction, Scores, predict, score  # noqa: E402
 from features import Collator, Window, make_windows  # noqa: E402
-from orch_node.protocol.precision import bf16_flag  # noqa: E402
+from orch_node.protocol.layout import bf16_flag  # noqa: E402
 from orch_node.standalone import facts  # noqa: E402
 from orch_training import ArgumentError, RecipeError, checkpoint  # noqa: E402
 from orch_training.models import load_tokenizer, locate  # noqa: E402

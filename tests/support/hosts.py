@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from orch_node.login_shell import StartFilter, shell_command
+from orch_node.reach import StartFilter, shell_command
 
 from orchestrator.files import TRAIN, State
 from tests.support.waiting import wait_until

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from orch_node import disk
-from orch_node.login_shell import StartFilter, program_errors, shell_command
+from orch_node.reach import StartFilter, program_errors, shell_command
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.hosts import keyscan_command, known_host_name

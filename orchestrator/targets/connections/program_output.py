@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from orch_node.login_shell import StartFilter
+from orch_node.reach import StartFilter
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.printable import LOGIN_SCRIPT_HINT, CommandResult, one_line

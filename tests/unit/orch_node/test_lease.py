@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orch_node import lease, machine, supervisor_state
+from orch_node import lease, machine
 from orch_node.lease import Holder, Lease
 from orch_node.machine import Machine, ProcessIdentity
 from orch_node.protocol import files, outcome, values
@@ -191,10 +191,10 @@ def test_run_of_another_host_is_unknown_through_a_read_only_mount(
     (tmp_path / files.LEASE).write_text("")
     set_age(tmp_path / files.LEASE, lease.EXPIRE_SECONDS + 10)
     supervisor = SupervisorProcess(pid=1, started=1.0, identity=process)
-    assert supervisor_state.state_of(tmp_path, supervisor) == supervisor_state.KILLED
+    assert lease.state_of(tmp_path, supervisor) == lease.KILLED
     read_only = OSError(errno.EROFS, "Read-only file system")
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", Mock(side_effect=read_only))
-    assert supervisor_state.state_of(tmp_path, supervisor) == supervisor_state.UNKNOWN
+    assert lease.state_of(tmp_path, supervisor) == lease.UNKNOWN
 
 
 def test_lease_is_not_read_through_a_link(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def make_supervised_run(folder: Path, host: Machine, *, pid: int = 0, leased: bo
 
 def state_of(folder: Path) -> str:
     """Return the state of the run's supervisor."""
-    return supervisor_state.state_of(folder, supervisor_state.read_supervisor(folder))
+    return lease.state_of(folder, lease.read_supervisor(folder))
 
 
 @pytest.mark.parametrize(
@@ -274,13 +274,13 @@ def test_run_on_another_host_is_judged_by_its_lease(tmp_path: Path, age: float, 
     folder = make_supervised_run(tmp_path / "run", OTHER_HOST)
     set_age(folder / files.LEASE, age)
     assert state_of(folder) == expected
-    assert (supervisor_state.may_run_elsewhere(folder) is None) is (expected == "killed")
+    assert (lease.may_run_elsewhere(folder) is None) is (expected == "killed")
 
 
 def test_run_here_is_judged_by_its_process(tmp_path: Path) -> None:
     assert state_of(make_supervised_run(tmp_path / "a", THIS_MACHINE)) == "running"
     assert state_of(make_supervised_run(tmp_path / "b", THIS_MACHINE, pid=make_dead_process())) == "killed"
-    assert supervisor_state.may_run_elsewhere(tmp_path / "a") is None
+    assert lease.may_run_elsewhere(tmp_path / "a") is None
 
 
 def test_run_on_another_host_without_a_lease_is_unknown(tmp_path: Path) -> None:

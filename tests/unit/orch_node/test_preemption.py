@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from orch_node import stack_signal
 from orch_node.preemption import Agreement
+from orch_node.protocol.environment import PREEMPT_SIGNAL
 from orch_node.reach import BY_STEP
 
 from orchestrator.files import LIB
@@ -18,7 +18,7 @@ from orchestrator.files import LIB
 @pytest.mark.parametrize("value", ["", "0", "USR1"], ids=["empty", "zero", "name"])
 def test_script_checks_for_no_preemption_without_a_signal_number(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """Install no handler and call no all-reduce, even if the environment of the user names a signal."""
-    monkeypatch.setenv(stack_signal.PREEMPT, value)
+    monkeypatch.setenv(PREEMPT_SIGNAL, value)
     agreement = Agreement()
     assert not agreement.is_preempted()
     assert (agreement.handles_signal, agreement.calls, agreement.collectives) == (False, 0, 0)
@@ -50,7 +50,7 @@ else:
 )
 def test_sigterm_requests_a_checkpoint_in_a_slurm_step(variables: dict[str, str], output: str) -> None:
     number = str(int(signal.SIGUSR2))
-    environment = {**os.environ, "PYTHONPATH": str(LIB), stack_signal.PREEMPT: number, **variables}
+    environment = {**os.environ, "PYTHONPATH": str(LIB), PREEMPT_SIGNAL: number, **variables}
     command = [sys.executable, "-c", RANK, "wrapper"]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True

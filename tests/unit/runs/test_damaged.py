@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from orch_node.agent import damaged_runs, list_runs
+from orch_node.agent import run_folders
 from orch_node.pod import relay
 from orch_node.protocol import node_reports as listings
 from orch_node.protocol import record
@@ -174,19 +174,19 @@ def test_damaged_record_hides_no_run_of_its_node(tmp_path: Path, damage: Callabl
         (folder / "plan.json").rename(folder / "run.json")
     path = tmp_path / BAD / "run.json"
     path.write_bytes(damage(path.read_bytes()))
-    listing = list_runs.list_runs(tmp_path)
+    listing = run_folders.list_runs(tmp_path)
     assert [run.record["run_id"] for run in listing.runs] == [GOOD]
     assert [run.folder for run in listing.damaged] == [BAD]
-    assert [run.folder for run in damaged_runs.find_damaged(tmp_path)] == [BAD]
-    assert damaged_runs.set_aside(tmp_path / BAD) == str(tmp_path / "damaged" / BAD)
-    assert list_runs.list_runs(tmp_path).damaged == ()
+    assert [run.folder for run in run_folders.find_damaged(tmp_path)] == [BAD]
+    assert run_folders.set_aside(tmp_path / BAD) == str(tmp_path / "damaged" / BAD)
+    assert run_folders.list_runs(tmp_path).damaged == ()
 
 
 def test_record_of_another_run_is_damaged(tmp_path: Path) -> None:
     folder = make_run(tmp_path, GOOD)
     (folder / "plan.json").rename(folder / "run.json")
     folder.rename(tmp_path / BAD)
-    assert [run.folder for run in list_runs.list_runs(tmp_path).damaged] == [BAD]
+    assert [run.folder for run in run_folders.list_runs(tmp_path).damaged] == [BAD]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_any_run_can_be_listed_by_its_node(content: bytes, tmp_path_factory: pyt
     names = ("events.jsonl", "outcome.json", "supervisor.json")
     folder = make_small_run(tmp_path_factory, **dict.fromkeys(names, content))
     (folder / "run.json").write_text(json.dumps(record.render(replace(RUN_RECORD, run_id=folder.name))))
-    run = list_runs.listed_run(folder)
+    run = run_folders.listed_run(folder)
     assert len(listings.parse(listings.render(listings.Listing((run,)))).runs) == 1
 
 

@@ -1,4 +1,4 @@
-"""A lease on a folder: one supervisor at a time writes a run's results, on whichever host it is.
+"""Leases on the folders that a run writes: one supervisor at a time, on whichever host it is; and whether it lives.
 
 The holder renews the lease as long as it lives. Another run takes it over only if the holder is
 known to be dead, or if it has not been renewed for EXPIRE_SECONDS by the clock of the file system.
@@ -11,12 +11,15 @@ import contextlib
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node import machine
+from orch_node.agent import processes
 from orch_node.machine import ProcessIdentity
-from orch_node.protocol import files, values
+from orch_node.protocol import files, outcome, values
+from orch_node.protocol.outcome import SupervisorProcess
 from orch_node.protocol.values import ProtocolError
 
 CHECK_SECONDS = 2.0
@@ -25,6 +28,8 @@ RECENT_SECONDS = 60.0  # the holder is running; longer than file attributes are 
 EXPIRE_SECONDS = 120.0  # of a holder that renews it every 10 s
 MAX_BYTES = 1 << 14
 TRIES = 10
+WAIT_SECONDS = 1.0
+RUNNING, KILLED, UNKNOWN = "running", "killed", "unknown"  # states of a supervisor
 
 
 @dataclass(frozen=True)
@@ -191,3 +196,140 @@ def seconds_since_renewal(path: Path) -> float | None:
             return max(0.0, os.fstat(probe.fileno()).st_mtime - path.stat().st_mtime)
     except OSError:
         return None
+
+
+class FolderLeases:
+    """Leases on the run's folder, and on the folder of the run whose output it continues."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Prepare the leases; acquire() acquires them."""
+        holder = Holder(run_id=run_dir.name, process=machine.this_process())
+        self.run_dir = run_dir
+        self.leases = [Lease(folder, holder) for folder in written_folders(run_dir)]
+        self.held: list[Lease] = []
+        self.lost: Lease | None = None
+        self.reason = ""
+        self.stop_checked = time.monotonic()
+
+    def acquire(self, ends: Callable[[], bool], notify: Callable[[str], None]) -> str:
+        """Acquire all leases; return '' or why another run keeps its lease.
+
+        Waits while it is unknown whether the holder lives: either it renews its lease, or the
+        lease expires.
+
+        Args:
+            ends: returns whether to give up waiting.
+            notify: called once with the reason for waiting.
+        """
+        for lease in self.leases:
+            renewed, waits = lease.last_renewal(), False
+            while refusal := lease.acquire():
+                if ends() or lease.is_held_here() or lease.last_renewal() != renewed:
+                    return f"{lease.path.parent} is written by {refusal}"
+                if not waits:
+                    notify(f"waiting: {lease.path.parent} may still be written by {refusal}")
+                waits = True
+                time.sleep(WAIT_SECONDS)
+            self.held.append(lease)
+        return ""
+
+    def problem(self) -> str:
+        """Return which lease another supervisor has taken over, or ''; renew them otherwise."""
+        if self.lost is None:
+            for lease in self.held:
+                if holder := lease.problem():
+                    self.lost = lease
+                    self.reason = f"{lease.path.parent} is now written by {holder}"
+                    break
+        return self.reason
+
+    def lost_run_dir(self) -> bool:
+        """Return whether another supervisor writes the files of this run now."""
+        return self.lost is not None and self.lost.path.parent == self.run_dir
+
+    def is_stop_requested(self) -> bool:
+        """Return whether the file STOP exists; looks every few seconds."""
+        now = time.monotonic()
+        if now - self.stop_checked < CHECK_SECONDS:
+            return False
+        self.stop_checked = now
+        return (self.run_dir / files.STOP).exists()
+
+    def release(self) -> None:
+        """Give all leases back."""
+        for lease in self.held:
+            lease.release()
+
+
+def written_folders(run_dir: Path) -> list[Path]:
+    """Return the folders of the runs whose files and output a run writes.
+
+    The lease is in the folder of the run that contains the output, because some scripts refuse an
+    output folder that is not empty.
+    """
+    folders = [run_dir]
+    for name in (files.RECORD, files.PLAN):
+        try:
+            value = values.loads((run_dir / name).read_bytes(), name)
+        except (OSError, ProtocolError):
+            continue
+        output = value.get("output_dir") if isinstance(value, dict) else None
+        if isinstance(output, str) and output.startswith("/"):
+            folders.append(Path(output).parent)
+            break
+    return list(dict.fromkeys(folders))
+
+
+def read_supervisor(run_dir: Path) -> SupervisorProcess | None:
+    """Return the supervisor that a run has recorded, or None if there is no readable record."""
+    try:
+        return outcome.parse_supervisor((run_dir / files.SUPERVISOR).read_bytes())
+    except (OSError, ProtocolError):
+        return None
+
+
+def state_of(run_dir: Path, supervisor: SupervisorProcess) -> str:
+    """Return whether a run without an outcome is RUNNING, KILLED, or UNKNOWN here.
+
+    A supervisor on another host, or in another container, is running if it has renewed its lease
+    recently, and gone if it has not for a long time. If the age of the lease cannot be measured,
+    as through a read-only mount, its state is unknown.
+    """
+    if supervisor.identity is None:  # it ended before it recorded its identity
+        return RUNNING if supervises(supervisor.pid, run_dir) else KILLED
+    condition = machine.condition_of(supervisor.identity)
+    if condition != machine.UNKNOWN:
+        return RUNNING if condition == machine.ALIVE else KILLED
+    path = run_dir / files.LEASE
+    renewed = path.exists()
+    age = seconds_since_renewal(path if renewed else run_dir / files.SUPERVISOR)
+    if age is None:
+        return UNKNOWN
+    if renewed and age <= RECENT_SECONDS:
+        return RUNNING
+    return UNKNOWN if age <= EXPIRE_SECONDS else KILLED
+
+
+def may_run_elsewhere(run_dir: Path) -> SupervisorProcess | None:
+    """Return the supervisor of a run without an outcome if only another host can see its process.
+
+    Returns None once the lease of the supervisor has expired.
+    """
+    supervisor = read_supervisor(run_dir)
+    if supervisor is None or supervisor.identity is None or (run_dir / files.OUTCOME).exists():
+        return None
+    if machine.condition_of(supervisor.identity) != machine.UNKNOWN:
+        return None
+    return None if state_of(run_dir, supervisor) == KILLED else supervisor
+
+
+def supervises(pid: int, run_dir: Path) -> bool:
+    """Return whether the process is the supervisor of the run, by its arguments."""
+    argv = processes.read_argv(pid)
+    folder = processes.run_argument(argv, pid)
+    if processes.role_of(argv, pid) != "supervisor" or not folder:
+        return False
+    try:
+        return Path(folder.decode(errors="surrogateescape")).samefile(run_dir)
+    except OSError:
+        return False

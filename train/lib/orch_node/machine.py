@@ -1,4 +1,4 @@
-"""Identify a machine, a container and a process, also for readers on other machines.
+"""Identify a machine, a container and a process, also for readers on other machines; send signals to a process.
 
 A process number means nothing to a host or a container that shares only a folder with its writer.
 Such a reader must not conclude that the process has ended: its condition is unknown there.
@@ -7,10 +7,10 @@ Such a reader must not conclude that the process has ended: its condition is unk
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from dataclasses import dataclass
-
-from orch_node import process_handle
+from pathlib import Path
 
 ALIVE, DEAD, UNKNOWN = "alive", "dead", "unknown"
 
@@ -67,7 +67,7 @@ def this_machine() -> Machine:
 
 def this_process() -> ProcessIdentity:
     """Return the identity of this process."""
-    start = process_handle.start_time(os.getpid()) or 0
+    start = start_time(os.getpid()) or 0
     return ProcessIdentity(machine=this_machine(), pid=os.getpid(), start=start)
 
 
@@ -84,7 +84,7 @@ def condition_of(process: ProcessIdentity) -> str:
     """Return whether the process is ALIVE or DEAD, as seen from here, or UNKNOWN."""
     current = this_machine()
     if is_visible(process.machine, current):
-        return ALIVE if process_handle.is_alive(process.pid, process.start) else DEAD
+        return ALIVE if is_alive(process.pid, process.start) else DEAD
     return DEAD if was_rebooted(process.machine, current) else UNKNOWN
 
 
@@ -102,3 +102,84 @@ def was_rebooted(machine: Machine, current: Machine) -> bool:
     names = (machine.host, machine.machine_id, machine.pid_namespace)
     current_names = (current.host, current.machine_id, current.pid_namespace)
     return all(names) and names == current_names and machine.boot != current.boot
+
+
+class ProcessHandle:
+    """A process that signals are sent to, and never a later process with the same number.
+
+    A pidfd (Linux 5.3, Python 3.9) always refers to the same process. Without one, the start time of
+    the process (clock ticks since boot) is compared right before a signal is sent.
+    """
+
+    def __init__(self, pid: int, start: int | None = None) -> None:
+        """Open a process.
+
+        Args:
+            pid: its number.
+            start: its start time. If another process has the number, no signal is sent.
+        """
+        self.pid = pid
+        self.descriptor = open_pidfd(pid)
+        current_start = start_time(pid)
+        self.start = current_start if start is None else start
+        self.gone = current_start is None or current_start != self.start
+
+    def send(self, number: int) -> bool:
+        """Send a signal; return whether the process received it."""
+        if self.gone:
+            return False
+        try:
+            if self.descriptor is not None:
+                signal.pidfd_send_signal(self.descriptor, number)
+            elif start_time(self.pid) != self.start:
+                return False
+            else:
+                os.kill(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the descriptor; no signal is sent afterwards."""
+        self.gone = True
+        descriptor, self.descriptor = self.descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def send_signal(pid: int, start: int, number: int) -> bool:
+    """Send a signal to the process with this start time; return whether it received it."""
+    handle = ProcessHandle(pid, start)
+    try:
+        return handle.send(number)
+    finally:
+        handle.close()
+
+
+def open_pidfd(pid: int) -> int | None:
+    """Return a pidfd, or None if it is not supported or the process has ended."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def start_time(pid: int) -> int | None:
+    """Return the start time of a process, or None if there is none."""
+    try:
+        text = Path("/proc", str(pid), "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def is_alive(pid: int, start: int) -> bool:
+    """Return whether the process with this start time exists and is not a zombie."""
+    try:
+        text = Path("/proc", str(pid), "stat").read_text(errors="replace")
+    except OSError:
+        return False
+    fields = text.rpartition(")")[2].split()
+    return int(fields[19]) == start and fields[0] not in "ZX"

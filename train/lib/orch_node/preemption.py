@@ -22,8 +22,8 @@ import time
 from types import FrameType
 from typing import Any, NoReturn
 
-from orch_node import stack_signal
 from orch_node.events import send
+from orch_node.protocol.environment import PREEMPT_SIGNAL
 from orch_node.protocol.events import Preempted
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.reach import BY_STEP
@@ -107,7 +107,7 @@ def in_batch_job() -> bool:
 
 def preemption_signal() -> int:
     """Return the signal that orch gives all ranks; 0 if there is none, and without orch."""
-    value = os.environ.get(stack_signal.PREEMPT, "")
+    value = os.environ.get(PREEMPT_SIGNAL, "")
     return int(value) if value.isdigit() else 0
 
 

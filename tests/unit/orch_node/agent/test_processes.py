@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orch_node import stack_signal
 from orch_node.agent import cleanup, processes
+from orch_node.protocol.environment import DEFAULT_STACK_SIGNAL, configured_signal, signal_name
 from orch_node.protocol.layout import render
 
 from orchestrator.files import TRAIN
@@ -102,15 +102,15 @@ def test_watchers_of_another_installation_are_recognized(run: Path, other_instal
     ids=["default", "name", "lower case", "real-time", "number", "none", "zero"],
 )
 def test_stack_signal_is_a_name_or_a_number(value: str, number: int) -> None:
-    assert stack_signal.configured_signal({"ORCH_STACK_SIGNAL": value}) == number
+    assert configured_signal({"ORCH_STACK_SIGNAL": value}) == number
 
 
 @pytest.mark.parametrize("value", ["SIGNOTHING", "KILL", "STOP", "9", "999", "-3", "SIG_DFL"])
 def test_invalid_stack_signal_is_rejected(value: str) -> None:
     with pytest.raises(ValueError, match="ORCH_STACK_SIGNAL"):
-        stack_signal.configured_signal({"ORCH_STACK_SIGNAL": value})
+        configured_signal({"ORCH_STACK_SIGNAL": value})
 
 
 def test_default_stack_signal_has_no_other_use() -> None:
-    assert stack_signal.configured_signal({}) not in (signal.SIGUSR1, signal.SIGUSR2)
-    assert stack_signal.signal_name(stack_signal.DEFAULT) == "SIGRTMIN+11"
+    assert configured_signal({}) not in (signal.SIGUSR1, signal.SIGUSR2)
+    assert signal_name(DEFAULT_STACK_SIGNAL) == "SIGRTMIN+11"

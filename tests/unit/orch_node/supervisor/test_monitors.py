@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.protocol.events import Started
-from orch_node.supervisor.launcher_log import LauncherLog
+from orch_node.supervisor.launcher import LauncherLog
 from orch_node.supervisor.monitors import NO_CHILDREN_SECONDS, REPORT_SECONDS, StartupMonitor
 from orch_node.supervisor.rank_tracker import RankTracker
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.agent import containers
-from orch_node.agent.engines import ContainerError, explain_apptainer_error
+from orch_node.agent.containers import ContainerError, explain_apptainer_error
 from orch_node.protocol import container
 
 from orchestrator import load

@@ -17,7 +17,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from orch_node.pod.torchrun_rank import entry_of, environment
 from orch_node.protocol import pod
-from orch_node.protocol.precision import PLACEHOLDER
+from orch_node.protocol.layout import PRECISION_PLACEHOLDER
 from orch_node.standalone import facts
 
 from orchestrator.errors import PlanError
@@ -169,7 +169,7 @@ def test_pods_choose_the_precision_unless_one_is_requested() -> None:
         "arguments": {"bf16": ["--bf16"], "fp32": []},
         "file": f"{plan.run.output_dir}/precision.txt",
     }
-    assert PLACEHOLDER in containers(objects(plan)[1])[0]["args"]
+    assert PRECISION_PLACEHOLDER in containers(objects(plan)[1])[0]["args"]
     assert plan.run.precision == "auto"
     assert config(plan)["needs_bf16"] is False
     requested = config(make_plan(request=replace(REQUEST, precision="fp32")))

@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 from orch_node import atomic_write
 from orch_node.agent import containers, processes, rank_signals, shared_memory
+from orch_node.agent.containers import ContainerError
 from orch_node.agent.core_claims import Claims
-from orch_node.agent.engines import ContainerError
 from orch_node.agent.launcher_processes import LauncherProcesses
 from orch_node.disk import describe_on_node
 from orch_node.protocol import files

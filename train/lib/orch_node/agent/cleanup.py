@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node import atomic_write, content_store, supervisor_state
+from orch_node import atomic_write, content_store, lease
 from orch_node.agent import containers, processes, shared_memory
 from orch_node.agent.processes import Process, to_record
 from orch_node.agent.shared_memory import SHM, Removal
@@ -95,8 +95,8 @@ def wait_for_another_host(run_dir: Path) -> tuple[ProcessRecord, ...]:
 
     It checks for the file STOP every few seconds.
     """
-    wait_while(lambda: supervisor_state.may_run_elsewhere(run_dir) is not None, ELSEWHERE_SECONDS)
-    supervisor = supervisor_state.may_run_elsewhere(run_dir)
+    wait_while(lambda: lease.may_run_elsewhere(run_dir) is not None, ELSEWHERE_SECONDS)
+    supervisor = lease.may_run_elsewhere(run_dir)
     if supervisor is None or supervisor.identity is None:
         return ()
     host = supervisor.identity.machine.host
@@ -159,7 +159,7 @@ def find_leftovers(runs_dir: str) -> Leftovers:
 def runs_elsewhere(runs_dir: str) -> list[str]:
     """Return the ids of the runs whose supervisors may live on hosts that are not visible here."""
     folders = sorted(Path(runs_dir).glob("*"))
-    return [folder.name for folder in folders if supervisor_state.may_run_elsewhere(folder) is not None]
+    return [folder.name for folder in folders if lease.may_run_elsewhere(folder) is not None]
 
 
 def unwatched_containers(runs_dir: str, living: set[str]) -> dict[str, list[str]]:
@@ -256,7 +256,7 @@ def unused_folders(folder: Path | None, excluded: list[str], *, dry_run: bool) -
     """
 
     def is_living(run_dir: str) -> bool:
-        is_elsewhere = supervisor_state.may_run_elsewhere(Path(run_dir)) is not None
+        is_elsewhere = lease.may_run_elsewhere(Path(run_dir)) is not None
         return Path(run_dir).name in excluded or is_elsewhere or bool(processes.run_processes(run_dir))
 
     return content_store.remove_unused(folder, is_living, dry_run=dry_run) if folder else ()

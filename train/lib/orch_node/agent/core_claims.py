@@ -3,6 +3,9 @@
 A claim holds as long as the kernel holds the lock, or as long as a process of the run lives: so
 nothing has to be given back after a death, and no core is given away under ranks that linger.
 The folder may be shared with other machines, so each boot of a kernel has a folder in it.
+
+`node.py usage CLAIMS` prints who uses this node, as one JSON object; CLAIMS is the folder in which the runs of this
+user reserve cores.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from orch_node import machine, permissions
 from orch_node.agent.processes import run_processes
 from orch_node.protocol import values
 from orch_node.protocol.agent import Claim
+from orch_node.protocol.node_reports import NodeUsage, ReservedCores
 
 # Abstract sockets (unix(7)): every user of the machine sees their names, and they end with their
 # process. /proc/net/unix shows the names: user, first CPU, mask of CPUs from it on, run, process.
@@ -28,6 +32,7 @@ from orch_node.protocol.agent import Claim
 SOCKET = re.compile(rb"@orch-claim:(\d{1,10}):(\d{1,5}):([0-9a-f]{1,24}):([\w.-]{1,40}):\d{1,10}$", re.ASCII)
 CPUS_PER_SOCKET = 96  # 24 digits: a name has at most 107 bytes
 CONNECT_SECONDS = 1.0  # an agent accepts connections at once
+MEMINFO = Path("/proc/meminfo")
 CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): process, user, group
 
 
@@ -189,3 +194,30 @@ def claims_of_other_users() -> Iterator[Claim]:
             cpus_by_run.setdefault(f"{match[4].decode()} (user {match[1].decode()})", set()).update(cpus)
     for run, claimed in cpus_by_run.items():
         yield Claim(run=run, run_dir="", cpus=()).with_numbers(claimed)
+
+
+def node_usage(claims: Path) -> NodeUsage:
+    """Return the load, the free memory and the runs that have reserved cores of this node."""
+    held = [*Claims(claims).read(), *claims_of_other_users()]
+    by_run: dict[str, Claim] = {}
+    for claim in held:  # several nodes of a run may be one machine
+        by_run[claim.run] = claim.with_numbers(claim.numbers | by_run.get(claim.run, claim).numbers)
+    return NodeUsage(
+        load=os.getloadavg()[0],
+        memory_available=memory_available(),
+        reserved=tuple(ReservedCores(run=run, cpus=claim.cpus, gpus=claim.gpus) for run, claim in by_run.items()),
+    )
+
+
+def memory_available(meminfo: Path = MEMINFO) -> int:
+    """Return the bytes of memory that new programs can use, as the kernel estimates them (proc(5), MemAvailable)."""
+    for line in meminfo.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return 0
+
+
+def main(argv: list[str]) -> None:
+    """Print the usage as JSON."""
+    print(values.render(node_usage(Path(argv[0]))))

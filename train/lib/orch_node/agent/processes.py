@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orch_node import process_handle
+from orch_node import machine
 from orch_node.program import MARK, PROGRAM
 from orch_node.protocol.outcome import ProcessRecord
 
@@ -291,7 +291,7 @@ def is_alive(pid: int, start: int) -> bool:
 
 def send_signal(process: Process, number: int) -> bool:
     """Send a signal, but never to a later process with the same pid; return whether it was sent."""
-    return process_handle.send(process.pid, process.start, number)
+    return machine.send_signal(process.pid, process.start, number)
 
 
 def kernel_state(pid: int) -> dict[str, str]:

@@ -13,7 +13,7 @@ from orch_node.agent.processes import Process, handles_signal, kernel_state, sen
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.agent import RankStack
-from orch_node.stack_signal import PREEMPT, signal_of_process
+from orch_node.protocol.environment import PREEMPT_SIGNAL, signal_of_process
 from orch_node.streams import without_marks
 
 WRITE_SECONDS = 0.3  # faulthandler writes the traces of a rank within milliseconds
@@ -90,7 +90,7 @@ def preempt(processes: Iterable[Process]) -> tuple[int, ...]:
 
 def preempt_rank(process: Process) -> bool:
     """Send the signal that `orch_node.preemption` handles, or SIGTERM if the script handles that."""
-    for number in (signal_of_process(process.pid, PREEMPT), signal.SIGTERM):
+    for number in (signal_of_process(process.pid, PREEMPT_SIGNAL), signal.SIGTERM):
         if number and handles_signal(process.pid, number):
             return send_signal(process, number)
     return False

@@ -6,13 +6,22 @@ import json
 from collections.abc import Mapping, Sequence
 
 from orch_node.batch.system import NodeSystem
-from orch_node.protocol import files, mpirun
+from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.batch import NODE0, Hello, JobConfig
 from orch_node.protocol.cores import split, split_near
 from orch_node.protocol.environment import interface_variables, local_rank_variables, preload_variables
-from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout, Spare
-from orch_node.protocol.precision import FLAGS_HINT, bf16_flag, check_flags, describe_lack
+from orch_node.protocol.layout import (
+    FLAGS_HINT,
+    NodeEntry,
+    RankEntry,
+    RunLayout,
+    Spare,
+    bf16_flag,
+    check_flags,
+    describe_lack,
+    hostfile,
+)
 
 REPAIR = "`orch provision --on {system}` for a root= folder, else `orch setup` where orch is installed"
 
@@ -119,7 +128,7 @@ def run_files(config: JobConfig, hellos: Sequence[Hello], libraries: Mapping[str
         **planned,
         files.LAYOUT: layouts.render(create_layout(config, hellos)),
         files.ENVIRONMENT: json.dumps({**preload_variables(preload), **config.env, **rendezvous}, indent=1),
-        **({files.HOSTFILE: mpirun.hostfile(config.mpi, slots)} if config.mpi else {}),
+        **({files.HOSTFILE: hostfile(config.mpi, slots)} if config.mpi else {}),
     }
 
 

@@ -25,10 +25,10 @@ from orch_node import disk, program
 from orch_node.agent import rank_signals
 from orch_node.agent.processes import Process, read_process
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
+from orch_node.machine import ProcessHandle
 from orch_node.pod import project, rendezvous
 from orch_node.pod.relay import Relay, emit_event
 from orch_node.pod.torchrun_rank import node_name
-from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import events, files, pod
 from orch_node.protocol.events import (
     PROGRESS_EVENTS,
@@ -40,11 +40,11 @@ from orch_node.protocol.events import (
     Unanswered,
     UnreadableEvent,
 )
+from orch_node.protocol.layout import FLAGS_HINT, bf16_flag, check_flags
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.pod import PodConfig
-from orch_node.protocol.precision import FLAGS_HINT, bf16_flag, check_flags
 from orch_node.standalone import facts
-from orch_node.supervisor.torchrun_agent import RENDEZVOUS
+from orch_node.supervisor.torchrun import RENDEZVOUS
 
 EX_CONFIG = 78
 # torch's agents retain the address of the ranks' store from their first rendezvous. When a pod is

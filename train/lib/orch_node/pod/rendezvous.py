@@ -2,7 +2,7 @@
 
 torch's c10d rendezvous unpickles whatever is written into its store, and everybody in the pod
 network can reach that store. The agents of a run sign what they write
-(supervisor/torchrun_agent.py) with a key that the first pod creates. The key is not part of any
+(supervisor/torchrun.py) with a key that the first pod creates. The key is not part of any
 object of the cluster, of any argument or of the environment.
 
 A plain Indexed Job has no operator that sets up the rendezvous. The Job numbers its pods, and each has a name in the

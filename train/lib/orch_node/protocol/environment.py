@@ -1,9 +1,11 @@
-"""Environment variables of ranks: defaults, preloaded libraries, local ranks and interfaces."""
+"""Environment variables of ranks: defaults, preloaded libraries, local ranks, interfaces and signals."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 
 # For all ranks. Logs of unbuffered output are always up to date.
@@ -59,6 +61,15 @@ STOP_ON_NAN = "ORCH_STOP_ON_NAN"
 # Set to the second value if ranks keep torch's own dropout and attention.
 KERNELS = "ORCH_KERNELS"
 TORCHS_KERNELS = "torch"
+
+# At ORCH_STACK_SIGNAL a rank writes its stack traces to its log; at ORCH_PREEMPT_SIGNAL it writes a checkpoint and ends
+# (preemption.py). SIGUSR1 and SIGUSR2 are avoided because scripts, Lightning and batch systems use them, mostly for
+# preemption. Of the real-time signals, glibc reserves the first two, systemd uses some of SIGRTMIN+0 to +6 and +13 to
+# +29 itself (systemd(1)), and profilers use low ones.
+STACK_SIGNAL, PREEMPT_SIGNAL = "ORCH_STACK_SIGNAL", "ORCH_PREEMPT_SIGNAL"
+DEFAULT_STACK_SIGNAL = signal.SIGRTMIN + 11
+DEFAULT_SIGNALS = {STACK_SIGNAL: DEFAULT_STACK_SIGNAL, PREEMPT_SIGNAL: signal.SIGRTMIN + 12}
+NO_SIGNAL = ("none", "0")
 
 # Names of packages that an image has to contain, separated by spaces.
 IMAGE_PACKAGES = "ORCH_IMAGE_PACKAGES"
@@ -158,3 +169,49 @@ def interface_variables(interface: str) -> dict[str, str]:
         "FI_TCP_IFACE": interface,
         "NCCL_SOCKET_IFNAME": f"={interface}",  # without `=` also others whose names begin like this one
     }
+
+
+def configured_signal(environ: Mapping[str, str], variable: str = STACK_SIGNAL) -> int:
+    """Return the number of the signal in a variable; 0 for none.
+
+    Raises:
+        ValueError: if the value is not a signal.
+    """
+    value = environ.get(variable, "").strip()
+    if not value:
+        return DEFAULT_SIGNALS[variable]
+    return 0 if value.lower() in NO_SIGNAL else parse_signal(value, variable)
+
+
+def parse_signal(value: str, variable: str = STACK_SIGNAL) -> int:
+    """Return the number of a signal such as SIGUSR2, USR2, SIGRTMIN+5 or 39.
+
+    Raises:
+        ValueError: if a process cannot handle it.
+    """
+    name, _, offset = value.upper().partition("+")
+    base = getattr(signal, name if name.startswith("SIG") else f"SIG{name}", None)
+    number = int(value) if value.isdigit() else None
+    if isinstance(base, signal.Signals) and re.fullmatch(r"\d*", offset):
+        number = base + int(offset or 0)
+    if number not in set(map(int, signal.valid_signals())) - {signal.SIGKILL, signal.SIGSTOP}:
+        raise ValueError(f"{variable} is {value!r}, which is not a signal that a process can handle.")
+    return int(number)
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal."""
+    if signal.SIGRTMIN < number < signal.SIGRTMAX:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+    return signal.Signals(number).name
+
+
+def signal_of_process(pid: int, variable: str = STACK_SIGNAL) -> int:
+    """Return the signal in the environment of a rank's training process; 0 for none."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = (entry.partition(b"=") for entry in file.read().split(b"\0"))
+    except OSError:
+        return 0
+    number = {name: value for name, _, value in variables}.get(os.fsencode(variable), b"0")
+    return int(number) if number.isdigit() else 0

@@ -19,8 +19,16 @@ from orch_node import atomic_write
 from orch_node.events import send
 from orch_node.protocol.environment import KERNELS, TORCHS_KERNELS
 from orch_node.protocol.events import Decided
-from orch_node.protocol.layout import RankEntry, RunLayout, RunPrecision
-from orch_node.protocol.precision import BF16, FP32, bf16_flag, describe_lack, insert_arguments
+from orch_node.protocol.layout import (
+    BF16,
+    FP32,
+    RankEntry,
+    RunLayout,
+    RunPrecision,
+    bf16_flag,
+    describe_lack,
+    insert_arguments,
+)
 from orch_node.rank.checks import RankError
 from orch_node.rank.frameworks import AfterImport
 from orch_node.standalone import facts

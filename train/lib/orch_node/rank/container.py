@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node import process_handle
+from orch_node import machine
 from orch_node.agent import containers
 from orch_node.atomic_write import private
 from orch_node.events import send
@@ -83,10 +83,10 @@ class ContainedProcess:
 
         It never ends if the container is killed or removed, because the container shares the node's process ids.
         """
-        start = process_handle.start_time(self.pid)
+        start = machine.start_time(self.pid)
         if start is None:
             return
-        while process_handle.is_alive(self.pid, start):
+        while machine.is_alive(self.pid, start):
             time.sleep(POLL_SECONDS)
         time.sleep(REPORT_SECONDS)
         self.process.kill()

@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from orch_node.process_handle import ProcessHandle
+from orch_node.machine import ProcessHandle
 from orch_node.protocol import values
 from orch_node.protocol.container import RankRequest
 from orch_node.protocol.environment import override, rank_variables

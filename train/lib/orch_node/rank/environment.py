@@ -12,10 +12,17 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from orch_node import program, stack_signal
+from orch_node import program
 from orch_node.protocol import files
 from orch_node.protocol.container import ContainerSpec
-from orch_node.protocol.environment import DATA, apply_defaults, find_reserved, override
+from orch_node.protocol.environment import (
+    DATA,
+    DEFAULT_SIGNALS,
+    apply_defaults,
+    configured_signal,
+    find_reserved,
+    override,
+)
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank.checks import fail, repair_command
 from orch_node.standalone import facts
@@ -56,7 +63,7 @@ def training_environment(
     launcher = {name: value for name, value in inherited.items() if ACCELERATE_AFFINITY.get(name) != value}
     environment = {**launcher, **rank_environment(run_dir, layout, placement)}
     try:
-        signals = {name: str(stack_signal.configured_signal(environment, name)) for name in stack_signal.DEFAULTS}
+        signals = {name: str(configured_signal(environment, name)) for name in DEFAULT_SIGNALS}
     except ValueError as error:
         fail(str(error))
     return {**environment, **signals}

@@ -10,9 +10,9 @@ import sys
 from collections import deque
 from pathlib import Path
 
-from orch_node import stack_signal
 from orch_node.agent import processes
 from orch_node.events import send
+from orch_node.protocol.environment import STACK_SIGNAL, signal_name, signal_of_process
 from orch_node.protocol.events import Unanswered
 from orch_node.protocol.failures import summarize_elastic
 from orch_node.streams import MARKS
@@ -81,7 +81,7 @@ class StackTraces:
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.number = stack_signal.signal_of_process(os.getpid())  # 0: no stack traces
+        self.number = signal_of_process(os.getpid())  # 0: no stack traces
         self.is_taken = bool(self.number) and processes.handles_signal(os.getpid(), self.number)
         if self.number and not self.is_taken:
             faulthandler.register(self.number, all_threads=True)
@@ -92,10 +92,10 @@ class StackTraces:
             return
         if not self.is_taken and signal.getsignal(self.number) in (None, signal.SIG_DFL):
             return
-        name = stack_signal.signal_name(self.number)
+        name = signal_name(self.number)
         text = (
             f"the script handles {name} itself, so there will be no stack traces of this "
-            f"rank; {stack_signal.VARIABLE} chooses another signal for them"
+            f"rank; {STACK_SIGNAL} chooses another signal for them"
         )
         self.number = 0
         print(f"orch: {text}", file=sys.stderr, flush=True)

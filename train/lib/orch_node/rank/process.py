@@ -18,8 +18,8 @@ from orch_node.agent import processes
 from orch_node.agent.processes import handles_signal
 from orch_node.disk import describe_on_node
 from orch_node.events import send
+from orch_node.machine import ProcessHandle
 from orch_node.preemption import in_batch_job
-from orch_node.process_handle import ProcessHandle
 from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import RankEntry
 from orch_node.rank.environment import with_node_settings

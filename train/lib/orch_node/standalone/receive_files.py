@@ -33,7 +33,7 @@ from typing import IO, Any
 
 BOOTSTRAP = "import sys; source = sys.stdin.buffer.read({}); exec(source)"
 CHUNK = 1 << 20
-START_MARKER = b"orch:program-output\n"  # of orch_node.login_shell, before the output of a program on another node
+START_MARKER = b"orch:program-output\n"  # of orch_node.reach, before the output of a program on another node
 PART = ".incoming-"
 
 

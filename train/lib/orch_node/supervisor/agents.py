@@ -16,7 +16,6 @@ from typing import TypeVar
 from orch_node import atomic_write, program, tail
 from orch_node.atomic_write import private
 from orch_node.line_pipes import Pipes
-from orch_node.login_shell import START_MARKER, program_errors
 from orch_node.protocol import files, values
 from orch_node.protocol.agent import (
     Alive,
@@ -35,7 +34,7 @@ from orch_node.protocol.agent import (
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.node_reports import NodeLogs
 from orch_node.protocol.values import ProtocolError
-from orch_node.reach import BY_STEP, end_sharing, remote_command, share_connections
+from orch_node.reach import BY_STEP, START_MARKER, end_sharing, program_errors, remote_command, share_connections
 
 PING_SECONDS = 2.0
 WATCH_SECONDS = 0.1  # between two checks of all channels

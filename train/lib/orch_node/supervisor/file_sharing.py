@@ -20,10 +20,10 @@ from pathlib import Path, PurePosixPath
 
 from orch_node import content_store, program, reach, run_files
 from orch_node.content_store import StoreError
-from orch_node.login_shell import START_MARKER, program_errors
 from orch_node.protocol import files, values
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
+from orch_node.reach import START_MARKER, program_errors
 from orch_node.run_files import Header, Received, Written
 
 MAX_BYTES = 100 * 10**9  # of the files that node0 gives to a node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from orch_node.agent.processes import has_children
-from orch_node.supervisor.launcher_log import LauncherLog
+from orch_node.supervisor.launcher import LauncherLog
 from orch_node.supervisor.rank_tracker import Position, RankTracker
 
 REPORT_SECONDS = 20.0

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node import stack_signal
 from orch_node.protocol import files
 from orch_node.protocol.agent import PreemptedRanks, PreemptRanks
+from orch_node.protocol.environment import PREEMPT_SIGNAL, configured_signal
 from orch_node.protocol.events import Event, Stopping
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED
 from orch_node.rank.environment import provisioned_environment, read_env_file
@@ -105,6 +105,6 @@ def checkpoint_seconds(environ: Mapping[str, str]) -> float:
 def preemption_signal(run_dir: Path) -> int:
     """Return the signal that requests a preemption, in addition to SIGTERM; 0 if there is none."""
     try:
-        return stack_signal.configured_signal(environment(run_dir), stack_signal.PREEMPT)
+        return configured_signal(environment(run_dir), PREEMPT_SIGNAL)
     except ValueError:  # the ranks report it
         return 0

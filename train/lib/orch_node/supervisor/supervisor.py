@@ -23,8 +23,9 @@ from pathlib import Path
 from types import FrameType
 
 from orch_node import atomic_write, machine
-from orch_node.agent.list_runs import read_record
+from orch_node.agent.run_folders import read_record
 from orch_node.disk import describe_on_node
+from orch_node.lease import FolderLeases
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
@@ -39,8 +40,7 @@ from orch_node.supervisor.attempt import POLL_SECONDS, Attempt
 from orch_node.supervisor.core_reservation import AttemptResult, CoreReservation
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.file_sharing import FileSharing
-from orch_node.supervisor.folders import FolderLeases
-from orch_node.supervisor.launcher_process import launcher_environment
+from orch_node.supervisor.launcher import launcher_environment
 from orch_node.supervisor.preemption import preemption_signal
 from orch_node.supervisor.recovery import Recovery, recover
 

@@ -5,29 +5,36 @@ RUN_DIR/layout.json. It writes whole lines of all nodes to standard output, and 
 have ended or one has failed; then it ends the others. On each node the same program
 (`--here NODE`) starts torchrun and ends it when the connection closes, so that nothing is left
 whatever happens to node0. The first line of the connection is the key of the run's rendezvous
-(torchrun_agent.py).
+(`node.py torchrun-agent`).
+
+torch keeps the state of its c10d rendezvous as a pickle in a TCPStore without authentication, so that anybody
+who reaches that port can run code on every node. Here the store listens at one address only, and a
+state is used only if it is signed with the key. Everything else is torch's implementation.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import hmac
+import importlib
 import os
 import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from orch_node import program
+from orch_node import bound_store, program
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES, Pipes
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.layout import RunLayout
 from orch_node.reach import remote_command
-from orch_node.supervisor.torchrun_agent import RENDEZVOUS
 
 END_SECONDS = 8.0  # torchrun gives its workers time; the wrapper 5 s before it kills
 TICK_SECONDS = 0.2
@@ -210,3 +217,76 @@ def node_command(argv: list[str], options: argparse.Namespace, node: str, *, fir
         return command
     carried = [f"ORCH_RUN_DIR={options.run_dir}", f"ORCH_ATTEMPT={options.attempt}"]
     return remote_command(node, command, carried)
+
+
+RENDEZVOUS = "orch"
+DIGEST = hashlib.sha256
+SIZE = DIGEST().digest_size
+ELASTIC = "torch.distributed.elastic.rendezvous"
+State = tuple[bytes, Any]
+
+
+def main_agent(argv: list[str]) -> int:
+    """Run torchrun on this node, with the key of the run in standard input; return 0 if it ends well."""
+    key = sys.stdin.buffer.read()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the ranks inherit standard input
+    registry = importlib.import_module(f"{ELASTIC}").rendezvous_handler_registry
+    registry.register(RENDEZVOUS, lambda parameters: handler(parameters, key))
+    run = importlib.import_module("torch.distributed.run").main
+    # By default torchrun leaves a folder in the node's /tmp after each run. What remains of a killed process is deleted
+    # with its run.
+    with tempfile.TemporaryDirectory(prefix=".torchrun-", dir=os.environ.get("ORCH_RUN_DIR")) as folder:
+        run([f"--log_dir={folder}", *argv])
+    return 0
+
+
+def handler(parameters: Any, key: bytes) -> Any:
+    """Return torch's rendezvous handler for these parameters, with a signed c10d backend."""
+    c10d = importlib.import_module(f"{ELASTIC}.c10d_rendezvous_backend")
+    dynamic = importlib.import_module(f"{ELASTIC}.dynamic_rendezvous")
+    bound_store.bind_stores(c10d)
+    backend, store = c10d.create_backend(parameters)
+    failure = importlib.import_module(f"{ELASTIC}.api").RendezvousStateError
+    return dynamic.create_handler(store, SignedBackend(backend, key, failure), parameters)
+
+
+class SignedBackend:
+    """A rendezvous backend of torch whose states are signed."""
+
+    name = RENDEZVOUS
+
+    def __init__(self, backend: Any, key: bytes, failure: type[Exception]) -> None:
+        """Wrap a backend.
+
+        Args:
+            backend: the backend of torch.
+            key: signs the states.
+            failure: raised for a state without the right signature.
+        """
+        self.backend = backend
+        self.key = key
+        self.failure = failure
+
+    def get_state(self) -> State | None:
+        """Return the stored state and its token, or None."""
+        stored = self.backend.get_state()
+        return stored and (self.verify(stored[0]), stored[1])
+
+    def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
+        """Store a state; return the stored one, its token, and whether it is this one."""
+        stored = self.backend.set_state(signature(self.key, state) + state, token)
+        return stored and (self.verify(stored[0]), *stored[1:])
+
+    def verify(self, signed: bytes) -> bytes:
+        """Return the state without its signature; raise `failure` if the signature is wrong."""
+        state = signed[SIZE:]
+        if not hmac.compare_digest(signed[:SIZE], signature(self.key, state)):
+            raise self.failure(
+                "a host that is not a node of this run has written to its rendezvous; the data was ignored"
+            )
+        return state
+
+
+def signature(key: bytes, state: bytes) -> bytes:
+    """Return the signature of a state."""
+    return hmac.new(key, state, DIGEST).digest()

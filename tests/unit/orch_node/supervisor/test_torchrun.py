@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from orch_node.supervisor.torchrun_agent import SignedBackend, signature
+from orch_node.supervisor.torchrun import SignedBackend, signature
 
 from orchestrator.files import TRAIN
 

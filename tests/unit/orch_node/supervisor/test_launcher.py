@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from orch_node.protocol.events import Started
 from orch_node.protocol.layout import NodeEntry
-from orch_node.supervisor.launcher_log import LauncherLog
+from orch_node.supervisor.launcher import LauncherLog
 
 from tests.support.layouts import make_layout
 

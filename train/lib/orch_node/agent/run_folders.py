@@ -1,0 +1,191 @@
+"""Read and prepare the folders of runs on this node.
+
+  node.py runs RUNS_DIR                      list the runs: the run.json of each and, on its node0, what its supervisor
+                                             has written and its progress. A run whose record cannot be read is listed
+                                             as damaged, and does not affect the others.
+  node.py damaged RUNS_DIR [--set-aside]     list the runs with unreadable records. With --set-aside their folders are
+                                             moved to RUNS_DIR/damaged, not deleted: they may hold checkpoints. A run
+                                             with living processes is not moved.
+  node.py prepare-attempt RUN_DIR [FILE...]  remove what reports the end of the last attempt, and these files of the
+                                             folder, so that the run counts as planned. The events, the logs and
+                                             everything that the script has written stay.
+
+The first two print one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from orch_node import atomic_write, disk, lease
+from orch_node.agent import processes
+from orch_node.protocol import events, files, record, values
+from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.events import NAN_LOSS, Event, Progress, Result, Warned
+from orch_node.protocol.node_reports import DamagedRun, DamagedRuns, ListedRun, Listing, Standing
+from orch_node.protocol.outcome import Outcome
+from orch_node.protocol.values import ProtocolError
+from orch_node.tail import lines_backwards
+
+LOG_BYTES = 1 << 20  # of the end of events.jsonl, in which the newest events are searched
+DAMAGED_FOLDER = "damaged"
+ENDED = (files.OUTCOME, files.SUPERVISOR, files.STOP, files.HANDED_LOGS)
+
+
+def list_runs(base: Path) -> Listing:
+    """Return all runs below a folder."""
+    runs: list[ListedRun] = []
+    damaged: list[DamagedRun] = []
+    for folder in run_folders(base):
+        try:
+            runs.append(listed_run(folder))
+        except (OSError, ProtocolError) as error:
+            damaged.append(DamagedRun(folder=folder.name, problem=str(error)))
+    return Listing(runs=tuple(runs), damaged=tuple(damaged))
+
+
+def listed_run(folder: Path) -> ListedRun:
+    """Return the run in a folder.
+
+    Raises:
+        OSError: if its record cannot be read.
+        ProtocolError: if its record is damaged, or belongs to another run.
+    """
+    run_record = record.render(read_record(folder))
+    outcome, supervisor = last_outcome(folder), lease.read_supervisor(folder)
+    state = lease.state_of(folder, supervisor) if supervisor and not outcome else None
+    newest = newest_events(folder / files.EVENTS)
+    progress, result, warning = newest.get(Progress), newest.get(Result), newest.get(Warned)
+    return ListedRun(
+        record=run_record,
+        state=outcome.state if outcome else state,
+        progress=Standing(progress.phase, progress.step, progress.steps, progress.loss)
+        if isinstance(progress, Progress)
+        else None,
+        result=result.figures if isinstance(result, Result) else {},
+        is_nan=isinstance(warning, Warned) and NAN_LOSS in warning.text,
+        started=supervisor.started if supervisor else None,
+        outcome=outcome,
+    )
+
+
+def run_folders(base: Path) -> list[Path]:
+    """Return the folders that have a run's record."""
+    return sorted(path.parent for path in base.glob(f"*/{files.RECORD}"))
+
+
+def read_record(folder: Path) -> record.RunRecord:
+    """Return the record of the run in a folder.
+
+    Raises:
+        OSError: if it cannot be read.
+        ProtocolError: if it is damaged, or belongs to another run.
+    """
+    run_record = record.parse(values.loads((folder / files.RECORD).read_bytes(), files.RECORD))
+    if run_record.run_id != folder.name:
+        raise ProtocolError(f"{files.RECORD} belongs to the run {run_record.run_id}.")
+    return run_record
+
+
+def last_outcome(folder: Path) -> Outcome | None:
+    """Return how a run ended, without the results of the nodes, or None."""
+    try:
+        return replace(outcomes.parse((folder / files.OUTCOME).read_bytes()), nodes={})
+    except (OSError, ProtocolError):
+        return None
+
+
+def newest_events(log: Path) -> dict[type[Event], Event]:
+    """Return the last event of each of these kinds near the end of a log: Progress, Result and Warned."""
+    newest: dict[type[Event], Event] = {}
+    names = {f'"{kind.kind}"'.encode(): kind for kind in (Progress, Result, Warned)}
+    try:
+        with log.open("rb") as file:
+            for line in lines_backwards(file, LOG_BYTES):
+                if any(kind not in newest and name in line for name, kind in names.items()):
+                    event = events.parse_line(line)
+                    newest.setdefault(type(event), event)
+    except OSError:
+        pass
+    return newest
+
+
+def main_runs(argv: list[str]) -> None:
+    """Print the runs as JSON."""
+    print(values.render(list_runs(Path(argv[0]))))
+
+
+def find_damaged(base: Path) -> Iterator[DamagedRun]:
+    """Yield the runs below a folder whose record cannot be read."""
+    for folder in run_folders(base):
+        try:
+            read_record(folder)
+        except (OSError, ProtocolError) as error:
+            yield DamagedRun(folder=folder.name, problem=str(error))
+
+
+def set_aside(folder: Path) -> str | None:
+    """Move a damaged run, and return its new path; None if the run may still be alive."""
+    if processes.run_processes(str(folder)) or lease.may_run_elsewhere(folder):
+        return None
+    damaged_folder = folder.parent / DAMAGED_FOLDER
+    damaged_folder.mkdir(mode=0o700, exist_ok=True)
+    candidates = (damaged_folder / f"{folder.name}{suffix}" for suffix in ("", *(f".{n}" for n in range(1, 1000))))
+    target = next(path for path in candidates if not path.exists())
+    folder.rename(target)
+    return str(target)
+
+
+def main_damaged(argv: list[str]) -> None:
+    """Print the damaged runs and where they were moved, as JSON."""
+    parser = argparse.ArgumentParser(prog="node.py damaged")
+    parser.add_argument("base", type=Path)
+    parser.add_argument("--set-aside", action="store_true")
+    options = parser.parse_args(argv)
+    damaged = tuple(find_damaged(options.base))
+    targets = {run.folder: set_aside(options.base / run.folder) for run in damaged if options.set_aside}
+    moved = {folder: path for folder, path in targets.items() if path}
+    print(values.render(DamagedRuns(damaged, moved)))
+
+
+def main_prepare_attempt(argv: list[str]) -> int:
+    """Prepare the folder of the argument; return the exit code."""
+    run_dir, names = Path(argv[0]), argv[1:]
+    try:
+        if is_running(run_dir):
+            print("the run has not ended", file=sys.stderr)
+            return 1
+        prepare(run_dir, names)
+    except OSError as error:
+        print(disk.describe_error(run_dir, error), file=sys.stderr)
+        return 1
+    return 0
+
+
+def is_running(run_dir: Path) -> bool:
+    """Return whether the supervisor of the run is alive, as far as this node can know."""
+    supervisor = lease.read_supervisor(run_dir)
+    if supervisor is None or (run_dir / files.OUTCOME).exists():
+        return False
+    return lease.state_of(run_dir, supervisor) == lease.RUNNING
+
+
+def prepare(run_dir: Path, names: Iterable[str] = ()) -> None:
+    """Remove what reports the end of the last attempt, and record how long the logs of the ranks are.
+
+    Raises:
+        OSError: if the folder cannot be written.
+    """
+    sizes = {}
+    for log in (run_dir / files.RANKS).glob("rank-*.log"):
+        if (rank := files.rank_of(log.name)) is not None:
+            sizes[str(rank)] = log.stat().st_size
+    if sizes:
+        atomic_write.write(run_dir / files.EARLIER_LOGS, json.dumps(sizes) + "\n")
+    for name in (*ENDED, *names):
+        (run_dir / name).unlink(missing_ok=True)
