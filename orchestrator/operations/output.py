@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import OrchError, RequestError
+from orchestrator.report.live import Screen
 from orchestrator.report.training import failure_lines
 from orchestrator.runs import logs, store
 from orchestrator.runs.logs import LogLine as LogLine
@@ -60,6 +61,11 @@ def check_shown(shown: str, ranks: int) -> None:
         raise RequestError(f"--show {shown}: expected a rank, all or none.")
     if int(shown) >= ranks:
         raise RequestError(f"--show {shown}: the run has ranks 0 to {ranks - 1}.", hint="To show all: --show all")
+
+
+def new_screen(shown: str) -> Screen:
+    """Return the live view of a run whose ranks are shown as --show says."""
+    return Screen(of_ranks=shown)
 
 
 def describe_end(outcome: Outcome) -> str:

@@ -14,15 +14,15 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from orchestrator.files import TEMPLATES
 from orchestrator.report.charts import Chart
 from orchestrator.report.listing import finite
 
 PLOTLY = Path(__file__).resolve().parent / "plotly" / "plotly-basic.min.js"
+CHARTS = PLOTLY.parents[2] / "templates" / "charts.js"
 DIGITS = 7  # significant digits of a number, more than a screen can show
 
 
@@ -72,11 +72,10 @@ def render(template: str, charts: Sequence[Chart], **values: object) -> str:
         charts: the charts of the page.
         values: the other values that the template shows.
     """
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
+    loader = PackageLoader("orchestrator")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     return environment.get_template(template).render(
-        scripts=[script(PLOTLY), script(TEMPLATES / "charts.js")],
+        scripts=[script(PLOTLY), script(CHARTS)],
         charts=charts,
         data=embedded([asdict(chart) for chart in charts]),
         **values,

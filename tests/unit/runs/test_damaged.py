@@ -16,9 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from orch_node.agent import run_folders
 from orch_node.pod import relay
-from orch_node.protocol import node_reports as listings
-from orch_node.protocol import record
+from orch_node.protocol import record, values
 from orch_node.protocol.events import Exited, Progress, Stalled, UnreadableEvent
+from orch_node.protocol.node_reports import Listing
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import describe_holder
@@ -350,7 +350,7 @@ def test_any_run_can_be_listed_by_its_node(content: bytes, tmp_path_factory: pyt
     folder = make_small_run(tmp_path_factory, **dict.fromkeys(names, content))
     (folder / "run.json").write_text(json.dumps(record.render(replace(RUN_RECORD, run_id=folder.name))))
     run = run_folders.listed_run(folder)
-    assert len(listings.parse(listings.render(listings.Listing((run,)))).runs) == 1
+    assert len(values.parse(Listing, values.render(Listing((run,))), "the listing").runs) == 1
 
 
 @given(content=FILES)
