@@ -9,10 +9,9 @@ from typing import Any
 
 import typer
 
-from orchestrator.cli import groups
-from orchestrator.cli.defaults import with_defaults
-from orchestrator.cli.groups import PANELS, Group
-from orchestrator.cli.options import OUTPUT, RUNS_DIR, print_error
+from orchestrator.cli import options
+from orchestrator.cli.app import with_defaults
+from orchestrator.cli.options import OUTPUT, PANELS, RUNS_DIR, Group, print_error
 from orchestrator.cli.train import effective_options, group_of, request_panels
 from orchestrator.model.measurement import find_slow
 from orchestrator.operations import bench as operation
@@ -71,7 +70,7 @@ def command(*targets: TargetEntry) -> Callable[..., None]:
     }
     page_option = typer.Option("--html", metavar="FILE", help=f"Page with charts. Default: {PAGE} of the first run.")
     output = {"runs_dir": OUTPUT["runs_dir"], "html": page_option, "as_json": OUTPUT["as_json"]}
-    return groups.command(
+    return options.make_command(
         bench,
         request=Group(kind=TrainRequest, panels=panels, fixed={"recipe": "bench"}),
         results=Group(kind=Results, panels={"Output": output}),

@@ -9,11 +9,9 @@ from pathlib import Path
 import typer
 from typer.models import ParameterInfo
 
-from orchestrator.cli import groups
-from orchestrator.cli.app import App
-from orchestrator.cli.defaults import with_defaults
-from orchestrator.cli.groups import PANELS, Group
-from orchestrator.cli.options import OUTPUT, Output
+from orchestrator.cli import options
+from orchestrator.cli.app import App, with_defaults
+from orchestrator.cli.options import OUTPUT, PANELS, Group, Output
 from orchestrator.cli.running import show_or_run
 from orchestrator.errors import RequestError
 from orchestrator.model.cluster import LOCAL
@@ -116,4 +114,4 @@ def request_of(data: Data, request: TrainRequest) -> TrainRequest:
     return replace(request, settings=settings, script_args=("--input_files", *map(str, paths)))
 
 
-app.command()(groups.command(prepare, data=DATA, request=REQUEST, output=PRINTED))
+app.command()(options.make_command(prepare, data=DATA, request=REQUEST, output=PRINTED))

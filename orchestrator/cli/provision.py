@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator import load
-from orchestrator.cli import groups
+from orchestrator.cli.options import make_command
 from orchestrator.cli.options import AsJson, UserPackages
 from orchestrator.cli.stacks import complete_names
 from orchestrator.cli.train import effective_options, group_of
@@ -119,7 +119,7 @@ DockerLoad = Annotated[
 def command(*targets: TargetEntry) -> Callable[..., None]:
     """Return the command `orch provision` with the options of the targets that have a shared folder."""
     shared = [target for target in targets if target.has_shared_folder]
-    return groups.command(
+    return make_command(
         provision, **{target.options.on: group_of(target, for_shared_folder=True) for target in shared}
     )
 

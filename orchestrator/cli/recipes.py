@@ -10,8 +10,8 @@ import typer
 from orchestrator import load
 from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, RecipePath, check_subcommand
-from orchestrator.load.recipe_file import schema_text
-from orchestrator.load.script_settings import with_parser
+from orchestrator.load.definitions import schema_text
+from orchestrator.load.scripts import with_parser
 from orchestrator.model.recipe import SECRETS
 from orchestrator.operations.init import new_recipe
 from orchestrator.report import listing

@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 from typer.models import ParameterInfo
 
-from orchestrator.cli import groups
-from orchestrator.cli.groups import PANELS, Group
-from orchestrator.cli.options import OUTPUT, Output, check_format, print_error
+from orchestrator.cli import options
+from orchestrator.cli.options import OUTPUT, PANELS, Group, Output, check_format, print_error
 from orchestrator.cli.running import show_or_run
 from orchestrator.operations import resume as operation
 from orchestrator.operations.resume import Changes
@@ -70,7 +69,7 @@ def resume(
     show_or_run(plan, output, begin)
 
 
-resume_command = groups.command(
+resume_command = options.make_command(
     resume,
     changes=Group(kind=Changes, panels={"What changes": CHANGES}),
     output=Group(kind=Output, panels={"Output": OUTPUT}),

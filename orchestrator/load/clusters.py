@@ -24,10 +24,17 @@ from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
 from orchestrator.errors import RequestError, describe_invalid, did_you_mean
 from orchestrator.files import INVENTORY
-from orchestrator.load.ansible import ansible_environment
-from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
-from orchestrator.load.inventory import Listing, cache_path, read_listing, write_cache
-from orchestrator.load.records import OWN_STACK, Records, load_records, parse_facts, state_of
+from orchestrator.load.inventory import Listing, ansible_environment, cache_path, read_listing, write_cache
+from orchestrator.load.records import (
+    OWN_STACK,
+    InvalidResponse,
+    NodeFacts,
+    Records,
+    load_records,
+    parse_facts,
+    state_of,
+    validate,
+)
 from orchestrator.model.cluster import GIB, Cluster, Facts, Limits, Node, Selection, first_hosts
 from orchestrator.model.hosts import NodeCount, NodePattern, Nodes, expand, fold, split_list
 from orchestrator.model.printable import counted

@@ -1,32 +1,42 @@
-"""Read the files that a request names, in the same way for every target."""
+"""Read the files that a request names, in the same way for every target, and the defaults of a project's requests."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import yaml
 from orch_node.protocol.container import NAME, EnvFileError, read_variables
 from orch_node.protocol.environment import find_reserved
+from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import PlanError, RequestError
+from orchestrator.errors import PlanError, RequestError, did_you_mean
+from orchestrator.files import other_owner
+from orchestrator.load.definitions import plugins, settings
+from orchestrator.load.definitions import recipe as load_recipe
+from orchestrator.load.definitions import stack as load_stack
 from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import has_module, project_of
-from orchestrator.load.recipes import recipe as load_recipe
-from orchestrator.load.recipes import settings
-from orchestrator.load.requirements import read_text, requirements_of, source_folder, with_image_requirements
-from orchestrator.load.script_settings import with_parser
-from orchestrator.load.scripts import RanksPython, check_script
-from orchestrator.load.stacks import plugins
-from orchestrator.load.stacks import stack as load_stack
+from orchestrator.load.requirements import (
+    PYPROJECT,
+    read_table,
+    read_text,
+    requirements_of,
+    source_folder,
+    with_image_requirements,
+)
+from orchestrator.load.scripts import RanksPython, check_script, with_parser
 from orchestrator.model.cluster import Facts
 from orchestrator.model.printable import SECRET
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.accelerate_options import AccelerateOptions, parse_options
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.recorded_request import value_of
+from orchestrator.planning.request import TrainRequest, flag
 from orchestrator.planning.resolve import Inputs
 from orchestrator.planning.sweep import Member, combinations, parse_axes, parse_lines, without_limit
 from orchestrator.stacks.image import python_for
@@ -240,3 +250,92 @@ def accelerate_config(name: str) -> AccelerateOptions:
             hint=f"`accelerate config` creates {ACCELERATE_FILE}.",
         )
     return parse_options(values, str(path))
+
+
+TABLE = "[tool.orch]"
+INVENTORY = "inventory"
+# Options that suit all runs of a project, by their names on the command line.
+KEYS = {
+    flag(name).removeprefix("--"): name
+    for name in (
+        *(INVENTORY, "on", "nodes", "exclude", "wait_for_cores", "ppn", "launcher", "mpi", "backend", "ccl_workers"),
+        *("fabric", "precision", "kernels", "stack", "python", "requirements", "packages", "env", "env_file"),
+        *("project_limit", "stall_timeout", "max_restarts", "spare_nodes", "min_nodes", "stop_on_nan", "image"),
+        *("image_options", "recipe_path", "runs_dir"),
+    )
+}
+PATHS = (INVENTORY, "python", "requirements", "env_file", "recipe_path", "runs_dir")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOptions:
+    """The defaults that a project sets.
+
+    Attributes:
+        path: the file, relative to the current folder; empty if there is none.
+        values: the values by the fields of the request.
+    """
+
+    path: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def tool_options() -> ToolOptions:
+    """Return the options of the nearest pyproject.toml with the table, up to the root of the git repository.
+
+    Outside of git only the current folder counts.
+
+    Raises:
+        RequestError: if the table has an unknown key or a wrong value, or the file belongs to another user.
+    """
+    folder = Path.cwd()
+    in_repository = any((parent / ".git").exists() for parent in (folder, *folder.parents))
+    for parent in (folder, *folder.parents):
+        if (path := parent / PYPROJECT).is_file() and b"orch" in path.read_bytes():
+            tool = read_table(path).get("tool", {})
+            if isinstance(tool, dict) and "orch" in tool:
+                return parse_table(path, tool["orch"])
+        if not in_repository or (parent / ".git").exists():
+            break
+    return ToolOptions()
+
+
+def parse_table(path: Path, table: object) -> ToolOptions:
+    """Return the options of a table; paths become relative to the current folder.
+
+    Raises:
+        RequestError: if the table has an unknown key or a wrong value, or the file belongs to another user.
+    """
+    name = os.path.relpath(path)
+    if owner := other_owner(path):
+        raise RequestError(
+            f"{name} belongs to another user ({owner}), so its {TABLE} is not trusted.",
+            hint="Work in a copy of the project that belongs to you.",
+        )
+    if not isinstance(table, dict):
+        raise RequestError(f"{name}: {TABLE} is not a table.", hint=f'Example: {TABLE}, then inventory = "prod".')
+    kinds = get_type_hints(TrainRequest)
+    values = {}
+    for key, value in table.items():
+        if key not in KEYS:
+            raise RequestError(f"{name}: {TABLE} has the unknown key {key!r}.", hint=did_you_mean(key, KEYS))
+        if key == "ppn" and value == "auto":
+            continue
+        value = str(value) if key == "nodes" and type(value) is int else value
+        try:
+            parsed = value_of(kinds[KEYS[key]], value, f"{name}: {TABLE} {key}")
+        except ProtocolError as error:
+            raise RequestError(f"{error}", hint=f"`orch train --help` explains {flag(KEYS[key])}.") from None
+        values[KEYS[key]] = with_path(KEYS[key], parsed, path.parent)
+    return ToolOptions(path=name, values=values)
+
+
+def with_path(name: str, value: Any, folder: Path) -> Any:
+    """Return the value of an option, with a path below the folder of the file relative to the current folder."""
+    if name not in PATHS or folder == Path.cwd():
+        return value
+    if isinstance(value, tuple):
+        return tuple(with_path(name, item, folder) for item in value)
+    candidates = [folder / value, *([folder / "inventory" / value] if name == INVENTORY else [])]
+    path = next((candidate for candidate in candidates if candidate.exists() or name == "runs_dir"), None)
+    return type(value)(os.path.relpath(path)) if path else value

@@ -1,27 +1,274 @@
-"""Loads the records of an inventory's hosts; each file is read once."""
+"""The facts of a node, from facts.py or from the record of `orch provision`, and the records of an inventory."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
-from orch_node.protocol import values
+from orch_node.protocol import layout, values
 from orch_node.protocol.cores import cores_of
 from orch_node.protocol.fabrics import Device, Proof
 from orch_node.protocol.values import ProtocolError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
-from orchestrator.errors import RequestError
+from orchestrator.errors import OrchError, RequestError, describe_invalid
 from orchestrator.files import NODES, State, private_folder, write_private
-from orchestrator.load.facts import DamagedRecord, NodeConnection, NodeFacts, NodeRecord, SshSettings, read_record
 from orchestrator.load.inventory import is_template, read_inventory
 from orchestrator.model.cluster import Facts, Gpu, Node
+from orchestrator.model.hosts import is_address, is_host, is_host_key, is_host_name, is_interface
 from orchestrator.model.measurement import Measurement
+from orchestrator.model.printable import LOGIN_SCRIPT_HINT, one_line
 from orchestrator.model.ssh_options import SshOptions, host_block
+
+MAX_LINE = 500  # characters; honest nodes send fewer
+
+
+class FromNode(BaseModel):
+    """A value sent by a node: exactly these keys, of exactly these types."""
+
+    model_config = ConfigDict(defer_build=True, extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def satisfies(predicate: Callable[[str], bool], expected: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not predicate(text):
+            raise ValueError(f"not a valid {expected}")
+        return text
+
+    return AfterValidator(check)
+
+
+HostName = Annotated[str, satisfies(is_host_name, "host name (RFC 1123)")]
+Host = Annotated[str, satisfies(is_host, "host name or address")]
+Address = Annotated[str, satisfies(is_address, "IP address")]
+Interface = Annotated[str, satisfies(is_interface, "network interface")]
+HostKey = Annotated[str, satisfies(is_host_key, "host key (type and base64)")]
+Line = Annotated[str, Field(max_length=MAX_LINE), satisfies(str.isprintable, "line of printable text")]
+Word = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
+# Normalized by facts.py (PEP 503), so without underscores; pip may leave folders with a tilde.
+Package = Annotated[str, StringConstraints(pattern=r"^[!-^`-~]{1,200}$")]
+LibcVersion = Annotated[str, StringConstraints(pattern=r"^(?:[0-9]{1,3}[.][0-9]{1,3})?$")]
+Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$")]
+User = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+\\$-]{0,255}$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{64})?$")]
+NodePath = Annotated[
+    str, Field(max_length=4096), StringConstraints(pattern=r"^/"), satisfies(str.isprintable, "printable path")
+]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Number = Annotated[int, Field(ge=0, lt=1 << 20)]  # the number of a CPU, core, socket or NUMA node
+Port = Annotated[int, Field(ge=1, lt=1 << 16)]
+Text = Annotated[str, Field(max_length=1 << 24)]  # a file of the node; inspected, but not passed on
+
+
+class Cpu(FromNode):
+    """A hardware thread and its location."""
+
+    cpu: Number
+    core: Number
+    socket: Number
+    numa: Number
+
+
+class NicFacts(FromNode):
+    """A hardware network interface: speed in Mbit/s (0 if unknown) and its NUMA node."""
+
+    speed: Count
+    numa: Number | None = None
+
+
+class DeviceFacts(FromNode):
+    """An RDMA device; orch_node.protocol.fabrics.Device describes the fields."""
+
+    name: Token
+    driver: Token | Literal[""]
+    link: Token | Literal[""]
+    interface: Interface | Literal[""]
+    speed: Count
+    numa: Number | None = None
+    active: bool
+
+
+class GpuFacts(FromNode):
+    """A GPU; model.cluster.Gpu describes the fields."""
+
+    index: Number
+    vendor: Token
+    name: Line = ""
+    uuid: Line = ""
+    memory_bytes: Count = 0
+    driver: Line = ""
+    numa: Number | None = None
+
+
+class ProofFacts(FromNode):
+    """The result of a ping-pong; orch_node.protocol.fabrics.Proof describes the fields."""
+
+    together: Digest
+    rails: Number = 1
+    gbit: float = Field(default=0.0, ge=0)
+    microseconds: float = Field(default=0.0, ge=0)
+    failed: Line = ""
+
+
+class NodeFacts(FromNode):
+    """The output of facts.py; model.cluster.Facts describes the fields."""
+
+    schema_: int = Field(alias="schema", default=1)
+    hostname: HostName
+    python: Token
+    machine: Token | Literal[""] = ""
+    libc: LibcVersion = ""
+    cpu_model: Line
+    flags: list[Token]
+    cpus: list[Cpu] = Field(min_length=1)
+    memory_bytes: Count
+    shm_bytes: Count
+    libraries: dict[Token, NodePath]
+    interfaces: dict[Interface, list[Address]]
+    packages: dict[Package, Word]
+    fingerprint: Digest = ""
+    mpi: dict[Token, NodePath] = Field(default_factory=dict)
+    gpus: list[GpuFacts] = Field(default_factory=list)
+    nics: dict[Interface, NicFacts] = Field(default_factory=dict)
+    devices: list[DeviceFacts] = Field(default_factory=list)
+    fabrics: dict[Token, Line] = Field(default_factory=dict)
+
+    @field_validator("flags")
+    @classmethod
+    def check_flags(cls, flags: list[str]) -> list[str]:
+        """Raise ValueError for a flag without the flag that it presupposes."""
+        layout.check_flags(flags)
+        return flags
+
+
+class SshSettings(FromNode):
+    """The settings of ssh for one host; see model.ssh_options.SshOptions."""
+
+    host: Word
+    port: str = Field(default="", pattern=r"^[0-9]{0,5}$")
+    user: Line = ""
+    key: Line = ""
+    arguments: str = Field(default="", max_length=10_000)
+
+
+class NodeConnection(SshSettings):
+    """The connection settings that Ansible used, and those of the jump hosts by name."""
+
+    hops: dict[HostName, SshSettings] = Field(default_factory=dict)
+
+
+class Verified(FromNode):
+    """The package fingerprints with which the node last passed its checks: alone, with all nodes, per fabric."""
+
+    alone: str = Field(default="", max_length=200)
+    together: str = Field(default="", max_length=1 << 20)
+    fabrics: Digest = ""
+
+
+class NodeRecord(NodeFacts):
+    """The facts of a node and the results of provisioning it; unknown keys are ignored."""
+
+    model_config = ConfigDict(defer_build=True, extra="ignore")
+
+    root: NodePath | None = None
+    stack: Token | None = None
+    venv: NodePath | None = None
+    user: User | None = None
+    port: Port = 22
+    address: Address | None = None
+    interface: Interface | None = None
+    route: Interface | Literal[""] = ""
+    detours: dict[HostName, Interface] = Field(default_factory=dict)
+    host_keys: list[HostKey] = Field(default_factory=list)
+    verified: Verified | None = None
+    proved: dict[Token, ProofFacts] = Field(default_factory=dict)
+    connection: NodeConnection | None = None
+
+
+Model = TypeVar("Model", bound=FromNode)
+
+
+class InvalidResponse(OrchError):
+    """An error for a node's response that does not have the expected form."""
+
+    default_hint = LOGIN_SCRIPT_HINT
+
+
+class DamagedRecord(RequestError):
+    """An error for an unreadable record; the node counts as not provisioned."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(
+            one_line(f"{path.stem} counts as not provisioned, because its record {path} cannot be read: {problem}"),
+            hint="`orch provision` replaces it.",
+        )
+
+    def describe(self) -> str:
+        return f"{self.message} ({self.hint})"
+
+
+def validate(model: type[Model], value: object, source: str) -> Model:
+    """Return JSON data as a model.
+
+    Raises:
+        InvalidResponse: naming the source and the key that is wrong.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise InvalidResponse(one_line(f"{source}: {describe_problem(error)}")) from None
+
+
+def describe_problem(error: ValidationError) -> str:
+    """Return the first problem and the key that has it."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    message = describe_invalid(first["msg"])
+    return f"{key} = {first['input']!r:.80}: {message}" if key else message
+
+
+def recorded_facts(inventory: Path, host: str, warn: Callable[[str], None]) -> NodeRecord | None:
+    """Return the record of a host; None if there is none, or, after a warning, if it is damaged."""
+    try:
+        return read_record(State.of(inventory).record(host))
+    except DamagedRecord as error:
+        warn(error.describe())
+        return None
+
+
+def read_record(path: Path) -> NodeRecord | None:
+    """Return a node's record; None if there is no such file.
+
+    Raises:
+        DamagedRecord: if it cannot be read.
+    """
+    try:
+        return NodeRecord.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedRecord(path, str(error.strerror)) from None
+    except ValidationError as error:
+        raise DamagedRecord(path, describe_problem(error)) from None
+
+
+def parse_record(facts: object, node: str) -> NodeRecord:
+    """Return the record of a node.
+
+    Raises:
+        InvalidResponse: if the facts are invalid.
+    """
+    return validate(NodeRecord, facts, f"the facts of {node}")
+
+
+def render_record(record: NodeRecord) -> str:
+    return json.dumps(record.model_dump(mode="json", by_alias=True, exclude_none=True))
+
 
 MEASURED = "measured.json"  # in the state of an inventory or a batch system
 LOCATION = attrgetter("numa", "socket", "core", "cpu")

@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.load.foreign_files import check_dependency_tables, check_requirements_file
+from orchestrator.load.files import check_dependency_tables, check_requirements_file
 from orchestrator.load.projects import NONE
 from orchestrator.model.packages import Requirements
 from orchestrator.model.recipe import Recipe

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import PUBLIC, TEMPLATES, write_whole
-from orchestrator.load.recipe_file import schema_text
-from orchestrator.load.recipes import recipe_folders
+from orchestrator.load.definitions import recipe_folders, schema_text
 from orchestrator.model.hosts import SSH_PORT, expand_list, is_host, split_list
 from orchestrator.model.printable import one_line
 

@@ -13,9 +13,8 @@ from orch_node.protocol.record import number_ranges
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import State
 from orchestrator.load.clusters import find_inventory
-from orchestrator.load.facts import DamagedRecord, NodeRecord, read_record
 from orchestrator.load.inventory import read_inventory
-from orchestrator.load.records import parse_facts, state_of
+from orchestrator.load.records import DamagedRecord, NodeRecord, parse_facts, read_record, state_of
 from orchestrator.model.cluster import Facts, describe_gpus
 from orchestrator.model.hosts import Nodes, ranges
 from orchestrator.operations.runs import find

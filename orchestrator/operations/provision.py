@@ -11,8 +11,8 @@ from typing import Any
 from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.files import LIB, SHARE, STANDALONE, TRAIN, private_folder, sha256, state_home, write_private
-from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
+from orchestrator.load.records import recorded_facts
 from orchestrator.model.decision import Finding
 from orchestrator.model.packages import Platform, Requirements
 from orchestrator.model.provision_report import Change

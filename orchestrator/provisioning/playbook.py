@@ -20,7 +20,7 @@ from typing import Any
 import ansible_runner
 
 from orchestrator.files import SHARE, ansible_home
-from orchestrator.load.ansible import ansible_environment
+from orchestrator.load.inventory import ansible_environment
 from orchestrator.model.printable import one_line
 from orchestrator.screen import escape_control_chars
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from orchestrator.files import short_digest
-from orchestrator.load.facts import (
+from orchestrator.load.records import (
     Address,
     Count,
     Digest,

@@ -12,17 +12,17 @@ from typing import Any
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import State, write_private
 from orchestrator.load.clusters import NO_HOSTS, find_inventory
-from orchestrator.load.facts import (
+from orchestrator.load.inventory import read_inventory
+from orchestrator.load.records import (
     DamagedRecord,
     InvalidResponse,
     NodeRecord,
     ProofFacts,
+    claim_state,
     parse_record,
     read_record,
     render_record,
 )
-from orchestrator.load.inventory import read_inventory
-from orchestrator.load.records import claim_state
 from orchestrator.model.decision import Finding
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import NodeReport, Report

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.load.facts import NodeConnection, SshSettings
+from orchestrator.load.records import NodeConnection, SshSettings
 from orchestrator.model.hosts import is_address, is_host, known_host_name
 from orchestrator.provisioning.preflight import is_loopback
 from orchestrator.provisioning.probe import Probe

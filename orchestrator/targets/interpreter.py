@@ -12,8 +12,7 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator import load
 from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.files import STANDALONE
-from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
-from orchestrator.load.records import parse_facts
+from orchestrator.load.records import InvalidResponse, NodeFacts, parse_facts, validate
 from orchestrator.model.cluster import Facts, UserPython
 from orchestrator.model.printable import LOGIN_SCRIPT_HINT
 from orchestrator.planning.request import TrainRequest

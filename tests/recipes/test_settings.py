@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from orchestrator.load.recipes import recipe_folders, recipe_from
-from orchestrator.load.script_settings import with_parser
+from orchestrator.load.definitions import recipe_folders, recipe_from
+from orchestrator.load.scripts import with_parser
 from orchestrator.model.recipe import as_arguments
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.files import TRAIN
-from orchestrator.load.facts import read_record
+from orchestrator.load.records import read_record
 from orchestrator.provisioning.probe import parse_fabrics
 from orchestrator.provisioning.session import INVALID_RESULT_HINT, Session
 from tests.roles.modules import run_play

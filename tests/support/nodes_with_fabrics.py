@@ -7,8 +7,7 @@ from pathlib import Path
 
 from orch_node.standalone import facts as node_facts
 
-from orchestrator.load.facts import NodeFacts, validate
-from orchestrator.load.records import parse_facts
+from orchestrator.load.records import NodeFacts, parse_facts, validate
 from orchestrator.model.cluster import Facts
 from tests.support.node_responses import make_reported_facts
 

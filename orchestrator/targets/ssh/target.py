@@ -16,9 +16,8 @@ from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.files import TRAIN, state_home
 from orchestrator.load.clusters import find_inventory
-from orchestrator.load.facts import DamagedRecord, read_record
 from orchestrator.load.inventory import inventory_files, read_inventory
-from orchestrator.load.records import MEASURED, read_measurement, state_of
+from orchestrator.load.records import MEASURED, DamagedRecord, read_measurement, read_record, state_of
 from orchestrator.model.decision import Finding, finding_of
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.accelerate_options import AccelerateOptions

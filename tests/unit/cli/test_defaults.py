@@ -144,7 +144,7 @@ def test_wrong_table_is_an_error_that_names_the_file(project: Path, table: str, 
 
 
 def test_table_of_another_user_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.load.tool_options.other_owner", lambda path: "mallory")
+    monkeypatch.setattr("orchestrator.load.inputs.other_owner", lambda path: "mallory")
     with pytest.raises(OrchError, match="belongs to another user"):
         orch("train", "train.py", "--dry-run")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.groups import PANELS
 from orchestrator.cli.main import make_app
+from orchestrator.cli.options import PANELS
 from orchestrator.errors import OrchError, PlanError
 from orchestrator.model.decision import Decision
 from orchestrator.model.hosts import NodeCount, NodePattern

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.load.facts import DamagedRecord, parse_record, read_record, render_record
+from orchestrator.load.records import DamagedRecord, parse_record, read_record, render_record
 from tests.support.node_responses import make_reported_facts
 
 

@@ -12,10 +12,9 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.files import RECIPES, entry_points
+from orchestrator.load.definitions import RecipeFile, recipe_from, schema, schema_text
 from orchestrator.load.files import read_toml, tomllib
-from orchestrator.load.recipe_file import schema, schema_text
-from orchestrator.load.recipes import RecipeFile, recipe_from
-from orchestrator.load.script_settings import with_parser
+from orchestrator.load.scripts import with_parser
 from orchestrator.operations.init import new_recipe
 
 SCHEMA_FILE = Path(load.__file__).parents[1] / "schemas" / "recipe.schema.json"

@@ -17,8 +17,7 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import PlanError
 from orchestrator.files import State
-from orchestrator.load.facts import NodeFacts
-from orchestrator.load.records import parse_facts
+from orchestrator.load.records import NodeFacts, parse_facts
 from orchestrator.operations import nodes
 from orchestrator.operations.provision import host_of, recorded_root
 from orchestrator.planning.request import TrainRequest

@@ -12,8 +12,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.load.script_settings import with_parser
-from orchestrator.load.scripts import check_script_arguments
+from orchestrator.load.scripts import check_script_arguments, with_parser
 from orchestrator.model.recipe import Recipe, Setting, as_arguments
 
 RECIPE_FILE = """summary = "s"

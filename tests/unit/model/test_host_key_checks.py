@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import RequestError
-from orchestrator.load.ansible import CONFIG
-from orchestrator.load.inventory import read_inventory
+from orchestrator.load.inventory import CONFIG, read_inventory
 from orchestrator.model.ssh_options import find_unsafe_argument, find_unsafe_setting
 from orchestrator.provisioning.playbook import Playbook
 from orchestrator.provisioning.playbook import settings as settings_of

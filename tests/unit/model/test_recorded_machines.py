@@ -15,8 +15,7 @@ import pytest
 from orch_node.protocol.record import number_ranges
 from orch_node.standalone.facts import topology
 
-from orchestrator.load.facts import NodeFacts
-from orchestrator.load.records import parse_facts
+from orchestrator.load.records import NodeFacts, parse_facts
 from orchestrator.model.cluster import lay_out, unused_cores
 from tests.conftest import make_node
 from tests.support.node_responses import make_reported_facts

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.load.stacks import load_entry_point
+from orchestrator.load.definitions import load_entry_point
 from orchestrator.model.cluster import Gpu
 from orchestrator.model.process_group import BACKENDS, Backend
 from orchestrator.planning.software import adapt_backend, choose_backend

@@ -20,7 +20,7 @@ from orch_node.standalone import facts
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.clusters import local_facts
-from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
+from orchestrator.load.records import InvalidResponse, NodeFacts, validate
 from orchestrator.model.cluster import Node
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import Resume, TrainRequest

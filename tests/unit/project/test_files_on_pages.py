@@ -17,13 +17,12 @@ from orch_node.protocol.events import parse_line
 from pydantic import TypeAdapter
 
 from docs.tools import events
-from orchestrator.load import recipes, stacks
+from orchestrator.load import definitions
 from orchestrator.load.clusters import limits
+from orchestrator.load.definitions import BackendTable, RecipeFile
 from orchestrator.load.files import read_toml, tomllib
+from orchestrator.load.inputs import parse_table
 from orchestrator.load.inventory import run_ansible_inventory
-from orchestrator.load.recipe_file import RecipeFile
-from orchestrator.load.stacks import BackendTable
-from orchestrator.load.tool_options import parse_table
 from orchestrator.targets import registry
 from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.pbs import PBS
@@ -71,7 +70,7 @@ def check_kubernetes_settings(path: Path) -> None:
 
 def check_entry_points(path: Path) -> None:
     groups = tomllib.loads(path.read_text())["project"]["entry-points"]
-    assert groups.keys() <= {stacks.GROUP, recipes.ENTRY_POINTS, registry.GROUP}
+    assert groups.keys() <= {definitions.GROUP, definitions.ENTRY_POINTS, registry.GROUP}
 
 
 def check_backend(path: Path) -> None:

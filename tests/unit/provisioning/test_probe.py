@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.files import SHARE, STANDALONE
-from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
+from orchestrator.load.records import InvalidResponse, NodeFacts, validate
 from orchestrator.provisioning import probe
 from orchestrator.provisioning.playbook import UNSAFE, render_variables
 from orchestrator.provisioning.probe import fabric_checks_version

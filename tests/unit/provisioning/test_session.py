@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.load.facts import read_record
+from orchestrator.load.records import read_record
 from orchestrator.provisioning.session import INVALID_RESULT_HINT, Listener, Session
 from tests.support.hostile import ESCAPE_SEQUENCE
 from tests.support.node_responses import add_result, make_probe_result, make_reported_facts, session

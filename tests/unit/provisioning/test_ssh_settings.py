@@ -9,8 +9,7 @@ from typing import Any
 import paramiko
 import pytest
 
-from orchestrator.load.facts import NodeConnection
-from orchestrator.load.records import connection_blocks
+from orchestrator.load.records import NodeConnection, connection_blocks
 from orchestrator.provisioning import probe
 from orchestrator.provisioning.plan import find_address
 from orchestrator.provisioning.ssh_settings import (

@@ -10,7 +10,7 @@ from packaging.version import Version
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import STACKS
-from orchestrator.load.stacks import stack_from
+from orchestrator.load.definitions import stack_from
 from orchestrator.planning.software import ccl_backend, check_recipe_fits, choose_backend
 from orchestrator.stacks.compatibility import index_for
 from orchestrator.stacks.stack import BINDINGS, IPEX, Stack, minor

@@ -11,7 +11,7 @@ from orch_node.protocol import fabrics as protocol
 from orch_node.protocol.fabrics import RDMA, Device
 from orch_node.standalone import facts as node_facts
 
-from orchestrator.load.facts import NodeRecord, parse_record, read_record, render_record, validate
+from orchestrator.load.records import NodeRecord, parse_record, read_record, render_record, validate
 from orchestrator.model.process_group import TRANSPORTS
 from orchestrator.operations import nodes
 from tests.conftest import make_facts

@@ -12,7 +12,7 @@ from orch_node.standalone.facts import package_folders, packages
 
 from orchestrator.files import STANDALONE
 from orchestrator.load import records
-from orchestrator.load.facts import NodeFacts
+from orchestrator.load.records import NodeFacts
 from tests.support.environments import make_environment
 from tests.support.node_responses import make_reported_facts
 

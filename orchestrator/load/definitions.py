@@ -1,0 +1,431 @@
+"""Load recipes, the user's own scripts and stacks from their files, and parse --set."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from orch_node.protocol.environment import find_reserved
+from pydantic import Field, StringConstraints, ValidationError, field_validator
+
+from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.files import RECIPES, STACKS, entry_points
+from orchestrator.load.files import StrictModel, check_script_file, read_toml
+from orchestrator.model.process_group import Backend
+from orchestrator.model.recipe import Recipe, Setting, Value
+from orchestrator.stacks.stack import BINDINGS, Bindings, EndOfLife, Index, Stack
+
+SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class SettingFile(StrictModel):
+    """A setting that the script's parser does not list."""
+
+    type: Literal["integer", "number", "switch", "text"] = Field(description="A switch is true or false.")
+    default: Value | None = Field(
+        default=None, description="The value that the script gets unless a preset or the user changes it."
+    )
+
+
+class RecipeFile(StrictModel):
+    """A training script, its defaults, and how they may be changed."""
+
+    summary: str = Field(description="One line, shown by `orch recipes`.")
+    script: str = Field(description="The training script, relative to this file.")
+    resumes: bool = Field(default=False, description="The script resumes from the newest checkpoint in --output_dir.")
+    elastic: bool = Field(
+        default=False,
+        description="With fewer ranks than ORCH_PLANNED_WORLD_SIZE, for example after a lost node, the script keeps "
+        "its global batch, order of data and schedule.",
+    )
+    ipex: bool = Field(default=False, description="The script takes --use_ipex, which `--ipex` adds.")
+    stacks: list[str] = Field(
+        default_factory=list, description="The stacks it runs on: names, or patterns such as torch-2.*. Default: all."
+    )
+    paths: list[str] = Field(
+        default_factory=list, description="Settings whose values are files; they are sent to the nodes."
+    )
+    excludes: dict[str, list[str]] = Field(
+        default_factory=dict, description="For each setting, the names whose defaults it removes."
+    )
+    environment: dict[Name, str] = Field(
+        default_factory=dict, description="Environment variables of the ranks, unless they are set elsewhere."
+    )
+    precisions: dict[Literal["bf16", "fp32"], list[str]] = Field(
+        min_length=1,
+        description="The script's arguments that select bf16 or fp32. With both, --precision auto chooses by "
+        "the nodes' instructions; one is required.",
+    )
+    settings: dict[Name, Value | SettingFile] = Field(
+        default_factory=dict,
+        description="Values that the script gets by default, as --name=value, and settings that its parser does not "
+        "list. Without a parser, their type is that of the value: 3 is a whole number, 3.0 a number, true a switch.",
+    )
+    presets: dict[str, dict[str, Value]] = Field(
+        default_factory=dict, description="Named sets of settings for --preset."
+    )
+
+    @field_validator("environment")
+    @classmethod
+    def check_environment(cls, environment: dict[str, str]) -> dict[str, str]:
+        """Return the variables; raise ValueError if orch sets one of them."""
+        if reserved := find_reserved(environment):
+            raise ValueError(f"{reserved[0]}: {reserved[1]}")
+        return environment
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of recipe.toml."""
+    return {"$schema": SCHEMA_URL, **RecipeFile.model_json_schema(), "title": "recipe.toml of orch"}
+
+
+def schema_text() -> str:
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+ENTRY_POINTS = "orch.recipes"
+NOT_SENT = "__pycache__"
+
+
+def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
+    """Return the folder of each recipe; a recipe is named after its folder, with dashes.
+
+    Args:
+        plugins: folders of a recipe or of several, from --recipe-path.
+
+    Raises:
+        RequestError: if two recipes have the same name.
+    """
+    folders: dict[str, Path] = {}
+    included = [with_name(path.parent) for path in sorted(RECIPES.glob("*/recipe.toml"))]
+    from_options = [recipe for path in plugins for recipe in recipes_below(path)]
+    for name, folder in (*included, *installed_recipes(), *from_options):
+        if folders.setdefault(name, folder) != folder:
+            raise RequestError(
+                f"Two recipes are named '{name}': {folders[name]} and {folder}.", hint="Rename the folder of one."
+            )
+    return folders
+
+
+def installed_recipes() -> list[tuple[str, Path]]:
+    """Return the recipes of installed packages, whose entry points name the package of the recipe's folder.
+
+    Raises:
+        RequestError: if an entry point does not name the package of a recipe.
+    """
+    recipes = []
+    for point in sorted(entry_points().select(group=ENTRY_POINTS)):
+        try:
+            spec = importlib.util.find_spec(point.module)
+        except Exception:  # of the package that contains it
+            spec = None
+        folders = list(spec.submodule_search_locations or []) if spec else []
+        if not folders or not (Path(folders[0]) / "recipe.toml").is_file():
+            raise RequestError(
+                f"The entry point {ENTRY_POINTS}: {point.name} does not name a package with a recipe.toml: "
+                f"{point.value}.",
+                hint="Fix or uninstall it; see docs/how-to/own-recipes.md.",
+            )
+        recipes.append((point.name, Path(folders[0])))
+    return recipes
+
+
+def recipes_below(path: Path) -> list[tuple[str, Path]]:
+    """Return the recipe in a folder, or those in its subfolders.
+
+    Raises:
+        RequestError: if there is none.
+    """
+    path = path.resolve()
+    if (path / "recipe.toml").is_file():
+        return [with_name(path)]
+    recipes = [with_name(file.parent) for file in sorted(path.glob("*/recipe.toml"))]
+    if not recipes:
+        raise RequestError(
+            f"--recipe-path {path}: no recipe.toml in this folder or its subfolders.",
+            hint="`orch recipes new NAME` creates a recipe.",
+        )
+    return recipes
+
+
+def with_name(folder: Path) -> tuple[str, Path]:
+    return folder.name.replace("_", "-"), folder
+
+
+def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> Recipe:
+    """Return a recipe by name, or the user's own script by path or by the name of a module.
+
+    Raises:
+        RequestError: if there is no such recipe or script.
+    """
+    if module:
+        return module_recipe(name)
+    folders = recipe_folders(plugins)
+    if name in folders:
+        return recipe_from(name, folders[name])
+    script = Path(name)
+    if (script / "recipe.toml").is_file():
+        return recipe_from(*with_name(script.resolve()))
+    if script.is_file():
+        check_script_file(script)
+        return Recipe(name=script.stem, script=str(script.resolve()), own_script=True)
+    if script.is_dir() and "/" in name:
+        raise RequestError(
+            f"{name} is a folder without recipe.toml.",
+            hint="Name a script in it, or create a recipe with `orch recipes new NAME`.",
+        )
+    if script.suffix == ".py" or "/" in name:
+        near = difflib.get_close_matches(name, map(str, script.parent.glob("*.py")), n=1)
+        raise RequestError(
+            f"There is no script {name!r}.",
+            hint=f"Did you mean {near[0]}?" if near else "Give the path of a script; `orch recipes` lists the recipes.",
+        )
+    raise RequestError(f"There is no recipe '{name}'.", hint=did_you_mean(name, folders))
+
+
+def module_recipe(name: str) -> Recipe:
+    """Return a module as the user's own script; the ranks' Python checks that it exists.
+
+    Raises:
+        RequestError: if the name is that of a file.
+    """
+    hint = "Omit -m to run a script by its path." if "/" in name else ""
+    if name.endswith(".py") and not hint:
+        hint = f"Omit .py: -m {name.removesuffix('.py')}. Without -m, the name is a script's path."
+    if hint:
+        raise RequestError(f"-m {name}: not the name of a module.", hint=hint)
+    return Recipe(name=name.rpartition(".")[2], script=name, own_script=True, module=True)
+
+
+def recipe_from(name: str, folder: Path) -> Recipe:
+    """Return the recipe in a folder.
+
+    Raises:
+        RequestError: if its files are invalid, or do not match.
+    """
+    file = read_toml(folder / "recipe.toml", RecipeFile)
+    if not (folder / file.script).is_file():
+        raise RequestError(
+            f"{folder}/recipe.toml: script: there is no file '{file.script}'.", hint="Name a file in the same folder."
+        )
+    is_included = folder.parent == RECIPES
+    declared = {
+        key: Setting(value.type, value.default)
+        for key, value in file.settings.items()
+        if isinstance(value, SettingFile)
+    }
+    return Recipe(
+        name=name,
+        summary=file.summary,
+        script=str(folder / file.script),
+        resumes=file.resumes,
+        elastic=file.elastic,
+        ipex=file.ipex,
+        declared=declared,
+        defaults=with_paths(folder, file, file.settings),
+        paths=tuple(file.paths),
+        excludes={key: tuple(value) for key, value in file.excludes.items()},
+        presets={name: with_paths(folder, file, values) for name, values in file.presets.items()},
+        precisions={key: tuple(value) for key, value in file.precisions.items()},
+        stacks=tuple(file.stacks),
+        environment=file.environment,
+        folder=str(folder),
+        files=() if is_included else files_of(folder),
+    )
+
+
+def with_paths(folder: Path, file: RecipeFile, values: Mapping[str, Value | SettingFile]) -> dict[str, Value]:
+    """Return the values of a recipe's file, with the paths of files in the recipe's folder made absolute."""
+    plain = {key: value.default if isinstance(value, SettingFile) else value for key, value in values.items()}
+    return {
+        key: str((folder / str(value)).resolve()) if key in file.paths else value
+        for key, value in plain.items()
+        if value is not None
+    }
+
+
+def files_of(folder: Path) -> tuple[str, ...]:
+    """Return all files of a plug-in recipe except hidden ones and bytecode."""
+    return tuple(
+        str(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and not any(part.startswith(".") or part == NOT_SENT for part in path.relative_to(folder).parts)
+    )
+
+
+def settings(options: list[str], recipe: Recipe) -> dict[str, Value]:
+    """Parse --set KEY=VALUE options.
+
+    Raises:
+        RequestError: if a name or value is wrong, or a file does not exist.
+    """
+    values: dict[str, Value] = {}
+    for option in options:
+        name, separator, text = option.partition("=")
+        if not separator or not name:
+            raise RequestError(f"--set {option}: expected KEY=VALUE.", hint="--set learning_rate=1e-4")
+        # Everything except true and false reaches the script as it is written.
+        values[name] = {"true": True, "false": False}.get(text.lower(), text)
+    recipe.check_names(values)
+    recipe.check_types(values)
+    for name in values.keys() & set(recipe.paths):
+        values[name] = existing_file(name, str(values[name]))
+    return values
+
+
+def existing_file(name: str, text: str) -> str:
+    path = Path(text)
+    if not path.is_file():
+        raise RequestError(f"--set {name}={text}: file not found.", hint="Paths are relative to the current folder.")
+    return str(path.resolve())
+
+
+GROUP = "orch.backends"
+LISTING = "`orch stacks` lists them; the default is current."
+
+
+class BackendTable(StrictModel):
+    """A plug-in backend as data; orchestrator.model.process_group.Backend describes the fields."""
+
+    name: str
+    summary: str
+    module: str = ""
+    env: dict[str, str] = Field(default_factory=dict)
+    requirements: dict[str, str] = Field(default_factory=dict)
+    gpu: bool = False
+    hint: str = ""
+
+    def backend(self, source: str) -> Backend:
+        values = {**self.model_dump(), "env": tuple(self.env.items()), "source": source}
+        return Backend(**values)
+
+
+def plugins() -> dict[str, Backend]:
+    """Return the backends of installed distributions by name.
+
+    Raises:
+        RequestError: if one is invalid.
+    """
+    backends = map(load_entry_point, entry_points().select(group=GROUP))
+    return {backend.name: backend for backend in backends}
+
+
+def load_entry_point(entry: EntryPoint) -> Backend:
+    """Return the backend of an entry point, which names a dict so that a plug-in need not import orch.
+
+    Raises:
+        RequestError: if it is invalid.
+    """
+    source = f"entry point {entry.name} = {entry.value}"
+    try:
+        table = BackendTable.model_validate(entry.load())
+    except (ImportError, AttributeError, ValidationError) as error:
+        raise RequestError(
+            f"The backend plug-in {entry.name} ({entry.value}) cannot be read: {error}",
+            hint="Fix or uninstall the package that has it.",
+        ) from None
+    return table.backend(source)
+
+
+class BindingsTable(StrictModel):
+    version: str
+    built_by: Literal["orch", "Intel"]
+    module: str
+    setvars: str
+    oneccl: str
+
+
+class IndexTable(StrictModel):
+    name: str
+    option: Literal["extra-index-url", "find-links"]
+    url: str
+    serves: list[str]
+    only_there: bool
+
+
+class EndOfLifeTable(StrictModel):
+    since: dt.date
+    reason: str
+
+
+class StackFile(StrictModel):
+    """The keys of stacks/NAME.toml; orchestrator.stacks.stack.Stack describes them."""
+
+    summary: str
+    python: str
+    mpi: Literal["intel", "mpich", "openmpi"]
+    backends: list[str]
+    flags: list[str] = Field(default_factory=list)
+    ipex_precisions: list[Literal["fp32", "bf16"]] = Field(default=["fp32"])
+    preload: list[str] = Field(default_factory=list)
+    without_dependencies: list[str] = Field(default_factory=list)
+    requirements: dict[str, str]
+    bindings: BindingsTable | None = None
+    indexes: list[IndexTable] = Field(default_factory=list)
+    end_of_life: EndOfLifeTable | None = None
+    plugins: list[BackendTable] = Field(default_factory=list)
+    resolved_conflicts: dict[str, str] = Field(default_factory=dict)
+    sources: dict[str, str]
+
+
+def stack_names() -> list[str]:
+    return sorted(path.stem for path in STACKS.glob("*.toml"))
+
+
+def all_stacks() -> tuple[Stack, ...]:
+    """Return all stacks: `current` first, then from the newest torch to the oldest."""
+    return tuple(sorted(map(stack, stack_names()), key=age, reverse=True))
+
+
+def age(stack: Stack) -> tuple[bool, list[int]]:
+    return stack.name == "current", [int(part) for part in stack.torch.split(".")]
+
+
+def stack(name: str) -> Stack:
+    """Load a stack.
+
+    Raises:
+        RequestError: if there is no such stack.
+    """
+    if name not in stack_names():
+        raise RequestError(f"There is no stack '{name}'.", hint=did_you_mean(name, stack_names(), listing=LISTING))
+    return stack_from(STACKS / f"{name}.toml")
+
+
+def stack_from(path: Path) -> Stack:
+    """Load a stack file.
+
+    Raises:
+        RequestError: naming the file, the line and the key that is wrong.
+    """
+    file = read_toml(path, StackFile)
+    bindings = Bindings(**file.bindings.model_dump()) if file.bindings else None
+    with_bindings = {BINDINGS: bindings.version} if bindings and "ccl" in file.backends else {}
+    end = EndOfLife(**file.end_of_life.model_dump()) if file.end_of_life else None
+    return Stack(
+        name=path.stem,
+        summary=file.summary,
+        python=file.python,
+        mpi=file.mpi,
+        backends=tuple(file.backends),
+        requirements={**file.requirements, **with_bindings},
+        without_dependencies=tuple(file.without_dependencies),
+        preload=tuple(file.preload),
+        flags=tuple(file.flags),
+        ipex_precisions=tuple(file.ipex_precisions),
+        bindings=bindings,
+        indexes=tuple(Index(**{**table.model_dump(), "serves": tuple(table.serves)}) for table in file.indexes),
+        end_of_life=end,
+        sources=file.sources,
+        resolved_conflicts=file.resolved_conflicts,
+        plugins=tuple(table.backend(f"stack '{path.stem}'") for table in file.plugins),
+    )
