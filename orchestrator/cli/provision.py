@@ -16,8 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator import load
-from orchestrator.cli.options import make_command
-from orchestrator.cli.options import AsJson, UserPackages
+from orchestrator.cli.options import AsJson, UserPackages, make_command
 from orchestrator.cli.stacks import complete_names
 from orchestrator.cli.train import effective_options, group_of
 from orchestrator.errors import RequestError
@@ -119,9 +118,7 @@ DockerLoad = Annotated[
 def command(*targets: TargetEntry) -> Callable[..., None]:
     """Return the command `orch provision` with the options of the targets that have a shared folder."""
     shared = [target for target in targets if target.has_shared_folder]
-    return make_command(
-        provision, **{target.options.on: group_of(target, for_shared_folder=True) for target in shared}
-    )
+    return make_command(provision, **{target.options.on: group_of(target, for_shared_folder=True) for target in shared})
 
 
 def provision(

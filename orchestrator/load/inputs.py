@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -16,7 +20,7 @@ from orch_node.protocol.environment import find_reserved
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import PlanError, RequestError, did_you_mean
-from orchestrator.files import other_owner
+from orchestrator.files import TRAIN, other_owner, user_name
 from orchestrator.load.definitions import plugins, settings
 from orchestrator.load.definitions import recipe as load_recipe
 from orchestrator.load.definitions import stack as load_stack
@@ -36,11 +40,10 @@ from orchestrator.model.printable import SECRET
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.accelerate_options import AccelerateOptions, parse_options
 from orchestrator.planning.recorded_request import value_of
-from orchestrator.planning.request import TrainRequest, flag
+from orchestrator.planning.request import Resume, Site, TrainRequest, flag
 from orchestrator.planning.resolve import Inputs
 from orchestrator.planning.sweep import Member, combinations, parse_axes, parse_lines, without_limit
 from orchestrator.stacks.image import python_for
-from orchestrator.stacks.stack import Stack
 
 SAMPLE_SEED = 0  # The same command draws the same sample.
 ACCELERATE_FILE = "~/.cache/huggingface/accelerate/default_config.yaml"
@@ -144,10 +147,23 @@ def inputs(
     if software.user_python:
         packages = software.nodes[0].packages
         stack = stack.for_user_python(software.user_python, packages, own_script=recipe.own_script)
-    recipe = with_packages(recipe, request, stack, software)
-    imports = None
-    if software.image or software.nodes:
-        imports = check_script(request, recipe, ranks_python(recipe, stack, software))
+    common_file, imports = software.requirements, None
+    if software.image:
+        recipe = with_image_requirements(recipe, request, stack, software.image, common_file=common_file)
+        imports = check_script(request, recipe, RanksPython(version=python_for(stack), image=True))
+    elif requirements := requirements_of(recipe, request, common_file=common_file):
+        stack_name = software.user_python or f"stack '{stack.name}'"
+        recipe = replace(recipe, packages=packages_for(requirements, software.nodes, stack_name))
+    if software.nodes and not software.image:
+        facts = software.nodes[0]
+        python = RanksPython(
+            version=facts.python,
+            local_path=software.local_python,
+            source=software.user_python or f"stack {stack.name}",
+            packages=facts.packages,
+            module_folders=recipe.module_folders,
+        )
+        imports = check_script(request, recipe, python)
     return Inputs(recipe=recipe, stack=stack, settings=values, plugins=plugins(), imports=imports)
 
 
@@ -160,31 +176,6 @@ def read_settings(assignments: tuple[str, ...], recipe: Recipe, volume: str) -> 
     }
     local = [assignment for assignment in assignments if assignment.partition("=")[0] not in on_volume]
     return {**settings(local, recipe), **on_volume}
-
-
-def with_packages(recipe: Recipe, request: TrainRequest, stack: Stack, software: RankSoftware) -> Recipe:
-    """Return the recipe with the packages to add to the nodes' stack, or with those that the image has to contain."""
-    if software.image:
-        return with_image_requirements(recipe, request, stack, software.image, common_file=software.requirements)
-    requirements = requirements_of(recipe, request, common_file=software.requirements)
-    if requirements is None:
-        return recipe
-    packages = packages_for(requirements, software.nodes, software.user_python or f"stack '{stack.name}'")
-    return replace(recipe, packages=packages)
-
-
-def ranks_python(recipe: Recipe, stack: Stack, software: RankSoftware) -> RanksPython:
-    """Return the Python that checks of the script can assume."""
-    if software.image:
-        return RanksPython(version=python_for(stack), image=True)
-    facts = software.nodes[0]
-    return RanksPython(
-        version=facts.python,
-        local_path=software.local_python,
-        source=software.user_python or f"stack {stack.name}",
-        packages=facts.packages,
-        module_folders=recipe.module_folders,
-    )
 
 
 def environment(assignments: Sequence[str], file: Path | None, shell: Mapping[str, str]) -> dict[str, str]:
@@ -339,3 +330,49 @@ def with_path(name: str, value: Any, folder: Path) -> Any:
     candidates = [folder / value, *([folder / "inventory" / value] if name == INVENTORY else [])]
     path = next((candidate for candidate in candidates if candidate.exists() or name == "runs_dir"), None)
     return type(value)(os.path.relpath(path)) if path else value
+
+
+def run_id(stamp: str, recipe: str, suffix: str) -> str:
+    """Return a run id of time, recipe and suffix, so that lists of ids are sorted by time."""
+    letters = (letter if letter.isascii() and letter.isalnum() else "-" for letter in recipe)
+    return f"{stamp}-{''.join(letters)[:40]}-{suffix}"
+
+
+def site_of(
+    resume: Resume | None,
+    recipe: str,
+    runs: str,
+    *,
+    train: str,
+    store: str = "",
+    root: str = "",
+    name: Callable[[str, str, str], str] = run_id,
+) -> Site:
+    """Return the identity and the folders of a new run, or those of the run that is resumed.
+
+    Args:
+        resume: the run whose next attempt is planned, or None.
+        recipe: the name of the recipe.
+        runs: the folder of runs on the nodes.
+        train: the `train` folder on the nodes.
+        store: the folder of what controllers have sent to the nodes.
+        root: orch's folder on the nodes.
+        name: returns the run id for the local time, the name of a recipe and random digits.
+    """
+    if resume:
+        identity = resume.run_id, resume.run_dir, resume.started_by, resume.created
+    else:
+        new_id = name(datetime.datetime.now().strftime("%Y%m%d-%H%M%S"), recipe, secrets.token_hex(2))
+        identity = new_id, f"{runs}/{new_id}", f"{user_name()}@{socket.gethostname()}", round(time.time(), 3)
+    run, run_dir, started_by, created = identity
+    return Site(
+        run_id=run,
+        run_dir=run_dir,
+        train=train,
+        train_here=str(TRAIN),
+        started_by=started_by,
+        created=created,
+        store=store,
+        root=root,
+        resume=resume,
+    )

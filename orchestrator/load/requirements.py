@@ -73,7 +73,7 @@ def requirements_of(recipe: Recipe, request: TrainRequest, *, common_file: str =
         parts.append(Requirements(source=PACKAGE_OPTION, lines=checked(request.packages, PACKAGE_OPTION)))
     if common_file and option != NONE:
         parts.append(file_requirements(Path(common_file)))
-    return merged(parts)
+    return merged(parts) if parts else None
 
 
 def shared_requirements(*files: str | None) -> Requirements | None:

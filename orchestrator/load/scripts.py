@@ -21,7 +21,7 @@ from orch_node.protocol.environment import PYTHON_PATH
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import LIB, STANDALONE, TRAIN, cache_home, private_folder, write_whole
 from orchestrator.model.printable import one_line
-from orchestrator.model.project import Imports, Project
+from orchestrator.model.project import Imports
 from orchestrator.model.recipe import Recipe, Setting, Value, type_of
 from orchestrator.planning.request import TrainRequest
 
@@ -69,13 +69,6 @@ class Files:
         """Return the modules and packages in a folder."""
         names = self.names.get(str(folder), ())
         return tuple(name.removesuffix(".py") for name in sorted(names) if name.endswith(".py") or "." not in name)
-
-
-def files_of(project: Project | None, script: str, *, is_remote: bool) -> Files:
-    """Return the files that ranks see: those of the project, of this machine, or the script alone on other machines."""
-    if project is not None:
-        return Files({f"{project.folder}/{name}" for name in project.files})
-    return Files({script} if is_remote else None)
 
 
 def external_imports(script: Path, files: Files, folder: Path, is_available: Callable[[str], bool]) -> dict[str, str]:
@@ -249,7 +242,10 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
         path: its file; empty if that is not known.
         python: the ranks' Python; its known packages are left out.
     """
-    files = files_of(recipe.project, recipe.script_file, is_remote=not python.local_path)
+    if recipe.project:
+        files = Files({f"{recipe.project.folder}/{name}" for name in recipe.project.files})
+    else:
+        files = Files(None if python.local_path else {recipe.script_file})
     this_machine, working_directory = Files(None), Path.cwd()
     folder = working_directory if recipe.module else Path(path).parent
 

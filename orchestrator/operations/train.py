@@ -47,7 +47,8 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     """
     target = registry.find_target(request.on)
     try:
-        facts.isa_variables()  # also if no rank runs on this machine
+        if os.environ.get(facts.CPU_ISA):
+            facts.isa_variables()  # also if no rank runs on this machine
     except ValueError as error:
         raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or set a lower level.") from None
     if request.name is not None:

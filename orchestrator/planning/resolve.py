@@ -204,7 +204,8 @@ def resolve(
     """
     recipe, known_nodes = inputs.recipe, nodes.with_stack if isinstance(nodes, KnownNodes) else ()
     check_restarts(request, nodes.count)
-    check_recipe_fits(recipe, inputs.stack)
+    if recipe.stacks:
+        check_recipe_fits(recipe, inputs.stack)
     if request.script_args:
         check_script_arguments(request.script_args, inputs.stack)
     measurement = None if contained else nodes.measurement

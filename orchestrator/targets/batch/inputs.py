@@ -23,6 +23,7 @@ from orchestrator.errors import PlanError, RequestError, did_you_mean
 from orchestrator.files import TRAIN, short_digest, source_files, state_home
 from orchestrator.load.docker import check_no_image_options
 from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
+from orchestrator.load.inputs import site_of
 from orchestrator.load.records import MEASURED, read_measurement
 from orchestrator.model.cluster import Facts
 from orchestrator.model.process_group import uses_gpus
@@ -41,7 +42,6 @@ from orchestrator.targets.batch.plan import (
 )
 from orchestrator.targets.batch.settings import LISTS, NAMES, BatchSettings, Image
 from orchestrator.targets.batch.system import NEW, ONE_RANK, RESERVED_OPTIONS, BatchSystem
-from orchestrator.targets.identity import site_of
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.interpreter import check_no_image, path_of, user_python
 

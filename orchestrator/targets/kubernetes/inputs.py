@@ -16,13 +16,13 @@ from orchestrator import load
 from orchestrator.errors import OrchError, PlanError, RequestError, did_you_mean
 from orchestrator.files import TRAIN, pack_files
 from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
+from orchestrator.load.inputs import site_of
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import named_files
-from orchestrator.targets.identity import site_of
 from orchestrator.targets.kubernetes.client import connect
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed

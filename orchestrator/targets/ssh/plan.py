@@ -112,7 +112,8 @@ def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | No
     )
     links = choose_links(nodes.with_stack) if len(nodes.with_stack) > 1 else NO_LINKS
     launcher = request.launcher or DEFAULT
-    check_launcher(launcher, inputs.accelerate.source if inputs.accelerate else "", request.mpi)
+    if request.launcher or inputs.accelerate or request.mpi:
+        check_launcher(launcher, inputs.accelerate.source if inputs.accelerate else "", request.mpi)
     mpi = choose_mpi(cluster, inputs.loaded.stack, request.mpi)
     if docker:
         check_docker(request, launcher, docker)

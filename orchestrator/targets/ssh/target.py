@@ -16,6 +16,7 @@ from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.files import TRAIN, state_home
 from orchestrator.load.clusters import find_inventory
+from orchestrator.load.inputs import site_of
 from orchestrator.load.inventory import inventory_files, read_inventory
 from orchestrator.load.records import MEASURED, DamagedRecord, read_measurement, read_record, state_of
 from orchestrator.model.decision import Finding, finding_of
@@ -23,7 +24,6 @@ from orchestrator.model.hosts import Nodes
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.plan import Plan, SendFile, Step
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
-from orchestrator.targets import identity
 from orchestrator.targets.interface import (
     CheckRequest,
     LiveNode,
@@ -126,7 +126,7 @@ class SshTarget(Target):
             root = next((node.root for node in inputs.cluster.nodes if not node.local), "")
             local = [str(base), str(TRAIN), str(state_home() / "store")]
             runs, train, store = [f"{root}/{name}" for name in ("runs", "train", "store")] if root else local
-            site = identity.site_of(resume, inputs.loaded.recipe.name, runs, train=train, store=store, root=root)
+            site = site_of(resume, inputs.loaded.recipe.name, runs, train=train, store=store, root=root)
             plan = plan_train(request, inputs, site)
         first_steps: list[Step] = [ssh_config(inputs.cluster)] if inputs.cluster.ssh_config else []
         if resume:

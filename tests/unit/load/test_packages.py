@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
-from orchestrator.load import packages, uv
+from orchestrator.load import packages
 from orchestrator.load.packages import packages_for
 from orchestrator.model.cluster import Facts
 from orchestrator.model.packages import Packages, Requirements
@@ -178,9 +178,9 @@ def test_indexes_of_pip_are_passed_to_uv_unless_it_has_settings(
     monkeypatch.setenv("PIP_FIND_LINKS", "wheels https://d")
     (tmp_path / "wheels").mkdir()
     monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
-    variables, _ = uv.index_settings()
+    variables, _ = packages.index_settings()
     assert variables["UV_DEFAULT_INDEX"] == "https://user:word@a/simple"
     assert variables["UV_INDEX"] == "https://b https://c"
     assert variables["UV_FIND_LINKS"] == f"{tmp_path}/wheels,https://d"
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://mine")
-    assert uv.index_settings() == ({}, [])
+    assert packages.index_settings() == ({}, [])

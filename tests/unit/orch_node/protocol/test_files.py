@@ -7,7 +7,7 @@ from orch_node.protocol import files
 from orch_node.protocol.record import parse, render
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.targets.identity import site_of
+from orchestrator.load.inputs import site_of
 from tests.conftest import HOSTILE_TEXTS
 from tests.support.hostile import UNSAFE_NAMES
 from tests.support.recorded import RUN_RECORD as RECORD
