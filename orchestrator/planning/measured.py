@@ -25,7 +25,7 @@ class Preference:
     ppn_reason: str = ""
 
 
-def prefer(request: TrainRequest, measurement: Measurement, *, backends: Collection[str], ppn: int) -> Preference:
+def prefer(request: TrainRequest, measurement: Measurement, backends: Collection[str], ppn: int) -> Preference:
     """Return what a measurement says about what the request leaves open.
 
     Args:

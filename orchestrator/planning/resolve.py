@@ -208,9 +208,9 @@ def resolve(
         check_recipe_fits(recipe, inputs.stack)
     if request.script_args:
         check_script_arguments(request.script_args, inputs.stack)
-    measurement = None if contained else nodes.measurement
-    ppn = request.ppn or nodes.ppn
-    preference = prefer(request, measurement, backends=inputs.stack.backends, ppn=ppn) if measurement else Preference()
+    preference = Preference()
+    if nodes.measurement and not contained:
+        preference = prefer(request, nodes.measurement, inputs.stack.backends, request.ppn or nodes.ppn)
     name = request.backend or preference.backend
     requested_backend = choose_backend(inputs.stack, nodes.with_stack, name, inputs.plugins)
     stack = fit_stack(inputs.stack, requested_backend, nodes.with_stack)

@@ -128,10 +128,9 @@ def train(
     if placement.rank == 0:
         callbacks.append(heartbeat.StepProgress(lambda: metrics.steps).report)
     heartbeat.begin(torch, lambda: metrics.steps, callbacks)
-    agreement = preemption.AGREEMENT  # its collectives are not part of the training
 
     def operations() -> int:
-        return communication.operations(torch) - agreement.collectives
+        return communication.operations(torch) - preemption.AGREEMENT.collectives  # which are no part of the training
 
     def counts() -> Heartbeat:
         return heartbeat.current(torch, metrics.steps)
