@@ -211,10 +211,9 @@ def resolve(
     preference = Preference()
     if nodes.measurement and not contained:
         preference = prefer(request, nodes.measurement, inputs.stack.backends, request.ppn or nodes.ppn)
-    name = request.backend or preference.backend
-    requested_backend = choose_backend(inputs.stack, nodes.with_stack, name, inputs.plugins)
-    stack = fit_stack(inputs.stack, requested_backend, nodes.with_stack)
-    backend = adapt_backend(requested_backend, launcher, mpi.value, contained=contained)
+    requested = choose_backend(inputs.stack, nodes.with_stack, request.backend or preference.backend, inputs.plugins)
+    stack = fit_stack(inputs.stack, requested, nodes.with_stack)
+    backend = adapt_backend(requested, launcher, mpi.value, contained=contained)
     accelerates = launcher in ACCELERATE_LAUNCHERS
     precision = choose_precision(recipe, known_nodes, request, resume, through_accelerate=accelerates)
     if request.ccl_workers:
