@@ -92,7 +92,7 @@ def query_ssh(arguments: Sequence[str]) -> Settings:
         done = subprocess.run(
             ["ssh", "-G", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SSH_SECONDS
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return {}
     settings: Settings = {}
     for line in done.stdout.splitlines() if done.returncode == 0 else ():

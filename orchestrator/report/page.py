@@ -28,9 +28,9 @@ def write(run: Run, target: Path | None = None) -> Path:
     Raises:
         ExecuteError: if the file cannot be written.
     """
-    target = target or run.folder / "report.html"
+    target, text = target or run.folder / "report.html", render(run)
     try:
-        target.write_text(render(run), encoding="utf-8", errors="backslashreplace")
+        target.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ExecuteError(
             f"Cannot write {target}: {error.strerror}.", hint="Choose another file with --output."

@@ -218,18 +218,21 @@ def send_archive(
     program = receive_files.command(python)
     further_nodes = [(name, shell_command(program)) for name in nodes[1:]]
     beginning = receive_files.beginning({**head, "nodes": further_nodes, "stored": is_stored})
+    hint = (
+        STORE_HINT if further_nodes else f"Check on {nodes[0]} whether you may write there, and the disk's space (df)."
+    )
     output = connection.feed(program, archive, beginning)
     try:
         problems = values.check_object(values.loads(output, "its response"), "its response")
     except ProtocolError as error:
-        raise ExecuteError(f"{nodes[0]}: {error}", hint=STORE_HINT) from None
+        raise ExecuteError(f"{nodes[0]}: {error}", hint=hint) from None
     reasons = {name: one_line(str(problems.get(name) or "")) for name in ("", *nodes[1:])}
     failed = {name or nodes[0]: reason for name, reason in reasons.items() if reason}
     if is_stored and nodes[0] in failed:
         failed = dict.fromkeys(nodes[1:], failed[nodes[0]])
     if failed or None in problems.values():
         reason = "; ".join(f"{names}: {reason}" for names, reason in fold_by_text(failed))
-        raise ExecuteError(f"{reason.removesuffix('.')}.", hint=STORE_HINT)
+        raise ExecuteError(f"{reason.removesuffix('.')}.", hint=hint)
 
 
 def copy_files(step: CopyFiles) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import selectors
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from orch_node.reach import StartFilter
 
@@ -16,12 +20,6 @@ from orchestrator.model.printable import LOGIN_SCRIPT_HINT, CommandResult, one_l
 if TYPE_CHECKING:
     import paramiko
 
-
-import contextlib
-import fcntl
-import subprocess
-import tempfile
-from typing import BinaryIO
 
 CHUNK = 1 << 20
 MAX_OUTPUT_BYTES = 1 << 28  # enough to list a million files

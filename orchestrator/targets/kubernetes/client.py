@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.planning.plan import Object
@@ -208,8 +209,8 @@ class KubernetesClient:
 
     def job(self, location: JobLocation) -> Object:
         """Return the job of a run, with the errors of get()."""
-        api = f"/apis/{location.group}/{location.version}"
-        return self.get(f"{api}/namespaces/{self.namespace}/{location.plural}/{location.job}")
+        parts = (location.group, location.version, "namespaces", self.namespace, location.plural, location.job)
+        return self.get("/".join(["/apis", *(quote(part, safe="") for part in parts)]))
 
     def objects(self, kind: str, selector: str) -> list[Object]:
         """Return the objects of a kind in the namespace with these labels."""

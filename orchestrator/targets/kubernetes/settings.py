@@ -86,7 +86,7 @@ class KubernetesSettings:
     queue: str | None = None  # a LocalQueue of Kueue
     spread: str | None = None  # label of nodes in which the pods differ
     pack: str | None = None  # label of nodes that all pods share
-    node_affinity: tuple[str, ...] = ()  # this and the following fields: see manifests/pod_settings.py
+    node_affinity: tuple[str, ...] = ()  # this and the following fields: see manifests/pods.py
     tolerations: tuple[str, ...] = ()
     runtime_class: str | None = None
     volumes: tuple[str, ...] = ()

@@ -43,9 +43,8 @@ class SshCommands:
             try:
                 return connections[host].relay(argv, lambda stream, part: receive(host.node, stream, part), stop)
             except ExecuteError as error:
-                if error.hint == ConnectionLost.default_hint:
-                    error.hint = UNREACHABLE_HINT
-                return error
+                unreachable = error.hint == ConnectionLost.default_hint
+                return ExecuteError(error.message, hint=UNREACHABLE_HINT) if unreachable else error
             finally:
                 connections[host].close()
 

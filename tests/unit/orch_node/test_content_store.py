@@ -170,3 +170,25 @@ def test_copy_is_kept_although_its_folder_is_gone_and_cannot_be_sent(step: Store
     assert (copy / "train.py").read_text() == "1"
     with pytest.raises(ExecuteError, match="have changed"):
         store(replace(step, keeps_copies=True, copy=f"{step.copy}2"), {"node0": Local()})
+
+
+def test_folder_that_another_node_has_made_meanwhile_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep what other nodes may already read if the file system has no locks."""
+    monkeypatch.setattr(content_store, "lock_if_possible", lambda *_: False)
+    folder = tmp_path / "folder"
+
+    def write(part: Path) -> None:
+        (part / "file").write_text("content")
+
+    made = []
+
+    def write_last(part: Path) -> None:
+        assert content_store.fill_once(folder, "1", write)
+        made.append(folder.stat().st_ino)
+        write(part)
+
+    assert not content_store.fill_once(folder, "1", write_last)
+    assert made == [folder.stat().st_ino]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".folder.lock", "folder"]

@@ -74,11 +74,11 @@ def main(argv: list[str]) -> int:
             use(folder, options.run_dir, options.copy)
         elif not (options.keep and options.copy.is_dir()):
             return ABSENT
+    except (StoreError, permissions.UntrustedError) as error:
+        print(error, file=sys.stderr)
+        return 1
     except OSError as error:
         print(disk.describe_error(options.folder, error), file=sys.stderr)
-        return 1
-    except StoreError as error:
-        print(error, file=sys.stderr)
         return 1
     return 0
 
@@ -173,14 +173,17 @@ def lock_if_possible(file: BinaryIO, kind: int = fcntl.LOCK_EX) -> bool:
 
 
 def give_name(part: Path, folder: Path, content: str, check: Callable[[Path], None] = permissions.check_folder) -> bool:
-    """Move the filled folder to its place; return False if another process was faster."""
-    remove(folder)
+    """Move the filled folder to its place; return False if another process was faster.
+
+    A complete folder is never removed: without locks, another node may have made it, and may read it now.
+    """
     try:
         part.rename(folder)
     except OSError:
-        if not has_content(folder, content, check):
-            raise
-        return False
+        if has_content(folder, content, check):
+            return False
+        remove(folder)
+        part.rename(folder)
     return True
 
 

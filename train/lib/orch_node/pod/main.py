@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, NoReturn
@@ -115,7 +116,7 @@ def pod_name() -> str:
 class Torchrun:
     """torchrun and its ranks in this pod."""
 
-    def __init__(self, config: PodConfig, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, config: PodConfig, arguments: Sequence[str], key: bytes | None) -> None:
         self.config = config
         self.heard: float | None = None  # no progress is expected before the first rank has started
         self.wrappers: dict[int, ProcessHandle] = {}
@@ -124,7 +125,7 @@ class Torchrun:
         self.told_to_end: float | None = None
         self.preempted = False
         self.relay = Relay(Path(config.run_dir), ranks=self.wrappers)
-        self.process = process
+        self.process = start(*arguments, key=key)  # after the relay has seen what an earlier pod has relayed
         signal.signal(signal.SIGTERM, self.preempt)
         signal.signal(signal.SIGINT, self.pass_on)
 
@@ -232,7 +233,7 @@ def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
     except TimeoutError as error:
         refuse(str(error))
     rank = (str(program.PROGRAM), "pod-rank", path, "--", *script)
-    return Torchrun(config, start(*options, f"--nproc_per_node={config.ppn}", *rank, key=key)).run()
+    return Torchrun(config, (*options, f"--nproc_per_node={config.ppn}", *rank), key).run()
 
 
 def remove_stop(config: PodConfig) -> None:

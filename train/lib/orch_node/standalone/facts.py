@@ -197,7 +197,7 @@ def libraries(prefix: Path) -> dict[str, str]:
 def launchers(prefix: Path, installed: dict[str, str]) -> dict[str, str]:
     """Return the launcher of each MPI implementation.
 
-    All of them have files of the same names, so further ones are installed in the folder mpi/FLAVOUR.
+    All of them have files of the same names, so further ones are installed in the folder mpi/NAME.
     """
     programs = {}
     for implementation, (package, name) in MPI.items():
