@@ -34,9 +34,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("launcher", "program", "caller"), [("pytorchjob", ("my project/train.py",), ".")], ids=["script"]
-)
+@pytest.mark.parametrize(("launcher", "program", "caller"), [("job", ("-m", "train"), "my project")], ids=["module"])
 def test_project_of_several_files_trains_in_pods(
     api: Api, tmp_path: Path, project: Path, launcher: str, program: tuple[str, ...], caller: str
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from orch_training import RecipeError
 from tests.local.recipes import MRPC, mrpc_arguments
 from tests.local.runs import Orch, expect_exit, settings_options
 from tests.support.jobs import read_losses, read_metrics, read_results, run_ranks, start_ranks, wait_for_ranks
+from tests.support.waiting import wait_until
 
 sys.path.insert(0, str(MRPC.parent))
 
@@ -100,6 +103,21 @@ def test_labels_are_balanced_and_both_files_share_no_sentence() -> None:
         sentences[name] = {sentence for row in rows for sentence in row[1:]}
         assert sum(row[0] == "1" for row in rows) * 2 == len(rows)
     assert not sentences["train"] & sentences["eval"]
+
+
+def test_preempted_training_writes_a_checkpoint(
+    pair_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCH_PREEMPT_SIGNAL", str(int(signal.SIGUSR1)))
+    (rank,) = start_ranks(MRPC, *mrpc_arguments(pair_model, tmp_path, max_steps=5000, do_eval="false"), warm=False)
+    metrics = tmp_path / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() and bool(metrics.read_text()), "a step", seconds=120)
+    assert isinstance(rank, subprocess.Popen)
+    rank.send_signal(signal.SIGUSR1)
+    ((code, _, _),) = wait_for_ranks([rank])
+    assert code == 75
+    (checkpoint,) = tmp_path.glob("checkpoint-*")
+    assert checkpoint.name == f"checkpoint-{read_metrics(tmp_path)[-1]['step']}"
 
 
 def test_minilm_learns_to_recognize_paraphrases(orch: Orch) -> None:

@@ -25,6 +25,7 @@ from tests.local.runs import (
     start_orch,
     write_script,
 )
+from tests.support.jobs import read_metrics
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("recipes")
@@ -83,7 +84,7 @@ class Run:
         return int(step)
 
 
-def test_preempted_recipe_writes_a_checkpoint(tmp_path: Path, qa_model: Path) -> None:
+def test_preempted_recipe_writes_a_checkpoint_from_which_it_resumes(tmp_path: Path, qa_model: Path, orch: Orch) -> None:
     settings = settings_options(**QA_SETTINGS, max_steps=60, save_steps=1000, model_name_or_path=qa_model)
     command = ("bert-qa", "--precision", "fp32", *settings)
     run = Run(tmp_path, *command)
@@ -95,6 +96,9 @@ def test_preempted_recipe_writes_a_checkpoint(tmp_path: Path, qa_model: Path) ->
     assert f"preempted: checkpoint at step {step}\n" in output
     assert f"resume: orch resume {run.folder.name}\n" in output
     assert [path.name for path in run.folder.glob("output/checkpoint-*")] == [f"checkpoint-{step}"]
+    resumed = expect_exit(orch("resume", run.folder.name, timeout=600))
+    assert f"checkpoint-{step}" in resumed.stdout + resumed.stderr
+    assert [line["step"] for line in read_metrics(run.folder / "output")] == list(range(1, 61))
 
 
 def test_all_ranks_of_a_script_stop_at_the_same_step_when_one_is_signalled(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ TWO_NODES = ("--on", "pbs", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "
 LONG_RUN = ("--", "--seconds", "0.2", "--steps", "5000")  # of faulty.py; a test always ends it earlier
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+@pytest.mark.parametrize("launcher", ["accelerate", "torchrun"])
 def test_training_runs_on_two_nodes(site: Site, launcher: str) -> None:
     result = site.train("faulty.py", *TWO_NODES, "--launcher", launcher, "--", "--steps", "3")
     assert result["state"] == "done"

@@ -21,8 +21,11 @@ from orch_node.lease import Holder, Lease
 from orch_node.machine import Machine, ProcessIdentity
 from orch_node.protocol import files, outcome, values
 from orch_node.protocol.outcome import SupervisorProcess
+from orch_node.protocol.record import RunNode
 
 from orchestrator.files import LIB
+from orchestrator.runs import store
+from tests.support.recorded import RUN_RECORD
 
 THIS_MACHINE = machine.this_machine()
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(LIB)}
@@ -275,6 +278,8 @@ def test_run_on_another_host_is_judged_by_its_lease(tmp_path: Path, age: float, 
     set_age(folder / files.LEASE, age)
     assert state_of(folder) == expected
     assert (lease.may_run_elsewhere(folder) is None) is (expected == "killed")
+    record = replace(RUN_RECORD, node0=RunNode(node="node0"))
+    assert store.state_of(folder, None, record) == expected, "`orch resume` leaves a running one alone"
 
 
 def test_run_here_is_judged_by_its_process(tmp_path: Path) -> None:
