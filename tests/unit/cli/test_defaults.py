@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,8 @@ def test_wrong_table_is_an_error_that_names_the_file(project: Path, table: str, 
 
 
 def test_table_of_another_user_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.load.inputs.other_owner", lambda path: "mallory")
+    module = importlib.import_module("orchestrator.load.inputs")  # the function of this name hides it in the package
+    monkeypatch.setattr(module, "other_owner", lambda path: "mallory")
     with pytest.raises(OrchError, match="belongs to another user"):
         orch("train", "train.py", "--dry-run")
 
