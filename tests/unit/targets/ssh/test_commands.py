@@ -17,4 +17,4 @@ def test_command_runs_on_all_nodes_at_the_same_time(tmp_path: Path) -> None:
     names = [*(f"node{number}" for number in range(MAX_PARALLEL_QUERIES)), "last"]
     commands = SshCommands({RunNode(node=name): (*WITH_NAME, name) for name in names})
     ends = commands.run(("sh", "-c", WAIT_FOR_LAST, "sh", str(tmp_path)), lambda node, stream, part: None)
-    assert [end.node for end in ends if end.code != 0] == [], "they waited for the last node"
+    assert [node for node, end in ends.items() if end != 0] == [], "they waited for the last node"
