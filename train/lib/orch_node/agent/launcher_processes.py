@@ -5,7 +5,7 @@ The ranks of a killed `hydra_pmi_proxy` or `prted` continue, but nobody receives
 
 from __future__ import annotations
 
-from orch_node.agent import processes
+from orch_node import machine
 from orch_node.agent.processes import Process
 from orch_node.protocol.record import number_ranges
 
@@ -46,7 +46,7 @@ class LauncherProcesses:
         """Return which process has ended for some time although its ranks continue, or ''."""
         if now - self.checked_at >= CHECK_SECONDS:
             self.checked_at = now
-            self.wrappers = {key: wrapper for key, wrapper in self.wrappers.items() if processes.is_alive(*key)}
+            self.wrappers = {key: wrapper for key, wrapper in self.wrappers.items() if machine.is_alive(*key)}
             if not any(self.first_lost(wrapper) for wrapper in self.wrappers.values()):
                 self.lost_since = None
             elif self.lost_since is None:
@@ -64,6 +64,6 @@ class LauncherProcesses:
     def first_lost(self, wrapper: Process) -> Process | None:
         """Return the process nearest to a wrapper, among those above it, that has ended."""
         process: Process | None = self.parents.get(wrapper.key)
-        while process is not None and processes.is_alive(*process.key):
+        while process is not None and machine.is_alive(*process.key):
             process = self.parents.get(process.key)
         return process

@@ -283,12 +283,6 @@ def terminate(find: Callable[[], list[Process]], *, term_seconds: float, seconds
     )
 
 
-def is_alive(pid: int, start: int) -> bool:
-    """Return whether the process that began at this time is still alive."""
-    process = read_process(pid, [])
-    return process is not None and process.start == start and process.state not in "ZX"
-
-
 def send_signal(process: Process, number: int) -> bool:
     """Send a signal, but never to a later process with the same pid; return whether it was sent."""
     return machine.send_signal(process.pid, process.start, number)

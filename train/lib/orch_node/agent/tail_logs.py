@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+from orch_node import machine
 from orch_node.agent import processes
 from orch_node.protocol import files, values
 from orch_node.protocol.node_reports import LogChunk
@@ -77,7 +78,7 @@ class RunCheck:
 
     def is_alive(self) -> bool:
         """Scan all processes only if none of those of the last scan is alive."""
-        if not any(processes.is_alive(process.pid, process.start) for process in self.processes):
+        if not any(machine.is_alive(process.pid, process.start) for process in self.processes):
             self.processes = processes.run_processes(str(self.run_dir))
         return bool(self.processes)
 

@@ -20,7 +20,7 @@ from orch_node.protocol import container, values
 from orch_node.protocol.container import ContainedRank, ContainerSpec, RankRequest
 from orch_node.protocol.environment import find_reserved, user_names
 from orch_node.protocol.events import Heartbeat, Joined
-from orch_node.rank.process import die_with_parent, open_log
+from orch_node.rank.process import open_log
 
 SENDER = "a contained rank"
 HEARTBEAT_SECONDS = 2.0
@@ -44,7 +44,7 @@ class ContainedProcess:
         self.status = ContainedRank()
         with open(order.log, "ab", opener=private) as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, preexec_fn=die_with_parent
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, preexec_fn=machine.die_with_parent
             )
         # Send the order by a pipe: secrets are neither in arguments nor in one more file.
         assert self.process.stdin is not None
@@ -142,7 +142,7 @@ class EntrypointProcess:
             stdin=subprocess.PIPE if secrets else subprocess.DEVNULL,
             stdout=self.writer.stdout,
             stderr=self.writer.stderr,
-            preexec_fn=die_with_parent,
+            preexec_fn=machine.die_with_parent,
         )
         self.writer.begin()
         if self.process.stdin is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -18,14 +17,13 @@ from orch_node.agent import processes
 from orch_node.agent.processes import handles_signal
 from orch_node.disk import describe_on_node
 from orch_node.events import send
-from orch_node.machine import ProcessHandle
+from orch_node.machine import ProcessHandle, die_with_parent
 from orch_node.preemption import in_batch_job
 from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import RankEntry
 from orch_node.rank.environment import with_node_settings
 from orch_node.streams import LogWriter
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Left to the script: batch systems announce the end of a job with them.
 SCRIPT_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 # After a failure the supervisor takes the stack traces of the other ranks. Hydra kills those as
@@ -34,11 +32,6 @@ LINGER_SECONDS = 10.0
 LINGER_BEFORE_RESTART_SECONDS = 1.5  # torchrun restarts the ranks as soon as one has ended
 KILL_AFTER_SECONDS = 5.0
 END_SECONDS = 3.0
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process with its parent."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def open_log(path: Path, node: str) -> LogWriter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import shlex
@@ -14,12 +13,12 @@ from pathlib import Path
 
 from orch_node.atomic_write import private
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES, Pipes
+from orch_node.machine import die_with_parent
 from orch_node.protocol.events import Exited, Started
 from orch_node.protocol.layout import RunLayout
 from orch_node.reach import JOINING, START_MARKER
 from orch_node.tail import last_text
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # A grandchild may hold the pipe open for longer than the launcher lives.
 DRAIN_SECONDS = 1.0
 # Without both variables, Open MPI refuses to run as root.
@@ -91,11 +90,6 @@ class Launcher:
         self.process.stdout.close()
         code = self.process.wait()
         return code if code >= 0 else 128 - code
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def launcher_environment(folder: str, run_dir: Path, attempt: int) -> dict[str, str]:
