@@ -78,10 +78,10 @@ def mpi_implementations(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ..
     for host, variables in hosts.items():
         value = variables.get(MPI)
         values[host] = tuple(str(name) for name in (value if isinstance(value, list) else [value]) if name)
-        if unknown := [name for name in values[host] if name not in IMPLEMENTATIONS]:
+        if unknown_names := [name for name in values[host] if name not in IMPLEMENTATIONS]:
             raise RequestError(
-                f"{host}: unknown {MPI} '{unknown[0]}'; available are {', '.join(IMPLEMENTATIONS)}.",
-                hint=did_you_mean(unknown[0], IMPLEMENTATIONS),
+                f"{host}: unknown {MPI} '{unknown_names[0]}'; available are {', '.join(IMPLEMENTATIONS)}.",
+                hint=did_you_mean(unknown_names[0], IMPLEMENTATIONS),
             )
     return common_value(MPI, values, "one launcher starts all ranks")
 

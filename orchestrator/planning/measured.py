@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from orch_node.protocol.layout import AUTO_PRECISION
+from orch_node.protocol.layout import AUTO
 
 from orchestrator.model.cluster import Node
 from orchestrator.model.measurement import Measurement, NodeRates, RunRates
@@ -43,7 +43,7 @@ def prefer(request: TrainRequest, measurement: Measurement, backends: Collection
         run
         for run in measurement.runs
         if run.fabric == (request.fabric or "")
-        and request.precision in (AUTO_PRECISION, run.precision)
+        and request.precision in (AUTO, run.precision)
         and run.backend in backends
         and (request.backend in (None, run.backend) or is_alone(run, measurement))
         and (run.ppn == ppn or not keeps_ppn)

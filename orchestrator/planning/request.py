@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
 
 from orch_node.protocol.files import is_run_id
-from orch_node.protocol.layout import AUTO_PRECISION
+from orch_node.protocol.layout import AUTO
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import PlanError, RequestError
@@ -270,7 +270,7 @@ class TrainRequest:
         "in the inventory.",
     )
     precision: str = option(
-        AUTO_PRECISION,
+        AUTO,
         panel=PRECISION,
         metavar="auto|bf16|fp32",
         help="Precision of a recipe. Default: auto, which is bf16 if all nodes have BF16 "
@@ -283,7 +283,7 @@ class TrainRequest:
         False, panel=PRECISION, help="Use the Intel Extension for PyTorch (IPEX), on stacks that have it."
     )
     kernels: str = option(
-        AUTO_PRECISION,
+        AUTO,
         panel=PRECISION,
         metavar="auto|torch",
         help="Dropout and attention in training on CPUs. auto: orch's kernels, which are faster; torch: torch's.",
@@ -364,7 +364,7 @@ class Resume:
     created: float
     state: str
     attempt: int = 2
-    precision: str = AUTO_PRECISION
+    precision: str = AUTO
     nodes: tuple[RunNode, ...] = ()
     project: Project | None = None
     sends_code: bool = False

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
 
-from orch_node.protocol.layout import AUTO_PRECISION, BF16, BF16_FLAGS, FP32, describe_lack
+from orch_node.protocol.layout import AUTO, BF16, BF16_FLAGS, FP32, describe_lack
 from packaging.version import Version
 
 from orchestrator.errors import PlanError, did_you_mean
@@ -116,7 +116,7 @@ def check_ipex(recipe: Recipe, stack: Stack, *, precision: str) -> None:
             f"--ipex: recipe '{recipe.name}' does not accept --use_ipex.",
             hint="Omit --ipex. A recipe whose script accepts the flag has `ipex = true` in its recipe.toml.",
         )
-    precision = BF16 if precision == AUTO_PRECISION else precision  # the ranks may choose it
+    precision = BF16 if precision == AUTO else precision  # the ranks may choose it
     stack.check_ipex(precision)
 
 
@@ -272,7 +272,7 @@ def script_precision(recipe: Recipe, request: TrainRequest, *, through_accelerat
     Raises:
         PlanError: if nothing can pass the requested precision on to the script.
     """
-    if request.precision == AUTO_PRECISION:
+    if request.precision == AUTO:
         return OF_SCRIPT, ""
     if not through_accelerate:
         raise PlanError(
@@ -281,7 +281,7 @@ def script_precision(recipe: Recipe, request: TrainRequest, *, through_accelerat
             "--launcher accelerate, which sets the precision of the script's Accelerator.",
         )
     if request.precision not in (BF16, FP32):
-        raise PlanError(f"Unknown precision '{request.precision}'.", hint=f"Use {AUTO_PRECISION}, {BF16} or {FP32}.")
+        raise PlanError(f"Unknown precision '{request.precision}'.", hint=f"Use {AUTO}, {BF16} or {FP32}.")
     return request.precision, "requested; accelerate passes it on to the script"
 
 
@@ -294,19 +294,18 @@ def recipe_precision(
         PlanError: if the recipe does not have the requested precision.
     """
     value = request.precision
-    if value not in (AUTO_PRECISION, *recipe.precisions):
+    if value not in (AUTO, *recipe.precisions):
         raise PlanError(
-            f"Recipe '{recipe.name}' has no precision '{value}'.",
-            hint=did_you_mean(value, (AUTO_PRECISION, *recipe.precisions)),
+            f"Recipe '{recipe.name}' has no precision '{value}'.", hint=did_you_mean(value, (AUTO, *recipe.precisions))
         )
-    if value != AUTO_PRECISION:
+    if value != AUTO:
         return value, "requested"
     if resume is not None and resume.precision in recipe.precisions:
         return resume.precision, f"as in the checkpoint of {resume.run_id}"
     if len(recipe.precisions) == 1:
         return next(iter(recipe.precisions)), f"the only one of recipe '{recipe.name}'"
     if not nodes:
-        return AUTO_PRECISION, f"{BF16} if all nodes have instructions for it, otherwise {FP32}"
+        return AUTO, f"{BF16} if all nodes have instructions for it, otherwise {FP32}"
     lacking = without_bf16(nodes)
     return (FP32, describe_lack(lacking)) if lacking else (BF16, "")
 

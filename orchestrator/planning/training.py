@@ -18,7 +18,7 @@ from orch_node.protocol.environment import (
     user_variables,
 )
 from orch_node.protocol.files import PRECISION
-from orch_node.protocol.layout import AUTO_PRECISION, PRECISION_PLACEHOLDER, RunPrecision
+from orch_node.protocol.layout import AUTO, PRECISION_PLACEHOLDER, RunPrecision
 from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.record import DEFAULT_TARGET, RunNode, RunRecord
 
@@ -243,8 +243,8 @@ def explain_kernels(request: TrainRequest, resolved: Resolved) -> Decision:
     Raises:
         PlanError: if the value is unknown.
     """
-    if request.kernels not in (AUTO_PRECISION, TORCHS_KERNELS):
-        raise PlanError(f"Unknown kernels '{request.kernels}'.", hint=f"Use {AUTO_PRECISION} or {TORCHS_KERNELS}.")
+    if request.kernels not in (AUTO, TORCHS_KERNELS):
+        raise PlanError(f"Unknown kernels '{request.kernels}'.", hint=f"Use {AUTO} or {TORCHS_KERNELS}.")
     if request.kernels == TORCHS_KERNELS:
         return Decision(topic="kernels", value=TORCHS_KERNELS, reason="requested")
     stack = resolved.stack.value
@@ -285,7 +285,7 @@ def script_command(
     return (
         *recipe.program(paths),
         *as_arguments(mapped),
-        *((PRECISION_PLACEHOLDER,) if precision == AUTO_PRECISION else recipe.precisions.get(precision, ())),
+        *((PRECISION_PLACEHOLDER,) if precision == AUTO else recipe.precisions.get(precision, ())),
         *(["--use_ipex"] if request.ipex else []),
         *([f"--output_dir={output_dir}"] if output_dir else []),
         *request.script_args,
@@ -294,7 +294,7 @@ def script_command(
 
 def run_precision(resolved: Resolved, output_dir: str | None) -> RunPrecision | None:
     """Return what the ranks need to choose the precision; None if the plan has chosen it."""
-    if resolved.precision.value != AUTO_PRECISION:
+    if resolved.precision.value != AUTO:
         return None
     file = f"{output_dir}/{PRECISION}" if output_dir else ""
     return RunPrecision(arguments=dict(resolved.recipe.precisions), file=file)

@@ -94,8 +94,8 @@ def text(outcome: Outcome, *, shown: str = "none", with_files: bool = True) -> s
         with_files: whether to name the run's folder.
     """
     segments = {node: cleanup.segments_left for node, cleanup in outcome.nodes.items() if cleanup.segments_left}
-    left = [left_in_memory(node, names) for node, names in segments.items()]
-    lines = [*failure_lines(outcome, shown), *left, *table_lines(outcome), *outcome.notes]
+    leftovers = [left_in_memory(node, names) for node, names in segments.items()]
+    lines = [*failure_lines(outcome, shown), *leftovers, *table_lines(outcome), *outcome.notes]
     lines += [outcome.accounting.describe()] if outcome.accounting else []
     files = [] if outcome.state == REFUSED or not with_files else [f"files: {outcome.folder}"]
     return "\n".join([*lines, *files])

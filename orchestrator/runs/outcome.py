@@ -20,7 +20,7 @@ from orch_node.protocol.events import (
     Warned,
 )
 from orch_node.protocol.failures import rank_ends
-from orch_node.protocol.layout import AUTO_PRECISION
+from orch_node.protocol.layout import AUTO
 from orch_node.protocol.outcome import Failure, NodeEnd
 from orch_node.protocol.record import Decision, number_ranges
 from orch_node.tail import last_text
@@ -155,7 +155,7 @@ def ranks_with_same_error(events: Sequence[Event], failure: Failure) -> tuple[in
 def precision_of(run: Run) -> str:
     """Return the precision in which a run trained, or `auto` if its ranks have not chosen it yet."""
     planned = run.record.precision
-    return (chosen_precision(run.events()) or planned) if planned == AUTO_PRECISION else planned
+    return (chosen_precision(run.events()) or planned) if planned == AUTO else planned
 
 
 def chosen_precision(events: Sequence[Event]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch_node.protocol.files import EVENTS
-from orch_node.protocol.layout import AUTO_PRECISION
+from orch_node.protocol.layout import AUTO
 from orch_node.protocol.record import RunRecord
 
 from orchestrator import load
@@ -107,7 +107,7 @@ def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequ
         request,
         nodes=request.nodes or options.nodes,
         ppn=request.ppn or options.ppn,
-        precision=(options.precision or AUTO_PRECISION) if request.precision == AUTO_PRECISION else request.precision,
+        precision=(options.precision or AUTO) if request.precision == AUTO else request.precision,
     )
 
 

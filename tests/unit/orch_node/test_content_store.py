@@ -182,13 +182,13 @@ def test_folder_that_another_node_has_made_meanwhile_is_not_replaced(
     def write(part: Path) -> None:
         (part / "file").write_text("content")
 
-    made = []
+    inodes = []
 
     def write_last(part: Path) -> None:
         assert content_store.fill_once(folder, "1", write)
-        made.append(folder.stat().st_ino)
+        inodes.append(folder.stat().st_ino)
         write(part)
 
     assert not content_store.fill_once(folder, "1", write_last)
-    assert made == [folder.stat().st_ino]
+    assert inodes == [folder.stat().st_ino]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".folder.lock", "folder"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from orch_node.protocol.events import Decided
-from orch_node.protocol.layout import AUTO_PRECISION, PRECISION_PLACEHOLDER, RunPrecision
+from orch_node.protocol.layout import AUTO, PRECISION_PLACEHOLDER, RunPrecision
 from orch_node.rank import computation
 from orch_node.rank.checks import RankError
 from orch_node.standalone import facts
@@ -65,7 +65,7 @@ def test_auto_is_the_fastest_precision_of_all_nodes(flags: tuple[str, ...], expe
 
 def test_auto_is_left_to_the_ranks_if_no_node_is_known() -> None:
     result = choose()
-    assert result.value == AUTO_PRECISION
+    assert result.value == AUTO
     assert "otherwise fp32" in result.decisions[0].reason
 
 
@@ -98,7 +98,7 @@ def test_resumed_run_keeps_the_precision_of_its_checkpoint() -> None:
     with pytest.raises(PlanError, match=r"as in the checkpoint of old.*n0 has no BF16"):
         choose("", resume=RESUME)
     assert choose("", resume=RESUME, precision="fp32").value == "fp32"
-    assert choose(resume=replace(RESUME, precision=AUTO_PRECISION)).value == AUTO_PRECISION
+    assert choose(resume=replace(RESUME, precision=AUTO)).value == AUTO
 
 
 def test_facts_that_contradict_each_other_are_refused() -> None:

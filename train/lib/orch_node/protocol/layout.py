@@ -16,7 +16,7 @@ NO_GPU = ("gpu", None)
 HOST_LINES = {"intel": "{address}:{ranks}", "mpich": "{address}:{ranks}", "openmpi": "{address} slots={ranks}"}
 # The precision of a run. If the nodes are known when a run is planned, the plan decides. Batch jobs and pods have
 # `auto`: their ranks inspect the assigned CPUs and decide together.
-AUTO_PRECISION = "auto"
+AUTO = "auto"  # orch chooses
 BF16 = "bf16"
 FP32 = "fp32"
 # The names in /proc/cpuinfo: Intel AMX, Intel and AMD AVX-512, ARM.

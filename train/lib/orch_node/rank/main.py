@@ -130,7 +130,7 @@ def train(
     heartbeat.begin(torch, lambda: metrics.steps, callbacks)
 
     def operations() -> int:
-        return communication.operations(torch) - preemption.AGREEMENT.collectives  # which are no part of the training
+        return communication.operations(torch) - preemption.AGREEMENT.collectives  # not of the training
 
     def counts() -> Heartbeat:
         return heartbeat.current(torch, metrics.steps)
