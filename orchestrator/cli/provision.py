@@ -16,8 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator import load
-from orchestrator.cli.options import AsJson, UserPackages, make_command
-from orchestrator.cli.stacks import complete_names
+from orchestrator.cli.options import AsJson, UserPackages, complete_stacks, make_command
 from orchestrator.cli.train import effective_options, group_of
 from orchestrator.errors import RequestError
 from orchestrator.load.hostfile import Hostfile, load_hostfile
@@ -78,8 +77,6 @@ Data = Annotated[
     list[str] | None,
     typer.Option(metavar=SOURCE, help="Data set of a hub, a URL or this machine for all nodes; may be repeated."),
 ]
-
-
 TargetName = Annotated[
     str | None,
     typer.Option(
@@ -210,7 +207,7 @@ provision_command = command(*registry.entries().values())
 
 def sync(
     inventory: Inventory,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report drift; exit code 1 if there is any.")] = False,
+    dry_run: DryRun = False,
     model: Annotated[
         list[str] | None,
         typer.Option(metavar=SOURCE, help="Model of a hub, a URL or this machine for all nodes; may be repeated."),
@@ -231,7 +228,9 @@ def sync(
 def setup(
     stack: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Stack to install; `orch stacks` lists them.", autocompletion=complete_names),
+        typer.Option(
+            metavar="NAME", help="Stack to install; `orch stacks` lists them.", autocompletion=complete_stacks
+        ),
     ] = "current",
     wheels: Annotated[
         Path | None,
@@ -248,11 +247,7 @@ def setup(
     Installs PyTorch for CPU, the ccl backend, MPI and the packages of the recipes, then checks
     them. Packages that are already installed are kept.
     """
-    began = time.monotonic()
-
-    def notify(line: str) -> None:
-        print_text(f"[{time.monotonic() - began:6.1f}s] {line}", err=True)
-
+    notify = Progress(verbose=False).print_text
     shared = load.shared_requirements(requirements)
     set_up(load.stack(stack), Path(sys.prefix), wheels, requirements=shared, notify=notify)
 

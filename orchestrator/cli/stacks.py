@@ -10,7 +10,7 @@ import typer
 
 from orchestrator import load
 from orchestrator.cli.app import App
-from orchestrator.cli.options import AsJson, UserPackages, check_subcommand, print_error
+from orchestrator.cli.options import AsJson, UserPackages, check_subcommand, complete_stacks, print_error
 from orchestrator.errors import RequestError
 from orchestrator.operations import image as image_operation
 from orchestrator.operations import stacks as operation
@@ -26,11 +26,7 @@ Tag = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the image
 Engine = Annotated[str, typer.Option(metavar="PROGRAM", help="docker, podman, or a program with the same commands.")]
 
 
-def complete_names(incomplete: str) -> list[str]:
-    return [name for name in load.stack_names() if name.startswith(incomplete)]
-
-
-Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_names)]
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_stacks)]
 ForBackend = Annotated[
     str | None, typer.Option("--backend", metavar="NAME", help="Only what this backend needs. Default: all backends.")
 ]
@@ -61,7 +57,7 @@ def check(
         typer.Option(
             metavar="NAME",
             help="Stack to compare with. Default: only check that the versions are compatible.",
-            autocompletion=complete_names,
+            autocompletion=complete_stacks,
         ),
     ] = None,
     inventory: Annotated[

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import ansible_runner
-
 from orchestrator.files import SHARE, ansible_home
 from orchestrator.load.inventory import ansible_environment
 from orchestrator.model.printable import one_line
@@ -103,6 +101,8 @@ def run(playbook: Playbook, on_result: Callable[[TaskResult], None], on_line: Ca
         on_result: gets the result of each task on each node.
         on_line: gets each line that Ansible prints.
     """
+    import ansible_runner  # takes a tenth of a second, also for --help
+
     folder = tempfile.mkdtemp(prefix="orch-ansible-")  # mode 0700
     options = ["--check", "--diff"] if playbook.check else []
     # ansible-runner replaces these handlers and does not restore them: Ctrl-C would be lost.
