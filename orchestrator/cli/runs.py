@@ -17,7 +17,7 @@ from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, Run
 from orchestrator.operations import runs as operation
 from orchestrator.report import comparison, listing, page, training
 from orchestrator.report import run_list as table
-from orchestrator.report.listing import json_text
+from orchestrator.report.listing import finite, json_text
 from orchestrator.runs import store
 from orchestrator.runs.outcome import outcome_of
 from orchestrator.screen import print_text
@@ -38,7 +38,7 @@ def compare(
         print_text(comparison.ranking_json(ranked) if as_json else comparison.ranking_text(ranked, result))
         return
     compared = comparison.compare(store.find(context.obj, a, print_error), store.find(context.obj, b))
-    print_text(json_text("comparison", compared) if as_json else comparison.text(compared))
+    print_text(json_text("comparison", finite(compared)) if as_json else comparison.text(compared))
 
 
 def report(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import fold
-from orchestrator.report.listing import json_text, table
+from orchestrator.report.listing import finite, json_text, table
 from orchestrator.runs.measures import Measures, measures, scores
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.provenance import Script
@@ -194,4 +194,4 @@ def ranking_text(runs: Sequence[RankedRun], result: str | None) -> str:
 
 def ranking_json(runs: Sequence[RankedRun]) -> str:
     """Return the runs in their order as JSON."""
-    return json_text("ranking", runs=runs)
+    return json_text("ranking", runs=[finite(asdict(run)) for run in runs])
