@@ -24,7 +24,6 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
 PACKAGE = Path(__file__).resolve().parent
-# They are inside the package in a wheel, and next to it in a checkout.
+# The folders train/, inventory/ and playbooks/ are inside the package in a wheel, and next to it in a checkout.
 SHARE = PACKAGE / "share" if (PACKAGE / "share").is_dir() else PACKAGE.parent
 TRAIN = SHARE / "train"
 LIB = TRAIN / "lib"  # packages that the nodes import, too
@@ -66,7 +65,7 @@ write_whole = atomic_write.write
 sync_folder = atomic_write.sync_folder
 
 
-@contextmanager
+@contextlib.contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Hold the lock of a file, for which other processes wait."""
     with path.open("a") as file:

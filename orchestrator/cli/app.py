@@ -26,12 +26,30 @@ from orchestrator.targets import registry
 
 ORDER = ("", "DEFAULT", "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE")
 TABLE_SOURCE, ENVIRONMENT_SOURCE = "DEFAULT_MAP", "ENVIRONMENT"
-FILE = "orch.defaults_file"  # key in context.meta: the file with the table
+TABLE_FILE = "orch.defaults_file"  # key in context.meta: the file with the table
 EXCLUSIVE = (("inventory", "on"), ("inventory", "target"), ("python", "venv"))
-VARIABLE = "ORCH_INVENTORY"
+INVENTORY_VARIABLE = "ORCH_INVENTORY"
 # Options of the table that belong to its hosts: without effect if other hosts are named.
 OF_HOSTS = ("nodes", "exclude", "ppn", "fabric", "mpi", "python", "spare_nodes", "min_nodes", "image", "image_options")
-HELP = ("-h", "--help", "--help-all")
+SCRIPT_ARGUMENTS = "script_args"  # parameter of commands that pass arguments on to a script
+RECIPE = "recipe"
+COMMAND = "command"  # parameter of commands that run a program
+HAS_DOUBLE_DASH = "orch.has_double_dash"  # key in context.meta: whether the arguments contain `--`
+ARGUMENTS = "orch.arguments"  # key in context.meta: the command line
+SHOWS_ALL = "orch.shows_all"  # key in context.meta: whether the help shows all options
+HELP_ALL = "--help-all"
+# Options of `orch train` that most people use. --help shows only these and those of the selected target.
+COMMON = {
+    *("recipe", "script_args", "name", "preset", "settings", "array", "requirements", "packages", "env", "venv"),
+    *("on", "inventory", "nodes", "wait_for_cores", "ppn", "launcher", "backend", "precision", "max_restarts", "image"),
+    *("wait", "dry_run"),
+}
+TRAIN_EXAMPLES = (
+    "Examples: orch train bert-qa, or orch train script.py -- --epochs 3. `orch recipes` lists the "
+    "recipes, `orch train --help` the options."
+)
+DOUBLE_DASH_HINT = "Script arguments go after --: orch train script.py -- --epochs 3."
+HELP = ("-h", "--help", HELP_ALL)
 
 
 def set_defaults(context: Any, arguments: Collection[str]) -> None:
@@ -51,7 +69,7 @@ def set_defaults(context: Any, arguments: Collection[str]) -> None:
         return
     table = tool_options()
     if table.values:
-        context.meta[FILE] = table.path
+        context.meta[TABLE_FILE] = table.path
         context.default_map = {name: plain(value) for name, value in table.values.items() if name in names}
 
 
@@ -94,7 +112,7 @@ def inventory_of_unknown_run(parameters: Mapping[str, Any]) -> str | None:
     run, folder = parameters["run"], parameters.get("runs_dir") or RUNS_DIR
     if run == "last" or any(path.name.startswith(run) for path in Path(folder).glob("*")):
         return None
-    if inventory := os.environ.get(VARIABLE):
+    if inventory := os.environ.get(INVENTORY_VARIABLE):
         return inventory
     return tool_options().values.get("inventory")
 
@@ -102,7 +120,7 @@ def inventory_of_unknown_run(parameters: Mapping[str, Any]) -> str | None:
 def describe_table(context: Any) -> str:
     """Return the options that the table sets, as a sentence; empty without any."""
     names = [flag(name) for name in context.default_map or {} if source_name(context, name) == TABLE_SOURCE]
-    return f"[tool.orch] of {context.meta[FILE]} sets {', '.join(names)}." if names else ""
+    return f"[tool.orch] of {context.meta[TABLE_FILE]} sets {', '.join(names)}." if names else ""
 
 
 def with_defaults(request: TrainRequest, context: Any) -> TrainRequest:
@@ -111,7 +129,7 @@ def with_defaults(request: TrainRequest, context: Any) -> TrainRequest:
     field_defaults: dict[str, Any] = {item.name: item.default for item in fields(request)}
     values: dict[str, list[str]] = {}
     refused: dict[str, Any] = {}
-    table = f"[tool.orch] of {context.meta.get(FILE)}"
+    table = f"[tool.orch] of {context.meta.get(TABLE_FILE)}"
     for parameter in context.command.params:
         name, source = parameter.name, source_name(context, parameter.name)
         if source not in (TABLE_SOURCE, ENVIRONMENT_SOURCE):
@@ -126,26 +144,6 @@ def with_defaults(request: TrainRequest, context: Any) -> TrainRequest:
             values.setdefault(source, []).append(f"{flag(name)} {text}")
     decisions = tuple(Decision("defaults", ", ".join(texts), source) for source, texts in values.items())
     return replace(request, **refused, defaults=decisions)
-
-
-SCRIPT_ARGUMENTS = "script_args"  # parameter of commands that pass arguments on to a script
-RECIPE = "recipe"
-COMMAND = "command"  # parameter of commands that run a program
-HAS_DOUBLE_DASH = "orch.has_double_dash"  # key in context.meta: whether the arguments contain `--`
-ARGUMENTS = "orch.arguments"  # key in context.meta: the command line
-SHOWS_ALL = "orch.shows_all"  # key in context.meta: whether the help shows all options
-HELP_ALL = "--help-all"
-# Options of `orch train` that most people use. --help shows only these and those of the selected target.
-COMMON = {
-    *("recipe", "script_args", "name", "preset", "settings", "array", "requirements", "packages", "env", "venv"),
-    *("on", "inventory", "nodes", "wait_for_cores", "ppn", "launcher", "backend", "precision", "max_restarts", "image"),
-    *("wait", "dry_run"),
-}
-TRAIN_EXAMPLES = (
-    "Examples: orch train bert-qa, or orch train script.py -- --epochs 3. `orch recipes` lists the "
-    "recipes, `orch train --help` the options."
-)
-DOUBLE_DASH_HINT = "Script arguments go after --: orch train script.py -- --epochs 3."
 
 
 def target_in(arguments: Sequence[str]) -> str | None:

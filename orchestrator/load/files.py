@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from orch_node import permissions
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -16,9 +18,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 
 class StrictModel(BaseModel):

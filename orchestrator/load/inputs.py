@@ -36,7 +36,7 @@ from orchestrator.load.requirements import (
 )
 from orchestrator.load.scripts import RanksPython, check_script, with_parser
 from orchestrator.model.cluster import Facts
-from orchestrator.model.printable import SECRET
+from orchestrator.model.printable import SECRET_VARIABLE
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.accelerate_options import AccelerateOptions, parse_options
 from orchestrator.planning.recorded_request import value_of
@@ -211,7 +211,7 @@ def variables_of(file: Path, shell: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_name(name: str) -> None:
-    if SECRET.search(name):
+    if SECRET_VARIABLE.search(name):
         raise RequestError(
             f"{name}: the record of the run would show a secret.",
             hint="Set it in orch_secrets of the inventory, or in a Secret of the Kubernetes namespace; "

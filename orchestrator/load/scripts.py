@@ -1,4 +1,4 @@
-"""Checks of a script before anything is started: its file, its syntax, its imports and its arguments."""
+"""Check a script before anything is started: its syntax, its imports, and the arguments that its parser accepts."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ PARSER_SECONDS = 300.0  # importing torch and transformers from a shared file sy
 CHECK_HINT = "orch runs the script up to its argument parser, to check its settings. Nothing was started."
 PARSER = re.compile(rb"argparse|Argument_?Parser|orch_training|tyro", re.IGNORECASE)
 TRACEBACK_LINE = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
-MISSING = "ModuleNotFoundError: No module named "
+MODULE_NOT_FOUND = "ModuleNotFoundError: No module named "
 
 
 def with_parser(recipe: Recipe, python: str = "") -> Recipe:
@@ -435,8 +435,8 @@ def query_parser(recipe: Recipe, python: str) -> dict[str, Setting] | str:
         options = json.loads(done.stdout or "{}")
         return {name: Setting(**{**fields, "choices": tuple(fields["choices"])}) for name, fields in options.items()}
     reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    if reason.startswith(MISSING):
-        module = reason.removeprefix(MISSING).split(";")[0].strip("'")
+    if reason.startswith(MODULE_NOT_FOUND):
+        module = reason.removeprefix(MODULE_NOT_FOUND).split(";")[0].strip("'")
         return f"{python} has no {module}; the script checks its arguments when the ranks start"
     frames = TRACEBACK_LINE.findall(done.stderr) or [(recipe.script, "")]
     raise RequestError(f"{', line '.join(filter(None, frames[-1]))}: {reason.removesuffix('.')}.", hint=CHECK_HINT)

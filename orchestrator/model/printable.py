@@ -1,4 +1,4 @@
-"""Text that is printed or recorded: on one line, commands for a shell, and without secrets."""
+"""Text for people and shells: on one line, counted and quoted, and with secrets masked."""
 
 from __future__ import annotations
 
@@ -75,10 +75,8 @@ def program_name(argv: tuple[str, ...]) -> str:
     return PurePosixPath(next(scripts, argv[0])).name
 
 
-# Names of environment variables whose values are in no argument, manifest, log or record.
-SECRET = re.compile(r"TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY", re.I)
-
-
+# Names of environment variables that orch refuses, because manifests, logs and records would show their values.
+SECRET_VARIABLE = re.compile(r"TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY", re.I)
 MASK = "<masked>"
 # The password in the URL of a server or a database, or the token in one of a website.
 SECRET_IN_URL = re.compile(r"\b(?:[a-z][a-z0-9+.-]*://[^\s/:@]*:|https?://)([^\s/]+)@", re.I)

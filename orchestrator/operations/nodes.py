@@ -130,7 +130,7 @@ def find_commands(name: str, nodes: Nodes | None, *, stack: str, runs_dir: Path,
 
 
 def names_run(name: str) -> bool:
-    """Return whether a name is that of a run: `last`, or no inventory and like an ID, which begins with its date."""
+    """Return whether a name means a run: `last`, or an ID, which begins with a digit, but not an inventory."""
     if name != "last":
         with suppress(RequestError):
             find_inventory(name)

@@ -28,7 +28,7 @@ from orchestrator.provisioning.sources import Source, find_sources, source_trees
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.interface import SharedFolder
 
-THIS_MACHINE = "here"  # its name in the inventory
+LOCAL_HOST_NAME = "here"  # its name in the inventory
 
 
 def provision(request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]) -> Report:
@@ -281,9 +281,9 @@ def write_inventory(shared: SharedFolder) -> Path:
     variables = {"ansible_host": host} if host else {"ansible_connection": "local"}
     if host and user:
         variables["ansible_user"] = user
-    folder = private_folder(state_home() / "shared" / (host or THIS_MACHINE))
+    folder = private_folder(state_home() / "shared" / (host or LOCAL_HOST_NAME))
     path = folder / "hosts.yml"
-    write_private(path, json.dumps({"all": {"hosts": {host or THIS_MACHINE: variables}}}, indent=1) + "\n")
+    write_private(path, json.dumps({"all": {"hosts": {host or LOCAL_HOST_NAME: variables}}}, indent=1) + "\n")
     return path
 
 

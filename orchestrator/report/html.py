@@ -22,7 +22,7 @@ from orchestrator.report.charts import Chart
 from orchestrator.report.listing import finite
 
 PLOTLY = Path(__file__).resolve().parent / "plotly" / "plotly-basic.min.js"
-CHARTS = PLOTLY.parents[2] / "templates" / "charts.js"
+CHARTS_SCRIPT = PLOTLY.parents[2] / "templates" / "charts.js"
 DIGITS = 7  # significant digits of a number, more than a screen can show
 
 
@@ -75,7 +75,7 @@ def render(template: str, charts: Sequence[Chart], **values: object) -> str:
     loader = PackageLoader("orchestrator")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     return environment.get_template(template).render(
-        scripts=[script(PLOTLY), script(CHARTS)],
+        scripts=[script(PLOTLY), script(CHARTS_SCRIPT)],
         charts=charts,
         data=embedded([asdict(chart) for chart in charts]),
         **values,

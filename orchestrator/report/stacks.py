@@ -52,7 +52,7 @@ def describe(stack: Stack, platform: Platform) -> str:
     for name, value, key in facts:
         lines.append(f"  {name + ':':<30}{value}")
         lines += [f"{'':32}source: {stack.sources[key]}"] if key in stack.sources else []
-    lines += [f"  settled, {fact}: {reason}" for fact, reason in stack.resolved_conflicts.items()]
+    lines += [f"  resolved conflict, {fact}: {reason}" for fact, reason in stack.resolved_conflicts.items()]
     return "\n".join(lines)
 
 

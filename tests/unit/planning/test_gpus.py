@@ -20,7 +20,7 @@ from orchestrator.model.cluster import Gpu, Node, UserPython, lay_out
 from orchestrator.model.process_group import BACKENDS, find_backend
 from orchestrator.planning import accelerate_options, launchers
 from orchestrator.planning.containers import Docker
-from orchestrator.planning.launchers import PACKAGES
+from orchestrator.planning.launchers import MPI_PACKAGES
 from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.planning.resolve import Inputs
 from orchestrator.stacks.stack import Stack
@@ -135,7 +135,7 @@ def test_no_hint_installs_a_stack_into_an_environment_of_the_user(test_stack: St
     with pytest.raises(PlanError, match="has no Intel MPI") as exc_info:
         decide(test_stack, without_mpi)
     assert "--launcher torchrun" in exc_info.value.hint
-    assert f"`/venv/bin/python -m pip install {PACKAGES['intel']}`" in exc_info.value.hint
+    assert f"`/venv/bin/python -m pip install {MPI_PACKAGES['intel']}`" in exc_info.value.hint
     stack = replace(test_stack, requirements={"torch": "2.11.0", "datasets": "3.6.0"})
     with pytest.raises(PlanError, match="missing: datasets") as exc_info:
         stack.check(node)
@@ -147,7 +147,7 @@ def test_no_hint_installs_a_stack_into_an_environment_of_the_user(test_stack: St
 
 def test_mpi_for_orch_has_the_version_of_the_stacks() -> None:
     versions = {stack.requirements["impi-rt"] for stack in load.all_stacks() if "impi-rt" in stack.requirements}
-    assert {PACKAGES["intel"]} == {f"impi-rt=={version}" for version in versions}
+    assert {MPI_PACKAGES["intel"]} == {f"impi-rt=={version}" for version in versions}
 
 
 def test_nccl_uses_the_interface_of_the_plan(test_stack: Stack) -> None:

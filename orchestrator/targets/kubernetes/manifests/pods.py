@@ -7,7 +7,7 @@ import re
 from orch_node.protocol.environment import find_reserved
 
 from orchestrator.errors import PlanError
-from orchestrator.model.printable import SECRET
+from orchestrator.model.printable import SECRET_VARIABLE
 from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, files_volume, literal
@@ -119,7 +119,7 @@ def user_variable(name: str, value: str) -> Object:
         PlanError: if its name is invalid, or is that of a secret.
     """
     check_variable(name)
-    if SECRET.search(name):
+    if SECRET_VARIABLE.search(name):
         raise PlanError(
             f"env: {name} would show a secret to everybody who can read the manifest or this command.",
             hint=f"Use secret_env.{name}=SECRET/KEY, which reads it from a Secret of the namespace.",
