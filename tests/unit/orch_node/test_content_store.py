@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -107,6 +108,33 @@ def test_incomplete_folders_are_removed_after_a_day(step: StoreFolder, clean: Ca
     make_old(old, 2 * DAYS)
     assert set(clean().unused) == {str(old), step.path}
     assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_a_folder_that_is_sent_again_while_others_are_removed_stays(step: StoreFolder) -> None:
+    """Send each removed folder again as soon as the next one is looked at."""
+    store_folder = Path(step.path).parent
+    (Path(step.source) / "train.py").write_text("2")
+    other = changed(step, copy="")
+    store(other, {"node0": Local()})
+    make_old(lock_of(other), 31 * DAYS)
+
+    def send_removed_again(run: str) -> bool:
+        for sent in (step, other):
+            if not Path(sent.path).is_dir():
+                shutil.copytree(Path(sent.source), sent.path)
+        return False
+
+    removed = content_store.remove_unused(store_folder, send_removed_again, dry_run=False)
+    assert set(removed) == {step.path, other.path}
+    assert [path.is_dir() for path in map(Path, removed)] == [True, False]
+
+
+def test_use_reports_a_folder_that_is_removed_while_it_waits(
+    step: StoreFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = iter([True, False])
+    monkeypatch.setattr(content_store, "is_complete", lambda _: next(states))
+    assert content_store.main(["use", step.path, step.run_dir]) == content_store.ABSENT
 
 
 # The copy of a resumed run.

@@ -70,9 +70,8 @@ def main(argv: list[str]) -> int:
             return 0
         if options.command == "receive":
             receive(folder)
-        if is_complete(folder):
-            use(folder, options.run_dir, options.copy)
-        elif not (options.keep and options.copy.is_dir()):
+        is_used = is_complete(folder) and use(folder, options.run_dir, options.copy)
+        if not is_used and not (options.keep and options.copy.is_dir()):
             return ABSENT
     except (StoreError, permissions.UntrustedError) as error:
         print(error, file=sys.stderr)
@@ -358,7 +357,8 @@ def remove_unused(store: Path, is_living: Callable[[str], bool], *, dry_run: boo
         UntrustedError: if another user could have written the store.
         OSError: if a folder cannot be removed.
     """
-    unused = [part for part in store.glob(f".*{PART}*") if age(part) > INCOMPLETE_SECONDS]
+    incomplete = [part for part in store.glob(f".*{PART}*") if age(part) > INCOMPLETE_SECONDS]
+    unused: list[Path] = []
     for lock in store.glob(".*.lock"):
         folder = lock.with_name(lock.name.removeprefix(".").removesuffix(".lock"))
         if age(lock) <= UNUSED_SECONDS or not folder.is_dir():
@@ -371,9 +371,9 @@ def remove_unused(store: Path, is_living: Callable[[str], bool], *, dry_run: boo
             if not dry_run:
                 remove_whole(folder)
                 users.truncate(0)
-    for part in unused if not dry_run else ():
+    for part in incomplete if not dry_run else ():
         remove(part)
-    return tuple(map(str, unused))
+    return tuple(map(str, (*incomplete, *unused)))
 
 
 def age(path: Path) -> float:
