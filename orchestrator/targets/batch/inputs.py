@@ -30,7 +30,7 @@ from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, Site, TargetOptions, TrainRequest
-from orchestrator.targets.batch.location import python_hint, query_default_ranks, query_host
+from orchestrator.targets.batch.login import python_hint, query_default_ranks, query_host
 from orchestrator.targets.batch.plan import (
     JobInputs,
     PlannedRun,
@@ -40,7 +40,7 @@ from orchestrator.targets.batch.plan import (
     plan_run,
     with_size,
 )
-from orchestrator.targets.batch.settings import LISTS, NAMES, BatchSettings, Image
+from orchestrator.targets.batch.settings import IMAGE_KEYS, IMAGE_LIST_KEYS, BatchSettings, Image
 from orchestrator.targets.batch.system import NEW, ONE_RANK, RESERVED_OPTIONS, BatchSystem
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.interpreter import check_no_image, path_of, user_python
@@ -204,10 +204,10 @@ def with_image_option(settings: BatchSettings, option: str) -> BatchSettings:
         raise RequestError(
             f"--image-option {option}: expected KEY=VALUE.", hint="Example: --image-option mounts=/data:/data"
         )
-    if name not in NAMES:
-        raise RequestError(f"--image-option {name}: unknown key.", hint=did_you_mean(name, NAMES))
+    if name not in IMAGE_KEYS:
+        raise RequestError(f"--image-option {name}: unknown key.", hint=did_you_mean(name, IMAGE_KEYS))
     assert settings.image is not None
-    value: Any = (*getattr(settings.image, name), text) if name in LISTS else text
+    value: Any = (*getattr(settings.image, name), text) if name in IMAGE_LIST_KEYS else text
     return replace(settings, image=replace(settings.image, **{name: value}))
 
 
@@ -220,7 +220,7 @@ def with_file(settings: BatchSettings, values: SettingsFile, source: Path) -> Ba
     path = table.pop("image", "")
     if path and not settings.login:
         path = os.path.join(source.parent, path)
-    lists = {name: tuple(table[name]) for name in LISTS if name in table}
+    lists = {name: tuple(table[name]) for name in IMAGE_LIST_KEYS if name in table}
     settings = replace(settings, image=Image(path=path, **{**table, **lists}))
     for name, value in getattr(values, settings.system.submitter).items():
         if value is not False:

@@ -1,26 +1,17 @@
-"""The location of a run's job, as its record stores it, and the host with the batch system's programs."""
+"""The location of a run that is a job of a batch system, as the record of the run stores it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from orch_node.protocol import values
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.load.clusters import local_facts
-from orchestrator.model.cluster import Facts
-from orchestrator.model.printable import LOGIN_SCRIPT_HINT
-from orchestrator.targets.batch.scheduler import Scheduler
-from orchestrator.targets.batch.settings import HOST, BatchSettings
-from orchestrator.targets.batch.system import ONE_RANK, BatchSystem
-from orchestrator.targets.connections.connection import Ssh
-from orchestrator.targets.connections.local import Local
-from orchestrator.targets.interpreter import FACTS_SECONDS, query_interpreter
+from orchestrator.errors import ExecuteError
+from orchestrator.targets.batch.settings import HOST
 
 JOB_NAME_PREFIX = "orch-"  # before the run id
 # A job id of any batch system, such as Slurm's 12, 12_TASK and 12.STEP or PBS's 12[TASK].server.
@@ -83,83 +74,3 @@ def with_job(record: RunRecord, job: str, cluster: str = "") -> RunRecord:
 def for_login_host(record: RunRecord) -> RunRecord:
     """Return the record as it is read on the host with the batch system's programs."""
     return replace(record, location=values.record(replace(location_of(record), login="")))
-
-
-# Many sites add the batch system's programs to PATH only in login shells.
-SHELL = ("bash", "-lc", 'exec "$@"', "bash")
-
-
-def python_hint(system: BatchSystem) -> str:
-    """Return how to name the interpreter of the nodes."""
-    return (
-        f"Use {system.flag} root=FOLDER with a folder that `orch provision --on {system.name}` has filled, or "
-        "--python with an interpreter that has torch. Both must be on a shared file system."
-    )
-
-
-def host_at(login: str) -> Local | Ssh:
-    """Return the connection to a host.
-
-    Args:
-        login: the host as ~/.ssh/config knows it; '' for this machine.
-    """
-    return Ssh(login, None) if login else Local()
-
-
-def scheduler_at(system: BatchSystem, host: Local | Ssh, cluster: str = "") -> Scheduler:
-    """Return the programs of a batch system on a host; on a login node they run in a login shell."""
-    return Scheduler(system, host, SHELL if isinstance(host, Ssh) else (), cluster)
-
-
-def query_host(system: BatchSystem, login: str, python: str, *, is_user_python: bool) -> tuple[Facts, str]:
-    """Return the facts of the host with the batch system's programs and of its stack, and the user's home folder there.
-
-    Args:
-        system: the batch system.
-        login: the host; '' for this machine.
-        python: the interpreter.
-        is_user_python: whether it is neither that of a stack nor the one that runs orch.
-
-    Raises:
-        RequestError: if the interpreter does not exist.
-        ExecuteError: if the host does not respond as expected.
-    """
-    if not login:
-        if not Path(python).exists():
-            raise RequestError(f"{python} does not exist.", hint=python_hint(system))
-        query = partial(query_interpreter, Local(), "this machine", hint=python_hint(system))
-        return query(python) if is_user_python else local_facts(python), str(Path.home())
-    host = Ssh(login, None)
-    try:
-        return query_login_node(system, host, python)
-    finally:
-        host.close()
-
-
-def query_default_ranks(settings: BatchSettings) -> tuple[int, str]:
-    """Return the ranks on each node for --ppn auto, with the reason; one rank if the system does not respond."""
-    host = host_at(settings.login or "")
-    try:
-        programs = scheduler_at(settings.system, host, settings.options.get("clusters", ""))
-        return settings.system.default_ranks(programs, settings.options, settings.held)
-    except ExecuteError:
-        return ONE_RANK
-    finally:
-        host.close()
-
-
-def query_login_node(system: BatchSystem, host: Ssh, python: str) -> tuple[Facts, str]:
-    """Return the facts of a login node, and the user's home folder there.
-
-    Raises:
-        RequestError: if the interpreter does not exist there.
-        ExecuteError: if the interpreter fails, or a command prints something else than it should.
-    """
-    home = host.capture(("sh", "-c", 'printf %s "$HOME"'), seconds=FACTS_SECONDS)
-    if not home.out.startswith("/"):
-        raise ExecuteError(
-            f"{host.node}: the output of a command there begins with {home.out.strip()[:60]!r}, "
-            "which that command does not print.",
-            hint=LOGIN_SCRIPT_HINT,
-        )
-    return query_interpreter(host, host.node, python, python_hint(system)), home.out

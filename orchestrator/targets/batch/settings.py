@@ -14,9 +14,9 @@ from orchestrator.model.decision import Decision
 from orchestrator.planning.containers import bind, outermost_folders
 from orchestrator.targets.batch.system import HELD, NEW, RESERVED_OPTIONS, Allocation, BatchSystem
 
-NAMES = ("python", "mounts", "env_file", "arguments")
-LISTS = ("mounts", "arguments")
-APPTAINER_OPTIONS = (
+IMAGE_KEYS = ("python", "mounts", "env_file", "arguments")
+IMAGE_LIST_KEYS = ("mounts", "arguments")
+RESERVED_APPTAINER_OPTIONS = (
     "--cleanenv",
     "-e",
     "--contain",
@@ -89,7 +89,7 @@ class Image:
                     f"--image-option arguments={argument}: not an option.",
                     hint="Use it once per option: --image-option arguments=--nv.",
                 )
-            if name in APPTAINER_OPTIONS:
+            if name in RESERVED_APPTAINER_OPTIONS:
                 raise PlanError(
                     f"--image-option arguments={name}: orch sets this option itself.",
                     hint="Leave it out; `--dry-run` shows all options.",

@@ -14,7 +14,8 @@ from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Positions
-from orchestrator.targets.batch.location import host_at, location_of, scheduler_at, with_job
+from orchestrator.targets.batch.location import location_of, with_job
+from orchestrator.targets.batch.login import host_at, scheduler_at
 from orchestrator.targets.batch.run_folder import delete_remote_files, write_remote_record
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.system import BatchSystem

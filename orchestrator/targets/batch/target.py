@@ -23,7 +23,8 @@ from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, Outcome, outcome_of
 from orchestrator.runs.state_files import ACCOUNTING, outcome_in, write_json
 from orchestrator.targets.batch import find, inputs, start
-from orchestrator.targets.batch.location import host_at, location_of, scheduler_at, store_of
+from orchestrator.targets.batch.location import location_of, store_of
+from orchestrator.targets.batch.login import host_at, scheduler_at
 from orchestrator.targets.batch.run_folder import RemoteFolder, run_folder_of
 from orchestrator.targets.batch.system import BatchSystem, Phase
 from orchestrator.targets.batch.watch import JobWatch, log_lines

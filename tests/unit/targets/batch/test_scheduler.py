@@ -12,7 +12,8 @@ import pytest
 
 from orchestrator.errors import OrchError
 from orchestrator.model.printable import CommandResult
-from orchestrator.targets.batch.location import SHELL, location_of, with_job
+from orchestrator.targets.batch.location import location_of, with_job
+from orchestrator.targets.batch.login import SHELL
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.system import ControllerUnreachable
