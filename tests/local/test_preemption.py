@@ -62,7 +62,7 @@ class Run:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.process = start_orch(folder, "train", *arguments, "--ppn", "2")
-        wait_until(lambda: bool(list(folder.glob("runs/*/events.jsonl"))), "a run", seconds=60)
+        wait_until(lambda: bool(list(folder.glob("runs/*/events.jsonl"))), "a run", seconds=180)
         self.folder = last_run(folder)
 
     def await_events(self, kind: str, count: int, seconds: float = 60) -> None:
