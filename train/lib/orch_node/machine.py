@@ -168,13 +168,19 @@ def open_pidfd(pid: int) -> int | None:
         return None
 
 
-def start_time(pid: int) -> int | None:
-    """Return the start time of a process, or None if there is none."""
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the program's name; none if there is no such process."""
     try:
         text = Path("/proc", str(pid), "stat").read_text(errors="replace")
     except OSError:
-        return None
-    return int(text.rpartition(")")[2].split()[19])
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def start_time(pid: int) -> int | None:
+    """Return the start time of a process, or None if there is none."""
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields else None
 
 
 def die_with_parent() -> None:
@@ -184,9 +190,5 @@ def die_with_parent() -> None:
 
 def is_alive(pid: int, start: int) -> bool:
     """Return whether the process with this start time exists and is not a zombie."""
-    try:
-        text = Path("/proc", str(pid), "stat").read_text(errors="replace")
-    except OSError:
-        return False
-    fields = text.rpartition(")")[2].split()
-    return int(fields[19]) == start and fields[0] not in "ZX"
+    fields = stat_fields(pid)
+    return bool(fields) and int(fields[19]) == start and fields[0] not in "ZX"

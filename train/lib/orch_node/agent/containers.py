@@ -275,13 +275,13 @@ def apptainer_prefix(spec: ContainerSpec, options: Sequence[str] = ()) -> list[s
     Raises:
         ContainerError: if Apptainer is not installed.
     """
-    program = next((name for name in APPTAINER_PROGRAMS if shutil.which(name)), None)
-    if program is None:
+    engine = next((name for name in APPTAINER_PROGRAMS if shutil.which(name)), None)
+    if engine is None:
         raise ContainerError(
             f"neither {' nor '.join(APPTAINER_PROGRAMS)} is on PATH. Load the site's module with the "
             "setting setup='module load NAME', or run without --image"
         )
-    return [program, "exec", *spec.options, *options, spec.image]
+    return [engine, "exec", *spec.options, *options, spec.image]
 
 
 def check_apptainer(spec: ContainerSpec) -> None:

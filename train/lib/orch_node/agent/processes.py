@@ -17,6 +17,7 @@ from pathlib import Path
 
 from orch_node import machine
 from orch_node.program import MARK, PROGRAM
+from orch_node.protocol.environment import STACK_SIGNAL
 from orch_node.protocol.outcome import ProcessRecord
 
 PROC = Path("/proc")
@@ -310,3 +311,14 @@ def handles_signal(pid: int, number: int) -> bool:
         return False
     mask = next((line.split()[1] for line in text.splitlines() if line.startswith("SigCgt")), "0")
     return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def signal_of_process(pid: int, variable: str = STACK_SIGNAL) -> int:
+    """Return the signal in the environment of a rank's training process; 0 for none."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = (entry.partition(b"=") for entry in file.read().split(b"\0"))
+    except OSError:
+        return 0
+    number = {name: value for name, _, value in variables}.get(os.fsencode(variable), b"0")
+    return int(number) if number.isdigit() else 0

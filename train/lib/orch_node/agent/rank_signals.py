@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from orch_node.agent.processes import Process, handles_signal, kernel_state, send_signal
+from orch_node.agent.processes import Process, handles_signal, kernel_state, send_signal, signal_of_process
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.agent import RankStack
-from orch_node.protocol.environment import PREEMPT_SIGNAL, signal_of_process
+from orch_node.protocol.environment import PREEMPT_SIGNAL
 from orch_node.streams import without_marks
 
 WRITE_SECONDS = 0.3  # faulthandler writes the traces of a rank within milliseconds

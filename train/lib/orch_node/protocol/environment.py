@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -204,14 +203,3 @@ def signal_name(number: int) -> str:
     if signal.SIGRTMIN < number < signal.SIGRTMAX:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}"
     return signal.Signals(number).name
-
-
-def signal_of_process(pid: int, variable: str = STACK_SIGNAL) -> int:
-    """Return the signal in the environment of a rank's training process; 0 for none."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            variables = (entry.partition(b"=") for entry in file.read().split(b"\0"))
-    except OSError:
-        return 0
-    number = {name: value for name, _, value in variables}.get(os.fsencode(variable), b"0")
-    return int(number) if number.isdigit() else 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orch_node.agent import processes
 from orch_node.events import send
-from orch_node.protocol.environment import STACK_SIGNAL, signal_name, signal_of_process
+from orch_node.protocol.environment import STACK_SIGNAL, signal_name
 from orch_node.protocol.events import Unanswered
 from orch_node.protocol.failures import summarize_elastic
 from orch_node.streams import MARKS
@@ -81,7 +81,7 @@ class StackTraces:
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.number = signal_of_process(os.getpid())  # 0: no stack traces
+        self.number = processes.signal_of_process(os.getpid())  # 0: no stack traces
         self.is_taken = bool(self.number) and processes.handles_signal(os.getpid(), self.number)
         if self.number and not self.is_taken:
             faulthandler.register(self.number, all_threads=True)
