@@ -123,7 +123,7 @@ def compare(title: str, source: Path, root: str, config: str, repeats: int) -> N
         "fetch orch": lambda: on_node(config, lambda ssh: fetch(ssh, rsync_target, target)),
         "fetch rsync": lambda: subprocess.run([*rsync, f"node0:{rsync_target}/", str(target)], check=True),
     }
-    clear = ("sh", "-c", f"chmod -R u+w {root}/store; rm -rf {root}/store {rsync_target}")
+    clear = ("sh", "-c", 'chmod -R u+w "$1"; rm -rf "$1" "$2"', "sh", f"{root}/store", str(rsync_target))
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(repeats):
         on_node(config, lambda ssh: ssh.capture(clear, seconds=600))

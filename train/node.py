@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 LIB = str(Path(__file__).resolve().parent / "lib")
-# Subcommand -> the module whose main(argv) it is, or module:function; returns an exit code.
+# Subcommand -> a module, whose main(argv) is called, or module:function; they return an exit code.
 SUBCOMMANDS = {
     "rank": "orch_node.rank.wrapper",
     "no-listen": "orch_node.rank.listening_sockets",

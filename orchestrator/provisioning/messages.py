@@ -1,4 +1,4 @@
-"""Messages of ssh, Ansible and modules as problems, hints and changes."""
+"""Turn messages of ssh, Ansible and its modules into problems, hints and changes."""
 
 from __future__ import annotations
 

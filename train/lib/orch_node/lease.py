@@ -1,4 +1,4 @@
-"""Leases on the folders that a run writes: one supervisor at a time, on whichever host it is; and whether it lives.
+"""Leases on the folders of a run, so that one supervisor at a time writes them, and the state of that supervisor.
 
 The holder renews the lease as long as it lives. Another run takes it over only if the holder is
 known to be dead, or if it has not been renewed for EXPIRE_SECONDS by the clock of the file system.

@@ -1,4 +1,4 @@
-"""Shared code of the recipes: ranks, checkpoints, metrics, models; and what every recipe needs first."""
+"""Shared code of the recipes. The package itself has their errors, and speeds up the import of transformers."""
 
 from __future__ import annotations
 

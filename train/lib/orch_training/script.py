@@ -1,4 +1,4 @@
-"""The frame of a recipe's script: errors become one line and an exit code, and results are written once."""
+"""The frame of a recipe's script: exit codes, evaluation in batches, and the files with the model and the results."""
 
 from __future__ import annotations
 

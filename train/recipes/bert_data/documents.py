@@ -55,7 +55,7 @@ def text_documents(block: Block) -> Iterator[str]:
     """
     with block.file.open("rb") as file:
         if b"\r\n" in file.read(PIECE):
-            raise RecipeError(f"{block.file} has Windows' line ends; turn them into plain ones first.")
+            raise RecipeError(f"{block.file} has Windows line endings (CRLF). Convert it to LF first: `dos2unix FILE`.")
         begin = max(0, block.start - len(GAP))
         file.seek(begin)
         data = file.read(block.end - begin)

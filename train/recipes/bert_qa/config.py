@@ -96,7 +96,7 @@ class TrainingOptions(TrainingArguments):
         for name, reason in REMOVED.items():
             if getattr(self, name) and name not in INSTALLED:
                 setattr(self, name, False)
-                note(f"--{name} is gone from this version of transformers; {reason}.")
+                note(f"--{name} is ignored: this version of transformers does not have it; {reason}.")
         self.optim = configure_ipex(self.use_ipex, self.optim)
         self.ddp_backend = available_backend(self.ddp_backend)
         super().__post_init__()

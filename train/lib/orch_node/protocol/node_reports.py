@@ -84,7 +84,7 @@ class NodeUsage:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """The result of `end`."""
+    """The result of `node.py cleanup end`."""
 
     ended: tuple[ProcessRecord, ...]
     left: tuple[ProcessRecord, ...]  # they could not be ended
@@ -97,7 +97,7 @@ class RunEnded:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """The result of `look`: leftovers by run."""
+    """The result of `node.py cleanup look`: leftovers by run."""
 
     runs: dict[str, tuple[ProcessRecord, ...]] = field(default_factory=dict)  # without a supervisor
     segments: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of /dev/shm, safe to remove
@@ -117,7 +117,7 @@ class CleanedRun:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The result of `clean`, by run."""
+    """The result of `node.py cleanup clean`, by run."""
 
     runs: dict[str, CleanedRun] = field(default_factory=dict)
     segments: dict[str, tuple[str, ...]] = field(default_factory=dict)

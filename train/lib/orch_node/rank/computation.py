@@ -1,8 +1,8 @@
 """Choose a run's precision and kernels: all ranks decide together before the script runs.
 
-The precision of other runs than batch jobs and pods is planned. Orch's kernels for dropout and attention are used on
-all ranks or on none: ranks that draw from equal generators must draw equally often, otherwise a script that shuffles
-with them would train on other data on each rank.
+Only batch jobs and pods choose the precision here; for other runs the plan has chosen it. Orch's kernels for dropout
+and attention are used on all ranks or on none: ranks that draw from equal generators must draw equally often,
+otherwise a script that shuffles with them would train on other data on each rank.
 """
 
 from __future__ import annotations

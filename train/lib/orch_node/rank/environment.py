@@ -34,7 +34,7 @@ LAUNCHER_PREFIXES = ("ACCELERATE_", "TORCHELASTIC_", "ORCH_")
 # Pass only what a login sets: other variables of the launcher could mislead the script.
 PASSED_VARIABLES = ("HOME", "USER", "LANG", "PATH", "LD_LIBRARY_PATH")
 IGNORED_VARIABLES = {"_", "SHLVL", "PWD", "OLDPWD"}
-TIMEOUT_SECONDS = 60.0
+SOURCE_SECONDS = 60.0
 # The script may read $1.. or print; only its effect on the environment counts.
 SOURCE = 'file=$1; set --; . "$file" > /dev/null; env -0'
 PRELOAD, TUNABLES = "LD_PRELOAD", "GLIBC_TUNABLES"
@@ -146,7 +146,7 @@ class SetvarsError(Exception):
 
 
 def sourced_variables(path: str | Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that sourcing a script of this interpreter's packages sets or changes, without a shell.
+    """Return the variables that sourcing a script of this interpreter's packages sets or changes when bash sources it.
 
     Raises:
         SetvarsError: if the script is missing or fails.
@@ -159,7 +159,7 @@ def sourced_variables(path: str | Path, environ: Mapping[str, str]) -> dict[str,
     command = ["bash", "--noprofile", "--norc", "-c", SOURCE, "bash", str(script)]
     try:
         process = subprocess.run(
-            command, env=passed, capture_output=True, stdin=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS
+            command, env=passed, capture_output=True, stdin=subprocess.DEVNULL, timeout=SOURCE_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetvarsError(f"{script} could not be sourced: {error}") from None

@@ -1,4 +1,4 @@
-"""Run the launcher of an attempt, such as mpiexec.hydra; find in its output why it ended and whom it found killed."""
+"""Run the launcher of an attempt, such as mpiexec.hydra; find in its output why it ended and who was killed."""
 
 from __future__ import annotations
 
