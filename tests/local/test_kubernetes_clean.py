@@ -40,7 +40,12 @@ def test_clean_deletes_only_objects_that_no_job_needs(api: Api, orch: Orch, run:
     for config_map in (make_object("leftover"), *retained):
         api.put("configmaps", config_map)
     api.put("pods", make_object("reader", run=run.id, status={"phase": "Succeeded"}))
-    leftovers = [f"{DELETED_RUN}: ConfigMap leftover", f"{run.id}: Pod reader"]
+    api.put("trainingruntimes", make_object("runtime"))
+    leftovers = [
+        f"{DELETED_RUN}: ConfigMap leftover",
+        f"{DELETED_RUN}: TrainingRuntime runtime",
+        f"{run.id}: Pod reader",
+    ]
     before = set(api.names("configmaps"))
 
     (node,) = json.loads(expect_exit(orch(*CLEAN, "--dry-run", "--json"), 1).stdout)["nodes"]
@@ -51,7 +56,7 @@ def test_clean_deletes_only_objects_that_no_job_needs(api: Api, orch: Orch, run:
     (node,) = json.loads(expect_exit(orch(*CLEAN, "--json", warm=False)).stdout)["nodes"]
     assert sorted(node["ended"]) == sorted(leftovers)
     assert set(api.names("configmaps")) == objects_of_job | {value["metadata"]["name"] for value in retained}
-    assert api.names("pods") == []
+    assert api.names("pods") == api.names("trainingruntimes") == []
     assert api.names("pytorchjobs") == [run.job]
     expect_exit(orch(*CLEAN, "--dry-run"))
 

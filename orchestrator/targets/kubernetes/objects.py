@@ -18,9 +18,12 @@ from orchestrator.targets.kubernetes.status import created_at, ended_at, pod_sta
 GONE_SECONDS = 150.0  # a pod has 120 s to terminate
 POLL_SECONDS = 0.5
 OTHER_KINDS = {"job": ("Service",), "trainjob": ("TrainingRuntime",)}  # by launcher
+# Whoever may not read them, or whose cluster has no such kind, has no runs that left any.
+RARE_KINDS = [kind for kinds in OTHER_KINDS.values() for kind in kinds]
 REFUSED_PODS = ("FailedCreatePod", "FailedCreate")  # reasons of events
 # A separate field manager, because applying as `orch` would remove other fields.
 OWNER_MANAGER = f"{names.MANAGER}-owner"
+NEW_SECONDS = 600.0  # younger objects may belong to a run that is being started
 STOPPED = "stop"  # a file of the run's local folder, which `orch stop` creates
 
 
@@ -121,9 +124,6 @@ def await_pods_gone(cluster: KubernetesClient, run_id: str) -> list[str]:
         time.sleep(POLL_SECONDS)
 
 
-NEW_SECONDS = 600.0  # younger objects may belong to a run that is being started
-
-
 def clean(cluster: KubernetesClient, *, dry_run: bool) -> CleanupReport:
     """Delete leftovers, or only list them; keep everything of a run that has its job.
 
@@ -159,7 +159,7 @@ def leftovers(cluster: KubernetesClient) -> Iterator[Object]:
     jobs = [job for kind in KINDS.values() for job in jobs_of(cluster, kind)]
     yield from filter(is_expired, jobs)
     living = {run_of(job) for job in jobs}
-    for kind in ("Pod", "ConfigMap", "Service"):
+    for kind in ("Pod", "ConfigMap", *RARE_KINDS):
         for item in labelled(cluster, kind):
             has_ended = kind == "Pod" and pod_state(item).state in ("done", "failed")
             is_unused = run_of(item) not in living or has_ended
@@ -170,8 +170,8 @@ def leftovers(cluster: KubernetesClient) -> Iterator[Object]:
 def labelled(cluster: KubernetesClient, kind: str) -> list[Object]:
     try:
         return cluster.objects(kind, names.selector())
-    except Refused:
-        if kind == "Service":  # only runs with --launcher job have services, and need the right
+    except (NotThere, Refused):
+        if kind in RARE_KINDS:
             return []
         raise
 

@@ -42,6 +42,9 @@ from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.status import JobState, node_of, pod_state
 from orchestrator.targets.kubernetes.watch import JobWatch
 
+MARK_TRIES = 2
+MARK_SECONDS = 5.0
+
 
 class KubernetesHandle(RunHandle):
     """A run on Kubernetes, which connects to the cluster only when it needs to."""
@@ -96,9 +99,6 @@ class KubernetesHandle(RunHandle):
         return volume.fetch(self.cluster, self.record, self.folder, request, listener)
 
 
-MARK_SECONDS = 5.0
-
-
 def stop(watch: JobWatch) -> CleanupReport:
     """Copy the logs of a run's pods, then delete its job and its other objects.
 
@@ -110,7 +110,7 @@ def stop(watch: JobWatch) -> CleanupReport:
     errors = copy_logs(watch)
     states = [pod_state(pod) for pod in pods_of(cluster, run_id)]
     with marked(watch.folder / STOPPED):  # for commands that watch the run
-        mark_volume(watch, [pod.pod for pod in states if pod.state == "running"])
+        mark_volume(cluster, watch.record.run_dir, [pod.pod for pod in states if pod.state == "running"])
         delete_objects(cluster, watch.location, run_id)
     remaining = await_pods_gone(cluster, run_id)
     watch.write_outcome(JobState(state="failed"))
@@ -132,16 +132,17 @@ def marked(mark: Path) -> Iterator[None]:
         raise
 
 
-def mark_volume(watch: JobWatch, running: list[str]) -> None:
+def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[str]) -> None:
     """Mark the run as stopped on its volume, as far as that is possible.
 
-    A pod would treat the kubelet's SIGTERM as a preemption and write a checkpoint, which takes time.
+    A pod would treat the kubelet's SIGTERM as a preemption and write a checkpoint, which takes time. The pods share the
+    volume: the second is asked only if the first one does not respond, as on a node that is lost.
     """
-    mark = f"{watch.record.run_dir}/{files.STOP}"
-    for pod in running[:1]:
-        remote = PodExec(watch.cluster, pod)
+    mark = f"{run_dir}/{files.STOP}"
+    for pod in running[:MARK_TRIES]:
         with suppress(OrchError):
-            remote.capture(("touch", "--", mark), seconds=MARK_SECONDS)
+            if PodExec(cluster, pod).capture(("touch", "--", mark), seconds=MARK_SECONDS).code == 0:
+                return
 
 
 def copy_logs(watch: JobWatch) -> dict[str, ExecuteError]:
