@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from orch_node.standalone.facts import package_folders, torch_version
+from orch_node.standalone.facts import packages
 
 from orchestrator.errors import RequestError
 from orchestrator.files import PUBLIC, SHARE, sha256, short_digest, write_whole
@@ -116,7 +116,7 @@ def build(source: Path, folder: Path, stack: Stack, cache: Path) -> None:
     arguments = ["--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
     if torch_is_installed(stack):
         prefix = Path(sys.prefix)
-        torch = torch_version(package_folders(prefix)) or version(TORCH)  # as `orch setup` records it
+        torch = packages(prefix).get(TORCH) or version(TORCH)  # as `orch setup` records it
         if wheel := find_wheel(prefix / "wheels", torch):
             folder.mkdir()
             shutil.copy(wheel, folder)

@@ -61,7 +61,7 @@ def hold_to_interface() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((os.environ["MASTER_ADDR"], 9))  # a UDP socket sends nothing here
         local_address = probe.getsockname()[0]
-    name = next(name for name, address in facts.ipv4_addresses() if address == local_address)
+    name = next(name for name, addresses in facts.interfaces().items() if local_address in addresses)
     for variable in ("GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE"):
         os.environ[variable] = name
     return name

@@ -105,7 +105,7 @@ def test_probe_reads_the_build_without_an_import(tmp_path: Path, text: str, buil
     (packages / "torch-2.13.0.dist-info").mkdir(parents=True)
     (packages / "torch").mkdir()
     (packages / "torch" / "version.py").write_text(text)
-    assert node_facts.packages(node_facts.package_folders(prefix))["torch"] == f"2.13.0{build}"
+    assert node_facts.packages(prefix)["torch"] == f"2.13.0{build}"
 
 
 def test_different_builds_of_the_nodes_are_reported() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.standalone import facts
-from orch_node.standalone.facts import package_folders, packages
+from orch_node.standalone.facts import packages
 
 from orchestrator.files import STANDALONE
 from orchestrator.load import records
@@ -21,7 +21,7 @@ def test_metadata_of_wheels_conda_and_development_is_read(tmp_path: Path) -> Non
     site = tmp_path / "lib/python3.12/site-packages"
     for name in ("Typing_Extensions-4.1.dist-info", "torch-2.8.0-py3.12.egg-info", "own.egg-info"):
         (site / name).mkdir(parents=True)
-    assert packages(package_folders(tmp_path)) == {"torch": "2.8.0", "typing-extensions": "4.1"}
+    assert packages(tmp_path) == {"torch": "2.8.0", "typing-extensions": "4.1"}
 
 
 def test_packages_of_an_interpreter_are_those_that_it_imports(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def introduce(system: NodeSystem, node: str, key: str, connection: socket.socket
 
 def hello(system: NodeSystem, node: str, connection: socket.socket) -> Hello:
     address = connection.getsockname()[0]
-    cpus = facts.allowed_cpus()
+    cpus = sorted(os.sched_getaffinity(0))
     granted = system.granted_cpus(len(cpus))
     return Hello(
         node=node,

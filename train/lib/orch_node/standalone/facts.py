@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 # The CPU flags that planning uses, by their names in /proc/cpuinfo (Linux, arch/x86 cpufeatures.h).
 FLAGS = (
@@ -66,6 +67,7 @@ RDMA = {"psm3": (), "verbs": (), "efa": ("efa",), "mlx": ("mlx5_core", "mlx5", "
 # libfabric's warning if the library of a provider, or one of its dependencies, is missing.
 MISSING_LIBRARY = re.compile(r"dlopen\(\S*/lib([a-z0-9]+)[^/\s]*-fi\.so\): ([^:\s]+): cannot open")
 PROVIDER_LINE = re.compile(r"^([a-z0-9_]+):$", re.MULTILINE)
+Default = TypeVar("Default", int, None)
 RATE = re.compile(r"^([0-9.]+) Gb/sec")
 GPU_FIELDS = ("index", "uuid", "name", "memory.total", "driver_version", "pci.bus_id")
 NVIDIA_SMI = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
@@ -83,7 +85,8 @@ def gather(prefix: Path, folders: Sequence[str] = (), *, query_fabrics: bool = T
         folders: all folders of its packages, if it has others than its own.
         query_fabrics: whether to start fi_info, which takes 0.1 s.
     """
-    devices, installed = rdma_devices(), packages([*map(glob.escape, folders), *package_folders(prefix)])
+    devices, installed = rdma_devices(), packages(prefix, folders)
+    requirements = "".join(f"{name}=={version}\n" for name, version in installed.items())
     return {
         "schema": SCHEMA,
         "hostname": socket.gethostname(),
@@ -92,24 +95,20 @@ def gather(prefix: Path, folders: Sequence[str] = (), *, query_fabrics: bool = T
         "libc": platform.libc_ver()[1],
         "cpu_model": cpuinfo_value("model name"),
         "flags": cpu_flags(),
-        "cpus": [topology(cpu) for cpu in allowed_cpus()],
+        "cpus": [topology(cpu) for cpu in sorted(os.sched_getaffinity(0))],
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "shm_bytes": free_bytes("/dev/shm"),
+        "shm_bytes": shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0,
         "libraries": libraries(prefix),
         "interfaces": interfaces(),
         "packages": installed,
-        "fingerprint": fingerprint(installed),
+        # equal on two nodes if they have the same packages in the same versions
+        "fingerprint": hashlib.sha256(requirements.encode()).hexdigest(),
         "mpi": launchers(prefix, installed),
         "gpus": gpus(),
         "nics": nics(),
         "devices": devices,
         "fabrics": fabrics(fi_info(prefix), devices) if query_fabrics else {},
     }
-
-
-def allowed_cpus() -> list[int]:
-    """Return the CPUs in this process's affinity, which the cgroup's cpuset limits."""
-    return sorted(os.sched_getaffinity(0))
 
 
 def topology(cpu: int, root: Path = ROOT) -> dict[str, int]:
@@ -122,18 +121,27 @@ def topology(cpu: int, root: Path = ROOT) -> dict[str, int]:
     return {
         "cpu": cpu,
         "core": min(read_int(base / f"topology/{name}", cpu) for name in ("core_cpus_list", "thread_siblings_list")),
-        "socket": max(0, read_int(base / "topology/physical_package_id", 0)),  # -1 where the firmware does not say
+        "socket": read_int(base / "topology/physical_package_id", 0),
         "numa": min((int(path.name[4:]) for path in base.glob("node[0-9]*")), default=0),
     }
 
 
-def read_int(path: Path, default: int) -> int:
-    """Return the number in a file of /sys, or the first one of a list such as `0-3,8`."""
-    try:
-        number = re.match("-?[0-9]+", path.read_text())
-    except OSError:  # missing in some virtual machines and containers
-        return default
+def read_int(path: Path, default: Default) -> int | Default:
+    """Return the number in a file of /sys, or the first one of a list such as `0-3,8`.
+
+    The default stands for a missing file, as in some virtual machines, and for -1, which the kernel writes if the speed
+    of a link, the socket of a core or the NUMA node of a device is unknown.
+    """
+    number = re.match("[0-9]+", read_line(path))
     return int(number[0]) if number else default
+
+
+def read_line(path: Path) -> str:
+    """Return the text of a file of /sys, empty if it does not exist."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def cpuinfo_value(name: str) -> str:
@@ -176,14 +184,6 @@ def isa_variables() -> dict[str, str]:
     return isa_limit(level)[1] if level else {}
 
 
-def free_bytes(path: str) -> int:
-    """Return the free space of a file system, 0 if it does not exist."""
-    try:
-        return shutil.disk_usage(path).free
-    except OSError:
-        return 0
-
-
 def libraries(prefix: Path) -> dict[str, str]:
     """Return name and path of each library for LD_PRELOAD that this node has."""
     folders = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
@@ -209,13 +209,14 @@ def launchers(prefix: Path, installed: dict[str, str]) -> dict[str, str]:
     return programs
 
 
-def package_folders(prefix: Path) -> list[str]:
-    """Return the patterns of the folders with packages in an environment."""
-    return [f"{glob.escape(str(prefix))}/{folder}lib/python3*/site-packages" for folder in ("", "mpi/*/")]
+def packages(prefix: Path, folders: Sequence[str] = ()) -> dict[str, str]:
+    """Return the version of each distribution, from the names of metadata; the first folder with it counts.
 
-
-def packages(patterns: Sequence[str]) -> dict[str, str]:
-    """Return the version of each distribution, from the names of metadata; the first folder with it counts."""
+    That of torch is torch.__version__, read without importing torch. The metadata may lack the build: PyPI's wheel has
+    version 2.13.0 there, and 2.13.0+cu130 in the module.
+    """
+    patterns = [*map(glob.escape, folders)]
+    patterns += [f"{glob.escape(str(prefix))}/{folder}lib/python3*/site-packages" for folder in ("", "mpi/*/")]
     versions: dict[str, str] = {}
     for pattern in patterns:
         for path in glob.glob(f"{pattern}/*.dist-info") + glob.glob(f"{pattern}/*.egg-info"):
@@ -223,55 +224,31 @@ def packages(patterns: Sequence[str]) -> dict[str, str]:
             name, _, version = stem.rpartition("-")
             if name:  # packages that are being developed may have no version
                 versions.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)
-    if "torch" in versions:
-        versions["torch"] = torch_version(patterns) or versions["torch"]
+    modules = [path for pattern in patterns for path in glob.glob(f"{pattern}/torch/version.py")]
+    texts = (Path(path).read_text(encoding="utf-8", errors="replace") for path in modules if "torch" in versions)
+    if match := next(filter(None, map(TORCH_VERSION.search, texts)), None):
+        versions["torch"] = match.group(1)
     return dict(sorted(versions.items()))
 
 
-def torch_version(patterns: Sequence[str]) -> str | None:
-    """Return torch.__version__ without importing torch.
-
-    The metadata may lack the build: PyPI's wheel has version 2.13.0 there, and 2.13.0+cu130 in the module.
-    """
-    for path in [path for pattern in patterns for path in glob.glob(f"{pattern}/torch/version.py")]:
-        match = TORCH_VERSION.search(Path(path).read_text(encoding="utf-8", errors="replace"))
-        if match:
-            return match.group(1)
-    return None
-
-
-def fingerprint(installed: dict[str, str]) -> str:
-    """Return a digest that is equal on two nodes if they have the same packages in the same versions."""
-    lines = "".join(f"{name}=={version}\n" for name, version in sorted(installed.items()))
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
 def interfaces() -> dict[str, list[str]]:
-    """Return the addresses of each interface, IPv4 first."""
+    """Return the addresses of each interface: those of IPv4 from ioctl SIOCGIFCONF (netdevice(7)), then IPv6."""
     addresses: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
+    buffer = bytearray(40 * 1024)
+    pointer = ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer))
+    request = bytearray(struct.pack("iL", len(buffer), pointer))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        fcntl.ioctl(probe, SIOCGIFCONF, request)
+    for offset in range(0, struct.unpack("iL", request)[0], 40):  # each record is a name and a sockaddr_in
+        name = buffer[offset : offset + 16].split(b"\0")[0].decode().partition(":")[0]
+        addresses.setdefault(name, []).append(socket.inet_ntoa(buffer[offset + 20 : offset + 24]))
     try:
         ipv6 = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
     except OSError:  # a kernel without IPv6
         ipv6 = []
-    ipv6_addresses = [(parts[-1], str(ipaddress.IPv6Address(bytes.fromhex(parts[0])))) for parts in ipv6]
-    for name, address in [*ipv4_addresses(), *ipv6_addresses]:
-        addresses.setdefault(name, []).append(address)
+    for parts in ipv6:
+        addresses.setdefault(parts[-1], []).append(str(ipaddress.IPv6Address(bytes.fromhex(parts[0]))))
     return addresses
-
-
-def ipv4_addresses() -> list[tuple[str, str]]:
-    """Return interfaces and addresses from ioctl SIOCGIFCONF (netdevice(7))."""
-    buffer = bytearray(40 * 1024)
-    address = (ctypes.c_char * len(buffer)).from_buffer(buffer)
-    request = bytearray(struct.pack("iL", len(buffer), ctypes.addressof(address)))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        fcntl.ioctl(probe, SIOCGIFCONF, request)
-    used = struct.unpack("iL", request)[0]
-    # Each record has 40 bytes: a name and a sockaddr_in.
-    records = [bytes(buffer[offset : offset + 40]) for offset in range(0, used, 40)]
-    return [
-        (record[:16].split(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(record[20:24])) for record in records
-    ]
 
 
 def nics(root: Path = ROOT) -> dict[str, dict[str, int | None]]:
@@ -280,16 +257,10 @@ def nics(root: Path = ROOT) -> dict[str, dict[str, int | None]]:
     The speed of virtual interfaces, such as bridges, has no meaning.
     """
     return {
-        path.name: {"speed": max(read_int(path / "speed", 0), 0), "numa": numa_of(path)}
+        path.name: {"speed": read_int(path / "speed", 0), "numa": read_int(path / "device/numa_node", None)}
         for path in sorted((root / "sys/class/net").glob("*"))
         if (path / "device").exists()
     }
-
-
-def numa_of(path: Path) -> int | None:
-    """Return the NUMA node of a device, None if the kernel reports -1: no affinity, or a single node."""
-    node = read_int(path / "device/numa_node", -1)
-    return node if node >= 0 else None
 
 
 def rdma_devices(root: Path = ROOT) -> list[dict[str, object]]:
@@ -309,7 +280,7 @@ def rdma_device(path: Path) -> dict[str, object]:
         "link": read_line(port / "link_layer"),
         "interface": read_line(port / "gid_attrs/ndevs/0") or interface_of(path),
         "speed": int(float(rate.group(1)) * 1000) if rate else 0,
-        "numa": numa_of(path),
+        "numa": read_int(path / "device/numa_node", None),
         "active": is_active(port),
     }
 
@@ -327,17 +298,19 @@ def interface_of(path: Path) -> str:
 def gpus(root: Path = ROOT) -> list[dict[str, object]]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible, those of NVIDIA as nvidia-smi describes them."""
     files = sorted((root / "dev").glob("nvidia[0-9]*"))
-    if not files:
-        return visible_gpus(pci_gpus(root))
-    rows = [line.split(", ") for line in output_of(NVIDIA_SMI, {}).splitlines()]
-    described = [nvidia_gpu(row, root) for row in rows if len(row) == len(GPU_FIELDS) and row[0].isdecimal()]
-    return visible_gpus(described or [{"index": number, "vendor": "nvidia"} for number in range(len(files))])
+    if files:
+        rows = [line.split(", ") for line in output_of(NVIDIA_SMI, {}).splitlines()]
+        described = [nvidia_gpu(row, root) for row in rows if len(row) == len(GPU_FIELDS) and row[0].isdecimal()]
+        installed = described or [{"index": number, "vendor": "nvidia"} for number in range(len(files))]
+    else:
+        installed = pci_gpus(root)
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return installed if variable is None else visible_gpus(installed, variable)
 
 
 def nvidia_gpu(row: list[str], root: Path) -> dict[str, object]:
     """Return the GPU in a line of nvidia-smi, which writes a bus as 00000000:1B:00.0 and sizes in MiB."""
     index, uuid, name, memory, driver, bus = row
-    numa = read_int(root / "sys/bus/pci/devices" / bus[-12:].lower() / "numa_node", -1)
     return {
         "index": int(index),
         "vendor": "nvidia",
@@ -345,7 +318,7 @@ def nvidia_gpu(row: list[str], root: Path) -> dict[str, object]:
         "uuid": uuid,
         "memory_bytes": int(memory) << 20 if memory.isdecimal() else 0,
         "driver": driver,
-        "numa": numa if numa >= 0 else None,
+        "numa": read_int(root / "sys/bus/pci/devices" / bus[-12:].lower() / "numa_node", None),
     }
 
 
@@ -355,17 +328,14 @@ def pci_gpus(root: Path) -> list[dict[str, object]]:
     for path in sorted((root / "sys/bus/pci/devices").glob("*")):
         vendor = GPU_VENDORS.get(read_line(path / "vendor"), "")
         if read_line(path / "class").startswith(GPU_CLASSES.get(vendor, ("none",))):
-            numa, memory = read_int(path / "numa_node", -1), read_int(path / "mem_info_vram_total", 0)
+            memory, numa = read_int(path / "mem_info_vram_total", 0), read_int(path / "numa_node", None)
             entry = {"index": len(devices), "vendor": vendor, "name": read_line(path / "product_name")}
-            devices.append({**entry, "memory_bytes": memory, "numa": numa if numa >= 0 else None})
+            devices.append({**entry, "memory_bytes": memory, "numa": numa})
     return devices
 
 
-def visible_gpus(installed: list[dict[str, object]]) -> list[dict[str, object]]:
+def visible_gpus(installed: list[dict[str, object]], variable: str) -> list[dict[str, object]]:
     """Return the GPUs in the order of CUDA_VISIBLE_DEVICES, which ends at the first one that is unknown."""
-    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if variable is None:
-        return installed
     visible: list[dict[str, object]] = []
     for entry in map(str.strip, variable.split(",")):
         if entry.startswith("MIG-"):  # a part of a GPU
@@ -381,14 +351,6 @@ def visible_gpus(installed: list[dict[str, object]]) -> list[dict[str, object]]:
             break
         visible += selected
     return visible
-
-
-def read_line(path: Path) -> str:
-    """Return the text of a file of /sys, empty if it does not exist."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 def fi_info(prefix: Path) -> str:
