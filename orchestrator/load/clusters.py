@@ -12,29 +12,21 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from orch_node import permissions
+from orch_node.protocol.layout import check_flags
 from orch_node.standalone import facts
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
 from orchestrator.errors import RequestError, describe_invalid, did_you_mean
 from orchestrator.files import INVENTORY
 from orchestrator.load.inventory import Listing, ansible_environment, cache_path, read_listing, write_cache
-from orchestrator.load.records import (
-    OWN_STACK,
-    InvalidResponse,
-    NodeFacts,
-    Records,
-    load_records,
-    parse_facts,
-    state_of,
-    validate,
-)
+from orchestrator.load.records import OWN_STACK, Records, load_records, parse_facts, state_of
 from orchestrator.model.cluster import GIB, Cluster, Facts, Limits, Node, Selection, first_hosts
 from orchestrator.model.hosts import NodeCount, NodePattern, Nodes, expand, fold, split_list
 from orchestrator.model.printable import counted
@@ -47,24 +39,13 @@ DEFAULT_LIMITS = Limits()
 MAX_COMPARED = 500  # hosts that a misspelled name is compared with
 
 
-def requested_fabric(hosts: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return orch_fabric, or None if it is not set.
-
-    Raises:
-        RequestError: if the hosts have different values.
-    """
-    values = {host: (str(fabric),) if (fabric := variables.get(FABRIC)) else () for host, variables in hosts.items()}
-    return next(iter(common_value(FABRIC, values, "all ranks use one fabric")), None)
-
-
 def common_requirements(source: Path, hosts: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the file of orch_requirements, relative to the inventory's folder; empty if it is not set.
 
     Raises:
         RequestError: if the hosts have different values.
     """
-    values = {host: (str(file),) if (file := variables.get(REQUIREMENTS)) else () for host, variables in hosts.items()}
-    file = next(iter(common_value(REQUIREMENTS, values, "all ranks have the same packages")), "")
+    file = " ".join(common_value(REQUIREMENTS, hosts, "all ranks have the same packages"))
     return str((source if source.is_dir() else source.parent) / file) if file else ""
 
 
@@ -74,24 +55,25 @@ def mpi_implementations(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ..
     Raises:
         RequestError: if a name is unknown, or the hosts have different values.
     """
-    values: dict[str, tuple[str, ...]] = {}
-    for host, variables in hosts.items():
-        value = variables.get(MPI)
-        values[host] = tuple(str(name) for name in (value if isinstance(value, list) else [value]) if name)
-        if unknown_names := [name for name in values[host] if name not in IMPLEMENTATIONS]:
-            raise RequestError(
-                f"{host}: unknown {MPI} '{unknown_names[0]}'; available are {', '.join(IMPLEMENTATIONS)}.",
-                hint=did_you_mean(unknown_names[0], IMPLEMENTATIONS),
-            )
-    return common_value(MPI, values, "one launcher starts all ranks")
+    implementations = common_value(MPI, hosts, "one launcher starts all ranks")
+    if unknown_names := [name for name in implementations if name not in IMPLEMENTATIONS]:
+        raise RequestError(
+            f"{next(iter(hosts))}: unknown {MPI} '{unknown_names[0]}'; available are {', '.join(IMPLEMENTATIONS)}.",
+            hint=did_you_mean(unknown_names[0], IMPLEMENTATIONS),
+        )
+    return implementations
 
 
-def common_value(variable: str, values: Mapping[str, tuple[str, ...]], reason: str) -> tuple[str, ...]:
-    """Return the value that all hosts have.
+def common_value(variable: str, hosts: Mapping[str, Mapping[str, Any]], reason: str) -> tuple[str, ...]:
+    """Return the value of a variable that all hosts have, or the values of its list; none if it is not set.
 
     Raises:
         RequestError: if the hosts have different values.
     """
+    values: dict[str, tuple[str, ...]] = {}
+    for host, variables in hosts.items():
+        value = variables.get(variable)
+        values[host] = tuple(str(item) for item in (value if isinstance(value, list) else [value]) if item)
     if len(set(values.values())) > 1:
         listing = ", ".join(f"{host}: {' '.join(value) or 'none'}" for host, value in values.items())
         raise RequestError(
@@ -132,7 +114,7 @@ def cluster(
         selection=selection,
         nodes=tuple(nodes_by_host[host] for host in selected if host in nodes_by_host),
         mpi=next(iter(mpi_implementations(selected)), None),
-        fabric=requested_fabric(selected),
+        fabric=" ".join(common_value(FABRIC, selected, "all ranks use one fabric")) or None,
         requirements=common_requirements(source, selected),
         damaged=records.damaged,
         ssh_config="".join(f"{block}\n" for block in records.ssh_blocks.values()) or None,
@@ -222,14 +204,17 @@ def local_facts(python: str) -> Facts:
     """
     prefix = Path(python).parent.parent
     try:
-        gathered = facts.gather(prefix, query_fabrics=False)
+        gathered: dict[str, Any] = facts.gather(prefix, query_fabrics=False)
     except ValueError as error:
         raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or set it to a lower level.") from None
     try:
-        parsed = parse_facts(validate(NodeFacts, gathered, "the facts of this machine"))
-    except InvalidResponse as error:
-        raise RequestError(error.message, hint="The kernel or a virtual machine reports wrong CPU flags.") from None
-    return replace(parsed, fabrics=LocalFabrics(prefix, gathered["devices"]))
+        check_flags(gathered["flags"])
+    except ValueError as error:
+        raise RequestError(
+            f"the facts of this machine: flags = {gathered['flags']!r:.80}: {error}",
+            hint="The kernel or a virtual machine reports wrong CPU flags.",
+        ) from None
+    return parse_facts({**gathered, "fabrics": LocalFabrics(prefix, gathered["devices"])})
 
 
 @dataclass(eq=False)

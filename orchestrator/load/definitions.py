@@ -396,9 +396,10 @@ def stack(name: str) -> Stack:
     Raises:
         RequestError: if there is no such stack.
     """
-    if name not in stack_names():
-        raise RequestError(f"There is no stack '{name}'.", hint=did_you_mean(name, stack_names(), listing=LISTING))
-    return stack_from(STACKS / f"{name}.toml")
+    paths = {path.stem: path for path in sorted(STACKS.glob("*.toml"))}
+    if name not in paths:
+        raise RequestError(f"There is no stack '{name}'.", hint=did_you_mean(name, paths, listing=LISTING))
+    return stack_from(paths[name])
 
 
 def stack_from(path: Path) -> Stack:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from operator import attrgetter
+from dataclasses import dataclass, field, fields
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,7 +14,17 @@ from orch_node.protocol import layout, values
 from orch_node.protocol.cores import cores_of
 from orch_node.protocol.fabrics import Device, Proof
 from orch_node.protocol.values import ProtocolError
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    with_config,
+)
+from typing_extensions import TypedDict
 
 from orchestrator.errors import OrchError, RequestError, describe_invalid
 from orchestrator.files import NODES, State, private_folder, write_private
@@ -65,7 +75,8 @@ Port = Annotated[int, Field(ge=1, lt=1 << 16)]
 Text = Annotated[str, Field(max_length=1 << 24)]  # a file of the node; inspected, but not passed on
 
 
-class Cpu(FromNode):
+@with_config(FromNode.model_config)
+class Cpu(TypedDict):
     """A hardware thread and its location."""
 
     cpu: Number
@@ -271,7 +282,7 @@ def render_record(record: NodeRecord) -> str:
 
 
 MEASURED = "measured.json"  # in the state of an inventory or a batch system
-LOCATION = attrgetter("numa", "socket", "core", "cpu")
+LOCATION = itemgetter("numa", "socket", "core", "cpu")
 OWN_STACK = "current"  # what `orch setup` installs
 HOSTS = "hosts.json"  # in the state of an inventory: what identifies its hosts
 IDENTITY = ("ansible_host", "ansible_port", "ansible_user", "ansible_connection", "orch_root")
@@ -434,28 +445,15 @@ def connection_blocks(name: str, connection: NodeConnection) -> str:
     return "\n".join(blocks)
 
 
-def parse_facts(record: NodeFacts) -> Facts:
-    """Return the validated output of facts.py, or a record, as a model value."""
-    provisioned = record if isinstance(record, NodeRecord) else None
-    return Facts(
-        hostname=record.hostname,
-        python=record.python,
-        cpu_model=record.cpu_model,
-        flags=frozenset(record.flags),
-        cores=cores_of(tuple(map(LOCATION, record.cpus))),
-        memory_bytes=record.memory_bytes,
-        shm_bytes=record.shm_bytes,
-        libraries=record.libraries,
-        packages=record.packages,
-        interfaces={name: tuple(addresses) for name, addresses in record.interfaces.items()},
-        mpi=record.mpi,
-        machine=record.machine,
-        libc=record.libc,
-        gpus=tuple(Gpu(**gpu.model_dump()) for gpu in record.gpus),
-        fingerprint=record.fingerprint,
-        route=provisioned.route if provisioned else "",
-        detours=provisioned.detours if provisioned else {},
-        devices=tuple(Device(**device.model_dump()) for device in record.devices),
-        fabrics=record.fabrics,
-        proved={name: Proof(**proof.model_dump()) for name, proof in provisioned.proved.items()} if provisioned else {},
-    )
+def parse_facts(reported: NodeFacts | Mapping[str, Any]) -> Facts:
+    """Return facts as a model value: a node's record or output of facts.py, validated, or what it gathers here."""
+    values = dict(reported)
+    nested = {
+        "flags": frozenset(values["flags"]),
+        "cores": cores_of(tuple(map(LOCATION, values["cpus"]))),
+        "interfaces": {name: tuple(addresses) for name, addresses in values["interfaces"].items()},
+        "gpus": tuple(Gpu(**dict(gpu)) for gpu in values["gpus"]),
+        "devices": tuple(Device(**dict(device)) for device in values["devices"]),
+        "proved": {name: Proof(**dict(proof)) for name, proof in values.get("proved", {}).items()},
+    }
+    return Facts(**{item.name: values[item.name] for item in fields(Facts) if item.name in values} | nested)

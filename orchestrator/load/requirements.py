@@ -186,37 +186,38 @@ def script_requirements(script: Path) -> Requirements | None:
     )
 
 
+def project_folders(recipe: Recipe) -> Iterator[Path]:
+    """Yield the script's folder and those above it, up to its project: a repository, or outside of git that folder."""
+    start = Path(recipe.script_file).parent if recipe.script_file else Path.cwd()
+    folders = (start, *start.parents)
+    in_repository = any((folder / ".git").exists() for folder in folders)
+    for folder in folders:
+        yield folder
+        if recipe.project:
+            is_top = folder == Path(recipe.project.folder)
+        else:
+            is_top = (folder / ".git").exists() if in_repository else folder == start
+        if is_top:
+            return
+
+
 def find_pyproject(recipe: Recipe) -> Path | None:
     """Return the nearest pyproject.toml with dependencies, from the script's folder up to the project's."""
-    folder = Path(recipe.script_file).parent if recipe.script_file else Path.cwd()
-    for parent in (folder, *folder.parents):
-        path = parent / PYPROJECT
-        content = read_table(path) if path.is_file() else {}
-        table = content.get("project")
-        if isinstance(table, dict) and table.get("dependencies"):
-            return path
-        check_dependency_tables(path, content)
-        if is_top(parent, folder, recipe):
-            return None
+    for path in (folder / PYPROJECT for folder in project_folders(recipe)):
+        if path.is_file():
+            content = read_table(path)
+            table = content.get("project")
+            if isinstance(table, dict) and table.get("dependencies"):
+                return path
+            check_dependency_tables(path, content)
     return None
-
-
-def is_top(folder: Path, start: Path, recipe: Recipe) -> bool:
-    """Return whether a folder is that of the project: a repository, or outside of git the script's folder."""
-    if recipe.project:
-        return folder == Path(recipe.project.folder)
-    in_repository = any((parent / ".git").exists() for parent in (start, *start.parents))
-    return (folder / ".git").exists() if in_repository else folder == start
 
 
 def source_folder(recipe: Recipe) -> str:
     """Return the folder `src` next to the pyproject.toml of a script's project; empty if there is none."""
-    folder = Path(recipe.script_file).parent if recipe.script_file else Path.cwd()
-    for parent in (folder, *folder.parents) if recipe.own_script else ():
-        if (parent / PYPROJECT).is_file() and (parent / "src").is_dir():
-            return str(parent / "src")
-        if is_top(parent, folder, recipe):
-            break
+    for folder in project_folders(recipe) if recipe.own_script else ():
+        if (folder / PYPROJECT).is_file() and (folder / "src").is_dir():
+            return str(folder / "src")
     return ""
 
 

@@ -189,13 +189,21 @@ class Cluster:
     fabric: str | None = None
     requirements: str = ""
 
-    def selected_nodes(self) -> tuple[Node, ...]:
-        """Return the selected nodes.
+    def selected_nodes(self, names: tuple[str, ...] | None = None) -> tuple[Node, ...]:
+        """Return the nodes with these names, or those that have ranks.
 
         Raises:
             PlanError: if one is not provisioned or its record is damaged.
         """
-        return self.provisioned_nodes(self.selection.hosts)
+        names = self.selection.hosts if names is None else names
+        nodes_by_name = {node.name: node for node in self.nodes}
+        hint = f"Run `orch provision {self.source}`, or exclude these nodes with --exclude."
+        if damaged := [self.damaged[name] for name in names if name in self.damaged]:
+            more = f" {len(damaged) - 1} more records are damaged." if damaged[1:] else ""
+            raise PlanError(f"{damaged[0]}{more}", hint=hint)
+        if missing := [name for name in names if name not in nodes_by_name]:
+            raise PlanError(f"{fold(missing)}: not provisioned yet.", hint=hint)
+        return tuple(nodes_by_name[name] for name in names)
 
     def is_recorded(self, name: str) -> bool:
         """Return whether `orch provision` has recorded a host, even if the record is damaged."""
@@ -207,7 +215,7 @@ class Cluster:
         Raises:
             PlanError: if a spare node cannot replace every selected node.
         """
-        selected, spares = self.selected_nodes(), self.provisioned_nodes(self.selection.spares)
+        selected, spares = self.selected_nodes(), self.selected_nodes(self.selection.spares)
         for spare in spares:
             facts = spare.facts
             mismatches = [
@@ -221,21 +229,6 @@ class Cluster:
                     hint="Select nodes with equal cores and GPUs: --nodes, --exclude.",
                 )
         return spares
-
-    def provisioned_nodes(self, names: tuple[str, ...]) -> tuple[Node, ...]:
-        """Return the nodes with these names.
-
-        Raises:
-            PlanError: if one is not provisioned or its record is damaged.
-        """
-        nodes_by_name = {node.name: node for node in self.nodes}
-        hint = f"Run `orch provision {self.source}`, or exclude these nodes with --exclude."
-        if damaged := [self.damaged[name] for name in names if name in self.damaged]:
-            more = f" {len(damaged) - 1} more records are damaged." if damaged[1:] else ""
-            raise PlanError(f"{damaged[0]}{more}", hint=hint)
-        if missing := [name for name in names if name not in nodes_by_name]:
-            raise PlanError(f"{fold(missing)}: not provisioned yet.", hint=hint)
-        return tuple(nodes_by_name[name] for name in names)
 
 
 def first_hosts(hosts: tuple[str, ...], count: int, *, cluster: str, source: str) -> tuple[str, ...]:

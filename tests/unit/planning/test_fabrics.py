@@ -10,7 +10,7 @@ import pytest
 from orch_node.protocol.fabrics import Proof
 
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.load.clusters import requested_fabric
+from orchestrator.load.clusters import FABRIC, common_value
 from orchestrator.model.cluster import Link, Node, lay_out
 from orchestrator.model.decision import Choice
 from orchestrator.model.process_group import CCL, GLOO, TRANSPORTS, Backend
@@ -200,7 +200,7 @@ def test_one_node_uses_a_fabric_only_if_requested(e810: tuple[Node, Node]) -> No
 
 
 def test_hosts_of_a_run_must_request_the_same_fabric() -> None:
-    assert requested_fabric({"a": {"orch_fabric": "psm3"}, "b": {"orch_fabric": "psm3"}}) == "psm3"
-    assert requested_fabric({"a": {}, "b": {}}) is None
+    assert common_value(FABRIC, {"a": {"orch_fabric": "psm3"}, "b": {"orch_fabric": "psm3"}}, "") == ("psm3",)
+    assert common_value(FABRIC, {"a": {}, "b": {}}, "") == ()
     with pytest.raises(RequestError, match="a: psm3, b: none"):
-        requested_fabric({"a": {"orch_fabric": "psm3"}, "b": {}})
+        common_value(FABRIC, {"a": {"orch_fabric": "psm3"}, "b": {}}, "")
