@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import fields, replace
 from pathlib import Path
@@ -50,27 +50,6 @@ TRAIN_EXAMPLES = (
 )
 DOUBLE_DASH_HINT = "Script arguments go after --: orch train script.py -- --epochs 3."
 HELP = ("-h", "--help", HELP_ALL)
-
-
-def set_defaults(context: Any, arguments: Collection[str]) -> None:
-    """Make the options of the table the defaults of a command.
-
-    `orch train` and `orch data prepare` have all of them, other commands the inventory if they need one, and the folder
-    of the runs.
-    """
-    parameters = {parameter.name: parameter for parameter in context.command.params}
-    trains = "recipe" in parameters or "inputs" in parameters
-    names = {
-        name
-        for name, parameter in parameters.items()
-        if trains or name == "runs_dir" or (name == "inventory" and parameter.param_type_name == "argument")
-    }
-    if not names or context.resilient_parsing or any(argument in HELP for argument in arguments):
-        return
-    table = tool_options()
-    if table.values:
-        context.meta[TABLE_FILE] = table.path
-        context.default_map = {name: plain(value) for name, value in table.values.items() if name in names}
 
 
 def plain(value: Any) -> Any:
@@ -163,10 +142,25 @@ class Command(TyperCommand):
     """A command whose options have defaults in a pyproject.toml."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, after the table has replaced the defaults of the options.
+
+        `orch train` and `orch data prepare` have all options of the table, other commands the inventory if they need
+        one, and the folder of the runs.
+        """
         ctx.meta[HAS_DOUBLE_DASH] = "--" in args
         ctx.meta[ARGUMENTS] = [*args]
         ctx.meta[SHOWS_ALL] = HELP_ALL in args
-        set_defaults(ctx, args)
+        parameters = {parameter.name: parameter for parameter in self.params}
+        trains = "recipe" in parameters or "inputs" in parameters
+        names = {
+            name
+            for name, parameter in parameters.items()
+            if trains or name == "runs_dir" or (name == "inventory" and parameter.param_type_name == "argument")
+        }
+        shows_help = any(argument in HELP for argument in args)
+        if names and not ctx.resilient_parsing and not shows_help and (table := tool_options()).values:
+            ctx.meta[TABLE_FILE] = table.path
+            ctx.default_map = {name: plain(value) for name, value in table.values.items() if name in names}
         remaining = super().parse_args(ctx, args)
         apply_precedence(ctx)
         return remaining
@@ -255,10 +249,7 @@ def hint_of(error: Any, ctx: Any) -> str:
 
 
 class App(typer.Typer):
-    """A Typer application whose commands are Command and CommandGroup."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(cls=CommandGroup, **settings)
+    """A Typer application whose commands are of the class Command."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         return super().command(name, cls=Command, **settings)

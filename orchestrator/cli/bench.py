@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from orchestrator.cli import options
 from orchestrator.cli.app import with_defaults
-from orchestrator.cli.options import OUTPUT, PANELS, RUNS_DIR, Group, print_error
-from orchestrator.cli.train import effective_options, group_of, request_panels
+from orchestrator.cli.options import OUTPUT, PANELS, RUNS_DIR, Group, make_command, print_error
+from orchestrator.cli.train import TARGET_OPTION, TARGETS, effective_options, group_of
 from orchestrator.model.measurement import find_slow
 from orchestrator.operations import bench as operation
 from orchestrator.planning.request import TrainRequest, parse_ppn
 from orchestrator.report import bench as report
 from orchestrator.screen import print_text
-from orchestrator.targets import registry
-from orchestrator.targets.entry import TargetEntry
 
 PAGE = "bench.html"  # in the folder of the first run
+PAGE_OPTION = typer.Option("--html", metavar="FILE", help=f"Page with charts. Default: {PAGE} of the first run.")
+INVENTORY = typer.Argument(envvar="ORCH_INVENTORY", metavar="INVENTORY", help="Inventory. Default: this machine.")
 HOST_OPTIONS = ("nodes", "exclude")
 RANK_OPTIONS = {
     "ppn": typer.Option(metavar="N", parser=parse_ppn, help="Ranks per node. Default: several numbers, one by one."),
@@ -39,43 +37,40 @@ class Results:
     as_json: bool = False
 
 
-def command(*targets: TargetEntry) -> Callable[..., None]:
-    """Build the `bench` command with the options of these targets."""
+def bench(context: typer.Context, request: TrainRequest, results: Results, **target_options: Any) -> None:
+    """Measure the nodes of a cluster, the links between them and the backends, in a few minutes.
 
-    def bench(context: typer.Context, request: TrainRequest, results: Results, **target_options: Any) -> None:
-        """Measure the nodes of a cluster, the links between them and the backends, in a few minutes.
+    Later runs take the fastest backend and number of ranks per node from it.
 
-        Later runs take the fastest backend and number of ranks per node from it.
-
-        The exit code is 1 if nodes cannot reach each other.
-        """
-        options = tuple(effective_options(target_options[target.options.on], request.on, context) for target in targets)
-        request = with_defaults(replace(request, options=options, runs_dir=results.runs_dir), context)
-        measurement, folder = operation.measure(request, print_error)
-        slow = find_slow(measurement)
-        print_text(report.as_json(measurement, slow) if results.as_json else report.as_text(measurement, slow))
-        if measurement.closed_ports:
-            print_error("hint: docs/how-to/firewall.md lists the connections that runs need.")
-            raise typer.Exit(1)
-        page = results.html or folder / PAGE
-        page.write_text(report.page(measurement, slow, f"Bench of {request.on or request.inventory}"))
-        print_error(f"page: {page}")
-
-    inventory = typer.Argument(envvar="ORCH_INVENTORY", metavar="INVENTORY", help="Inventory. Default: this machine.")
-    on_option = request_panels(targets)["Where"]["on"]
-    panels = {
-        "Arguments": {"inventory": inventory},
-        "Where": {"on": on_option, **{name: PANELS["Where"][name] for name in HOST_OPTIONS}},
-        "Ranks": {"stack": PANELS["What"]["stack"], **RANK_OPTIONS},
-    }
-    page_option = typer.Option("--html", metavar="FILE", help=f"Page with charts. Default: {PAGE} of the first run.")
-    output = {"runs_dir": OUTPUT["runs_dir"], "html": page_option, "as_json": OUTPUT["as_json"]}
-    return options.make_command(
-        bench,
-        request=Group(kind=TrainRequest, panels=panels, fixed={"recipe": "bench"}),
-        results=Group(kind=Results, panels={"Output": output}),
-        **{target.options.on: group_of(target) for target in targets},
-    )
+    The exit code is 1 if nodes cannot reach each other.
+    """
+    options = tuple(effective_options(values, request.on, context) for values in target_options.values())
+    request = with_defaults(replace(request, options=options, runs_dir=results.runs_dir), context)
+    measurement, folder = operation.measure(request, print_error)
+    slow = find_slow(measurement)
+    print_text(report.as_json(measurement, slow) if results.as_json else report.as_text(measurement, slow))
+    if measurement.closed_ports:
+        print_error("hint: docs/how-to/firewall.md lists the connections that runs need.")
+        raise typer.Exit(1)
+    page = results.html or folder / PAGE
+    page.write_text(report.page(measurement, slow, f"Bench of {request.on or request.inventory}"))
+    print_error(f"page: {page}")
 
 
-bench_command = command(*registry.entries().values())
+bench_command = make_command(
+    bench,
+    request=Group(
+        kind=TrainRequest,
+        panels={
+            "Arguments": {"inventory": INVENTORY},
+            "Where": {"on": TARGET_OPTION, **{name: PANELS["Where"][name] for name in HOST_OPTIONS}},
+            "Ranks": {"stack": PANELS["What"]["stack"], **RANK_OPTIONS},
+        },
+        fixed={"recipe": "bench"},
+    ),
+    results=Group(
+        kind=Results,
+        panels={"Output": {"runs_dir": OUTPUT["runs_dir"], "html": PAGE_OPTION, "as_json": OUTPUT["as_json"]}},
+    ),
+    **{target.options.on: group_of(target) for target in TARGETS},
+)

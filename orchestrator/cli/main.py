@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.app import HELP_ALL, App
+from orchestrator.cli.app import HELP_ALL, App, CommandGroup
 from orchestrator.errors import OrchError
 from orchestrator.files import fallback_home, uses_fallback_home
 from orchestrator.operations.stacks import describe_versions
@@ -71,7 +71,10 @@ def make_app(name: str = "") -> App:
 
     The modules of the other commands are not imported, and typer does not inspect their options.
     """
-    app = App(epilog="\n\n".join(STEPS), pretty_exceptions_enable=False, context_settings={"help_option_names": HELP})
+    help_options = {"help_option_names": HELP}
+    app = App(
+        cls=CommandGroup, epilog="\n\n".join(STEPS), pretty_exceptions_enable=False, context_settings=help_options
+    )
     app.callback()(orch)
     has_command = any(name in commands for commands in COMMANDS.values())
     for panel, commands in COMMANDS.items():

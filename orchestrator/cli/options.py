@@ -15,7 +15,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL, TRAINING, TrainRequest, flag, option
+from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL, TrainRequest, flag
 from orchestrator.screen import print_text
 
 RunName = Annotated[
@@ -148,51 +148,19 @@ class Group:
         parameters = []
         for panel, options in self.panels.items():
             for name, declared in options.items():
-                info = copy(declared)
+                info, kind, default = copy(declared), kinds[name], defaults[name]
                 if isinstance(info, OptionInfo):
                     info.rich_help_panel = panel
                     if info.default is ... and not info.param_decls:
                         info.param_decls = (flag(name),)
-                default = inspect.Parameter.empty if defaults[name] is MISSING else defaults[name]
-                # typer also rejects some types of values that it does not parse.
-                kind = Any if info.parser else typer_type(kinds[name])
+                if info.parser:  # typer also rejects some types of values that it does not parse
+                    kind = Any
+                elif get_origin(kind) is tuple:
+                    value_type = Path if get_args(kind)[0] is PurePath else get_args(kind)[0]
+                    kind, default = list[value_type] | None, default or None  # type: ignore[valid-type]
                 parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, info])
-                parameters.append(parameter.replace(default=None if default == () else default))
+                parameters.append(parameter if default is MISSING else parameter.replace(default=default))
         return parameters
-
-    def make(self, values: dict[str, Any]) -> Any:
-        """Return the dataclass, removing its fields from `values`."""
-        names = [name for options in self.panels.values() for name in options]
-        options = {name: values.pop(name) for name in names}
-        arguments = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in options.items()
-            if value is not None
-        }
-        return self.kind(**arguments, **self.fixed)
-
-
-def panels_of(kind: Any, **completions: Callable[[str], list[str]]) -> dict[str, dict[str, ParameterInfo]]:
-    """Return the options that a dataclass declares, by their panels and fields.
-
-    Args:
-        kind: the dataclass, whose fields are made with `option`.
-        completions: what completes the values of some options, by the names of the fields.
-    """
-    panels: dict[str, dict[str, ParameterInfo]] = {}
-    for item in fields(kind):
-        if OPTION in item.metadata:
-            make = typer.Argument if item.metadata[PANEL] == ARGUMENTS else typer.Option
-            arguments = {**item.metadata[OPTION], "autocompletion": completions.get(item.name)}
-            panels.setdefault(item.metadata[PANEL], {})[item.name] = make(*item.metadata[FLAGS], **arguments)
-    return panels
-
-
-def typer_type(kind: Any) -> Any:
-    """Return the type that typer needs for a field: list for tuple, Path for PurePath."""
-    if get_origin(kind) is tuple:
-        return list[typer_type(get_args(kind)[0])] | None  # type: ignore[misc]
-    return Path if kind is PurePath else kind
 
 
 def make_command(function: Callable[..., None], **groups: Group) -> Callable[..., None]:
@@ -204,7 +172,15 @@ def make_command(function: Callable[..., None], **groups: Group) -> Callable[...
     """
 
     def run(**values: Any) -> None:
-        group_values = {name: group.make(values) for name, group in groups.items()}
+        group_values = {}
+        for parameter, group in groups.items():
+            options = {name: values.pop(name) for panel in group.panels.values() for name in panel}
+            arguments = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in options.items()
+                if value is not None
+            }
+            group_values[parameter] = group.kind(**arguments, **group.fixed)
         function(**group_values, **values)
 
     parameters = [
@@ -228,16 +204,12 @@ def complete_stacks(incomplete: str) -> list[str]:
     return [name for name in load.stack_names() if name.startswith(incomplete)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """The virtual environment of the ranks."""
-
-    venv: str | None = option(
-        None,
-        panel=TRAINING,
-        metavar="FOLDER",
-        help="Run the ranks in this virtual environment, which the nodes have already: --python FOLDER/bin/python.",
-    )
-
-
-PANELS = panels_of(TrainRequest, recipe=complete_recipes, stack=complete_stacks)
+COMPLETIONS = {"recipe": complete_recipes, "stack": complete_stacks}
+# The options that TrainRequest declares, by their panels and fields.
+PANELS: dict[str, dict[str, ParameterInfo]] = {}
+for request_field in fields(TrainRequest):
+    if OPTION in request_field.metadata:
+        panel, flags, arguments = (request_field.metadata[key] for key in (PANEL, FLAGS, OPTION))
+        make = typer.Argument if panel == ARGUMENTS else typer.Option
+        completion = COMPLETIONS.get(request_field.name)
+        PANELS.setdefault(panel, {})[request_field.name] = make(*flags, **arguments, autocompletion=completion)

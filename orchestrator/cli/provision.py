@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ import typer
 
 from orchestrator import load
 from orchestrator.cli.options import AsJson, UserPackages, complete_stacks, make_command
-from orchestrator.cli.train import effective_options, group_of
+from orchestrator.cli.train import TARGETS, effective_options, group_of
 from orchestrator.errors import RequestError
 from orchestrator.load.hostfile import Hostfile, load_hostfile
 from orchestrator.model.provision_report import Report
@@ -31,7 +31,6 @@ from orchestrator.provisioning.session import Listener
 from orchestrator.report import provision as report
 from orchestrator.screen import print_text
 from orchestrator.targets import registry
-from orchestrator.targets.entry import TargetEntry
 
 PASSWORD_FILES = ("ANSIBLE_BECOME_PASSWORD_FILE", "ANSIBLE_BECOME_PASS_FILE")
 INVENTORY = typer.Argument(envvar="ORCH_INVENTORY", metavar="INVENTORY", help="Name or path of an Ansible inventory.")
@@ -110,12 +109,6 @@ DockerLoad = Annotated[
         metavar="FILE.tar", help="Container image for --image: install a container engine and load this file."
     ),
 ]
-
-
-def command(*targets: TargetEntry) -> Callable[..., None]:
-    """Return the command `orch provision` with the options of the targets that have a shared folder."""
-    shared = [target for target in targets if target.has_shared_folder]
-    return make_command(provision, **{target.options.on: group_of(target, for_shared_folder=True) for target in shared})
 
 
 def provision(
@@ -202,7 +195,10 @@ def check_where(inventory: str | None, target: str | None, *, of_nodes: object) 
         )
 
 
-provision_command = command(*registry.entries().values())
+provision_command = make_command(
+    provision,
+    **{target.options.on: group_of(target, for_shared_folder=True) for target in TARGETS if target.has_shared_folder},
+)
 
 
 def sync(
