@@ -119,6 +119,11 @@ class JobWatch:
                 self.unreachable = True
         return self.last_state
 
+    @property
+    def is_pending(self) -> bool:
+        """Return whether the job is known to be pending; a system that does not respond may have started it since."""
+        return self.last_state.pending and not self.unreachable
+
     def adopt_next_job(self) -> bool:
         """Follow the job that this one has submitted to continue the run; return whether there is one."""
         if not self.system.resubmits:
@@ -147,7 +152,7 @@ class JobWatch:
         if job.suspended and not self.suspended:
             self.notify(job.describe_suspension())
         self.suspended = job.suspended
-        return job.ended or job.pending
+        return job.ended or self.is_pending
 
     def terminate(self, pid: int) -> None:
         """Stop the run with SIGINT.
@@ -192,7 +197,7 @@ class JobWatch:
             self.ensure_outcome()
             if not self.is_requeued():
                 return
-            if self.last_state.pending:
+            if self.is_pending:
                 text = (
                     f"job {self.job} is back in the queue; the run resumes from its last "
                     "checkpoint, if it has written one"
@@ -214,7 +219,7 @@ class JobWatch:
             run_outcome, job = outcome_in(self.folder), self.state(now=True)
             if run_outcome is not None and run_outcome.state != PREEMPTED and explains_end(run_outcome):
                 return False
-            if job.pending or job.ended or run_outcome is None:
+            if self.is_pending or job.ended or run_outcome is None:
                 return not job.ended
             time.sleep(POLL_SECONDS)
         return False
@@ -230,7 +235,7 @@ class JobWatch:
         while True:
             job = self.state()
             # A requeued job keeps its previous files until it starts again.
-            pending = job.pending and not self.unreachable
+            pending = self.is_pending
             if pending:
                 last_pending = time.monotonic()
             else:
@@ -333,7 +338,7 @@ class JobWatch:
         deadline = time.monotonic() + END_SECONDS
         while True:
             job = self.state(now=True)
-            if job.pending or time.monotonic() > deadline:
+            if self.is_pending or time.monotonic() > deadline:
                 return job
             if job.ended:
                 time.sleep(VISIBLE_SECONDS)

@@ -9,7 +9,7 @@ from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import files
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.batch import CONFIG
-from orch_node.protocol.events import Waiting
+from orch_node.protocol.events import NodeNews, Waiting
 from orch_node.protocol.outcome import Failure, Outcome
 
 from orchestrator.errors import ExecuteError
@@ -29,6 +29,8 @@ from tests.support.slurm_jobs import (
     squeue,
     write_job_outcome,
 )
+
+AWAY = CommandResult(code=1, out="", err="Unable to contact slurm controller")
 
 
 class SlowFolder(LocalFolder):
@@ -192,21 +194,31 @@ def test_run_folder_that_the_nodes_do_not_share_is_named(folder: Path) -> None:
     assert "--runs-dir" in problem
 
 
+def test_job_is_not_back_in_the_queue_because_the_controller_does_not_respond(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attach to a run whose job has started, and whose state was never known here."""
+    monkeypatch.setattr("orchestrator.targets.batch.watch.END_SECONDS", 0.0)
+    watch = make_watch(folder, RecordedHost(squeue=AWAY))
+    assert waiting_messages(watch) == []
+    assert not watch.lost(7)
+    write_job_outcome(folder)
+    assert not any("back in the queue" in event.text for event in watch.events() if isinstance(event, NodeNews))
+
+
 def test_stop_without_a_controller_writes_the_stop_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.targets.batch.target.STOP_SECONDS", 0.0)
-    away = CommandResult(code=1, out="", err="Unable to contact slurm controller")
     handle = BatchHandle(SLURM, store.load(folder).record, folder)
-    handle.watch = make_watch(folder, RecordedHost(squeue=away, scancel=away))  # type: ignore[misc]
+    handle.watch = make_watch(folder, RecordedHost(squeue=AWAY, scancel=AWAY))  # type: ignore[misc]
     assert "does not respond" in handle.end()
     assert (folder / files.STOP).exists()
 
 
 def test_logs_do_not_depend_on_the_controller(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    away = CommandResult(code=1, out="", err="Unable to contact slurm controller")
     messages: list[str] = []
     (folder / files.rank_log(0)).parent.mkdir(exist_ok=True)
     (folder / files.rank_log(0)).write_text("step 1\n")
-    monkeypatch.setattr("orchestrator.targets.batch.target.host_at", lambda login: RecordedHost(squeue=away))
+    monkeypatch.setattr("orchestrator.targets.batch.target.host_at", lambda login: RecordedHost(squeue=AWAY))
     handle = BatchHandle(SLURM, store.load(folder).record, folder, messages.append)
     assert next(handle.logs(rank=0, follow=True)).text == "step 1"
     assert messages == []
