@@ -86,10 +86,16 @@ def test_launcher_command_has_the_address_of_node0(tmp_path: Path) -> None:
     assert not any(NODE0 in argument for argument in command)
 
 
+def test_job_with_too_few_nodes_is_reported(tmp_path: Path) -> None:
+    config = make_config(tmp_path, {**REQUEST, "spare_nodes": 0})
+    with pytest.raises(job_layout.LayoutError, match="gave the job 1 of the 2 nodes of the run: n1"):
+        job_layout.check_nodes(SYSTEM, config, [make_hello(1)])
+
+
 def test_too_few_cores_and_missing_bf16_are_reported(tmp_path: Path) -> None:
     config = make_config(tmp_path, REQUEST)
     with pytest.raises(job_layout.LayoutError, match="n1 gives this job 1 core, but --ppn is 2"):
-        job_layout.check_nodes(SYSTEM, config, [make_hello(1, cores=1)])
+        job_layout.check_nodes(SYSTEM, config, [make_hello(1, cores=1), make_hello(2)])
     config = make_config(tmp_path, {**REQUEST, "precision": "bf16"})
     with pytest.raises(job_layout.LayoutError, match="n2 has no BF16 instructions"):
         job_layout.check_nodes(SYSTEM, config, [make_hello(1), replace(make_hello(2), flags=())])

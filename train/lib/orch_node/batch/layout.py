@@ -31,11 +31,14 @@ class LayoutError(Exception):
 
 
 def check_nodes(system: NodeSystem, config: JobConfig, hellos: Sequence[Hello]) -> None:
-    """Check that all nodes have enough cores, plausible CPU flags and the instructions required.
+    """Check that there are enough nodes with enough cores, plausible CPU flags and the instructions required.
 
     Raises:
-        LayoutError: for the first node that cannot run its ranks.
+        LayoutError: if nodes are missing, or for the first node that cannot run its ranks.
     """
+    if len(hellos) < config.nodes:
+        names = ", ".join(hello.node for hello in hellos)
+        raise LayoutError(f"{system.title} gave the job {len(hellos)} of the {config.nodes} nodes of the run: {names}")
     for hello in hellos:
         if len(hello.cores) < config.ppn:
             raise LayoutError(
