@@ -15,7 +15,7 @@ from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 
 from orchestrator.cli import arrays
 from orchestrator.cli.options import Output, print_error, resume_command, runs_dir_option
-from orchestrator.operations.fetch import find_output
+from orchestrator.operations.fetch import find_output, is_local
 from orchestrator.operations.output import RanksOutput, check_shown
 from orchestrator.operations.runs import recorded_handles
 from orchestrator.planning.plan import Plan, SubmitScript
@@ -112,7 +112,7 @@ def asking(handle: RunHandle, screen: Screen) -> Iterator[None]:
         screen.progress.start()
         signal.signal(signal.SIGINT, handle_interrupt)
 
-    can_ask = os.isatty(0) and os.isatty(2) and not is_on_this_machine(handle)
+    can_ask = os.isatty(0) and os.isatty(2) and not is_local(handle.record)
     before = signal.signal(signal.SIGINT, handle_interrupt) if can_ask else None
     try:
         yield
@@ -185,9 +185,14 @@ def run_line(handle: RunHandle) -> str:
     """Return the id of a run, and the folders of its files on this machine and on the nodes."""
     run, folder = handle.record.run_id, PurePosixPath(handle.record.run_dir)
     line = f"run: {run} in {handle.folder.parent}"
-    if str(handle.folder) == str(folder):
+    if is_shared(handle):
         return line
     return f"{line}, on the nodes in {folder.parent if folder.name == run else folder}"
+
+
+def is_shared(handle: RunHandle) -> bool:
+    """Return whether the run has the same folder on the nodes as on this machine."""
+    return str(handle.folder) == handle.record.run_dir
 
 
 def end_lines(handle: RunHandle, outcome: Outcome) -> list[str]:
@@ -198,7 +203,8 @@ def end_lines(handle: RunHandle, outcome: Outcome) -> list[str]:
     output, option = output_folder(handle, outcome), runs_dir_option(outcome.folder.parent)
     name = "last" if outcome.run_id in output else outcome.run_id
     lines = []
-    if output and is_on_this_machine(handle):
+    # Nodes of a batch system may share the run's folder with this machine.
+    if output and (is_local(handle.record) or (is_shared(handle) and Path(output).is_dir())):
         lines.append(f"output: {output}")
     elif output:
         lines.append(f"output on the nodes: {output}; to copy it here: orch fetch {name}{option}")
@@ -215,9 +221,4 @@ def output_folder(handle: RunHandle, outcome: Outcome) -> str:
     output = find_output(handle)
     if outcome.state != DONE or not output:
         return ""
-    return "" if is_on_this_machine(handle) and not Path(output).is_dir() else output
-
-
-def is_on_this_machine(handle: RunHandle) -> bool:
-    """Return whether the nodes of a run write its output to this machine."""
-    return not handle.record.node0.via and not handle.record.location
+    return "" if is_local(handle.record) and not Path(output).is_dir() else output

@@ -65,7 +65,13 @@ def describe_reserved(reserved: ReservedCores) -> str:
 
 
 def rows(inventory: str) -> list[dict[str, Any]]:
-    """Return the recorded facts of all nodes of an inventory, in its order; None for what is unknown."""
+    """Return the recorded facts of all nodes of an inventory, in its order; None for what is unknown.
+
+    Raises:
+        RequestError: if there is no such inventory, or another tool manages the nodes.
+    """
+    if (target := registry.target_at(inventory)).name != registry.SSH:
+        target.live_nodes(inventory)
     source = find_inventory(inventory)
     state = state_of(source)
     return [recorded_row(name, state) for name in read_inventory(source)]

@@ -79,6 +79,7 @@ def test_option_without_an_effect_is_refused(arguments: tuple[str, ...], message
         (("provision", "hosts.ini"), "`orch init NAME HOST...` creates inventory/NAME. Included"),
         (("runs", "--inventory", "lab.yml"), "orch provision ./lab.yml"),
         (("clean", "--inventory", "lab.yml"), "orch provision ./lab.yml"),
+        (("nodes", "slurm"), "Its own commands list them."),
         (("nodes", "broken.yml"), "ansible-inventory -i broken.yml --list`"),
         (("train", "bert-qa", "--on", "k8s", "--image", "x"), "--nodes 4 starts four pods"),
         (("train", "bert-qa", "--set", "seed"), "--set learning_rate=1e-4"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,11 +14,21 @@ from tests.support.recorded import make_run
 RUN = "20260101-120000-qa-0000"
 
 
-@pytest.mark.parametrize("output", ["output", "../../elsewhere"], ids=["in the run's folder", "elsewhere"])
-def test_id_of_a_run_is_printed_at_its_beginning_and_at_its_end(tmp_path: Path, output: str) -> None:
+@pytest.mark.parametrize(
+    ("output", "changes"),
+    [
+        ("output", {}),
+        ("../../elsewhere", {}),
+        ("output", {"target": "slurm", "location": {"name": "orch-x", "job": "12"}}),
+    ],
+    ids=["in the run's folder", "elsewhere", "of a job that shares the folder"],
+)
+def test_id_of_a_run_is_printed_at_its_beginning_and_at_its_end(
+    tmp_path: Path, output: str, changes: dict[str, Any]
+) -> None:
     folder = tmp_path / "runs" / RUN
     output_dir = (folder / output).resolve()
-    make_run(tmp_path / "runs", RUN, ranks=1, nodes=1, seconds=1, output_dir=str(output_dir))
+    make_run(tmp_path / "runs", RUN, ranks=1, nodes=1, seconds=1, output_dir=str(output_dir), **changes)
     output_dir.mkdir(parents=True)
     result = CliRunner().invoke(make_app(), ["attach", "--show", "none", "--runs-dir", str(tmp_path / "runs")])
     assert result.exit_code == 0, result.output
