@@ -1,4 +1,4 @@
-"""Train: plan a request and start the plan. All that `orch train` does begins here, in this order.
+"""Train: plan a request and start the plan, in this order.
 
 1. The command line or the Python interface makes a TrainRequest (`planning/request.py`).
 2. `plan` finds the target of the request and lets it plan: the target reads the files that the request names
@@ -57,7 +57,7 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     if request.array_sample is not None and not request.array:
         raise RequestError("--array-sample needs --array.", hint="Add --array KEY=VALUE,VALUE.")
     if request.array and target.name == DEFAULT_TARGET:
-        return plan_on_hosts(request, target)
+        return plan_array_on_hosts(target, request)
     return plan_on(target, request, resume)
 
 
@@ -90,7 +90,7 @@ def with_recorded_variables(plan: Plan, request: TrainRequest) -> Plan:
     return replace(plan, origin=replace(plan.origin, request=recorded))
 
 
-def plan_on_hosts(request: TrainRequest, target: Target) -> Plan:
+def plan_array_on_hosts(target: Target, request: TrainRequest) -> Plan:
     """Return the plan of an array on hosts, whose runs wait for free nodes: one, or the number in --nodes.
 
     Their nodes are decided when they start.

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from signal import Signals
 from typing import Any
 
-from orch_node.batch import pbs as on_nodes
 from orch_node.batch.pbs import CHECKPOINT_SECONDS, NO_OUTPUT, time_seconds
+from orch_node.batch.pbs import SYSTEM as ON_NODES
 
 from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.model.printable import CommandResult
@@ -320,7 +320,7 @@ class Pbs(BatchSystem):
 
     name = "pbs"
     title = "PBS"
-    on_nodes = on_nodes.SYSTEM
+    on_nodes = ON_NODES
     options = PbsOptions
 
     submitter = "qsub"

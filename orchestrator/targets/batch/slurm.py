@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from orch_node.batch import slurm as on_nodes
+from orch_node.batch import slurm as job_programs
 from orch_node.batch.system import clock_seconds
 
 from orchestrator.errors import ExecuteError
@@ -379,7 +379,7 @@ class SlurmAllocations(HeldAllocations):
     def find(self, environ: Mapping[str, str]) -> Allocation | None:
         """Return the allocation in which this program runs, or None if it runs in none."""
         job = environ.get("SLURM_JOB_ID", "")
-        counts = on_nodes.cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+        counts = job_programs.cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
         if not (job.isascii() and job.isdigit() and counts and "SLURM_JOB_NODELIST" in environ):
             return None
         gpus = environ.get("SLURM_GPUS_ON_NODE") or environ.get("SLURM_GPUS_PER_NODE", "")
@@ -393,7 +393,11 @@ class SlurmAllocations(HeldAllocations):
         Raises:
             OSError: if scontrol does not print the allocation's nodes.
         """
-        options = (*on_nodes.STEP, *on_nodes.one_task_each(on_nodes.SYSTEM.node_names()[:1]), f"--job-name={step.name}")
+        options = (
+            *job_programs.STEP,
+            *job_programs.one_task_each(job_programs.SYSTEM.node_names()[:1]),
+            f"--job-name={step.name}",
+        )
         script = ("bash", f"{step.run_dir}/{SCRIPT}")
         # SLURM_JOB_* describe the allocation; srun would use the others as its options.
         step_variables = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
@@ -408,7 +412,7 @@ class Slurm(BatchSystem):
 
     name = "slurm"
     title = "Slurm"
-    on_nodes = on_nodes.SYSTEM
+    on_nodes = job_programs.SYSTEM
     options = SlurmOptions
     held = SlurmAllocations()
 

@@ -16,8 +16,8 @@ from orch_node.protocol.batch import Submitted
 class NodeSystem(ABC):
     """A batch system as the programs on its nodes use it.
 
-    The module orch_node.batch.NAME has an instance as SYSTEM. Its function main() is `node.py NAME-ranks`: the launcher
-    that starts the ranks with the system's own programs.
+    The module orch_node.batch.NAME has an instance as SYSTEM. If the system needs its own programs on the nodes, they
+    are its function main(): `node.py slurm-ranks` starts the ranks with srun, `node.py pbs` reaches the other nodes.
 
     Attributes:
         name: the name of the system, as in run records: slurm, pbs.
