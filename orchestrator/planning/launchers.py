@@ -34,7 +34,7 @@ class Job:
         precision: bf16, fp32, or another text if the script decides.
         accelerate: the user's configuration of accelerate.
         on_gpus: whether torch sees GPUs on all nodes.
-        restarts: how often the launcher may restart the ranks itself.
+        restarts: how often a launcher that can do so restarts the ranks itself.
         min_nodes: the number of nodes that suffice to continue; 0 means all.
     """
 
@@ -100,6 +100,7 @@ class Launch:
         environment: variables of all ranks.
         size_at: the index in argv of the number of ranks, which a restart with fewer nodes changes.
         nodes_at: the index in argv of the number of nodes, if it is there.
+        restarts: how often the launcher restarts failed ranks itself; 0 if that is up to the supervisor.
         path: a folder of programs that the launcher must find before others of the same name.
     """
 
@@ -110,6 +111,7 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
     size_at: int | None = None
     nodes_at: int | None = None
+    restarts: int = 0
     path: str = ""
 
 
@@ -128,6 +130,14 @@ def install_hint(node: Node, mpi: str) -> str:
     )
 
 
+# MPI implementation -> its option for the hostfile, and the program that starts ranks. Intel's `mpirun` does not
+# forward signals. With -f or -ppn, its hydra starts the same number of ranks on each host, whatever the hostfile says
+# (Intel MPI 2021.18); with -machinefile it uses the number of each host.
+IMPLEMENTATIONS = {
+    "intel": ("-machinefile", "mpiexec.hydra of Intel MPI"),
+    "mpich": ("-f", "mpiexec.hydra of MPICH"),
+    "openmpi": ("--hostfile", "mpirun of Open MPI"),
+}
 # Intel MPI: only the ranks' wrappers pin ranks. A tree is 16 wide by default.
 INTEL_ENVIRONMENT = (("I_MPI_PIN", "0"),)
 INTEL_TREE_WIDTH = 16
@@ -138,30 +148,21 @@ PASSED_VARIABLES = ("ORCH_RUN_DIR", "ORCH_ATTEMPT", "PATH")
 
 
 def launch_mpirun(job: Job) -> Launch:
-    """Return the command of the job's MPI implementation; raise PlanError if a node lacks the implementation."""
-    return IMPLEMENTATIONS[job.mpi](job)
+    """Return the command of the job's MPI implementation; raise PlanError if a node lacks the implementation.
 
-
-def mpi_environment(job: Job) -> tuple[tuple[str, str], ...]:
-    """Return the variables with which another program can start the job's MPI implementation."""
-    return ENVIRONMENTS[job.mpi](job)
-
-
-def mpi_launch(job: Job, options: tuple[str, ...], env: tuple[tuple[str, str], ...], summary: str) -> Launch:
-    """Return the command of an MPI implementation with its options, the number of ranks and their command."""
-    head = (job.mpi_program(), *options)
-    argv = (*head, "-n", str(job.layout.world_size), *job.ranks)
-    command = Command(argv=argv, env=env)
-    return Launch(command=command, summary=summary, files={HOSTFILE: job.hosts()}, size_at=len(head) + 1)
-
-
-def launch_intel(job: Job) -> Launch:
-    """Return the command of Intel MPI's mpiexec.hydra; its `mpirun` does not forward signals.
-
-    With -f or -ppn, hydra starts the same number of ranks on each host, whatever the hostfile says
-    (Intel MPI 2021.18). With -machinefile it uses the number of each host.
+    Open MPI 5 (PRRTE) places ranks in the hostfile's order, unbound; the supervisor allows it to run as root.
     """
-    return mpi_launch(job, ("-machinefile", job.hostfile), intel_environment(job), "mpiexec.hydra of Intel MPI")
+    option, summary = IMPLEMENTATIONS[job.mpi]
+    head: tuple[str, ...] = (job.mpi_program(), option, job.hostfile)
+    env: tuple[tuple[str, str], ...] = ()
+    if job.mpi == "openmpi":  # options in place of variables
+        exports = (word for name in PASSED_VARIABLES for word in ("-x", name))
+        head = (*head, "--map-by", "slot", "--bind-to", "none", *open_mpi_options(job), *exports)
+    else:
+        env = ENVIRONMENTS[job.mpi](job)
+    argv = (*head, "-n", str(job.layout.world_size), *job.ranks)
+    files = {HOSTFILE: job.hosts()}
+    return Launch(command=Command(argv=argv, env=env), summary=summary, files=files, size_at=len(head) + 1)
 
 
 def intel_environment(job: Job) -> tuple[tuple[str, str], ...]:
@@ -182,12 +183,8 @@ def intel_environment(job: Job) -> tuple[tuple[str, str], ...]:
     )
 
 
-def launch_mpich(job: Job) -> Launch:
-    """Return the command of MPICH, which by default neither binds ranks nor starts a tree."""
-    return mpi_launch(job, ("-f", job.hostfile), mpich_environment(job), "mpiexec.hydra of MPICH")
-
-
 def mpich_environment(job: Job) -> tuple[tuple[str, str], ...]:
+    """Return the variables with which hydra reaches the other nodes; by default it neither binds nor starts a tree."""
     if len(job.nodes) == 1:
         return ()
     return (
@@ -195,17 +192,6 @@ def mpich_environment(job: Job) -> tuple[tuple[str, str], ...]:
         ("HYDRA_LAUNCHER_EXEC", job.ssh_program),
         ("HYDRA_IFACE", job.links[0].interface),
     )
-
-
-def launch_open_mpi(job: Job) -> Launch:
-    """Return the command of Open MPI 5 (PRRTE), which places ranks in the hostfile's order, unbound.
-
-    The supervisor allows it to run as root.
-    """
-    exports = (word for name in PASSED_VARIABLES for word in ("-x", name))
-    placement = ("--map-by", "slot", "--bind-to", "none")
-    options = ("--hostfile", job.hostfile, *placement, *open_mpi_options(job), *exports)
-    return mpi_launch(job, options, (), "mpirun of Open MPI")
 
 
 def open_mpi_environment(job: Job) -> tuple[tuple[str, str], ...]:
@@ -232,7 +218,7 @@ def open_mpi_options(job: Job) -> tuple[str, ...]:
     )
 
 
-IMPLEMENTATIONS = {"intel": launch_intel, "mpich": launch_mpich, "openmpi": launch_open_mpi}
+# The variables with which another program can start an MPI implementation.
 ENVIRONMENTS = {"intel": intel_environment, "mpich": mpich_environment, "openmpi": open_mpi_environment}
 
 
@@ -254,7 +240,7 @@ def launch_torchrun(job: Job) -> Launch:
         "--",
         *job.ranks,
     )
-    return Launch(command=Command(argv=argv), summary="one torchrun on each node, c10d on node0")
+    return Launch(command=Command(argv=argv), summary="one torchrun on each node, c10d on node0", restarts=job.restarts)
 
 
 ACCELERATE_FILE = "accelerate.yaml"
@@ -386,7 +372,7 @@ def launch_accelerate(job: Job) -> Launch:
     single = job.layout.world_size == 1
     launcher = "torchrun" if job.on_gpus else f"mpirun of {MPI_NAMES[job.mpi]}"
     action = "starts one process" if single else f"starts {launcher}"
-    environment = () if job.on_gpus else mpi_environment(job)
+    environment = () if job.on_gpus else ENVIRONMENTS[job.mpi](job)
     return Launch(
         command=Command(argv=argv, env=SINGLE_PROCESS if single else environment),
         summary=f"accelerate {version}, which {action}",
@@ -433,22 +419,9 @@ LAUNCHERS = {
     "mpirun-accelerate": launch_mpirun_accelerate,
 }
 DEFAULT = "mpirun"
-# These restart failed ranks themselves.
-RESTARTING = ("torchrun",)
 WITHOUT_MPI = ("torchrun",)
 ACCELERATE_LAUNCHERS = ("accelerate", "mpirun-accelerate")
 MPI_LAUNCHERS = {"mpiexec": "mpirun", "mpiexec.hydra": "mpirun", "orterun": "mpirun"}  # aliases of one program
-
-
-def transport(launcher: str, mpi: str, *, contained: bool = False) -> str:
-    """Return oneCCL's transport under this launcher: mpi or ofi.
-
-    MPI initializes correctly only under hydra, where Intel's library serves both. Open MPI's daemon speaks PMIx,
-    torchrun has no such service, and hydra's socket survives neither an `accelerate launch` between hydra and a rank
-    nor the start in a container.
-    """
-    under_hydra = not contained and launcher in ("mpirun", "accelerate") and mpi in ("intel", "mpich")
-    return "mpi" if under_hydra else "ofi"
 
 
 def choose_mpi(cluster: Cluster, stack: Stack, requested: str | None) -> Decision:

@@ -279,14 +279,28 @@ def choose_layout(
     Raises:
         PlanError: if there are more ranks than cores, or no rank.
     """
-    if isinstance(nodes, KnownNodes):
-        ppn, workers = request.ppn or preference.ppn, request.ccl_workers
-        reason = preference.ppn_reason if nodes.measurement else None
-        return place_ranks(nodes.nodes.value, ppn, workers, on_gpus=on_gpus, measured=reason)
-    if nodes.ppn < 1:
-        raise PlanError(f"--ppn {nodes.ppn}: a node needs at least one rank.", hint="Use --ppn 1 or more.")
-    layout = uniform_layout(prefix=nodes.prefix, nodes=nodes.count, ppn=nodes.ppn, threads=nodes.threads)
-    return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=nodes.placement),))
+    if isinstance(nodes, CountedNodes):
+        if nodes.ppn < 1:
+            raise PlanError(f"--ppn {nodes.ppn}: a node needs at least one rank.", hint="Use --ppn 1 or more.")
+        layout = uniform_layout(prefix=nodes.prefix, nodes=nodes.count, ppn=nodes.ppn, threads=nodes.threads)
+        return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=nodes.placement),))
+    ppn = request.ppn or preference.ppn
+    layout = lay_out(nodes.nodes.value, ppn, request.ccl_workers, on_gpus=on_gpus)
+    default = "one for each GPU" if on_gpus else "one for each NUMA node"
+    reason = f"{ppn} on each node, {preference.ppn_reason or 'as requested'}" if ppn else default
+    places_by_node = layout.by_node()
+    counts = {node: len(rank_places) for node, rank_places in places_by_node.items()}
+    if len(set(counts.values())) > 1:
+        reason = f"{reason}: {describe_values(counts)}"
+    if ppn is None and nodes.measurement is None and not on_gpus and all(map(is_measured_kind, nodes.nodes.value)):
+        reason = f"{reason}; {MEASURED_SPLIT}"
+    decisions = [Decision(topic="ranks", value=str(layout.world_size), reason=reason)]
+    threads = {node: rank_places[0].threads for node, rank_places in places_by_node.items()}
+    if len(set(threads.values())) > 1:
+        slowest = fold(by_value(threads)[min(threads.values())])
+        cost = f"the nodes' cores differ; every step waits for {slowest}, --exclude leaves it out"
+        decisions.append(Decision(topic="threads of a rank", value=describe_values(threads), reason=cost))
+    return Choice(layout, tuple(decisions))
 
 
 def count_nodes(request: TrainRequest, default: int | None, *, limit: int, hint: str) -> int:
@@ -341,37 +355,6 @@ def choose_links(nodes: tuple[Node, ...]) -> Choice[tuple[Link, ...]]:
         for reason, interfaces in reasons.items()
     )
     return Choice(node_links, tuple(decisions))
-
-
-def place_ranks(
-    nodes: tuple[Node, ...], ppn: int | None, workers: int, *, on_gpus: bool, measured: str | None = None
-) -> Choice[Layout]:
-    """Assign ranks to the nodes' cores, near their GPUs; raise PlanError if there are more ranks than cores.
-
-    Args:
-        nodes: the nodes.
-        ppn: ranks per node, or None for one per GPU or NUMA node.
-        workers: cores of each rank that are reserved for oneCCL.
-        on_gpus: whether the ranks use GPUs.
-        measured: how fast this number was measured to be on these nodes; empty if that did not decide it, None if
-            nothing was measured.
-    """
-    layout = lay_out(nodes, ppn, workers, on_gpus=on_gpus)
-    advises = ppn is None and measured is None and not on_gpus and all(map(is_measured_kind, nodes))
-    advice = f"; {MEASURED_SPLIT}" if advises else ""
-    default = "one for each GPU" if on_gpus else "one for each NUMA node"
-    reason = f"{ppn} on each node, {measured or 'as requested'}" if ppn else default
-    places_by_node = layout.by_node()
-    counts = {node: len(rank_places) for node, rank_places in places_by_node.items()}
-    if len(set(counts.values())) > 1:
-        reason = f"{reason}: {describe_values(counts)}"
-    decisions = [Decision(topic="ranks", value=str(layout.world_size), reason=f"{reason}{advice}")]
-    threads = {node: rank_places[0].threads for node, rank_places in places_by_node.items()}
-    if len(set(threads.values())) > 1:
-        slowest = fold(by_value(threads)[min(threads.values())])
-        cost = f"the nodes' cores differ; every step waits for {slowest}, --exclude leaves it out"
-        decisions.append(Decision(topic="threads of a rank", value=describe_values(threads), reason=cost))
-    return Choice(layout, tuple(decisions))
 
 
 def is_measured_kind(node: Node) -> bool:

@@ -54,11 +54,9 @@ def layout_json(
         spares=tuple(Spare(node=node.name, host=node.address) for node in spares),
         nodes=tuple(node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)),
         ranks=tuple(
-            rank_entry(rank_place, backend, node_places, variables, by_name[name])
+            entry
             for name, node_places in layout.by_node().items()
-            for rank_place, variables in zip(
-                node_places, device_variables(by_name[name], node_places, linked.get(name), backend), strict=True
-            )
+            for entry in rank_entries(by_name[name], node_places, linked.get(name), backend)
         ),
     )
     return run_layouts.render(run_layout)
@@ -78,39 +76,26 @@ def node_entry(node: Node, link: Link | None) -> NodeEntry:
     )
 
 
-def device_variables(
+def rank_entries(
     node: Node, node_places: tuple[RankPlacement, ...], link: Link | None, backend: Backend
-) -> tuple[dict[str, str], ...]:
-    """Return the variables of each rank of a node that select the devices near its cores."""
-    if link is None or not link.devices:
-        return ({},) * len(node_places)
-    numa = {core.cpus[0]: core.numa for core in node.facts.cores}
-    near = tuple(numa.get(rank_place.cpus[0]) if rank_place.cpus else None for rank_place in node_places)
-    return link.rank_environments(near, dict(backend.env).get("CCL_ATL_TRANSPORT", "mpi"))
-
-
-def rank_entry(
-    rank_place: RankPlacement,
-    backend: Backend,
-    node_places: tuple[RankPlacement, ...],
-    devices: Mapping[str, str],
-    node: Node,
-) -> RankEntry:
-    """Return the entry of a rank; `node_places` are all of its node, `devices` the variables for its devices."""
-    numbers = local_rank_variables(dict(backend.env), rank_place.local_rank, rank_place.local_world_size)
+) -> list[RankEntry]:
+    """Return the entries of a node's ranks, whose variables select the devices near their cores."""
+    devices: tuple[Mapping[str, str], ...] = ({},) * len(node_places)
+    if link and link.devices:
+        numa = {core.cpus[0]: core.numa for core in node.facts.cores}
+        near = tuple(numa.get(rank_place.cpus[0]) if rank_place.cpus else None for rank_place in node_places)
+        devices = link.rank_environments(near, dict(backend.env).get("CCL_ATL_TRANSPORT", "mpi"))
     gpus = node.facts.gpus if backend.gpu else ()
-    if rank_place.worker_cpus:  # oneCCL's variables list the reserved cores of all ranks of the node
-        cpus = [cpu for neighbour in node_places for cpu in neighbour.worker_cpus]
-        numbers |= {
-            "CCL_WORKER_OFFLOAD": "1",
-            "CCL_WORKER_COUNT": str(len(rank_place.worker_cpus)),
-            "CCL_WORKER_AFFINITY": ",".join(map(str, cpus)),
-        }
-    return RankEntry(
-        **vars(rank_place),
-        env={**numbers, **devices},
-        gpu=gpus[rank_place.local_rank % len(gpus)].index if gpus else None,
-    )
+    workers = ",".join(str(cpu) for rank_place in node_places for cpu in rank_place.worker_cpus)  # of all ranks
+    entries = []
+    for rank_place, variables in zip(node_places, devices, strict=True):
+        env = local_rank_variables(dict(backend.env), rank_place.local_rank, rank_place.local_world_size)
+        if rank_place.worker_cpus:
+            count = str(len(rank_place.worker_cpus))
+            env |= {"CCL_WORKER_OFFLOAD": "1", "CCL_WORKER_COUNT": count, "CCL_WORKER_AFFINITY": workers}
+        gpu = gpus[rank_place.local_rank % len(gpus)].index if gpus else None
+        entries.append(RankEntry(**vars(rank_place), env={**env, **variables}, gpu=gpu))
+    return entries
 
 
 def env_json(address: str, port: int, backend: Backend, preload: tuple[str, ...], launcher: Mapping[str, str]) -> str:

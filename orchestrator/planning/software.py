@@ -25,7 +25,6 @@ from orchestrator.model.process_group import (
     find_backend,
 )
 from orchestrator.model.recipe import Recipe
-from orchestrator.planning.launchers import transport
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.stacks.stack import Stack, same_version
 
@@ -157,7 +156,21 @@ def ccl_backend(stack: Stack, nodes: tuple[Node, ...]) -> Backend:
 
 def check_backend(backend: Backend, nodes: tuple[Node, ...]) -> None:
     """Raise PlanError if nodes lack a requirement of the backend."""
-    problems = [problem for node in nodes for problem in missing_requirements(backend, node)]
+    problems = []
+    for node in nodes:
+        packages = node.facts.packages
+        for name, version in backend.requirements.items():
+            if name not in packages:
+                problems.append(f"{node.name} has no {name}")
+            elif version and not same_version(packages[name], version):
+                problems.append(f"{node.name} has {name} {packages[name]}, not {version}")
+        _, _, build = packages.get("torch", "").partition("+")
+        if backend.gpu and not node.facts.gpus:
+            problems.append(f"{node.name} has no GPU")
+        elif backend.gpu and build == "cpu":
+            problems.append(f"torch {packages['torch']} of {node.name} is built for CPUs")
+        if backend.built_into_torch and build.startswith(PYTORCH_BUILDS):
+            problems.append(f"torch {packages['torch']} of {node.name} was built without {backend.name}")
     if problems:
         source = f" (the plug-in is registered by {backend.source})" if backend.source else ""
         hint = backend.hint or f"Add it to the requirements of the stack{source}."
@@ -165,25 +178,6 @@ def check_backend(backend: Backend, nodes: tuple[Node, ...]) -> None:
             f"--backend {backend.name} ({backend.summary}): {'; '.join(problems[:3])}.",
             hint=GPU_HINT if backend.gpu and all(node.facts.gpus for node in nodes) else hint,
         )
-
-
-def missing_requirements(backend: Backend, node: Node) -> list[str]:
-    """Return what the node lacks for the backend."""
-    packages = node.facts.packages
-    missing = []
-    for name, version in backend.requirements.items():
-        if name not in packages:
-            missing.append(f"{node.name} has no {name}")
-        elif version and not same_version(packages[name], version):
-            missing.append(f"{node.name} has {name} {packages[name]}, not {version}")
-    _, _, build = packages.get("torch", "").partition("+")
-    if backend.gpu and not node.facts.gpus:
-        missing.append(f"{node.name} has no GPU")
-    elif backend.gpu and build == "cpu":
-        missing.append(f"torch {packages['torch']} of {node.name} is built for CPUs")
-    if backend.built_into_torch and build.startswith(PYTORCH_BUILDS):
-        missing.append(f"torch {packages['torch']} of {node.name} was built without {backend.name}")
-    return missing
 
 
 def check_gpus(backend: Backend, ppn: int | None, gpus: Mapping[str, int], env: Collection[str]) -> None:
@@ -211,6 +205,10 @@ def check_gpus(backend: Backend, ppn: int | None, gpus: Mapping[str, int], env: 
 def adapt_backend(backend: Backend, launcher: str, mpi: str, *, contained: bool = False) -> Backend:
     """Return the backend with the variables that the launcher requires.
 
+    MPI initializes correctly only under hydra, where Intel's library serves both. Open MPI's daemon speaks PMIx,
+    torchrun has no such service, and hydra's socket survives neither an `accelerate launch` between hydra and a rank
+    nor the start in a container. Otherwise oneCCL communicates over libfabric (ofi).
+
     Raises:
         PlanError: if it needs the launcher's socket, and the ranks start in containers.
     """
@@ -221,7 +219,8 @@ def adapt_backend(backend: Backend, launcher: str, mpi: str, *, contained: bool 
         )
     if backend.name != "ccl":
         return backend
-    name = transport(launcher, mpi, contained=contained)
+    under_hydra = not contained and launcher in ("mpirun", "accelerate") and mpi in ("intel", "mpich")
+    name = "mpi" if under_hydra else "ofi"
     summary = f"{backend.summary}, {TRANSPORT_DESCRIPTIONS[name]}"
     return replace(backend, summary=summary, env=(*TRANSPORTS[name], *backend.env))
 

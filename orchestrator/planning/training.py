@@ -29,7 +29,7 @@ from orchestrator.model.printable import enumeration, find_secrets, masked
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, as_arguments
 from orchestrator.planning.accelerate_options import AccelerateOptions
-from orchestrator.planning.launchers import RESTARTING, Job, Launch
+from orchestrator.planning.launchers import Job, Launch
 from orchestrator.planning.plan import Origin, Plan
 from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import Resolved
@@ -159,7 +159,8 @@ def launcher_job(
             node.facts.gpus and not node.facts.packages.get(TORCH, "").endswith("+cpu")  # torch for its GPUs
             for node in resolved.nodes.value
         ),
-        restarts=launcher_restarts(request, resolved.recipe, resolved.launcher),
+        # The supervisor restarts runs with a copy of a project: it gives node0's files to the other nodes before.
+        restarts=0 if resolved.recipe.project else request.max_restarts,
         min_nodes=request.min_nodes,
     )
 
@@ -300,17 +301,7 @@ def run_precision(resolved: Resolved, output_dir: str | None) -> RunPrecision | 
     return RunPrecision(arguments=dict(resolved.recipe.precisions), file=file)
 
 
-def launcher_restarts(request: TrainRequest, recipe: Recipe, launcher: str) -> int:
-    """Return how often the launcher itself restarts the ranks; 0 if that is up to the supervisor.
-
-    The supervisor restarts runs with a copy of a project, because it gives node0's files to the other nodes before.
-    """
-    return request.max_restarts if launcher in RESTARTING and recipe.project is None else 0
-
-
-def supervisor_options(
-    request: TrainRequest, recipe: Recipe, launcher: str, launch: Launch, *, attempt: int
-) -> tuple[str, ...]:
+def supervisor_options(request: TrainRequest, recipe: Recipe, launch: Launch, *, attempt: int) -> tuple[str, ...]:
     """Return the options of the supervisor that do not depend on the target."""
     positions = (("size", launch.size_at), ("nodes", launch.nodes_at))  # of these numbers in the launcher's command
     position_options = [f"--{name}-at={position}" for name, position in positions if position is not None]
@@ -318,7 +309,7 @@ def supervisor_options(
         f"--stall-timeout={request.stall_timeout:g}",
         *([f"--first-attempt={attempt}"] if attempt > 1 else []),
         *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
-        *(["--launcher-restarts"] if launcher_restarts(request, recipe, launcher) else []),
+        *(["--launcher-restarts"] if launch.restarts else []),
         *(["--elastic", *position_options] if recipe.elastic or request.min_nodes else []),
         *(["--keeps-batch"] if recipe.elastic else []),
         *([f"--min-nodes={request.min_nodes}"] if request.min_nodes else []),
