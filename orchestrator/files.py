@@ -27,14 +27,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, cast
+from typing import IO, BinaryIO
 
 from orch_node import atomic_write
 
 from orchestrator.errors import ExecuteError
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
 
 PACKAGE = Path(__file__).resolve().parent
 # The folders train/, inventory/ and playbooks/ are inside the package in a wheel, and next to it in a checkout.
@@ -52,14 +49,10 @@ PUBLIC = 0o666  # before the umask
 MAX_LOGS = 20
 NODES = "nodes"  # in the state of an inventory: the folder of the records
 TOKEN = re.compile(r"[0-9a-f]{32}")
+HOME_FOLDERS = {"XDG_STATE_HOME": ".local/state/orch", "XDG_CACHE_HOME": ".cache/orch"}
 
 
-@cache
-def entry_points() -> EntryPoints:
-    """Return the entry points of all installed packages, which takes 10 ms to read."""
-    return cast("EntryPoints", importlib.metadata.entry_points())
-
-
+entry_points = cache(importlib.metadata.entry_points)  # takes 10 ms to read
 # Controller and nodes share these functions.
 write_whole = atomic_write.write
 sync_folder = atomic_write.sync_folder
@@ -178,25 +171,22 @@ def make_user_folder(path: Path) -> Path:
 
 
 def state_home() -> Path:
-    return user_folder("XDG_STATE_HOME", ".local/state")
+    return user_folder("XDG_STATE_HOME")
 
 
 def cache_home() -> Path:
-    return user_folder("XDG_CACHE_HOME", ".cache")
+    return user_folder("XDG_CACHE_HOME")
 
 
-def user_folder(variable: str, default: str) -> Path:
+def user_folder(variable: str) -> Path:
     """Return orch's folder in the variable's folder, else in the user's home, else in a private temporary folder.
 
     Raises:
         ExecuteError: if none of these can be used.
     """
-    if value := os.environ.get(variable):
-        return check_owner(Path(value) / "orch")
-    home = user_home()
-    if home and writable(home, home / default / "orch"):
-        return check_owner(home / default / "orch")
-    return fallback_home() / default / "orch"
+    value = os.environ.get(variable)
+    folder = Path(value) / "orch" if value else folder_in_home(HOME_FOLDERS[variable])
+    return check_owner(folder) if folder else fallback_home() / HOME_FOLDERS[variable]
 
 
 def check_owner(folder: Path) -> Path:
@@ -231,18 +221,16 @@ def remove_access_of_others(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def user_home() -> Path | None:
+def folder_in_home(name: str) -> Path | None:
+    """Return a folder in the user's home if it can be written, or created because the home exists."""
     try:
-        return Path.home()
+        home = Path.home()
     except RuntimeError:  # HOME is not set, and the system does not know this user
         return None
-
-
-def writable(home: Path, folder: Path) -> bool:
-    """Return whether the folder can be written, or created below an existing home."""
+    folder = home / name
     existing = (path for path in (folder, *folder.parents) if path.is_relative_to(home) and path.is_dir())
     nearest = next(existing, None)
-    return nearest is not None and os.access(nearest, os.W_OK | os.X_OK)
+    return folder if nearest and os.access(nearest, os.W_OK | os.X_OK) else None
 
 
 def fallback_home() -> Path:
@@ -272,21 +260,15 @@ def home_error(reason: str) -> ExecuteError:
 
 def uses_fallback_home() -> bool:
     """Return whether some of orch's files are in the fallback instead of the home."""
-    home = user_home()
-    homes = (("XDG_STATE_HOME", ".local/state"), ("XDG_CACHE_HOME", ".cache"))
-    return any(
-        not os.environ.get(variable) and not (home and writable(home, home / default / "orch"))
-        for variable, default in homes
-    )
+    return any(not os.environ.get(variable) and not folder_in_home(name) for variable, name in HOME_FOLDERS.items())
 
 
 def ansible_home() -> dict[str, str]:
     """Return the environment variable that moves Ansible's folder if it cannot be in the home."""
     if "ANSIBLE_HOME" in os.environ:
         return {}
-    home = user_home()
-    if home and writable(home, home / ".ansible"):
-        check_owner(home / ".ansible")
+    if folder := folder_in_home(".ansible"):
+        check_owner(folder)
         return {}
     return {"ANSIBLE_HOME": str(fallback_home() / ".ansible")}
 

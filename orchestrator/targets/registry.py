@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -14,6 +15,8 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.entry import COMMAND_OPTIONS, OPTION, TargetEntry
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from orch_node.protocol.record import RunRecord
 
     from orchestrator.targets.interface import Target
@@ -29,24 +32,31 @@ INCLUDED = {
 
 
 @cache
-def loaded() -> tuple[Mapping[str, TargetEntry], Mapping[str, str]]:
-    """Return the targets by their value of --on, and why others cannot be used."""
-    points = [(name, value, "orch") for name, value in INCLUDED.items()]
+def entries() -> Mapping[str, TargetEntry]:
+    """Return the targets by their value of --on, without those of packages that cannot be used."""
+    targets: dict[str, TargetEntry] = {name: pkgutil.resolve_name(value) for name, value in INCLUDED.items()}
     for point in sorted(entry_points().select(group=GROUP)):
-        points.append((point.name, point.value, point.dist.name if point.dist else "?"))
-    entries: dict[str, TargetEntry] = {}
-    broken: dict[str, str] = {}
-    for name, value, package in points:
-        try:
-            entry = pkgutil.resolve_name(value)
-        except Exception as error:  # of another package, which may raise anything
-            broken[name] = f"the target of package {package} cannot be imported: {type(error).__name__}: {error}"
-            continue
-        if fault := fault_of(entry, name, entries):
-            broken[name] = f"{value} of package {package} {fault}"
-        else:
-            entries[name] = cast("TargetEntry", entry)
-    return entries, broken
+        with contextlib.suppress(RequestError):
+            targets[point.name] = load_entry(point, targets)
+    return targets
+
+
+def load_entry(point: EntryPoint, entries: Mapping[str, TargetEntry]) -> TargetEntry:
+    """Return the target of a package in addition to these entries.
+
+    Raises:
+        RequestError: if it cannot be used.
+    """
+    package = point.dist.name if point.dist else "?"
+    try:
+        entry = pkgutil.resolve_name(point.value)
+    except Exception as error:  # of another package, which may raise anything
+        fault = f"the target of package {package} cannot be imported: {type(error).__name__}: {error}"
+    else:
+        if not (reason := fault_of(entry, point.name, entries)):
+            return cast("TargetEntry", entry)
+        fault = f"{point.value} of package {package} {reason}"
+    raise RequestError(f"--on {point.name}: {fault}.", hint="Correct the package, or uninstall it.")
 
 
 def fault_of(entry: object, name: str, entries: Mapping[str, TargetEntry]) -> str:
@@ -61,11 +71,6 @@ def fault_of(entry: object, name: str, entries: Mapping[str, TargetEntry]) -> st
     if invalid_names := [field.name for field in fields(entry.options) if OPTION not in field.metadata]:
         return f"has options that are not made by option(): {', '.join(invalid_names)}"
     return ""
-
-
-def entries() -> Mapping[str, TargetEntry]:
-    """Return the targets that --on can name."""
-    return loaded()[0]
 
 
 def create(entry: TargetEntry | None) -> Target:
@@ -98,15 +103,15 @@ def find_target(value: str | None) -> Target:
     Raises:
         RequestError: if there is no such target, or it cannot be used.
     """
-    entries, broken = loaded()
-    if value is not None and value not in entries:
-        if value in broken:
-            raise RequestError(f"--on {value}: {broken[value]}.", hint="Correct the package, or uninstall it.")
+    targets = entries()
+    if value is not None and value not in targets:
+        for point in entry_points().select(group=GROUP, name=value):
+            load_entry(point, targets)  # raises an error with the reason
         raise RequestError(
-            f"--on {value}: orch runs on {', '.join(entries)}, or on the nodes of --inventory.",
-            hint=did_you_mean(value, entries),
+            f"--on {value}: orch runs on {', '.join(targets)}, or on the nodes of --inventory.",
+            hint=did_you_mean(value, targets),
         )
-    return create(entries.get(value or ""))
+    return create(targets.get(value or ""))
 
 
 def target_of(record: RunRecord) -> Target:
