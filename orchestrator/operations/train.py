@@ -80,14 +80,11 @@ def plan_on(target: Target, request: TrainRequest, resume: Resume | None = None)
     variables |= {FORCE_RESUME: "1"} if resume and resume.forces else {}
     environment = tuple(f"{name}={value}" for name, value in variables.items())
     plan = target.plan(replace(request, env=environment, env_file=None), resume)
-    members = tuple(with_recorded_variables(member, request) for member in plan.array)
-    return replace(with_recorded_variables(plan, request), array=members, target=target)
-
-
-def with_recorded_variables(plan: Plan, request: TrainRequest) -> Plan:
-    """Return a plan that records variables as they were requested, without values from the shell or from a file."""
-    recorded = replace(plan.origin.request, env=request.env, env_file=request.env_file)
-    return replace(plan, origin=replace(plan.origin, request=recorded))
+    plans = []
+    for member in (plan, *plan.array):
+        recorded = replace(member.origin.request, env=request.env, env_file=request.env_file)
+        plans.append(replace(member, origin=replace(member.origin, request=recorded)))
+    return replace(plans[0], array=tuple(plans[1:]), target=target)
 
 
 def plan_array_on_hosts(target: Target, request: TrainRequest) -> Plan:

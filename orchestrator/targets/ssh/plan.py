@@ -231,14 +231,12 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
     if site.resume:
         earlier = tuple(host for host in site.resume.nodes if host.node not in {node.node for node in run_nodes})
         plan = replace(plan, run=replace(plan.run, earlier_nodes=earlier))
-    shared = shared_files(request, inputs, resolved, site, files=files, job=job, launch=launch.value)
     steps = (
         *([check_imports(inputs.loaded.imports, job)] if inputs.loaded.imports else []),
         *([prepare_attempt(plan.run)] if site.resume else []),
         *files.sent,
         *(give_files(plan.run, site.resume) if site.resume else []),
-        *put_files(run_nodes[:1], site, {**launch.value.files, **files_about_nodes(plan.run, resolved, job)}),
-        *put_files(run_nodes, site, shared),
+        *put_files(request, inputs, resolved, site, plan.run, files=files, job=job, launch=launch.value),
         start_run(request, resolved, site, launch.value),
     )
     return replace(plan, steps=steps)
@@ -275,10 +273,22 @@ def reachable_files(recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[
     return replace(files, sent=(*files.sent, *sent_packages(recipe, run_nodes, site, python=python)))
 
 
-def shared_files(
-    request: TrainRequest, inputs: HostInputs, resolved: Resolved, site: Site, *, files: Files, job: Job, launch: Launch
-) -> dict[str, str]:
-    """Return the contents, by file name, of the files that are the same on every node."""
+def put_files(
+    request: TrainRequest,
+    inputs: HostInputs,
+    resolved: Resolved,
+    site: Site,
+    run: RunRecord,
+    *,
+    files: Files,
+    job: Job,
+    launch: Launch,
+) -> tuple[PutFile, ...]:
+    """Return the steps that write the files in the run's folder.
+
+    Those that grow with the nodes are written on node0, whose supervisor passes them on; the others are the same on
+    every node.
+    """
     recipe, backend = resolved.recipe, resolved.backend.value
     packages = stored_packages(recipe, site)
     if recipe.packages and all(node.local for node in resolved.all_nodes):
@@ -287,24 +297,21 @@ def shared_files(
     bindings = [f"{site.run_dir}/{BINDINGS}"] if python and python.bindings else []
     folders = (*module_folders(recipe, site.run_dir, packages), *bindings)
     variables = {**launch.environment, **rank_variables(request, recipe, folders, python)}
-    return {
+    directory = working_directory(recipe, site.run_dir)
+    contents = {
+        **launch.files,
+        LAYOUT: layout_json(job.layout, backend, job.nodes, resolved.spares.value, job.links, directory),
+        RECORD: json.dumps(render(run)) + "\n",
+    }
+    shared = {
         "env.json": env_json(job.address, job.port, backend, resolved.preload.value, variables),
         **launch.shared,
         **(container_files(request, inputs.docker, resolved, site, files) if inputs.docker else {}),
     }
-
-
-def files_about_nodes(run: RunRecord, resolved: Resolved, job: Job) -> dict[str, str]:
-    """Return the contents, by file name, of the files that grow with the nodes; node0's supervisor passes them on."""
-    directory = working_directory(resolved.recipe, run.run_dir)
-    layout = layout_json(job.layout, resolved.backend.value, job.nodes, resolved.spares.value, job.links, directory)
-    return {LAYOUT: layout, RECORD: json.dumps(render(run)) + "\n"}
-
-
-def put_files(nodes: tuple[RunNode, ...], site: Site, contents: Mapping[str, str]) -> tuple[PutFile, ...]:
-    """Return the steps that write files to the run's folder on all of these nodes."""
     return tuple(
-        PutFile(nodes=nodes, path=f"{site.run_dir}/{name}", content=content) for name, content in contents.items()
+        PutFile(nodes=nodes, path=f"{site.run_dir}/{name}", content=content)
+        for nodes, names in ((run.nodes[:1], contents), (run.nodes, shared))
+        for name, content in names.items()
     )
 
 
