@@ -178,32 +178,17 @@ class Command(TyperCommand):
         """Write the help: without --help-all only common options and those of the selected target."""
         brief = self
         if HELP_ALL in ctx.help_option_names and not ctx.meta.get(SHOWS_ALL):
-            brief, target = copy(self), target_in(ctx.meta[ARGUMENTS])
-            brief.params = [parameter for parameter in self.params if is_common(parameter, target)]
-            more = [f"All options: {ctx.command_path} {HELP_ALL}", *help_of_targets(ctx, target)]
+            brief, titles = copy(self), {entry.options.on: entry.title for entry in registry.entries().values()}
+            target_panel = titles.pop(target_in(ctx.meta[ARGUMENTS]) or "", "")
+            brief.params = [
+                parameter
+                for parameter in self.params
+                if parameter.name in COMMON or getattr(parameter, "rich_help_panel", None) == target_panel
+            ]
+            more = [f"All options: {ctx.command_path} {HELP_ALL}"]
+            more += [f"{title}: {ctx.command_path} --on {target} --help" for target, title in titles.items()]
             brief.epilog = "\n\n".join(filter(None, (*more, self.epilog)))
         super(Command, brief).format_help(ctx, formatter)
-
-
-def is_common(parameter: Any, target: str | None) -> bool:
-    """Return whether --help shows an option: one of COMMON, or of the selected target."""
-    panel = getattr(parameter, "rich_help_panel", None)
-    return parameter.name in COMMON or (panel is not None and title_of(target) == panel)
-
-
-def title_of(target: str | None) -> str | None:
-    """Return the panel of a target's options."""
-    return next((entry.title for entry in registry.entries().values() if entry.options.on == target), None)
-
-
-def help_of_targets(ctx: Any, selected_target: str | None) -> list[str]:
-    """Return a line about the options of each target that is not selected."""
-    targets = {entry.options.on: entry.title for entry in registry.entries().values()}
-    return [
-        f"{title}: {ctx.command_path} --on {target} --help"
-        for target, title in targets.items()
-        if target != selected_target
-    ]
 
 
 class CommandGroup(TyperGroup):

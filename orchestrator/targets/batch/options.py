@@ -8,21 +8,18 @@ from typing import Any, ClassVar
 
 from orchestrator.targets.entry import TargetEntry, option
 
+FILE_VARIABLE = "ORCH_{}_FILE"  # the environment variable with the settings file of a batch system
+
 
 def file_option(name: str) -> Any:
     """Return the option --NAME-file of a batch system."""
     return option(
         None,
         for_shared_folder=True,
-        envvar=file_variable(name),
+        envvar=FILE_VARIABLE.format(name.upper()),
         metavar="FILE",
         help=f"TOML file with --{name} settings. Default: orch-{name}.toml in the current folder.",
     )
-
-
-def file_variable(name: str) -> str:
-    """Return the environment variable with the settings file of a batch system."""
-    return f"ORCH_{name.upper()}_FILE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
