@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         crd = yaml.load((CRDS / CRD_FILES["PyTorchJob"]).read_text(), yaml.CSafeLoader)
         server.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
-        wait_until(lambda: exists(server, JOBS), "the API serves PyTorchJobs", seconds=30)
+        wait_until(lambda: exists(server, JOBS), "the API serves PyTorchJobs")
         # The printed Role, without the rights that only `orch k8s init --apply` needs.
         rules = role(KubernetesSettings(namespace=NAMESPACE), ["pytorchjob"])["rules"]
         claims, without_claims = partition(rules, "persistentvolumeclaims")

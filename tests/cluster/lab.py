@@ -15,6 +15,7 @@ from typing import Any
 from tests.cluster.sites import Site, describe_end
 from tests.local.recipes import QA_SETTINGS
 from tests.local.runs import settings_options
+from tests.support.waiting import SECONDS
 
 FAULTY = Path(__file__).with_name("programs") / "faulty.py"
 TWO_NODES = ("--nodes", "2", "--ppn", "1")
@@ -67,7 +68,7 @@ class ActiveRun:
         """Wait until both ranks of the faulty script have trained for one step."""
         self.wait_for_event("first_step", 2)
 
-    def wait_until(self, condition: Callable[[], bool], description: str, seconds: float = 120) -> None:
+    def wait_until(self, condition: Callable[[], bool], description: str, seconds: float = SECONDS) -> None:
         """Wait until a condition holds; fail the test if `orch train` fails before."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -79,7 +80,7 @@ class ActiveRun:
         out, err = self.process.communicate()
         return f"orch train ended without {description}:\n{out}\n{err}"
 
-    def wait_for_report(self, *, code: int, seconds: float = 120) -> dict[str, Any]:
+    def wait_for_report(self, *, code: int, seconds: float = SECONDS) -> dict[str, Any]:
         """Wait until `orch train` ends with this exit code, and return the report that it prints."""
         out, err = self.process.communicate(timeout=seconds)
         assert self.process.returncode == code, f"exit {self.process.returncode}\n{out}\n{err}"

@@ -75,7 +75,7 @@ def rank_lines(output: str, rank: int) -> list[str]:
 def await_in_logs(condition: Callable[[], bool], *logs: Path) -> None:
     """Wait for a condition, or fail with the ends of the logs."""
     try:
-        wait_until(condition, "the condition", seconds=200)
+        wait_until(condition, "the condition")
     except AssertionError as error:
         texts = [log.read_text(errors="replace")[-2000:] for log in logs if log.exists()]
         raise AssertionError(texts) from error

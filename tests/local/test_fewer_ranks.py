@@ -182,7 +182,7 @@ def test_run_that_loses_a_node_learns_the_same(workspace: Workspace, qa_model: P
         )
         return max(saves, default=0) >= 8
 
-    wait_until(second_checkpoint_exists, "a second checkpoint", seconds=300)
+    wait_until(second_checkpoint_exists, "a second checkpoint")
     workspace.lab.disconnect(workspace.lab.hosts[1])
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err

@@ -75,7 +75,7 @@ def test_run_shows_logs_and_brings_files(workspace: Workspace) -> None:
 
 def test_detached_run_can_be_followed_and_stopped(workspace: Workspace) -> None:
     expect_exit(workspace.orch("train", "own.py", "--detach", *workspace.options, "--", "600"))
-    wait_until(lambda: "sum 2.0" in workspace.orch("logs", "last").stdout, "the output of a rank", seconds=60)
+    wait_until(lambda: "sum 2.0" in workspace.orch("logs", "last").stdout, "the output of a rank")
     assert "running" in expect_exit(workspace.orch("runs", *workspace.options[-2:])).stdout
     stopped = expect_exit(workspace.orch("stop", "last"))
     assert "unreachable" not in stopped.stdout + stopped.stderr

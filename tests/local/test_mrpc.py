@@ -111,7 +111,7 @@ def test_preempted_training_writes_a_checkpoint(
     monkeypatch.setenv("ORCH_PREEMPT_SIGNAL", str(int(signal.SIGUSR1)))
     (rank,) = start_ranks(MRPC, *mrpc_arguments(pair_model, tmp_path, max_steps=5000, do_eval="false"), warm=False)
     metrics = tmp_path / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and bool(metrics.read_text()), "a step", seconds=400)
+    wait_until(lambda: metrics.exists() and bool(metrics.read_text()), "a step")
     assert isinstance(rank, subprocess.Popen)
     rank.send_signal(signal.SIGUSR1)
     ((code, _, _),) = wait_for_ranks([rank])

@@ -26,7 +26,7 @@ from tests.local.runs import (
     write_script,
 )
 from tests.support.jobs import read_metrics
-from tests.support.waiting import wait_until
+from tests.support.waiting import SECONDS, wait_until
 
 pytestmark = pytest.mark.xdist_group("recipes")
 CHECKPOINT_SCRIPT = """
@@ -62,11 +62,11 @@ class Run:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.process = start_orch(folder, "train", *arguments, "--ppn", "2")
-        wait_until(lambda: bool(list(folder.glob("runs/*/events.jsonl"))), "a run", seconds=180)
+        wait_until(lambda: bool(list(folder.glob("runs/*/events.jsonl"))), "a run")
         self.folder = last_run(folder)
 
-    def await_events(self, kind: str, count: int, seconds: float = 60) -> None:
-        wait_until(lambda: len(read_events(self.folder, kind)) >= count, f"{count} events {kind}", seconds=seconds)
+    def await_events(self, kind: str, count: int) -> None:
+        wait_until(lambda: len(read_events(self.folder, kind)) >= count, f"{count} events {kind}")
 
     def preempt(self) -> None:
         """Send SIGTERM to the supervisor."""
@@ -74,7 +74,7 @@ class Run:
 
     def wait(self, code: int) -> tuple[str, dict[str, Any]]:
         """Wait for the end with this exit code, and return the output and the outcome."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=SECONDS)
         assert self.process.returncode == code, out + err
         return out + err, read_outcome(self.folder)
 
@@ -88,7 +88,7 @@ def test_preempted_recipe_writes_a_checkpoint_from_which_it_resumes(tmp_path: Pa
     settings = settings_options(**QA_SETTINGS, max_steps=60, save_steps=1000, model_name_or_path=qa_model)
     command = ("bert-qa", "--precision", "fp32", *settings)
     run = Run(tmp_path, *command)
-    run.await_events("first_step", 1, seconds=120)
+    run.await_events("first_step", 1)
     run.preempt()
     output, outcome = run.wait(75)
     step = run.preempted_step()
@@ -117,7 +117,7 @@ def test_all_ranks_of_a_script_stop_at_the_same_step_when_one_is_signalled(tmp_p
 def test_script_with_a_handler_of_sigterm_receives_it(tmp_path: Path) -> None:
     run = Run(tmp_path, write_script(tmp_path, SIGTERM_SCRIPT), "--backend", "gloo")
     logs = [run.folder / "ranks" / f"rank-{rank}.log" for rank in (0, 1)]
-    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), "two ready ranks", seconds=60)
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), "two ready ranks")
     run.preempt()
     _, outcome = run.wait(75)
     assert (outcome["state"], outcome["first_failure"]) == ("preempted", None)

@@ -51,7 +51,7 @@ def test_preempting_one_rank_stops_all(pretraining_data: Path, tmp_path: Path, m
         environment.setenv("ORCH_PREEMPT_SIGNAL", str(int(signal.SIGUSR1)))
         ranks = start_ranks(PRETRAIN, *command, ranks=2)
     lines = preempted / "metrics.jsonl"
-    wait_until(lambda: lines.exists() and bool(lines.read_text()), "a step", seconds=120)
+    wait_until(lambda: lines.exists() and bool(lines.read_text()), "a step")
     os.kill(ranks[1].pid, signal.SIGUSR1)
     results = wait_for_ranks(ranks)
     assert [code for code, _, _ in results] == [75, 75], results

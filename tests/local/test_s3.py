@@ -53,7 +53,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     with (tmp_path / "moto.log").open("w") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
-        wait_until(lambda: "Running on" in (tmp_path / "moto.log").read_text(), "an S3", seconds=60)
+        wait_until(lambda: "Running on" in (tmp_path / "moto.log").read_text(), "an S3")
         yield environment
     finally:
         server.terminate()

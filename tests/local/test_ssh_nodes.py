@@ -64,7 +64,7 @@ def test_commands_work_from_this_and_from_another_controller(orch: Orch, ssh_nod
 
 def test_list_of_runs_has_the_state_that_the_node_reports(orch: Orch, ssh_node: SshNode) -> None:
     expect_exit(orch(*TRAIN, "--detach"))
-    wait_until(lambda: any(ssh_node.root.glob("runs/*/outcome.json")), "the end of the run", seconds=60)
+    wait_until(lambda: any(ssh_node.root.glob("runs/*/outcome.json")), "the end of the run")
     config = ssh_node.state / "ssh_config"
     text = config.read_text()
     config.write_text(re.sub(r"Port \d+", "Port 9", text))

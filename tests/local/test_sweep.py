@@ -92,7 +92,7 @@ def test_run_whose_node_is_lost_starts_again_on_another(two_hosts: Workspace) ->
             return [path for folder in folders for path in folder.glob("*/project/begun")]
 
         before = len(begun())
-        wait_until(lambda: len(begun()) >= before + 2, "two runs train", seconds=120)
+        wait_until(lambda: len(begun()) >= before + 2, "two runs train")
         two_hosts.lab.disconnect(two_hosts.lab.hosts[1])
         output, errors = process.communicate(timeout=400)
     assert process.returncode == 0, (output, errors)

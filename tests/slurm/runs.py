@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.slurm.site import LOGIN, Site, orch_command
-from tests.support.waiting import wait_until
+from tests.support.waiting import SECONDS, wait_until
 
 PROJECT_ON_TWO_NODES = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo")
 # The script where it is; it starts in the run's folder.
@@ -149,7 +149,7 @@ def find_row(site: Site, run_id: str) -> dict[str, Any]:
     return dict(row)
 
 
-def wait_for_requeue(run: BackgroundRun, seconds: float = 120) -> None:
+def wait_for_requeue(run: BackgroundRun, seconds: float = SECONDS) -> None:
     """Wait until the job is back in the queue, where Slurm holds it for two minutes."""
     # Slurm does not answer all queries while a node does not respond.
     query = ("squeue", "--noheader", "--format=%r", "--jobs", run.job_id())
@@ -165,7 +165,7 @@ def release_requeued_job(run: BackgroundRun) -> None:
     run.site.stdout_of("scontrol", "update", f"jobid={run.job_id()}", "starttime=now+3")
 
 
-def start_requeued_job(run: BackgroundRun, seconds: float = 120) -> None:
+def start_requeued_job(run: BackgroundRun, seconds: float = SECONDS) -> None:
     """Wait until the job is back in the queue, and let it start without Slurm's delay."""
     wait_for_requeue(run, seconds)
     release_requeued_job(run)

@@ -183,7 +183,7 @@ class Site:
             output = self.run_on(LOGIN, "sinfo", "--noheader", "--Node", "--format=%N %T").stdout
             return {line.split()[1] for line in output.splitlines() if line} == {"idle"}
 
-        wait_until(are_idle, "that all nodes are idle", seconds=240)
+        wait_until(are_idle, "that all nodes are idle")
 
     def wait_for_no_jobs(self) -> None:
         """Wait until no job is in the queue; a job that ends is there until its processes have ended."""
