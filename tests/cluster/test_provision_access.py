@@ -54,7 +54,8 @@ def test_sync_writes_secret_of_vault_and_deletes_it_without_vault(site: Site, pa
     state_files = [path for path in (site.folder / "state").rglob("*") if path.is_file()]
     assert not [path for path in state_files if b"hf_fromTheVault" in path.read_bytes()]
     variables.unlink()
-    assert drift(site.orch(command="sync"))["node0"] == {"secrets.json"}
+    run_on(site, "node1", "rm", f"{ROOT}/train/node.py")
+    assert drift(site.orch(command="sync")) == {"node0": {"secrets.json"}, "node1": {"train/node.py"}}
     for node in ("node0", "node1"):
         assert "secrets.json" not in run_on(site, node, "ls", ROOT)
     assert drift(site.orch(command="sync")) == {"node0": set(), "node1": set()}
