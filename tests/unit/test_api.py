@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -37,73 +36,52 @@ def test_resume_has_all_changes_of_the_command_line() -> None:
     assert {*CHANGES} <= {*inspect.signature(api.resume).parameters}
 
 
-@pytest.mark.parametrize(
-    ("call", "message", "hint"),
-    [
-        pytest.param(
+def test_wrong_argument_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for call, message, hint in (
+        (
             lambda: orch.train("train.py", args="--epochs 3"),
             "args is a text, not a list: '--epochs 3'",
             "args=['--epochs', '3']",
-            id="arguments as one text",
         ),
-        pytest.param(
+        (
             lambda: orch.train("bert-qa", on="slurm", target_options={"slurm": "partition=cpu"}),
             "slurm is a text, not a list: 'partition=cpu'",
             "slurm=['partition=cpu']",
-            id="option of a target as one text",
         ),
-        pytest.param(
+        (
             lambda: orch.train("bert-qa", image="x", image_options="shm=1g"),
             "image_options is a text, not a list: 'shm=1g'",
             "image_options=['shm=1g']",
-            id="option as one text",
         ),
-        pytest.param(
-            lambda: orch.train("bert-qa", on="slurm", target_options={"slurm_file": "missing.toml"}),
-            "missing.toml",
-            "",
-            id="file of a target's option as a text",
-        ),
-        pytest.param(
+        (lambda: orch.train("bert-qa", on="slurm", target_options={"slurm_file": "missing.toml"}), "missing.toml", ""),
+        (
             lambda: orch.train("bert-qa", target_options={"slurm": ["partition=cpu"]}),
             "target_options: a run without `on` has no option 'slurm'",
             "Add `on`",
-            id="options without a target",
         ),
-        pytest.param(
+        (
             lambda: orch.train("bert-qa", settings={"config_name": None}),
             "settings: config_name is None",
             "text, a number, True or False",
-            id="setting without a value",
         ),
-        pytest.param(
+        (
             lambda: orch.train("bert-qa", settings={"config_name": ["a"]}),
             "settings: config_name is ['a']",
             "text, a number, True or False",
-            id="setting with a list",
         ),
-        pytest.param(
-            lambda: orch.train("bert-qa", max_restart=1),
-            "no option 'max_restart'",
-            "'max_restarts'",
-            id="unknown option",
-        ),
-        pytest.param(lambda: orch.train("bert-qa", ppn="two"), "--ppn two: expected a number", "--ppn 4", id="ppn"),
-        pytest.param(lambda: orch.submit("evaluate"), "'evaluate' is not a function", "without ()", id="no function"),
-        pytest.param(lambda: orch.submit(len, [], project="."), "no argument 'project'", "module", id="project"),
-        pytest.param(lambda: orch.submit(len, [], wait_for_cores=True), "not wait for cores", "later", id="waiting"),
-    ],
-)
-def test_wrong_argument_is_an_error_with_a_hint(
-    call: Callable[[], object], message: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "train.py").write_text("")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(orch.OrchError) as caught:
-        call()
-    assert message in str(caught.value)
-    assert hint in caught.value.hint, caught.value.hint
-    assert not (tmp_path / "runs").exists()
+        (lambda: orch.train("bert-qa", max_restart=1), "no option 'max_restart'", "'max_restarts'"),  # unknown option
+        (lambda: orch.train("bert-qa", ppn="two"), "--ppn two: expected a number", "--ppn 4"),
+        (lambda: orch.submit("evaluate"), "'evaluate' is not a function", "without ()"),
+        (lambda: orch.submit(len, [], project="."), "no argument 'project'", "module"),
+        (lambda: orch.submit(len, [], wait_for_cores=True), "not wait for cores", "later"),  # waiting
+    ):
+        (tmp_path / "train.py").write_text("")
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(orch.OrchError) as caught:
+            call()
+        assert message in str(caught.value)
+        assert hint in caught.value.hint, caught.value.hint
+        assert not (tmp_path / "runs").exists()
 
 
 def test_traceback_of_an_error_shows_its_hint() -> None:

@@ -38,9 +38,8 @@ def error_of(*arguments: str) -> OrchError:
     return result.exception
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_option_without_an_effect_is_refused() -> None:
+    for arguments, message in (
         (
             (*K8S, "--inventory", "nosuch", "--accelerate-config", "/nonexistent"),
             "--inventory is for nodes behind SSH. --accelerate-config is for --launcher accelerate",
@@ -62,18 +61,14 @@ def error_of(*arguments: str) -> OrchError:
         (("stacks", "--json", "show", "current"), "--json has no effect before 'show'"),
         (("k8s", "init", "--json"), "--json requires --apply"),
         (("image", "build", "--dry-run", "--json"), "--json does not work with --dry-run"),
-    ],
-    ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
-)
-def test_option_without_an_effect_is_refused(arguments: tuple[str, ...], message: str) -> None:
-    error = error_of(*arguments)
-    assert error.exit_code == 2
-    assert message in error.message
+    ):
+        error = error_of(*arguments)
+        assert error.exit_code == 2
+        assert message in error.message
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
+def test_hint_of_an_error_says_what_to_do(tmp_path: Path) -> None:
+    for arguments, hint in (
         (("provision", "inventory/prod"), "`orch init prod HOST...` creates inventory/prod."),
         (("provision", "./inventory/prod/"), "`orch init prod HOST...` creates inventory/prod."),
         (("provision", "hosts.ini"), "`orch init NAME HOST...` creates inventory/NAME. Included"),
@@ -91,14 +86,11 @@ def test_option_without_an_effect_is_refused(arguments: tuple[str, ...], message
         (("init", "lab", "node1", "node[1-2]"), "hosts that a range includes"),
         (("recipes", "new", "bert-qa"), "Choose another name: my-recipe."),
         (("image", "build", "--engine", "no-such-engine"), "--engine podman, or install docker"),
-    ],
-    ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
-)
-def test_hint_of_an_error_says_what_to_do(arguments: tuple[str, ...], hint: str, tmp_path: Path) -> None:
-    (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
-    (tmp_path / "broken.yml").write_text("all:\n  hosts: [\n")
-    paths = tuple(f"./{argument}" if argument.endswith(".yml") else argument for argument in arguments)
-    assert hint in error_of(*paths).hint
+    ):
+        (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
+        (tmp_path / "broken.yml").write_text("all:\n  hosts: [\n")
+        paths = tuple(f"./{argument}" if argument.endswith(".yml") else argument for argument in arguments)
+        assert hint in error_of(*paths).hint
 
 
 def test_unknown_nodes_are_listed_with_the_command_that_provisions_them(tmp_path: Path) -> None:
@@ -108,13 +100,13 @@ def test_unknown_nodes_are_listed_with_the_command_that_provisions_them(tmp_path
     assert "hint: orch provision ./lab.yml" in result.stderr
 
 
-@pytest.mark.parametrize("target", [(), ("--on", "k8s", "--nodes", "2", "--image", "x")], ids=["ssh", "k8s"])
-def test_setting_of_a_wrong_type_is_refused_before_anything_starts(target: tuple[str, ...]) -> None:
-    arguments = ("train", "bert-qa", *target, "--set")
-    error = error_of(*arguments, "num_train_epochs=abc")
-    assert error.message == "--set num_train_epochs=abc: not a number."
-    assert "Its default is 6." in error.hint
-    assert "Did you mean 'num_train_epochs'?" in error_of(*arguments, "num_train_epoch=3").hint
+def test_setting_of_a_wrong_type_is_refused_before_anything_starts() -> None:
+    for target in ((), ("--on", "k8s", "--nodes", "2", "--image", "x")):
+        arguments = ("train", "bert-qa", *target, "--set")
+        error = error_of(*arguments, "num_train_epochs=abc")
+        assert error.message == "--set num_train_epochs=abc: not a number."
+        assert "Its default is 6." in error.hint
+        assert "Did you mean 'num_train_epochs'?" in error_of(*arguments, "num_train_epoch=3").hint
 
 
 def test_unknown_option_may_belong_to_the_script() -> None:
@@ -151,24 +143,22 @@ def test_settings_file_of_kubernetes_is_ignored_for_runs_on_nodes(monkeypatch: p
     assert "/nonexistent" in error_of(*K8S).message
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ("--on", "k8s"), ("--on=slurm",), ("--on", "pbs")], ids=["plain", "k8s", "slurm", "pbs"]
-)
-def test_help_shows_options_of_the_selected_target_only(arguments: tuple[str, ...]) -> None:
-    titles = {entry.options.on: entry.title for entry in registry.entries().values()}
-    shown = {target: title for target, title in titles.items() if arguments and arguments[-1].endswith(target)}
-    hidden = {target: title for target, title in titles.items() if target not in shown}
-    text = orch("train", *arguments, "--help").stdout
-    panels = ["What", "Where", "Ranks", "Precision", "Restarts", "Image", *shown.values(), "Output"]
-    positions = [text.index(f"─ {name} ─") for name in panels]
-    assert positions == sorted(positions)
-    for option in ("--set", "--wait", "--detach", "--ppn"):
-        assert option in text
-    for target, panel in hidden.items():
-        assert f"─ {panel} ─" not in text
-        assert f"{panel}: " in text
-        assert f"train --on {target} --help" in " ".join(text.split())
-    assert ": ." not in text
+def test_help_shows_options_of_the_selected_target_only() -> None:
+    for arguments in ((), ("--on", "k8s"), ("--on=slurm",), ("--on", "pbs")):
+        titles = {entry.options.on: entry.title for entry in registry.entries().values()}
+        shown = {target: title for target, title in titles.items() if arguments and arguments[-1].endswith(target)}
+        hidden = {target: title for target, title in titles.items() if target not in shown}
+        text = orch("train", *arguments, "--help").stdout
+        panels = ["What", "Where", "Ranks", "Precision", "Restarts", "Image", *shown.values(), "Output"]
+        positions = [text.index(f"─ {name} ─") for name in panels]
+        assert positions == sorted(positions)
+        for option in ("--set", "--wait", "--detach", "--ppn"):
+            assert option in text
+        for target, panel in hidden.items():
+            assert f"─ {panel} ─" not in text
+            assert f"{panel}: " in text
+            assert f"train --on {target} --help" in " ".join(text.split())
+        assert ": ." not in text
 
 
 def test_command_line_can_run_several_times_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,23 +125,20 @@ def test_target_on_the_command_line_replaces_the_inventory(project: Path, monkey
     )
 
 
-@pytest.mark.parametrize(
-    ("table", "message", "hint"),
-    [
-        pytest.param("max_restarts = 1", "unknown key 'max_restarts'", "'max-restarts'", id="unknown"),
-        pytest.param("epochs = 1", "unknown key 'epochs'", "There are: ", id="no similar key"),
-        pytest.param('ppn = "2"', "ppn is '2', not of type int", "--ppn", id="text"),
-        pytest.param('env = "A=1"', "env", "--env", id="no list"),
-        pytest.param('precision = "fp8"', "fp8", "[tool.orch] of ../pyproject.toml sets --precision", id="wrong value"),
-    ],
-)
-def test_wrong_table_is_an_error_that_names_the_file(project: Path, table: str, message: str, hint: str) -> None:
-    (project / "pyproject.toml").write_text(f"[tool.orch]\n{table}\n")
-    with pytest.raises(OrchError) as exc_info:
-        orch("train", "train.py", "--dry-run")
-    assert message in exc_info.value.message
-    assert hint in exc_info.value.hint
-    assert "Usage" in orch("train", "--help")
+def test_wrong_table_is_an_error_that_names_the_file(project: Path) -> None:
+    for table, message, hint in (
+        ("max_restarts = 1", "unknown key 'max_restarts'", "'max-restarts'"),
+        ("epochs = 1", "unknown key 'epochs'", "There are: "),  # no similar key
+        ('ppn = "2"', "ppn is '2', not of type int", "--ppn"),  # text
+        ('env = "A=1"', "env", "--env"),  # no list
+        ('precision = "fp8"', "fp8", "[tool.orch] of ../pyproject.toml sets --precision"),  # wrong value
+    ):
+        (project / "pyproject.toml").write_text(f"[tool.orch]\n{table}\n")
+        with pytest.raises(OrchError) as exc_info:
+            orch("train", "train.py", "--dry-run")
+        assert message in exc_info.value.message
+        assert hint in exc_info.value.hint
+        assert "Usage" in orch("train", "--help")
 
 
 def test_table_of_another_user_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

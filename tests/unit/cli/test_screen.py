@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orch_node.protocol.events import Event, Joined, Launched, Progress, Waiting
+from orch_node.protocol.events import Joined, Launched, Progress, Waiting
 from typer.testing import CliRunner
 
 from orchestrator import screen
@@ -28,9 +28,8 @@ from tests.support.recorded import make_run
 from tests.unit.project.test_architecture import FILES, ROOT
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_what_moves_a_terminal_is_shown() -> None:
+    for text, shown in (
         ("plain\ttext\nüö█ 日本 🎉", "plain\ttext\nüö█ 日本 🎉"),
         ("\x1b[2J\x1b]0;x\x07", r"\x1b[2J\x1b]0;x\x07"),
         ("a\rb\r\nc", "a\\x0db\nc"),
@@ -38,10 +37,8 @@ from tests.unit.project.test_architecture import FILES, ROOT
         ("\u202eevil\u2066", r"\u202eevil\u2066"),
         ("\ud800", r"\ud800"),
         ("\u2028", r"\u2028"),
-    ],
-)
-def test_what_moves_a_terminal_is_shown(text: str, shown: str) -> None:
-    assert escape_control_chars(text) == shown
+    ):
+        assert escape_control_chars(text) == shown
 
 
 @given(text=st.text(st.characters(codec=None)))
@@ -76,32 +73,27 @@ def test_lines_of_ranks_are_text_and_a_bar_that_writes_over_itself_is_one_line(
 STARTS = "starting the ranks"
 
 
-@pytest.mark.parametrize(
-    ("events", "lines"),
-    [
-        pytest.param([], 1, id="silence"),
-        pytest.param([Launched(ranks=2)], 1, id="launched"),
-        pytest.param([Launched(ranks=2), Joined(rank=0)], 1, id="one of two has joined"),
-        pytest.param([Launched(ranks=1), Joined(rank=0)], 0, id="joined"),
-        pytest.param([Waiting(text="the job waits")], 0, id="waiting"),
-        pytest.param([Launched(ranks=1), Joined(rank=0), Launched(ranks=1)], 1, id="again"),
-        pytest.param([None, Launched(ranks=2), None], 1, id="launched after the line"),
-        pytest.param([None, Launched(ranks=1), Joined(rank=0), Launched(ranks=1), None], 2, id="again after the line"),
-    ],
-)
-def test_one_line_shows_that_ranks_start(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, events: list[Event | None], lines: int
-) -> None:
-    monkeypatch.setattr(live, "START_SECONDS", 0.2)
-    shown = live.Screen()
-    shown.begin([])
-    for event in (*events, None):
-        if event is None:
-            time.sleep(0.4)
-        else:
-            shown.show(event)
-    shown.end()
-    assert capsys.readouterr().err.count(STARTS) == lines
+def test_one_line_shows_that_ranks_start(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for events, lines in (
+        ([], 1),  # silence
+        ([Launched(ranks=2)], 1),
+        ([Launched(ranks=2), Joined(rank=0)], 1),  # one of two has joined
+        ([Launched(ranks=1), Joined(rank=0)], 0),
+        ([Waiting(text="the job waits")], 0),
+        ([Launched(ranks=1), Joined(rank=0), Launched(ranks=1)], 1),  # again
+        ([None, Launched(ranks=2), None], 1),  # launched after the line
+        ([None, Launched(ranks=1), Joined(rank=0), Launched(ranks=1), None], 2),  # again after the line
+    ):
+        monkeypatch.setattr(live, "START_SECONDS", 0.2)
+        shown = live.Screen()
+        shown.begin([])
+        for event in (*events, None):
+            if event is None:
+                time.sleep(0.4)
+            else:
+                shown.show(event)
+        shown.end()
+        assert capsys.readouterr().err.count(STARTS) == lines
 
 
 def show_past_run(shown: live.Screen) -> None:
@@ -139,18 +131,18 @@ def test_attach_shows_the_newest_progress_of_a_run_that_reports_nothing_more(
     assert [line.partition(" 00:")[0] for line in output.err.splitlines()] == ["train: 6/8"]
 
 
-@pytest.mark.parametrize(("of_ranks", "times"), [("0", 0), ("all", 0), ("none", 3), ("1", 3)])
-def test_loss_and_speed_that_rank_0_prints_are_not_repeated(
-    capsys: pytest.CaptureFixture[str], of_ranks: str, times: int
-) -> None:
-    shown = live.Screen(of_ranks=of_ranks)
-    for step in (2, 4, 6):
-        figures = {} if step == 4 else {"printed": True, "samples_per_second": 7.5}
-        loss = None if step == 4 else 0.25
-        shown.show(Progress(time=float(step), rank=0, phase="train", step=step, steps=8, loss=loss, figures=figures))
-    errors = capsys.readouterr().err
-    assert (errors.count("loss 0.2500"), errors.count("7.5 samples/s")) == (times, times)
-    assert "train: 4/8" in errors
+def test_loss_and_speed_that_rank_0_prints_are_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    for of_ranks, times in (("0", 0), ("all", 0), ("none", 3), ("1", 3)):
+        shown = live.Screen(of_ranks=of_ranks)
+        for step in (2, 4, 6):
+            figures = {} if step == 4 else {"printed": True, "samples_per_second": 7.5}
+            loss = None if step == 4 else 0.25
+            shown.show(
+                Progress(time=float(step), rank=0, phase="train", step=step, steps=8, loss=loss, figures=figures)
+            )
+        errors = capsys.readouterr().err
+        assert (errors.count("loss 0.2500"), errors.count("7.5 samples/s")) == (times, times)
+        assert "train: 4/8" in errors
 
 
 def test_a_table_of_a_scripts_names(tmp_path: Path) -> None:
@@ -173,28 +165,25 @@ def scored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        pytest.param(("attach",), "Before", id="the end of train"),
-        pytest.param(("runs", "show"), "Before", id="runs show"),
-        pytest.param(("report",), "report.html", id="report"),
-        pytest.param(("logs",), "", id="logs"),
-        pytest.param(("nodes", "local"), "NODE", id="nodes"),
-        pytest.param(("train", "own.py", "--dry-run"), "ranks", id="dry run"),
-        pytest.param(("train", "nosuch.py"), "error: There is no script", id="error"),
-    ],
-)
-def test_outputs_on_a_terminal_have_no_escaped_codes(scored_run: Path, command: tuple[str, ...], expected: str) -> None:
-    folder = scored_run.parent.parent
-    (folder / "own.py").touch()
-    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "ORCH_RUNS_DIR")}
-    homes = {name: str(folder / "home") for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME")}
-    program = [sys.executable, "-m", "orchestrator.cli.main", *command]
-    shown = run_on_terminal(program, {**environment, **homes, "TERM": "xterm-256color"}, folder)
-    assert expected in shown
-    assert "\\x1b" not in shown
-    assert "Traceback" not in shown
+def test_outputs_on_a_terminal_have_no_escaped_codes(scored_run: Path) -> None:
+    for command, expected in (
+        (("attach",), "Before"),  # the end of train
+        (("runs", "show"), "Before"),
+        (("report",), "report.html"),
+        (("logs",), ""),
+        (("nodes", "local"), "NODE"),
+        (("train", "own.py", "--dry-run"), "ranks"),
+        (("train", "nosuch.py"), "error: There is no script"),
+    ):
+        folder = scored_run.parent.parent
+        (folder / "own.py").touch()
+        environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "ORCH_RUNS_DIR")}
+        homes = {name: str(folder / "home") for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME")}
+        program = [sys.executable, "-m", "orchestrator.cli.main", *command]
+        shown = run_on_terminal(program, {**environment, **homes, "TERM": "xterm-256color"}, folder)
+        assert expected in shown
+        assert "\\x1b" not in shown
+        assert "Traceback" not in shown
 
 
 def run_on_terminal(command: list[str], environment: dict[str, str], folder: Path) -> str:

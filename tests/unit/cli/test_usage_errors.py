@@ -38,70 +38,51 @@ def error_of(*arguments: str) -> OrchError:
     return result.exception
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message", "hint"),
-    [
-        pytest.param(("attach", "--bogus"), "No such option: --bogus", "attach --help`", id="option"),
-        pytest.param(
-            ("stop", "--jsn"), "No such option: --jsn (Possible options: --json)", "stop --help`", id="near-option"
-        ),
-        pytest.param(("stop", "a", "b"), "unexpected extra argument(s) (b)", "stop --help`", id="argument"),
-        pytest.param(("trian",), "'trian'. Did you mean 'train'?", "orch --help`", id="near-command"),
-        pytest.param(("runs", "shwo"), "'shwo'. Did you mean 'show'?", "runs --help`", id="subcommand"),
-        pytest.param(("recipes", "bert-qa"), "'bert-qa'", "orch recipes show NAME", id="object-without-show"),
-        pytest.param(("exec", "--foo"), "--foo", "go after --", id="option-of-a-program"),
-        pytest.param(
+def test_usage_error_has_exit_code_2_and_a_short_hint(folder: Path) -> None:
+    for arguments, message, hint in (
+        (("attach", "--bogus"), "No such option: --bogus", "attach --help`"),
+        (("stop", "--jsn"), "No such option: --jsn (Possible options: --json)", "stop --help`"),  # near-option
+        (("stop", "a", "b"), "unexpected extra argument(s) (b)", "stop --help`"),
+        (("trian",), "'trian'. Did you mean 'train'?", "orch --help`"),  # near-command
+        (("runs", "shwo"), "'shwo'. Did you mean 'show'?", "runs --help`"),  # subcommand
+        (("recipes", "bert-qa"), "'bert-qa'", "orch recipes show NAME"),  # object-without-show
+        (("exec", "--foo"), "--foo", "go after --"),  # option-of-a-program
+        (
             ("train", "own.py", "--on", "pbs", "--image-option", "python=x"),
             "--image-option python=x requires --image.",
             "Add --image",
-            id="image-option",
         ),
-        pytest.param(("image",), "Missing command", "image --help`", id="no-command"),
-        pytest.param(
-            ("logs", "--rank", "x"), "'--rank': Input should be a valid integer", "logs --help`", id="integer"
-        ),
-        pytest.param(("data", "prepare"), "Missing argument 'text|wikipedia'.", "prepare --help`", id="choice"),
-        pytest.param(("data", "prepare", "x"), "'x' is not one of 'text', 'wikipedia'.", "prepare --help`", id="value"),
-        pytest.param(("provision",), "either an inventory or a target", "orch provision INVENTORY", id="provision"),
-        pytest.param(("nodes",), "Missing argument", "nodes --help`", id="nodes"),
-        pytest.param(("provision", "./empty"), "folder empty contains no inventory", "orch init", id="inventory"),
-        pytest.param(("train", "./empty"), "./empty is a folder without recipe.toml", "orch recipes new", id="folder"),
-        pytest.param(("train", "own.py", "--launcher", "mpiexec"), "launcher mpiexec", "mpirun'?", id="launcher"),
-        pytest.param(("train", "own.py", "--runs-dir", "/proc/x"), "/proc/x", "--runs-dir", id="runs-dir"),
-        pytest.param(("train", "bad.py"), "bad.py, line 1: invalid syntax: def x(:", "Nothing was", id="syntax"),
-        pytest.param(("train", "-m", "bad"), "bad.py, line 1", "Nothing was", id="syntax-module"),
-        pytest.param(("train", "-m", "package"), "__main__.py, line 1", "Nothing was", id="syntax-package"),
-        pytest.param(("train", "bad.py", "--on", "slurm"), "bad.py, line 1", "Nothing was", id="syntax-slurm"),
-        pytest.param(("train", "-m", "bad", "--on", "slurm"), "bad.py, line 1", "Nothing was", id="module-slurm"),
-        pytest.param(("train", "bad.py", *PODS), "bad.py, line 1", "newer Python", id="syntax-pods"),
-        pytest.param(
-            ("train", "bert-qa", "--", "--xyzzy", "3"), "'--xyzzy'", "orch recipes show bert-qa", id="recipe-argument"
-        ),
-        pytest.param(
-            ("train", "bert-qa-quant", "--", "--num_train_epoch_s=1"), "_s", "'num_train_epochs'?", id="near-argument"
-        ),
-        pytest.param(
-            ("train", "bert-qa", "--on", "slurm", "--", "--save_step_s", "1"),
-            "_s",
-            "'save_steps'?",
-            id="slurm-argument",
-        ),
-        pytest.param(("train", "bert-qa", *PODS, "--", "--sed", "1"), "'--sed'", "'seed'?", id="pods-argument"),
-        pytest.param(("train", "own.py", "--stack", "latest"), "stack 'latest'", "`orch stacks` lists", id="stack"),
-        pytest.param(("logs", "xyz"), "no run 'xyz'", "`orch runs` lists", id="run"),
-    ],
-)
-def test_usage_error_has_exit_code_2_and_a_short_hint(
-    folder: Path, arguments: tuple[str, ...], message: str, hint: str
-) -> None:
-    runs = sorted((folder / "runs").iterdir())
-    error = error_of(*arguments)
-    assert error.exit_code == 2
-    assert message in error.message
-    assert hint in error.hint
-    assert "\n" not in error.message
-    assert len(error.hint) < 200
-    assert sorted((folder / "runs").iterdir()) == runs
+        (("image",), "Missing command", "image --help`"),
+        (("logs", "--rank", "x"), "'--rank': Input should be a valid integer", "logs --help`"),
+        (("data", "prepare"), "Missing argument 'text|wikipedia'.", "prepare --help`"),  # choice
+        (("data", "prepare", "x"), "'x' is not one of 'text', 'wikipedia'.", "prepare --help`"),  # value
+        (("provision",), "either an inventory or a target", "orch provision INVENTORY"),
+        (("nodes",), "Missing argument", "nodes --help`"),
+        (("provision", "./empty"), "folder empty contains no inventory", "orch init"),
+        (("train", "./empty"), "./empty is a folder without recipe.toml", "orch recipes new"),
+        (("train", "own.py", "--launcher", "mpiexec"), "launcher mpiexec", "mpirun'?"),
+        (("train", "own.py", "--runs-dir", "/proc/x"), "/proc/x", "--runs-dir"),
+        (("train", "bad.py"), "bad.py, line 1: invalid syntax: def x(:", "Nothing was"),
+        (("train", "-m", "bad"), "bad.py, line 1", "Nothing was"),  # syntax-module
+        (("train", "-m", "package"), "__main__.py, line 1", "Nothing was"),  # syntax-package
+        (("train", "bad.py", "--on", "slurm"), "bad.py, line 1", "Nothing was"),  # syntax-slurm
+        (("train", "-m", "bad", "--on", "slurm"), "bad.py, line 1", "Nothing was"),  # module-slurm
+        (("train", "bad.py", *PODS), "bad.py, line 1", "newer Python"),  # syntax-pods
+        (("train", "bert-qa", "--", "--xyzzy", "3"), "'--xyzzy'", "orch recipes show bert-qa"),  # recipe-argument
+        (("train", "bert-qa-quant", "--", "--num_train_epoch_s=1"), "_s", "'num_train_epochs'?"),  # near-argument
+        (("train", "bert-qa", "--on", "slurm", "--", "--save_step_s", "1"), "_s", "'save_steps'?"),  # slurm-argument
+        (("train", "bert-qa", *PODS, "--", "--sed", "1"), "'--sed'", "'seed'?"),  # pods-argument
+        (("train", "own.py", "--stack", "latest"), "stack 'latest'", "`orch stacks` lists"),
+        (("logs", "xyz"), "no run 'xyz'", "`orch runs` lists"),
+    ):
+        runs = sorted((folder / "runs").iterdir())
+        error = error_of(*arguments)
+        assert error.exit_code == 2
+        assert message in error.message
+        assert hint in error.hint
+        assert "\n" not in error.message
+        assert len(error.hint) < 200
+        assert sorted((folder / "runs").iterdir()) == runs
 
 
 def test_orch_init_creates_an_inventory_that_is_found_by_its_name(folder: Path) -> None:
@@ -113,15 +94,11 @@ def test_orch_init_creates_an_inventory_that_is_found_by_its_name(folder: Path) 
         find_inventory("lab")
 
 
-@pytest.mark.parametrize(
-    ("recipe", "arguments"),
-    [
+def test_arguments_of_a_recipe_are_accepted_in_all_spellings() -> None:
+    for recipe, arguments in (
         ("bert-qa", "--num-train-epochs=1 --no_cuda --no_do_eval --save_total 2 --eval_strategy no -1"),
         ("bert-qa-quant", "--quantization_approach dynamic --max_seq_length 128 --warmup_ratio 0.1"),
         ("bert-pretrain", "--output_dir=x --learning_rate 1e-4"),
         ("bert-data", "--kind text --input_files a b"),
-    ],
-    ids=["bert-qa", "bert-qa-quant", "bert-pretrain", "bert-data"],
-)
-def test_arguments_of_a_recipe_are_accepted_in_all_spellings(recipe: str, arguments: str) -> None:
-    check_script_arguments(load.recipe(recipe), tuple(arguments.split()))
+    ):
+        check_script_arguments(load.recipe(recipe), tuple(arguments.split()))

@@ -34,22 +34,20 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize(("name", "text", "problem", "hint"), SCRIPTS.values(), ids=SCRIPTS)
-def test_file_that_is_no_python_script_is_refused(
-    name: str, text: str, problem: str, hint: str, tmp_path: Path
-) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(RequestError, match=problem) as caught:
-        load.recipe(str(path))
-    assert hint in caught.value.hint
+def test_file_that_is_no_python_script_is_refused(tmp_path: Path) -> None:
+    for name, text, problem, hint in SCRIPTS.values():
+        path = tmp_path / name
+        path.write_text(text)
+        with pytest.raises(RequestError, match=problem) as caught:
+            load.recipe(str(path))
+        assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["train.py", "train"])
-def test_python_script_with_options_of_a_batch_system_is_run(name: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_text("#!/usr/bin/env python3\n#SBATCH --nodes=2\nimport torch\n")
-    assert load.recipe(str(path)).script == str(path)
+def test_python_script_with_options_of_a_batch_system_is_run(tmp_path: Path) -> None:
+    for name in ("train.py", "train"):
+        path = tmp_path / name
+        path.write_text("#!/usr/bin/env python3\n#SBATCH --nodes=2\nimport torch\n")
+        assert load.recipe(str(path)).script == str(path)
 
 
 PACKAGE_LISTS = {
@@ -89,18 +87,18 @@ PACKAGE_LISTS = {
 }
 
 
-@pytest.mark.parametrize(("name", "text", "problem", "hint"), PACKAGE_LISTS.values(), ids=PACKAGE_LISTS)
-def test_package_list_of_another_tool_is_refused(name: str, text: str, problem: str, hint: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(RequestError, match=problem) as caught:
-        named_requirements(path)
-    assert hint in caught.value.hint
-    including = tmp_path / "including.txt"
-    including.write_text(f"-r {name}\n")
-    if name not in ("pylock.toml", "setup.py"):  # Their content alone does not identify them.
-        with pytest.raises(RequestError, match=problem):
-            named_requirements(including)
+def test_package_list_of_another_tool_is_refused(tmp_path: Path) -> None:
+    for name, text, problem, hint in PACKAGE_LISTS.values():
+        path = tmp_path / name
+        path.write_text(text)
+        with pytest.raises(RequestError, match=problem) as caught:
+            named_requirements(path)
+        assert hint in caught.value.hint
+        including = tmp_path / "including.txt"
+        including.write_text(f"-r {name}\n")
+        if name not in ("pylock.toml", "setup.py"):  # Their content alone does not identify them.
+            with pytest.raises(RequestError, match=problem):
+                named_requirements(including)
 
 
 FOREIGN_TABLES = {
@@ -110,14 +108,14 @@ FOREIGN_TABLES = {
 }
 
 
-@pytest.mark.parametrize("content", FOREIGN_TABLES.values(), ids=FOREIGN_TABLES)
-def test_dependencies_for_another_tool_are_refused(content: str, tmp_path: Path) -> None:
-    path = tmp_path / "pyproject.toml"
-    path.write_text(content)
-    recipe = Recipe(name="t", script=str(tmp_path / "t.py"), own_script=True)
-    for read in (lambda: find_pyproject(recipe), lambda: named_requirements(path)):
-        with pytest.raises(RequestError, match=r"lists its dependencies in \[tool\."):
-            read()
+def test_dependencies_for_another_tool_are_refused(tmp_path: Path) -> None:
+    for content in FOREIGN_TABLES.values():
+        path = tmp_path / "pyproject.toml"
+        path.write_text(content)
+        recipe = Recipe(name="t", script=str(tmp_path / "t.py"), own_script=True)
+        for read, source in ((find_pyproject, recipe), (named_requirements, path)):
+            with pytest.raises(RequestError, match=r"lists its dependencies in \[tool\."):
+                read(source)
 
 
 def test_pyproject_with_tools_but_without_packages_is_no_error(tmp_path: Path) -> None:

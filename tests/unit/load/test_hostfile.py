@@ -11,46 +11,38 @@ from orchestrator.errors import RequestError
 from orchestrator.load.hostfile import load_hostfile, parse_hostfile
 
 
-@pytest.mark.parametrize(
-    ("text", "hosts", "slots"),
-    [
-        ("node1:4\nnode2:4  # rack 2\n\n", ["node1", "node2"], {4}),
-        ("node1 slots=4 max_slots=8\n# node3 slots=4\nnode2 slots=2\n", ["node1", "node2"], {2, 4}),
+def test_hostfile_has_each_host_once() -> None:
+    for text, hosts, slots in (
+        ("node1:4\nnode2:4  # rack 2\n\n", ["node1", "node2"], {4}),  # mpich
+        ("node1 slots=4 max_slots=8\n# node3 slots=4\nnode2 slots=2\n", ["node1", "node2"], {2, 4}),  # openmpi
         (
             "10.0.0.1 slots=2 username=alice\nbob@10.0.0.2\nfd00::3\n",
             ["alice@10.0.0.1", "bob@10.0.0.2", "fd00::3"],
             {1, 2},
         ),
-        ("node[1-3,7],gpu01\n", ["node[1-3,7]", "gpu01"], {1}),
-        ("[fe80::2]:4\n[fe80::3] slots=4\n", ["fe80::2", "fe80::3"], {4}),
-        ("n1\nn1\nn2\n", ["n1", "n2"], {1, 2}),
-        ("n1 4 all.q@n1 UNDEFINED\nn2 4 all.q@n2 <NULL>\n", ["n1", "n2"], {4}),
-    ],
-    ids=["mpich", "openmpi", "addresses-and-users", "slurm", "brackets", "pbs", "grid-engine"],
-)
-def test_hostfile_has_each_host_once(text: str, hosts: list[str], slots: set[int]) -> None:
-    result = parse_hostfile(text, "hostfile")
-    assert (list(result.hosts), result.slots) == (hosts, slots)
+        ("node[1-3,7],gpu01\n", ["node[1-3,7]", "gpu01"], {1}),  # slurm
+        ("[fe80::2]:4\n[fe80::3] slots=4\n", ["fe80::2", "fe80::3"], {4}),  # brackets
+        ("n1\nn1\nn2\n", ["n1", "n2"], {1, 2}),  # pbs
+        ("n1 4 all.q@n1 UNDEFINED\nn2 4 all.q@n2 <NULL>\n", ["n1", "n2"], {4}),  # grid-engine
+    ):
+        result = parse_hostfile(text, "hostfile")
+        assert (list(result.hosts), result.slots) == (hosts, slots)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[prod]\nnode1\n", "line 1: this looks like an Ansible inventory"),
-        ("# hosts\nall:\n  hosts:\n", "line 2: this looks like an Ansible inventory"),
+def test_line_of_another_format_is_named() -> None:
+    for text, message in (
+        ("[prod]\nnode1\n", "line 1: this looks like an Ansible inventory"),  # ini
+        ("# hosts\nall:\n  hosts:\n", "line 2: this looks like an Ansible inventory"),  # yaml
         ("Host node1\n  User alice\n", "looks like an SSH configuration"),
         ("127.0.0.1 localhost\n", "looks like a file such as /etc/hosts"),
-        ("fe80::1 node1 alias\n", "looks like a file such as /etc/hosts"),
-        ("hostA 4 hostB 4\n", "line 1: unexpected '4' after the host"),
-        ("node1:2222\n", "'2222' is not a number of slots"),
+        ("fe80::1 node1 alias\n", "looks like a file such as /etc/hosts"),  # etc-hosts-ipv6
+        ("hostA 4 hostB 4\n", "line 1: unexpected '4' after the host"),  # lsf
+        ("node1:2222\n", "'2222' is not a number of slots"),  # port
         ("node1 slots=many\n", "'many' is not a number of slots"),
-        ("node1:\n", "'node1:' is not a host"),
-    ],
-    ids=["ini", "yaml", "ssh", "etc-hosts", "etc-hosts-ipv6", "lsf", "port", "slots", "no-number"],
-)
-def test_line_of_another_format_is_named(text: str, message: str) -> None:
-    with pytest.raises(RequestError, match=re.escape(message)):
-        parse_hostfile(text, "hostfile")
+        ("node1:\n", "'node1:' is not a host"),  # no-number
+    ):
+        with pytest.raises(RequestError, match=re.escape(message)):
+            parse_hostfile(text, "hostfile")
 
 
 def test_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -17,16 +17,12 @@ def test_limits_of_the_inventory_replace_the_defaults() -> None:
     assert load.limits("a", {}) == Limits()
 
 
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
+def test_invalid_limit_is_rejected_with_its_name() -> None:
+    for limits, message in (
         ({"disc_gb": 1}, "orch_limits.disc_gb of a: unknown key."),
-        ({"disk_gb": "much"}, "orch_limits.disk_gb of a: expected a valid number"),
-        ([1], "orch_limits of a: "),
-    ],
-    ids=["unknown", "text", "list"],
-)
-def test_invalid_limit_is_rejected_with_its_name(limits: object, message: str) -> None:
-    with pytest.raises(RequestError, match=message) as exc_info:
-        load.limits("a", {"orch_limits": limits})
-    assert "disk_gb" in exc_info.value.hint
+        ({"disk_gb": "much"}, "orch_limits.disk_gb of a: expected a valid number"),  # text
+        ([1], "orch_limits of a: "),  # list
+    ):
+        with pytest.raises(RequestError, match=message) as exc_info:
+            load.limits("a", {"orch_limits": limits})
+        assert "disk_gb" in exc_info.value.hint

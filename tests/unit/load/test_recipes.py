@@ -47,21 +47,18 @@ def test_paths_of_a_recipe_are_relative_to_its_folder(recipe_folder: Path) -> No
     assert recipe.script == str(recipe_folder / "x.py")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        pytest.param("paths", "path", r"recipe.toml, line 3: path: unknown key", id="unknown key"),
-        pytest.param('summary = "s"\n', "", "summary: is missing", id="missing key"),
-        pytest.param('"s"', "3", "line 1: summary: expected a valid string", id="wrong type"),
-        pytest.param("fp32 = []", "fp32 = 1", "line 9: precisions.fp32: expected a valid list", id="wrong item"),
-        pytest.param("fp32 = []", "fp32 = []\n[[[", r"at line 10", id="no TOML"),
-    ],
-)
-def test_error_names_file_line_and_key(recipe_folder: Path, old: str, new: str, message: str) -> None:
-    path = recipe_folder / "recipe.toml"
-    path.write_text(RECIPE_FILE.replace(old, new))
-    with pytest.raises(RequestError, match=message):
-        read_toml(path, RecipeFile)
+def test_error_names_file_line_and_key(recipe_folder: Path) -> None:
+    for old, new, message in (
+        ("paths", "path", r"recipe.toml, line 3: path: unknown key"),
+        ('summary = "s"\n', "", "summary: is missing"),  # missing key
+        ('"s"', "3", "line 1: summary: expected a valid string"),  # wrong type
+        ("fp32 = []", "fp32 = 1", "line 9: precisions.fp32: expected a valid list"),  # wrong item
+        ("fp32 = []", "fp32 = []\n[[[", r"at line 10"),  # no TOML
+    ):
+        path = recipe_folder / "recipe.toml"
+        path.write_text(RECIPE_FILE.replace(old, new))
+        with pytest.raises(RequestError, match=message):
+            read_toml(path, RecipeFile)
 
 
 def test_unknown_key_names_the_nearest(recipe_folder: Path) -> None:
@@ -84,19 +81,15 @@ def test_missing_script_is_not_mistaken_for_a_recipe() -> None:
         load.recipe("nowhere/x.py")
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
+def test_invalid_setting_is_rejected(recipe_folder: Path) -> None:
+    for setting, message in (
         ("epochs", "expected KEY=VALUE"),
-        ("=3", "expected KEY=VALUE"),
-        ("", "expected KEY=VALUE"),
-        ("train_file=nowhere.json", "file not found"),
-    ],
-    ids=["no value", "no name", "empty", "missing file"],
-)
-def test_invalid_setting_is_rejected(recipe_folder: Path, setting: str, message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        load.settings([setting], with_parser(recipe_from("mine", recipe_folder)))
+        ("=3", "expected KEY=VALUE"),  # no name
+        ("", "expected KEY=VALUE"),  # empty
+        ("train_file=nowhere.json", "file not found"),  # missing file
+    ):
+        with pytest.raises(RequestError, match=message):
+            load.settings([setting], with_parser(recipe_from("mine", recipe_folder)))
 
 
 # The schema, and recipes of third parties.
@@ -106,11 +99,11 @@ def test_schema_file_is_current() -> None:
     assert SCHEMA_FILE.read_text() == schema_text(), f"orch recipes schema > {SCHEMA_FILE}"
 
 
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*/recipe.toml")), ids=lambda path: path.parent.name)
-def test_recipe_of_orch_conforms_to_the_schema(path: Path) -> None:
-    jsonschema.Draft202012Validator(schema()).validate(tomllib.loads(path.read_text()))
-    first_line = path.read_text().splitlines()[0]
-    assert (path.parent / first_line.removeprefix("#:schema ")).resolve() == SCHEMA_FILE.resolve()
+def test_recipe_of_orch_conforms_to_the_schema() -> None:
+    for path in sorted(RECIPES.glob("*/recipe.toml")):
+        jsonschema.Draft202012Validator(schema()).validate(tomllib.loads(path.read_text()))
+        first_line = path.read_text().splitlines()[0]
+        assert (path.parent / first_line.removeprefix("#:schema ")).resolve() == SCHEMA_FILE.resolve()
 
 
 def test_schema_rejects_unknown_keys() -> None:
@@ -130,10 +123,10 @@ def test_new_recipe_is_found_by_its_path(tmp_path: Path) -> None:
     assert json.loads((folder / "recipe.schema.json").read_text()) == schema()
 
 
-@pytest.mark.parametrize("name", ["My", "a_b", "../x", "", "a b", "-x"])
-def test_invalid_recipe_name_is_rejected(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RequestError, match="Invalid recipe name"):
-        new_recipe(name, tmp_path)
+def test_invalid_recipe_name_is_rejected(tmp_path: Path) -> None:
+    for name in ("My", "a_b", "../x", "", "a b", "-x"):
+        with pytest.raises(RequestError, match="Invalid recipe name"):
+            new_recipe(name, tmp_path)
 
 
 def test_conflicting_or_missing_recipe_folders_are_rejected(tmp_path: Path) -> None:

@@ -57,23 +57,23 @@ SAFE_ARGUMENTS = [
 ]
 
 
-@pytest.mark.parametrize("arguments", UNSAFE_ARGUMENTS, ids=str)
-def test_unsafe_arguments_are_detected(arguments: str) -> None:
-    assert find_unsafe_argument(arguments)
-    for name in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
-        assert find_unsafe_setting({name: arguments})
+def test_unsafe_arguments_are_detected() -> None:
+    for arguments in UNSAFE_ARGUMENTS:
+        assert find_unsafe_argument(arguments)
+        for name in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
+            assert find_unsafe_setting({name: arguments})
 
 
-@pytest.mark.parametrize("arguments", SAFE_ARGUMENTS, ids=str)
-def test_safe_arguments_are_accepted(arguments: str) -> None:
-    assert find_unsafe_setting({"ansible_ssh_common_args": arguments}) == ""
+def test_safe_arguments_are_accepted() -> None:
+    for arguments in SAFE_ARGUMENTS:
+        assert find_unsafe_setting({"ansible_ssh_common_args": arguments}) == ""
 
 
-@pytest.mark.parametrize("name", ["ansible_host_key_checking", "ansible_ssh_host_key_checking"])
-def test_disabled_host_key_checking_is_detected(name: str) -> None:
-    for value in (False, "false", "no", 0, "0", "off", "{{ off }}", None):
-        assert name in find_unsafe_setting({name: value}), value
-    assert find_unsafe_setting({name: True}) == find_unsafe_setting({name: "yes"}) == ""
+def test_disabled_host_key_checking_is_detected() -> None:
+    for name in ("ansible_host_key_checking", "ansible_ssh_host_key_checking"):
+        for value in (False, "false", "no", 0, "0", "off", "{{ off }}", None):
+            assert name in find_unsafe_setting({name: value}), value
+        assert find_unsafe_setting({name: True}) == find_unsafe_setting({name: "yes"}) == ""
 
 
 def test_unsafe_paths_are_detected() -> None:
@@ -97,23 +97,19 @@ NOT_VERIFIED = ("would not be verified", "ssh-keyscan")
 REPLACED = ("ansible_ssh_args would replace", "ansible_ssh_common_args")
 
 
-@pytest.mark.parametrize(
-    ("variables", "message", "hint"),
-    [
-        ({"ansible_host_key_checking": False}, *NOT_VERIFIED),
-        ({"ansible_ssh_common_args": "-o StrictHostKeyChecking=no"}, *NOT_VERIFIED),
-        ({"ansible_ssh_args": "-o UserKnownHostsFile=/dev/null"}, *NOT_VERIFIED),
-        ({"ansible_ssh_args": "-C"}, *REPLACED),
-    ],
-    ids=["setting", "arguments", "replaced arguments", "replacement"],
-)
-def test_unsafe_inventory_is_refused(variables: dict[str, object], message: str, hint: str, tmp_path: Path) -> None:
-    path = tmp_path / "hosts.yml"
-    path.write_text(json.dumps({"all": {"hosts": {"node0": variables}}}))
-    for _ in range(2):  # A refused inventory is not cached as safe.
-        with pytest.raises(RequestError, match=f"node0: .*{message}") as exc_info:
-            read_inventory(path)
-        assert hint in exc_info.value.hint
+def test_unsafe_inventory_is_refused(tmp_path: Path) -> None:
+    for variables, message, hint in (
+        ({"ansible_host_key_checking": False}, *NOT_VERIFIED),  # setting
+        ({"ansible_ssh_common_args": "-o StrictHostKeyChecking=no"}, *NOT_VERIFIED),  # arguments
+        ({"ansible_ssh_args": "-o UserKnownHostsFile=/dev/null"}, *NOT_VERIFIED),  # replaced arguments
+        ({"ansible_ssh_args": "-C"}, *REPLACED),  # replacement
+    ):
+        path = tmp_path / "hosts.yml"
+        path.write_text(json.dumps({"all": {"hosts": {"node0": variables}}}))
+        for _ in range(2):  # A refused inventory is not cached as safe.
+            with pytest.raises(RequestError, match=f"node0: .*{message}") as exc_info:
+                read_inventory(path)
+            assert hint in exc_info.value.hint
 
 
 UNSAFE_ENVIRONMENT = {

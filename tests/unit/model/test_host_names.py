@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,14 +11,13 @@ from orchestrator.model.hosts import is_address, is_host_key, is_host_name
 from tests.support.node_responses import make_host_key
 
 
-@pytest.mark.parametrize("kind", ["ssh-ed25519", "ecdsa-sha2-nistp256", "sk-ssh-ed25519@openssh.com"])
-def test_valid_host_key(kind: str) -> None:
-    assert is_host_key(make_host_key(kind))
+def test_valid_host_key() -> None:
+    for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256", "sk-ssh-ed25519@openssh.com"):
+        assert is_host_key(make_host_key(kind))
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_invalid_host_key() -> None:
+    for line in (
         "",
         "ssh-ed25519",
         "ssh-ed25519 AAAA",
@@ -29,10 +27,8 @@ def test_valid_host_key(kind: str) -> None:
         "ssh-rsa " + make_host_key().split()[1],
         "@cert-authority * " + make_host_key(),
         "é " + make_host_key(),
-    ],
-)
-def test_invalid_host_key(line: str) -> None:
-    assert not is_host_key(line)
+    ):
+        assert not is_host_key(line)
 
 
 @given(st.text() | st.binary().map(lambda blob: "ssh-ed25519 " + base64.b64encode(blob).decode()))

@@ -12,21 +12,18 @@ from orchestrator.model.cluster import lay_out, unused_cores
 from tests.conftest import make_facts, make_node
 
 
-@pytest.mark.parametrize(
-    ("numa", "cores", "ppn", "cpus"),
-    [
-        pytest.param(2, 3, None, [(0, 1, 2), (3, 4, 5)], id="one rank per NUMA node by default"),
-        pytest.param(2, 4, 4, [(0, 1), (2, 3), (4, 5), (6, 7)], id="ranks share a NUMA node evenly"),
-        pytest.param(1, 7, 3, [(0, 1), (2, 3), (4, 5)], id="a core stays idle"),
-        pytest.param(2, 2, 1, [(0, 1, 2, 3)], id="a rank spans NUMA nodes"),
-    ],
-)
-def test_ranks_get_cores_and_threads(numa: int, cores: int, ppn: int | None, cpus: list[tuple[int, ...]]) -> None:
-    node = make_node(facts=make_facts(numa=numa, cores=cores, threads=2))
-    layout = lay_out((node,), ppn)
-    assert [placement.cpus for placement in layout.rank_places] == cpus
-    assert [placement.threads for placement in layout.rank_places] == [len(cpus[0])] * len(cpus)
-    assert unused_cores(node, layout.by_node()[node.name]) == numa * cores - sum(map(len, cpus))
+def test_ranks_get_cores_and_threads() -> None:
+    for numa, cores, ppn, cpus in (
+        (2, 3, None, [(0, 1, 2), (3, 4, 5)]),  # one rank per NUMA node by default
+        (2, 4, 4, [(0, 1), (2, 3), (4, 5), (6, 7)]),  # ranks share a NUMA node evenly
+        (1, 7, 3, [(0, 1), (2, 3), (4, 5)]),  # a core stays idle
+        (2, 2, 1, [(0, 1, 2, 3)]),  # a rank spans NUMA nodes
+    ):
+        node = make_node(facts=make_facts(numa=numa, cores=cores, threads=2))
+        layout = lay_out((node,), ppn)
+        assert [placement.cpus for placement in layout.rank_places] == cpus
+        assert [placement.threads for placement in layout.rank_places] == [len(cpus[0])] * len(cpus)
+        assert unused_cores(node, layout.by_node()[node.name]) == numa * cores - sum(map(len, cpus))
 
 
 def test_ranks_are_numbered_across_nodes() -> None:
@@ -36,11 +33,11 @@ def test_ranks_are_numbered_across_nodes() -> None:
     assert layout.nodes == ("a", "b")
 
 
-@pytest.mark.parametrize("ppn", [0, -1, 9])
-def test_impossible_number_of_ranks_is_rejected(ppn: int) -> None:
-    with pytest.raises(PlanError, match="8 physical cores") as exc_info:
-        lay_out((make_node(facts=make_facts(numa=2, cores=4)),), ppn)
-    assert "1 to 8" in exc_info.value.hint
+def test_impossible_number_of_ranks_is_rejected() -> None:
+    for ppn in (0, -1, 9):
+        with pytest.raises(PlanError, match="8 physical cores") as exc_info:
+            lay_out((make_node(facts=make_facts(numa=2, cores=4)),), ppn)
+        assert "1 to 8" in exc_info.value.hint
 
 
 @given(numa=st.integers(1, 4), cores=st.integers(1, 12), data=st.data())
@@ -62,10 +59,10 @@ def test_workers_have_separate_cores() -> None:
     assert [placement.threads for placement in layout.rank_places] == [3, 3]
 
 
-@pytest.mark.parametrize("workers", [-1, 2, 3])
-def test_workers_must_leave_a_core_to_their_rank(workers: int) -> None:
-    with pytest.raises(PlanError, match=f"--ccl-workers {workers}, but a rank on node0 has only 2"):
-        lay_out((make_node(facts=make_facts(cores=4)),), 2, workers)
+def test_workers_must_leave_a_core_to_their_rank() -> None:
+    for workers in (-1, 2, 3):
+        with pytest.raises(PlanError, match=f"--ccl-workers {workers}, but a rank on node0 has only 2"):
+            lay_out((make_node(facts=make_facts(cores=4)),), 2, workers)
 
 
 def test_cpu_lists_are_written_as_by_the_kernel() -> None:

@@ -37,19 +37,16 @@ def test_one_node_needs_no_link() -> None:
     assert links((NODE1,)) == ()
 
 
-@pytest.mark.parametrize(
-    ("nodes", "reason"),
-    [
-        pytest.param((NODE1, NODE2), "route to the other nodes", id="route"),
-        pytest.param(NO_ROUTES, "has the node's address", id="older record"),
-        pytest.param((make_linked_node(1, address="203.0.113.1"), NODE2), "which use another address", id="NAT"),
-        pytest.param((make_linked_node(1, node9="eth0"), NODE2), "route to the other nodes", id="irrelevant detour"),
-        pytest.param((make_linked_node(1, node2="eth0"), NODE2), "to some nodes leave through eth0", id="detour"),
-    ],
-)
-def test_interface_of_the_route_or_the_address_is_chosen(nodes: tuple[Node, Node], reason: str) -> None:
-    assert link_addresses(*nodes) == [("eth1", "10.0.0.1"), ("eth1", "10.0.0.2")]
-    assert reason in links(nodes)[0].reason
+def test_interface_of_the_route_or_the_address_is_chosen() -> None:
+    for nodes, reason in (
+        ((NODE1, NODE2), "route to the other nodes"),
+        (NO_ROUTES, "has the node's address"),  # older record
+        ((make_linked_node(1, address="203.0.113.1"), NODE2), "which use another address"),  # NAT
+        ((make_linked_node(1, node9="eth0"), NODE2), "route to the other nodes"),  # irrelevant detour
+        ((make_linked_node(1, node2="eth0"), NODE2), "to some nodes leave through eth0"),  # detour
+    ):
+        assert link_addresses(*nodes) == [("eth1", "10.0.0.1"), ("eth1", "10.0.0.2")]
+        assert reason in links(nodes)[0].reason
 
 
 def test_two_routes_without_an_address_are_rejected() -> None:
@@ -59,21 +56,18 @@ def test_two_routes_without_an_address_are_rejected() -> None:
     assert "orch_address" in exc_info.value.hint
 
 
-@pytest.mark.parametrize(
-    ("addresses", "message"),
-    [
-        pytest.param(("172.17.0.1", "172.17.0.1"), "have the same address, 172.17.0.1", id="same"),
-        pytest.param(("127.0.0.1", "127.0.0.1"), "same address", id="same loopback"),
-        pytest.param(("127.0.0.1", ""), "loopback address", id="loopback"),
-    ],
-)
-def test_address_that_other_nodes_cannot_reach_is_rejected(addresses: tuple[str, str], message: str) -> None:
-    nodes = tuple(
-        make_linked_node(index, address=address, route="eth1" if not address else "")
-        for index, address in enumerate(addresses, 1)
-    )
-    with pytest.raises(PlanError, match=message):
-        links(nodes)
+def test_address_that_other_nodes_cannot_reach_is_rejected() -> None:
+    for addresses, message in (
+        (("172.17.0.1", "172.17.0.1"), "have the same address, 172.17.0.1"),
+        (("127.0.0.1", "127.0.0.1"), "same address"),  # same loopback
+        (("127.0.0.1", ""), "loopback address"),
+    ):
+        nodes = tuple(
+            make_linked_node(index, address=address, route="eth1" if not address else "")
+            for index, address in enumerate(addresses, 1)
+        )
+        with pytest.raises(PlanError, match=message):
+            links(nodes)
 
 
 def test_hydra_starts_all_proxies_from_node0_if_interface_names_differ() -> None:

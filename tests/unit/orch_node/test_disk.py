@@ -45,17 +45,13 @@ def test_missing_space_is_reported_when_it_is_reserved(small_disk: Path) -> None
         Reserve(small_disk / "room", 1 << 20)
 
 
-@pytest.mark.parametrize(
-    ("number", "message"),
-    [
+def test_disk_problem_is_described() -> None:
+    for number, message in (
         (errno.ENOSPC, "node1: /a/b is full (No space left on device)"),
         (errno.EDQUOT, "node1: /a/b is over its quota (Disk quota exceeded)"),
-        (errno.EIO, "node1: /a/b is on a disk that fails (Input/output error)"),
+        (errno.EIO, "node1: /a/b is on a disk that fails (Input/output error)"),  # broken
         (errno.EROFS, "node1: /a/b is read-only (Read-only file system)"),
         (errno.EACCES, "node1: /a/b cannot be written (Permission denied)"),
-    ],
-    ids=["full", "quota", "broken", "read-only", "no permission"],
-)
-def test_disk_problem_is_described(number: int, message: str) -> None:
-    assert describe_on_node("node1", Path("/a/b"), OSError(number, os.strerror(number))) == message
-    assert f"node1: {describe_output('/a/b', os.strerror(number))}" == message
+    ):
+        assert describe_on_node("node1", Path("/a/b"), OSError(number, os.strerror(number))) == message
+        assert f"node1: {describe_output('/a/b', os.strerror(number))}" == message

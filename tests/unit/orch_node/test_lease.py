@@ -59,18 +59,15 @@ def always_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "CHECK_SECONDS", 0.0)
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        pytest.param(THIS_MACHINE, machine.ALIVE, id="here"),
-        pytest.param(OTHER_HOST, machine.UNKNOWN, id="another host"),
-        pytest.param(OTHER_CONTAINER, machine.UNKNOWN, id="another container"),
-        pytest.param(Machine(), machine.UNKNOWN, id="unrecorded"),
-        pytest.param(replace(THIS_MACHINE, host="x"), machine.ALIVE, id="renamed"),
-    ],
-)
-def test_condition_of_a_process_depends_on_its_machine(host: Machine, expected: str) -> None:
-    assert machine.condition_of(make_holder("a", host).process) == expected
+def test_condition_of_a_process_depends_on_its_machine() -> None:
+    for host, expected in (
+        (THIS_MACHINE, machine.ALIVE),  # here
+        (OTHER_HOST, machine.UNKNOWN),  # another host
+        (OTHER_CONTAINER, machine.UNKNOWN),  # another container
+        (Machine(), machine.UNKNOWN),  # unrecorded
+        (replace(THIS_MACHINE, host="x"), machine.ALIVE),  # renamed
+    ):
+        assert machine.condition_of(make_holder("a", host).process) == expected
 
 
 def test_process_is_dead_if_its_id_is_free_or_used_again() -> None:
@@ -87,19 +84,16 @@ def test_zombie_is_dead() -> None:
     assert condition == machine.DEAD
 
 
-@pytest.mark.parametrize(
-    ("now", "rebooted"),
-    [
-        pytest.param(replace(REBOOTED, boot="after"), True, id="rebooted"),
-        pytest.param(replace(REBOOTED, boot="after", host="hostb"), False, id="cloned disk"),
-        pytest.param(replace(REBOOTED, boot="after", machine_id="b"), False, id="same name"),
-        pytest.param(replace(REBOOTED, boot="after", pid_namespace="pid:[2]"), False, id="container of one image"),
-        pytest.param(REBOOTED, False, id="same boot"),
-    ],
-)
-def test_machine_was_rebooted_if_name_and_installation_are_the_same(now: Machine, rebooted: bool) -> None:
-    assert machine.was_rebooted(REBOOTED, now) is rebooted
-    assert not machine.was_rebooted(replace(REBOOTED, machine_id=""), replace(now, machine_id=""))
+def test_machine_was_rebooted_if_name_and_installation_are_the_same() -> None:
+    for now, rebooted in (
+        (replace(REBOOTED, boot="after"), True),
+        (replace(REBOOTED, boot="after", host="hostb"), False),  # cloned disk
+        (replace(REBOOTED, boot="after", machine_id="b"), False),  # same name
+        (replace(REBOOTED, boot="after", pid_namespace="pid:[2]"), False),  # container of one image
+        (REBOOTED, False),  # same boot
+    ):
+        assert machine.was_rebooted(REBOOTED, now) is rebooted
+        assert not machine.was_rebooted(replace(REBOOTED, machine_id=""), replace(now, machine_id=""))
 
 
 # Leases.

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import os
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.line_pipes import Pipes
 
 
-@pytest.mark.parametrize(
-    ("limit", "expected"),
-    [
-        pytest.param(100, [b"one\n", b"\n", b"a longer line\n"], id="whole-lines"),
-        pytest.param(4, [b"one\n", b"\n", b"a lon\n", b"ger l\n", b"ine\n"], id="pieces-of-a-long-line"),
-    ],
-)
-def test_lines_arrive_whole_however_they_are_divided(limit: int, expected: list[bytes]) -> None:
-    reader, writer = os.pipe()
-    pipes, lines = Pipes(), list[bytes]()
-    pipes.add(reader, lines.append, limit)
-    for byte in b"one\n\na longer line\nno end":
-        os.write(writer, bytes([byte]))
+def test_lines_arrive_whole_however_they_are_divided() -> None:
+    for limit, expected in (
+        (100, [b"one\n", b"\n", b"a longer line\n"]),  # whole-lines
+        (4, [b"one\n", b"\n", b"a lon\n", b"ger l\n", b"ine\n"]),  # pieces-of-a-long-line
+    ):
+        reader, writer = os.pipe()
+        pipes, lines = Pipes(), list[bytes]()
+        pipes.add(reader, lines.append, limit)
+        for byte in b"one\n\na longer line\nno end":
+            os.write(writer, bytes([byte]))
+            pipes.pump(1.0)
+        os.close(writer)
         pipes.pump(1.0)
-    os.close(writer)
-    pipes.pump(1.0)
-    assert not pipes.open(reader)
-    os.close(reader)
-    assert lines[: len(expected)] == expected
+        assert not pipes.open(reader)
+        os.close(reader)
+        assert lines[: len(expected)] == expected
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))

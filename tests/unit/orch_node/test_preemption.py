@@ -15,13 +15,13 @@ from orch_node.reach import BY_STEP
 from orchestrator.files import LIB
 
 
-@pytest.mark.parametrize("value", ["", "0", "USR1"], ids=["empty", "zero", "name"])
-def test_script_checks_for_no_preemption_without_a_signal_number(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_script_checks_for_no_preemption_without_a_signal_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Install no handler and call no all-reduce, even if the environment of the user names a signal."""
-    monkeypatch.setenv(PREEMPT_SIGNAL, value)
-    agreement = Agreement()
-    assert not agreement.is_preempted()
-    assert (agreement.handles_signal, agreement.calls, agreement.collectives) == (False, 0, 0)
+    for value in ("", "0", "USR1"):
+        monkeypatch.setenv(PREEMPT_SIGNAL, value)
+        agreement = Agreement()
+        assert not agreement.is_preempted()
+        assert (agreement.handles_signal, agreement.calls, agreement.collectives) == (False, 0, 0)
 
 
 # A rank and its wrapper. Slurm sends SIGTERM to both.
@@ -43,18 +43,14 @@ else:
 """
 
 
-@pytest.mark.parametrize(
-    ("variables", "output"),
-    [({BY_STEP: "srun"}, "checkpoint\npreempted 0\n"), ({}, "stopped -15\n")],
-    ids=["slurm", "elsewhere"],
-)
-def test_sigterm_requests_a_checkpoint_in_a_slurm_step(variables: dict[str, str], output: str) -> None:
-    number = str(int(signal.SIGUSR2))
-    environment = {**os.environ, "PYTHONPATH": str(LIB), PREEMPT_SIGNAL: number, **variables}
-    command = [sys.executable, "-c", RANK, "wrapper"]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as wrapper:
-        assert wrapper.stdout.readline() == "listening\n"
-        os.killpg(wrapper.pid, signal.SIGTERM)
-        assert wrapper.stdout.read() == output
+def test_sigterm_requests_a_checkpoint_in_a_slurm_step() -> None:
+    for variables, output in (({BY_STEP: "srun"}, "checkpoint\npreempted 0\n"), ({}, "stopped -15\n")):
+        number = str(int(signal.SIGUSR2))
+        environment = {**os.environ, "PYTHONPATH": str(LIB), PREEMPT_SIGNAL: number, **variables}
+        command = [sys.executable, "-c", RANK, "wrapper"]
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as wrapper:
+            assert wrapper.stdout.readline() == "listening\n"
+            os.killpg(wrapper.pid, signal.SIGTERM)
+            assert wrapper.stdout.read() == output

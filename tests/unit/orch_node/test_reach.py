@@ -49,16 +49,16 @@ ARGUMENTS = (
 BANNER = b'{"schema": 1}\nprompt> '
 
 
-@pytest.mark.parametrize("shell", ["sh", "bash", "csh", "fish", "zsh"])
-def test_any_shell_passes_arguments_unchanged(shell: str) -> None:
-    if not shutil.which(shell):
-        report_missing(f"no {shell}: tests/prepare installs csh and fish")
-    long_argument = "it's" * 5000  # longer than csh reads a word
-    command = shell_command(("printf", "%s|", *ARGUMENTS, long_argument))
-    done = subprocess.run([shell, "-c", command], capture_output=True, check=True)
-    expected = "".join(f"{argument}|" for argument in (*ARGUMENTS, long_argument))
-    assert StartFilter().output(done.stdout) == expected.encode(errors="surrogateescape")
-    assert done.stderr == START_MARKER
+def test_any_shell_passes_arguments_unchanged() -> None:
+    for shell in ("sh", "bash", "csh", "fish", "zsh"):
+        if not shutil.which(shell):
+            report_missing(f"no {shell}: tests/prepare installs csh and fish")
+        long_argument = "it's" * 5000  # longer than csh reads a word
+        command = shell_command(("printf", "%s|", *ARGUMENTS, long_argument))
+        done = subprocess.run([shell, "-c", command], capture_output=True, check=True)
+        expected = "".join(f"{argument}|" for argument in (*ARGUMENTS, long_argument))
+        assert StartFilter().output(done.stdout) == expected.encode(errors="surrogateescape")
+        assert done.stderr == START_MARKER
 
 
 def test_shell_that_shows_its_commands_does_not_print_the_marker_early() -> None:
@@ -73,13 +73,13 @@ def test_program_replaces_the_shell_and_returns_its_exit_code() -> None:
     assert (done.returncode, done.stdout) == (7, START_MARKER + b"done\n")
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_filter_drops_what_precedes_the_marker_however_it_is_divided(size: int) -> None:
-    content = BANNER + START_MARKER + bytes(range(256)) + START_MARKER
-    start = StartFilter()
-    parts = [start.output(content[i : i + size]) for i in range(0, len(content), size)]
-    assert b"".join(parts) == bytes(range(256)) + START_MARKER
-    assert (start.started, start.dropped) == (True, BANNER.decode().strip())
+def test_filter_drops_what_precedes_the_marker_however_it_is_divided() -> None:
+    for size in (1, 7, 1000):
+        content = BANNER + START_MARKER + bytes(range(256)) + START_MARKER
+        start = StartFilter()
+        parts = [start.output(content[i : i + size]) for i in range(0, len(content), size)]
+        assert b"".join(parts) == bytes(range(256)) + START_MARKER
+        assert (start.started, start.dropped) == (True, BANNER.decode().strip())
 
 
 def test_filter_keeps_the_beginning_of_what_an_unstarted_program_printed() -> None:

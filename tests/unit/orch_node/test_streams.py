@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.streams import STDERR, STDOUT, LogWriter, mark, without_marks
@@ -78,11 +77,11 @@ def test_log_that_cannot_be_written_ends_the_rank(tmp_path: Path) -> None:
     assert [error.strerror for error in errors] == ["No space left on device"]
 
 
-@pytest.mark.parametrize("newline", ["", "\n"])
-def test_state_and_end_of_a_long_line_of_standard_error_keep_their_stream(tmp_path: Path, newline: str) -> None:
-    path = tmp_path / "rank-0.log"
-    path.write_text(mark("\r step" * 100_000, STDERR) + newline)
-    assert {line.stream for line in read_lines(path)} == {STDERR}
-    tail = Tail(path)
-    tail.lines()
-    assert tail.state.startswith(mark(" st", STDERR))
+def test_state_and_end_of_a_long_line_of_standard_error_keep_their_stream(tmp_path: Path) -> None:
+    for newline in ("", "\n"):
+        path = tmp_path / "rank-0.log"
+        path.write_text(mark("\r step" * 100_000, STDERR) + newline)
+        assert {line.stream for line in read_lines(path)} == {STDERR}
+        tail = Tail(path)
+        tail.lines()
+        assert tail.state.startswith(mark(" st", STDERR))

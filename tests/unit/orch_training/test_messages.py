@@ -42,25 +42,22 @@ def test_result_of_a_submitted_function_keeps_its_types(value: object) -> None:
     assert (result, repr(result)) == (value, repr(value))
 
 
-@pytest.mark.parametrize("value", [{1}, object(), b"x", 1j], ids=lambda value: type(value).__name__)
-def test_result_without_a_representation_is_an_error(value: object) -> None:
-    with pytest.raises(TypeError, match=f"contains a {type(value).__name__}"):
-        describe([value])
+def test_result_without_a_representation_is_an_error() -> None:
+    for value in ({1}, object(), b"x", 1j):
+        with pytest.raises(TypeError, match=f"contains a {type(value).__name__}"):
+            describe([value])
 
 
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        pytest.param(torch.arange(6).reshape(2, 3).t(), id="not-contiguous"),
-        pytest.param(torch.tensor(1.5, dtype=torch.bfloat16), id="scalar-bf16"),
-        pytest.param(torch.empty(0, 4), id="empty"),
-        pytest.param(torch.tensor([True, False]), id="bool"),
-    ],
-)
-def test_message_restores_tensors(tensor: torch.Tensor) -> None:
-    (result,) = decode(encode([tensor]))
-    assert result.dtype == tensor.dtype
-    assert torch.equal(result, tensor)
+def test_message_restores_tensors() -> None:
+    for tensor in (
+        torch.arange(6).reshape(2, 3).t(),  # not-contiguous
+        torch.tensor(1.5, dtype=torch.bfloat16),  # scalar-bf16
+        torch.empty(0, 4),
+        torch.tensor([True, False]),  # bool
+    ):
+        (result,) = decode(encode([tensor]))
+        assert result.dtype == tensor.dtype
+        assert torch.equal(result, tensor)
 
 
 @given(st.binary(max_size=200).filter(lambda message: not message.startswith(b"\x01" + bytes(7))))

@@ -37,14 +37,10 @@ def test_options_are_read_from_an_accelerate_file() -> None:
     assert accelerate_file.parse_options({"use_cpu": True}, "f").precision == "fp32"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"distributed_type": "FSDP"}, {"fsdp_config": {"x": 1}}, {"mixed_precision": "fp16"}],
-    ids=["FSDP", "its settings", "FP16"],
-)
-def test_file_that_orch_cannot_apply_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match=r"f\.yaml"):
-        accelerate_file.parse_options({**FILE, **change}, "f.yaml")
+def test_file_that_orch_cannot_apply_is_refused() -> None:
+    for change in ({"distributed_type": "FSDP"}, {"fsdp_config": {"x": 1}}, {"mixed_precision": "fp16"}):
+        with pytest.raises(PlanError, match=r"f\.yaml"):
+            accelerate_file.parse_options({**FILE, **change}, "f.yaml")
 
 
 OTHER_FILES: dict[str, tuple[dict[str, Any], str]] = {
@@ -61,24 +57,20 @@ OTHER_FILES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("values", "problem"), OTHER_FILES.values(), ids=OTHER_FILES)
-def test_file_that_cannot_be_used_is_named_by_what_it_is(values: dict[str, Any], problem: str) -> None:
-    with pytest.raises(PlanError, match=problem):
-        accelerate_file.parse_options(values, "f.yaml")
+def test_file_that_cannot_be_used_is_named_by_what_it_is() -> None:
+    for values, problem in OTHER_FILES.values():
+        with pytest.raises(PlanError, match=problem):
+            accelerate_file.parse_options(values, "f.yaml")
 
 
-@pytest.mark.parametrize(
-    ("values", "problem"),
-    [
+def test_file_for_gpus_is_refused_on_cpus() -> None:
+    for values, problem in (
         ({"distributed_type": False, "use_cpu": False}, "its use_cpu is false"),
         ({"distributed_type": "MULTI_GPU", "num_machines": 2}, "its distributed_type is MULTI_GPU"),
-    ],
-    ids=["use_cpu", "GPUs"],
-)
-def test_file_for_gpus_is_refused_on_cpus(values: dict[str, Any], problem: str) -> None:
-    options = accelerate_file.parse_options(values, "f.yaml")
-    with pytest.raises(PlanError, match=rf"f\.yaml is for GPUs, but .*: {problem}"):
-        accelerate_file.check_device(options, make_job(TWO_NODES))
+    ):
+        options = accelerate_file.parse_options(values, "f.yaml")
+        with pytest.raises(PlanError, match=rf"f\.yaml is for GPUs, but .*: {problem}"):
+            accelerate_file.check_device(options, make_job(TWO_NODES))
 
 
 def test_no_distribution_without_quotes_is_read_as_accelerate_means_it() -> None:
@@ -86,18 +78,14 @@ def test_no_distribution_without_quotes_is_read_as_accelerate_means_it() -> None
     assert options.ppn == 1
 
 
-@pytest.mark.parametrize(
-    ("option", "problem"),
-    [("--nodes 2", "num_machines 2 of f.yaml"), ("--ppn 2", "num_processes 4 of f.yaml")],
-    ids=["nodes", "ppn"],
-)
-def test_error_about_an_option_names_the_key_of_the_file(option: str, problem: str) -> None:
-    options = accelerate_file.parse_options(FILE, "f.yaml")
-    with pytest.raises(PlanError, match=f"^{problem}, but"), options.named_in_errors():
-        raise PlanError(f"{option}, but there is one.")
-    unset = options.without(nodes=NodeCount(2), ppn=2)
-    with pytest.raises(PlanError, match=f"^{option}, but"), unset.named_in_errors():
-        raise PlanError(f"{option}, but there is one.")
+def test_error_about_an_option_names_the_key_of_the_file() -> None:
+    for option, problem in (("--nodes 2", "num_machines 2 of f.yaml"), ("--ppn 2", "num_processes 4 of f.yaml")):
+        options = accelerate_file.parse_options(FILE, "f.yaml")
+        with pytest.raises(PlanError, match=f"^{problem}, but"), options.named_in_errors():
+            raise PlanError(f"{option}, but there is one.")
+        unset = options.without(nodes=NodeCount(2), ppn=2)
+        with pytest.raises(PlanError, match=f"^{option}, but"), unset.named_in_errors():
+            raise PlanError(f"{option}, but there is one.")
 
 
 def with_file(stack: Stack) -> HostInputs:

@@ -95,19 +95,18 @@ def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stac
         assert transport in result.describe()
 
 
-@pytest.mark.parametrize("folder", [f"/x/{word}" for word in HOSTILE_TEXTS if word], ids=repr)
-def test_any_path_can_be_mounted(folder: str) -> None:
-    (fields,) = csv.reader(io.StringIO(bind(folder), newline=""), strict=True)
-    assert fields == ["type=bind", f"source={folder}", f"target={folder}"]
+def test_any_path_can_be_mounted() -> None:
+    for folder in [f"/x/{word}" for word in HOSTILE_TEXTS if word]:
+        (fields,) = csv.reader(io.StringIO(bind(folder), newline=""), strict=True)
+        assert fields == ["type=bind", f"source={folder}", f"target={folder}"]
 
 
 def test_folders_inside_others_are_not_mounted_twice() -> None:
     assert outermost_folders(["/a/b", "/a", "/ab", "/a/b/c", "/a"]) == ["/a", "/ab"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
+def test_settings_that_the_engine_would_misread_are_refused(test_stack: Stack) -> None:
+    for changes, problem in (
         ({"image": "Two Words"}, "not the name of an image"),
         ({"image": "-v"}, "not the name of an image"),
         ({"image": ""}, "not the name of an image"),
@@ -117,21 +116,17 @@ def test_folders_inside_others_are_not_mounted_twice() -> None:
         ({"mounts": ("data",)}, "'data' is not SOURCE:TARGET"),
         ({"arguments": ("busybox",)}, "'busybox' is not an option"),
         ({"arguments": ("--network=none",)}, "orch sets --network itself"),
-    ],
-)
-def test_settings_that_the_engine_would_misread_are_refused(
-    test_stack: Stack, changes: dict[str, object], problem: str
-) -> None:
-    with pytest.raises(PlanError, match=re.escape(problem)):
-        plan(test_stack, replace(DOCKER, **changes))
+    ):
+        with pytest.raises(PlanError, match=re.escape(problem)):
+            plan(test_stack, replace(DOCKER, **changes))
 
 
-@pytest.mark.parametrize("word", [word for word in HOSTILE_TEXTS if word != "-n"], ids=repr)
-def test_hostile_text_is_not_taken_for_an_option(test_stack: Stack, word: str) -> None:
-    with pytest.raises(PlanError):
-        plan(test_stack, replace(DOCKER, arguments=(word,)))
-    with pytest.raises(PlanError):
-        plan(test_stack, replace(DOCKER, image=word))
+def test_hostile_text_is_not_taken_for_an_option(test_stack: Stack) -> None:
+    for word in [word for word in HOSTILE_TEXTS if word != "-n"]:
+        with pytest.raises(PlanError):
+            plan(test_stack, replace(DOCKER, arguments=(word,)))
+        with pytest.raises(PlanError):
+            plan(test_stack, replace(DOCKER, image=word))
 
 
 def test_options_that_the_entrypoint_decides_are_refused(test_stack: Stack) -> None:

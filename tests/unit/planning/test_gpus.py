@@ -75,22 +75,17 @@ def test_each_gpu_has_a_rank_on_cores_near_it(test_stack: Stack) -> None:
     assert [rank["cpus"] for rank in ranks] == [[first, first + 1] for first in range(0, 16, 2)]
 
 
-@pytest.mark.parametrize(
-    ("numa", "ppn", "cpus"),
-    [
-        pytest.param((1, 1), None, [(8, 9, 10, 11), (12, 13, 14, 15)], id="both at the second NUMA node"),
-        pytest.param((1, 0), 1, [tuple(range(8, 16))], id="one rank, at the first GPU"),
-        pytest.param((None, 1), None, [tuple(range(8)), tuple(range(8, 16))], id="one is unknown"),
-        pytest.param((0, 7), None, [tuple(range(8)), tuple(range(8, 16))], id="without cores that orch may use"),
-        pytest.param((1,), 2, [(8, 9, 10, 11), (12, 13, 14, 15)], id="two ranks share one"),
-    ],
-)
-def test_cores_are_those_of_the_numa_node_of_the_gpu(
-    numa: tuple[int | None, ...], ppn: int | None, cpus: list[tuple[int, ...]]
-) -> None:
-    gpus = tuple(replace(H100, index=index, numa=number) for index, number in enumerate(numa))
-    node = make_node(facts=replace(GPU_NODE.facts, gpus=gpus))
-    assert [rank_place.cpus for rank_place in lay_out((node,), ppn, on_gpus=True).rank_places] == cpus
+def test_cores_are_those_of_the_numa_node_of_the_gpu() -> None:
+    for numa, ppn, cpus in (
+        ((1, 1), None, [(8, 9, 10, 11), (12, 13, 14, 15)]),  # both at the second NUMA node
+        ((1, 0), 1, [tuple(range(8, 16))]),  # one rank, at the first GPU
+        ((None, 1), None, [tuple(range(8)), tuple(range(8, 16))]),  # one is unknown
+        ((0, 7), None, [tuple(range(8)), tuple(range(8, 16))]),  # without cores that orch may use
+        ((1,), 2, [(8, 9, 10, 11), (12, 13, 14, 15)]),  # two ranks share one
+    ):
+        gpus = tuple(replace(H100, index=index, numa=number) for index, number in enumerate(numa))
+        node = make_node(facts=replace(GPU_NODE.facts, gpus=gpus))
+        assert [rank_place.cpus for rank_place in lay_out((node,), ppn, on_gpus=True).rank_places] == cpus
 
 
 def test_more_ranks_than_gpus_are_refused_with_both_numbers(test_stack: Stack) -> None:

@@ -50,9 +50,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_golden_launch(name: str) -> None:
-    assert rendered(case(*CASES[name])) == (GOLDEN / f"{name}.txt").read_text()
+def test_golden_launch() -> None:
+    for name in CASES:
+        assert rendered(case(*CASES[name])) == (GOLDEN / f"{name}.txt").read_text()
 
 
 def test_open_mpi_starts_no_tree_from_64_nodes() -> None:

@@ -47,20 +47,17 @@ def choose(*flags: str, recipe: Recipe = RECIPE, resume: Resume | None = None, *
     return choose_precision(recipe, make_nodes(*flags), replace(REQUEST, **request), resume)
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        pytest.param(("avx512_bf16",), "bf16 (avx512_bf16 on n0)", id="avx512"),
-        pytest.param(("bf16",), "bf16 (bf16 on n0)", id="arm"),
-        pytest.param(("amx_bf16", "avx512_bf16"), "bf16 (amx_bf16 and avx512_bf16 on all 2 nodes)", id="two kinds"),
-        pytest.param(("",), "fp32 (n0 has no BF16 instructions)", id="none"),
-        pytest.param(("avx512_bf16", "", "amx_bf16"), "fp32 (n1 has no BF16 instructions)", id="one node of three"),
-        pytest.param(("", "", "amx_bf16"), "fp32 (n0, n1 have no BF16 instructions)", id="two nodes of three"),
-    ],
-)
-def test_auto_is_the_fastest_precision_of_all_nodes(flags: tuple[str, ...], expected: str) -> None:
-    (decision,) = choose(*flags).decisions
-    assert decision.describe() == f"precision: {expected}"
+def test_auto_is_the_fastest_precision_of_all_nodes() -> None:
+    for flags, expected in (
+        (("avx512_bf16",), "bf16 (avx512_bf16 on n0)"),
+        (("bf16",), "bf16 (bf16 on n0)"),  # arm
+        (("amx_bf16", "avx512_bf16"), "bf16 (amx_bf16 and avx512_bf16 on all 2 nodes)"),  # two kinds
+        (("",), "fp32 (n0 has no BF16 instructions)"),  # none
+        (("avx512_bf16", "", "amx_bf16"), "fp32 (n1 has no BF16 instructions)"),  # one node of three
+        (("", "", "amx_bf16"), "fp32 (n0, n1 have no BF16 instructions)"),  # two nodes of three
+    ):
+        (decision,) = choose(*flags).decisions
+        assert decision.describe() == f"precision: {expected}"
 
 
 def test_auto_is_left_to_the_ranks_if_no_node_is_known() -> None:
@@ -213,15 +210,17 @@ def test_all_ranks_choose_the_same_precision_and_record_it(
     assert file.read_text() == f"{expected}\n"
 
 
-@pytest.mark.parametrize("of_ranks", ["none", "0", "all"])
-def test_choice_of_the_ranks_is_printed_once(of_ranks: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_choice_of_the_ranks_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Print the choice of orch once, although the ranks print the decisions of a recipe themselves."""
-    screen = Screen(of_ranks=of_ranks)
-    screen.show(Decided(rank=0, text="precision: fp32 (n1 has no BF16 instructions)", topic="precision", value="fp32"))
-    screen.show(Decided(rank=0, text="fp32 with AVX2 kernels"))
-    printed = capsys.readouterr().err
-    assert printed.count("precision: fp32 (n1 has no BF16 instructions)") == 1
-    assert printed.count("with AVX2 kernels") == (of_ranks == "none")
+    for of_ranks in ("none", "0", "all"):
+        screen = Screen(of_ranks=of_ranks)
+        screen.show(
+            Decided(rank=0, text="precision: fp32 (n1 has no BF16 instructions)", topic="precision", value="fp32")
+        )
+        screen.show(Decided(rank=0, text="fp32 with AVX2 kernels"))
+        printed = capsys.readouterr().err
+        assert printed.count("precision: fp32 (n1 has no BF16 instructions)") == 1
+        assert printed.count("with AVX2 kernels") == (of_ranks == "none")
 
 
 def test_spare_node_without_bf16_decides_a_new_run_only() -> None:

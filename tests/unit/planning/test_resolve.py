@@ -49,25 +49,21 @@ def test_ranks_of_counted_nodes_get_their_cores_later(test_stack: Stack) -> None
     assert result.precision.value == "auto", "only the ranks know the instructions of their node"
 
 
-@pytest.mark.parametrize(
-    ("numa", "cores", "flag", "ppn", "advised"),
-    [
-        (1, 16, "amx_bf16", None, True),
-        (1, 16, "amx_bf16", 1, False),
-        (2, 16, "amx_bf16", None, False),
-        (2, 8, "amx_bf16", None, False),
-        (1, 32, "amx_bf16", None, False),
-        (1, 16, "avx512_bf16", None, False),
-    ],
-    ids=["measured", "requested", "two sockets", "two NUMA nodes", "more cores", "no AMX"],
-)
-def test_measured_split_is_advised_on_nodes_of_the_measured_kind_only(
-    test_stack: Stack, numa: int, cores: int, flag: str, ppn: int | None, advised: bool
-) -> None:
-    facts = replace(make_facts(numa=numa, cores=cores, flags=("avx512f", flag)), packages=ONE_NODE[0].facts.packages)
-    nodes = KnownNodes(nodes=Choice((replace(ONE_NODE[0], facts=facts),)))
-    (decision,) = resolved(test_stack, nodes, ppn=ppn).layout.decisions
-    assert (MEASURED_SPLIT in decision.reason) == advised
+def test_measured_split_is_advised_on_nodes_of_the_measured_kind_only(test_stack: Stack) -> None:
+    for numa, cores, flag, ppn, advised in (
+        (1, 16, "amx_bf16", None, True),  # measured
+        (1, 16, "amx_bf16", 1, False),  # requested
+        (2, 16, "amx_bf16", None, False),  # two sockets
+        (2, 8, "amx_bf16", None, False),  # two NUMA nodes
+        (1, 32, "amx_bf16", None, False),  # more cores
+        (1, 16, "avx512_bf16", None, False),  # no AMX
+    ):
+        facts = replace(
+            make_facts(numa=numa, cores=cores, flags=("avx512f", flag)), packages=ONE_NODE[0].facts.packages
+        )
+        nodes = KnownNodes(nodes=Choice((replace(ONE_NODE[0], facts=facts),)))
+        (decision,) = resolved(test_stack, nodes, ppn=ppn).layout.decisions
+        assert (MEASURED_SPLIT in decision.reason) == advised
 
 
 def test_stack_of_counted_nodes_is_checked_only_if_it_is_known(test_stack: Stack) -> None:
@@ -77,18 +73,16 @@ def test_stack_of_counted_nodes_is_checked_only_if_it_is_known(test_stack: Stack
         resolved(test_stack, replace(COUNTED, with_stack=(lacking,)))
 
 
-@pytest.mark.parametrize(
-    ("nodes", "contained", "reason"),
-    [(COUNTED, False, "if the image has them"), (KNOWN_NODES, True, "if the image has them"), (KNOWN_NODES, False, "")],
-    ids=["counted", "containers", "nodes"],
-)
-def test_libraries_of_an_image_are_found_by_its_ranks(
-    test_stack: Stack, nodes: KnownNodes | CountedNodes, contained: bool, reason: str
-) -> None:
-    stack = replace(test_stack, preload=("libiomp5.so",))
-    preload = resolved(stack, nodes, contained=contained).preload
-    assert preload.decisions[0].reason == reason
-    assert bool(preload.value) is not bool(reason)
+def test_libraries_of_an_image_are_found_by_its_ranks(test_stack: Stack) -> None:
+    for nodes, contained, reason in (
+        (COUNTED, False, "if the image has them"),
+        (KNOWN_NODES, True, "if the image has them"),  # containers
+        (KNOWN_NODES, False, ""),
+    ):
+        stack = replace(test_stack, preload=("libiomp5.so",))
+        preload = resolved(stack, nodes, contained=contained).preload
+        assert preload.decisions[0].reason == reason
+        assert bool(preload.value) is not bool(reason)
 
 
 def test_accelerate_passes_the_precision_of_a_script_on_to_counted_nodes(test_stack: Stack) -> None:
@@ -107,16 +101,12 @@ def test_nodes_are_counted(nodes: Nodes | None, default: int | None, count: int)
     assert count_nodes(replace(QA_REQUEST, nodes=nodes), default, limit=9, hint="") == count
 
 
-@pytest.mark.parametrize(
-    ("nodes", "message"),
-    [
+def test_nodes_that_cannot_be_counted_are_refused() -> None:
+    for nodes, message in (
         (None, "needs a number of nodes from 1 to 9, and --nodes is missing"),
         (NodePattern("node[1-3]"), "needs a number of nodes from 1 to 9, not --nodes node[1-3]"),
-        (NodeCount(0), "not --nodes 0"),
-        (NodeCount(10), "not --nodes 10"),
-    ],
-    ids=["missing", "pattern", "none", "too many"],
-)
-def test_nodes_that_cannot_be_counted_are_refused(nodes: Nodes | None, message: str) -> None:
-    with pytest.raises(PlanError, match=re.escape(message)):
-        count_nodes(replace(QA_REQUEST, on="slurm", nodes=nodes), None, limit=9, hint="")
+        (NodeCount(0), "not --nodes 0"),  # none
+        (NodeCount(10), "not --nodes 10"),  # too many
+    ):
+        with pytest.raises(PlanError, match=re.escape(message)):
+            count_nodes(replace(QA_REQUEST, on="slurm", nodes=nodes), None, limit=9, hint="")

@@ -14,16 +14,16 @@ from orchestrator.stacks.image import make_image, python_of
 from tests.conftest import make_stack
 
 
-@pytest.mark.parametrize("name", load.stack_names())
-def test_every_stack_has_a_dockerfile(name: str) -> None:
-    stack = load.stack(name)
-    image = make_image(stack, tag=None, base=None, engine="docker")
-    text = image.dockerfile()
-    assert f"ORCH_STACK={name}\n" in text
-    assert f"ARG BASE={image.base}\n" in text
-    assert stack.runs_on_python(python_of(image.base, stack))
-    assert "USER 1000" in text
-    assert "latest" not in text
+def test_every_stack_has_a_dockerfile() -> None:
+    for name in load.stack_names():
+        stack = load.stack(name)
+        image = make_image(stack, tag=None, base=None, engine="docker")
+        text = image.dockerfile()
+        assert f"ORCH_STACK={name}\n" in text
+        assert f"ARG BASE={image.base}\n" in text
+        assert stack.runs_on_python(python_of(image.base, stack))
+        assert "USER 1000" in text
+        assert "latest" not in text
 
 
 def test_base_may_be_pinned_by_digest() -> None:
@@ -35,10 +35,10 @@ def test_base_may_be_pinned_by_digest() -> None:
     assert image.save("x y.tar").argv[-2:] == ("x y.tar", "registry.example/orch:x")
 
 
-@pytest.mark.parametrize("name", ["Two Words", "-x", "a@sha256:12", "$(x)"])
-def test_invalid_image_names_are_rejected(name: str) -> None:
-    with pytest.raises(PlanError, match="not a valid image name"):
-        make_image(make_stack(), tag=name, base=None, engine="docker")
+def test_invalid_image_names_are_rejected() -> None:
+    for name in ("Two Words", "-x", "a@sha256:12", "$(x)"):
+        with pytest.raises(PlanError, match="not a valid image name"):
+            make_image(make_stack(), tag=name, base=None, engine="docker")
 
 
 def test_packages_of_the_user_are_a_label() -> None:

@@ -93,8 +93,8 @@ def test_report_of_an_unreachable_node_shows_no_changes() -> None:
     assert "drift" not in text(report)
 
 
-@pytest.mark.parametrize(("state", "code"), [("done", 0), ("drift", 1), ("failed", 1), ("stopped", 130)])
-def test_exit_code_follows_the_state(state: str, code: int) -> None:
-    report = Report(cluster="lab", check=False, state=state, seconds=1.0, log="log", nodes=())
-    assert report.exit_code == code
-    assert "log" in text(report)
+def test_exit_code_follows_the_state() -> None:
+    for state, code in (("done", 0), ("drift", 1), ("failed", 1), ("stopped", 130)):
+        report = Report(cluster="lab", check=False, state=state, seconds=1.0, log="log", nodes=())
+        assert report.exit_code == code
+        assert "log" in text(report)

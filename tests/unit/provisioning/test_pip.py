@@ -17,7 +17,6 @@ from orchestrator.operations.setup import required_packages
 from orchestrator.provisioning import pip, wheelhouse
 from orchestrator.provisioning.pip import locked_packages, platform_tags
 from orchestrator.stacks.compatibility import builds_bindings
-from orchestrator.stacks.stack import Stack
 from tests.support.wheels import make_wheel
 
 STACK = load.stack("current")
@@ -28,13 +27,13 @@ HASH = "0" * 64
 STACKS = [stack for stack in load.all_stacks() if builds_bindings(stack)]
 
 
-@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
-def test_lock_of_each_stack_that_orch_builds_is_complete(stack: Stack) -> None:
-    packages = {package.name: package for package in locked_packages(stack, PLATFORM)}
-    assert {"transformers", "numpy", "sympy", "uv", "setuptools"} <= set(packages)
-    assert not {"torch", "oneccl-bind-pt", "triton"} & set(packages)
-    assert not [name for name in packages if name.startswith("nvidia-")]
-    assert all(package.hashes for package in packages.values())
+def test_lock_of_each_stack_that_orch_builds_is_complete() -> None:
+    for stack in STACKS:
+        packages = {package.name: package for package in locked_packages(stack, PLATFORM)}
+        assert {"transformers", "numpy", "sympy", "uv", "setuptools"} <= set(packages)
+        assert not {"torch", "oneccl-bind-pt", "triton"} & set(packages)
+        assert not [name for name in packages if name.startswith("nvidia-")]
+        assert all(package.hashes for package in packages.values())
 
 
 def test_lock_selects_versions_by_the_python_of_the_nodes() -> None:
@@ -67,27 +66,18 @@ def test_stack_without_a_lock_has_no_locked_packages() -> None:
     assert locked_packages(load.stack("intel-2.7"), PLATFORM) == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        pytest.param("transformers==5.23.0\n", "expected NAME==VERSION --hash", id="no hash"),
-        pytest.param(f"transformers>=5 --hash=sha256:{HASH}\n", "expected NAME", id="no version"),
-        pytest.param(
-            f"transformers==5.0.0 --hash=sha256:{HASH}\n",
-            "transformers==5.0.0, stack 'current' requires 5.23.0",
-            id="another version",
-        ),
-        pytest.param("", "no transformers", id="a requirement is missing"),
-    ],
-)
-def test_lock_that_does_not_fit_the_stack_is_rejected(
-    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pip, "LOCKS", tmp_path)
-    (tmp_path / "current.txt").write_text(text)
-    stack = replace(STACK, requirements={"torch": "2.13.0", "transformers": "5.23.0"})
-    with pytest.raises(RequestError, match=message):
-        locked_packages(stack, PLATFORM)
+def test_lock_that_does_not_fit_the_stack_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, message in (
+        ("transformers==5.23.0\n", "expected NAME==VERSION --hash"),
+        (f"transformers>=5 --hash=sha256:{HASH}\n", "expected NAME"),  # no version
+        (f"transformers==5.0.0 --hash=sha256:{HASH}\n", "transformers==5.0.0, stack 'current' requires 5.23.0"),
+        ("", "no transformers"),  # a requirement is missing
+    ):
+        monkeypatch.setattr(pip, "LOCKS", tmp_path)
+        (tmp_path / "current.txt").write_text(text)
+        stack = replace(STACK, requirements={"torch": "2.13.0", "transformers": "5.23.0"})
+        with pytest.raises(RequestError, match=message):
+            locked_packages(stack, PLATFORM)
 
 
 def test_required_packages_of_orch_itself() -> None:
@@ -180,18 +170,18 @@ def test_verified_wheel_is_not_replaced_by_a_later_download(
     assert index.count("alpha") > 1
 
 
-@pytest.mark.parametrize("caller", ["wheelhouse", "setup"])
-def test_pip_in_the_current_folder_is_not_run(caller: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    marker = tmp_path / "ran"
-    for name in ("pip.py", "runpy.py", "pip/__init__.py", "pip/__main__.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(f"open({str(marker)!r}, 'w').close()\n")
-    monkeypatch.chdir(tmp_path)
-    if caller == "wheelhouse":
-        pip.run_pip("download", "--help")
-    else:
-        setup.pip("install", "--help")
-    assert not marker.exists()
+def test_pip_in_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for caller in ("wheelhouse", "setup"):
+        marker = tmp_path / "ran"
+        for name in ("pip.py", "runpy.py", "pip/__init__.py", "pip/__main__.py"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(f"open({str(marker)!r}, 'w').close()\n")
+        monkeypatch.chdir(tmp_path)
+        if caller == "wheelhouse":
+            pip.run_pip("download", "--help")
+        else:
+            setup.pip("install", "--help")
+        assert not marker.exists()
 
 
 def test_platform_tags_include_older_versions_of_glibc() -> None:

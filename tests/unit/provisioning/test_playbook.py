@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -43,11 +42,11 @@ def test_ansible_does_not_evaluate_texts_as_templates(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-@pytest.mark.parametrize(("nodes", "limit", "forks"), [(3, (), 3), (40, ("a", "b"), 2), (1000, (), MAX_FORKS)])
-def test_forks_follow_the_number_of_nodes(tmp_path: Path, nodes: int, limit: tuple[str, ...], forks: int) -> None:
-    paths = {"inventory": tmp_path, "state": tmp_path, "log": tmp_path}
-    playbook = Playbook(name="sync", variables={}, nodes=nodes, limit=limit, **paths)
-    assert settings(playbook)["ANSIBLE_FORKS"] == str(forks)
+def test_forks_follow_the_number_of_nodes(tmp_path: Path) -> None:
+    for nodes, limit, forks in ((3, (), 3), (40, ("a", "b"), 2), (1000, (), MAX_FORKS)):
+        paths = {"inventory": tmp_path, "state": tmp_path, "log": tmp_path}
+        playbook = Playbook(name="sync", variables={}, nodes=nodes, limit=limit, **paths)
+        assert settings(playbook)["ANSIBLE_FORKS"] == str(forks)
 
 
 def test_events_are_logged_without_escape_sequences(tmp_path: Path) -> None:

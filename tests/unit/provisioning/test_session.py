@@ -31,20 +31,17 @@ def test_record_comes_from_the_recording_role(session: Session) -> None:
     assert recorded(session).connection.host == "10.0.0.1"
 
 
-@pytest.mark.parametrize(
-    ("task", "role", "action"),
-    [
+def test_results_of_modules_are_not_recorded(session: Session) -> None:
+    for task, role, action in (
         ("Probe the node", "preflight", "orch_probe"),
         ("Probe the node again", "record", "orch_probe"),
         ("Make the lock present", "lock", "orch_lock"),
         ("Record the facts", "sync", "set_fact"),
-    ],
-)
-def test_results_of_modules_are_not_recorded(session: Session, task: str, role: str, action: str) -> None:
-    # A node could otherwise name a program of the controller by which it is reached.
-    res = {"probe": make_probe_result(), "ansible_facts": {"orch_facts": EVIL}}
-    add_result(session, task, role, res, action)
-    assert recorded(session) is None
+    ):
+        # A node could otherwise name a program of the controller by which it is reached.
+        res = {"probe": make_probe_result(), "ansible_facts": {"orch_facts": EVIL}}
+        add_result(session, task, role, res, action)
+        assert recorded(session) is None
 
 
 @pytest.mark.parametrize(

@@ -72,12 +72,10 @@ def test_two_folders_of_one_name_are_refused(tmp_path: Path) -> None:
         find_sources([], [str(tmp_path / "a/rows"), str(tmp_path / "b/rows")], print)
 
 
-@pytest.mark.parametrize(
-    "text", ["./gone", "/gone", "a/b/c", "x@../y", ".hidden", "x@a..b", ESCAPE_SEQUENCE], ids=lambda text: repr(text)
-)
-def test_what_is_neither_a_path_nor_a_name_is_refused(text: str) -> None:
-    with pytest.raises(RequestError, match="no such file or folder"):
-        find_sources([text], [], print)
+def test_what_is_neither_a_path_nor_a_name_is_refused() -> None:
+    for text in ("./gone", "/gone", "a/b/c", "x@../y", ".hidden", "x@a..b", ESCAPE_SEQUENCE):
+        with pytest.raises(RequestError, match="no such file or folder"):
+            find_sources([text], [], print)
 
 
 def test_folder_without_files_is_refused(tmp_path: Path) -> None:

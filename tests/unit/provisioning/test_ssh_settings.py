@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import paramiko
 import pytest
@@ -99,32 +98,32 @@ def test_host_that_no_configuration_names_stays_as_it_is(tmp_path: Path) -> None
     assert resolve_connection(connection, tmp_path / "empty") == connection
 
 
-@pytest.mark.parametrize("reported", HOSTNAMES)
-def test_hostname_that_a_node_reports_is_written_on_no_node(reported: str) -> None:
-    probes = tuple(
-        probe.make_probe(
-            name, probe.parse_result(name, make_probe_result(facts=make_reported_facts(hostname=hostname))), 0.0
+def test_hostname_that_a_node_reports_is_written_on_no_node() -> None:
+    for reported in HOSTNAMES:
+        probes = tuple(
+            probe.make_probe(
+                name, probe.parse_result(name, make_probe_result(facts=make_reported_facts(hostname=hostname))), 0.0
+            )
+            for name, hostname in (("node0", reported), ("node1", "machine1"))
         )
-        for name, hostname in (("node0", reported), ("node1", "machine1"))
-    )
-    addresses = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
-    assert host_entries(probes, addresses) == [
-        {"address": "10.0.0.1", "names": ["node0"]},
-        {"address": "10.0.0.2", "names": ["node1"]},
-    ]
-    hosts = [
-        line
-        for line in ssh_config(probes, addresses, dict.fromkeys(addresses, 22), "/r").splitlines()
-        if line.startswith("Host ")
-    ]
-    assert hosts == ["Host node0 10.0.0.1", "Host node1 10.0.0.2", "Host *"]
-    assert len(known_hosts(probes, addresses, dict.fromkeys(addresses, 22)).splitlines()) == 2
+        addresses = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
+        assert host_entries(probes, addresses) == [
+            {"address": "10.0.0.1", "names": ["node0"]},
+            {"address": "10.0.0.2", "names": ["node1"]},
+        ]
+        hosts = [
+            line
+            for line in ssh_config(probes, addresses, dict.fromkeys(addresses, 22), "/r").splitlines()
+            if line.startswith("Host ")
+        ]
+        assert hosts == ["Host node0 10.0.0.1", "Host node1 10.0.0.2", "Host *"]
+        assert len(known_hosts(probes, addresses, dict.fromkeys(addresses, 22)).splitlines()) == 2
 
 
-@pytest.mark.parametrize("name", ["localhost", "LOCALHOST.lab", "10.0.0.1", "fe80::1"])
-def test_localhost_and_addresses_of_an_inventory_are_not_written_as_names(name: str) -> None:
-    node = probe.make_probe(name, probe.parse_result(name, make_probe_result()), 0.0)
-    assert host_entries((node,), {name: "10.0.0.1"}) == []
+def test_localhost_and_addresses_of_an_inventory_are_not_written_as_names() -> None:
+    for name in ("localhost", "LOCALHOST.lab", "10.0.0.1", "fe80::1"):
+        node = probe.make_probe(name, probe.parse_result(name, make_probe_result()), 0.0)
+        assert host_entries((node,), {name: "10.0.0.1"}) == []
 
 
 def test_address_of_a_node_is_not_taken_from_other_nodes() -> None:
@@ -142,22 +141,19 @@ def test_address_of_a_node_is_not_taken_from_other_nodes() -> None:
     assert find_address("node1", probes) == "10.0.0.2"
 
 
-@pytest.mark.parametrize(
-    "node",
-    [
+def test_module_rejects_entries_that_would_be_other_lines() -> None:
+    for node in (
         {"address": "10.0.0.1", "names": ["node0", "a\n1.2.3.4 pypi.org"]},
         {"address": "10.0.0.1\n1.2.3.4", "names": ["node0"]},
         {"address": "10.0.0.1", "names": ["node0 pypi.org"]},
         {"address": "node0", "names": ["node0"]},
-    ],
-)
-def test_module_rejects_entries_that_would_be_other_lines(node: dict[str, Any]) -> None:
-    hosts = load_module("orch_hosts")
-    with pytest.raises(ValueError, match=r".+"):
-        hosts.check("lab", [node])
-    hosts.check("lab", [{"address": "fe80::1%eth0", "names": ["node0", "n.example.com"]}])
-    with pytest.raises(ValueError, match="not a valid cluster name"):
-        hosts.check("lab\n1.2.3.4 pypi.org", [])
+    ):
+        hosts = load_module("orch_hosts")
+        with pytest.raises(ValueError, match=r".+"):
+            hosts.check("lab", [node])
+        hosts.check("lab", [{"address": "fe80::1%eth0", "names": ["node0", "n.example.com"]}])
+        with pytest.raises(ValueError, match="not a valid cluster name"):
+            hosts.check("lab\n1.2.3.4 pypi.org", [])
 
 
 def test_entries_of_etc_hosts_are_complete_without_loopback_addresses() -> None:

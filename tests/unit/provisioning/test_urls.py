@@ -145,10 +145,10 @@ def test_unknown_kind_of_url_is_explained() -> None:
     assert exc_info.value.exit_code == 2
 
 
-@pytest.mark.parametrize("name", ["../x", "a//b", "/etc/x", "a/..", "a\nb", "."], ids=repr)
-def test_names_that_leave_the_folder_are_refused(name: str) -> None:
-    with pytest.raises(OrchError, match="whose name cannot be used"):
-        urls.check_name(name, "s3://bucket/set")
+def test_names_that_leave_the_folder_are_refused() -> None:
+    for name in ("../x", "a//b", "/etc/x", "a/..", "a\nb", "."):
+        with pytest.raises(OrchError, match="whose name cannot be used"):
+            urls.check_name(name, "s3://bucket/set")
 
 
 def test_error_about_s3_without_s3fs_names_the_package() -> None:

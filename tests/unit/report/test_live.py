@@ -10,23 +10,16 @@ from orchestrator.report import live
 from tests.unit.runs.test_tracebacks import SHAPES
 
 
-@pytest.mark.parametrize(
-    ("steps", "expected"),
-    [
-        pytest.param(
-            [(0, 0), (20, 10), (90, 40)], ["train: 0/40", "train: 10/40 01:00 left", "train: 40/40"], id="run"
-        ),
+def test_progress_shows_the_remaining_time(capsys: pytest.CaptureFixture[str]) -> None:
+    for steps, expected in (
+        ([(0, 0), (20, 10), (90, 40)], ["train: 0/40", "train: 10/40 01:00 left", "train: 40/40"]),  # run
         # A restarted run repeats the steps since its checkpoint.
-        pytest.param([(0, 0), (20, 10), (100, 5), (102, 15), (104, 25)], ["train: 25/40 00:03 left"], id="restart"),
-    ],
-)
-def test_progress_shows_the_remaining_time(
-    capsys: pytest.CaptureFixture[str], steps: list[tuple[int, int]], expected: list[str]
-) -> None:
-    screen = live.Screen()
-    for seconds, step in steps:
-        screen.show(Progress(rank=0, time=1e9 + seconds, phase="train", step=step, steps=40))
-    assert capsys.readouterr().err.splitlines()[-len(expected) :] == expected
+        ([(0, 0), (20, 10), (100, 5), (102, 15), (104, 25)], ["train: 25/40 00:03 left"]),  # restart
+    ):
+        screen = live.Screen()
+        for seconds, step in steps:
+            screen.show(Progress(rank=0, time=1e9 + seconds, phase="train", step=step, steps=40))
+        assert capsys.readouterr().err.splitlines()[-len(expected) :] == expected
 
 
 def test_error_is_shown_before_the_ranks_start_again(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from orch_node.protocol.events import Progress
 from orch_node.protocol.outcome import DONE, FAILED, Failure, Outcome
 
@@ -59,18 +58,14 @@ def test_narrow_terminal_gets_long_columns_on_separate_lines() -> None:
     assert [len(line) for line in shortened] == [35]
 
 
-@pytest.mark.parametrize(
-    ("report", "expected"),
-    [
+def test_last_loss_or_result_is_shown() -> None:
+    for report, expected in (
         ({"outcome": DONE_OUTCOME, "progress": TRAINING}, "loss 0.5"),
         ({"outcome": DONE_OUTCOME, "progress": replace(TRAINING, loss=math.nan)}, "loss NaN"),
         ({"outcome": DONE_OUTCOME, "is_nan": True, "result": {"accuracy": 0.5}}, "accuracy 0.5, loss NaN"),
         ({"outcome": DONE_OUTCOME, "progress": replace(TRAINING, loss=None)}, "train 15/30"),
-    ],
-    ids=["loss", "NaN", "result and NaN", "no loss"],
-)
-def test_last_loss_or_result_is_shown(report: dict[str, Any], expected: str) -> None:
-    assert text([make_row(**report)], now=NOW, width=None).endswith(f"  {expected}")
+    ):
+        assert text([make_row(**report)], now=NOW, width=None).endswith(f"  {expected}")
 
 
 def test_arguments_are_compared_by_name_between_runs_of_one_script() -> None:

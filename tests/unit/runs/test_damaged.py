@@ -189,16 +189,12 @@ def test_record_of_another_run_is_damaged(tmp_path: Path) -> None:
     assert [run.folder for run in run_folders.list_runs(tmp_path).damaged] == [BAD]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "7", '{"hosts": {}}', "[" * 100_000],
-    ids=["empty", "torn", "list", "number", "no variables", "deep"],
-)
-def test_damaged_cache_is_ignored(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "cache.json"
-    path.write_text(text)
-    assert read_cached_listing(path) is None
-    assert describe_holder(text) == "unknown process"
+def test_damaged_cache_is_ignored(tmp_path: Path) -> None:
+    for text in ("", "{", "[]", "7", '{"hosts": {}}', "[" * 100_000):
+        path = tmp_path / "cache.json"
+        path.write_text(text)
+        assert read_cached_listing(path) is None
+        assert describe_holder(text) == "unknown process"
 
 
 DAMAGED_LINES = (

@@ -22,14 +22,14 @@ GPU_ERROR = "AssertionError: Torch not compiled with CUDA enabled\n"  # a script
 KNOWN_ERRORS = ENTRY.findall(Path(__file__).with_name("known_errors.txt").read_text())
 
 
-@pytest.mark.parametrize(("name", "cause", "lines"), KNOWN_ERRORS, ids=[name for name, *_ in KNOWN_ERRORS])
-def test_known_error_is_explained(name: str, cause: str, lines: str) -> None:
-    (explanation,) = explain(f"step 1\n{lines}step 2\n")
-    assert explanation.subject == name
-    assert explanation.evidence == lines.splitlines()[-1]
-    assert cause in explanation.message
-    assert explanation.hint
-    assert "{" not in explanation.message + explanation.hint.replace("${", "")
+def test_known_error_is_explained() -> None:
+    for name, cause, lines in KNOWN_ERRORS:
+        (explanation,) = explain(f"step 1\n{lines}step 2\n")
+        assert explanation.subject == name
+        assert explanation.evidence == lines.splitlines()[-1]
+        assert cause in explanation.message
+        assert explanation.hint
+        assert "{" not in explanation.message + explanation.hint.replace("${", "")
 
 
 def test_no_explanation_on_gpus_says_that_ranks_train_on_cpus() -> None:
@@ -87,9 +87,9 @@ SCRIPT_ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("log", SCRIPT_ERRORS, ids=[log.splitlines()[-1][:40] for log in SCRIPT_ERRORS])
-def test_error_of_the_script_itself_is_not_explained(log: str) -> None:
-    assert explain(log) == explain("") == ()
+def test_error_of_the_script_itself_is_not_explained() -> None:
+    for log in SCRIPT_ERRORS:
+        assert explain(log) == explain("") == ()
 
 
 def test_error_in_torch_distributed_is_explained_by_its_traceback() -> None:
@@ -139,19 +139,15 @@ def test_circular_import_of_two_modules_hides_no_package() -> None:
     assert explain(make_traceback(f"{CIRCULAR} (/home/me/a.py)", "/home/me/train.py", "/home/me/b.py")) == ()
 
 
-@pytest.mark.parametrize(
-    "log",
-    [
-        make_traceback("EOFError: Ran out of input", "/home/me/train.py"),
-        make_traceback("EOFError", "/home/me/train.py"),
-        make_traceback("KeyError: 'SLURM_PROCID'", "/home/me/config.py"),
+def test_similar_error_of_the_script_is_not_explained() -> None:
+    for log in (
+        make_traceback("EOFError: Ran out of input", "/home/me/train.py"),  # pickle
+        make_traceback("EOFError", "/home/me/train.py"),  # other
+        make_traceback("KeyError: 'SLURM_PROCID'", "/home/me/config.py"),  # dict
         make_traceback("ValueError: cannot handle RANK -1", "/home/me/train.py"),
         "train.py: error: the following arguments are required: --data, --ranking",
-    ],
-    ids=["pickle", "other", "dict", "rank", "argument"],
-)
-def test_similar_error_of_the_script_is_not_explained(log: str) -> None:
-    assert explain(log, exception=log) == ()
+    ):
+        assert explain(log, exception=log) == ()
 
 
 HANDLED = (
@@ -163,15 +159,15 @@ HANDLED = (
 )
 
 
-@pytest.mark.parametrize("line", HANDLED, ids=["module", "bindings", "file", "gpu", "name"])
-def test_error_that_the_script_has_handled_is_not_explained(line: str) -> None:
-    context = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
-    last = make_traceback("ValueError: the reason", "/home/me/train.py")
-    assert explain(f"warning: {line}\n{last}", exception=last) == ()
-    assert explain(line) != ()
-    handled = make_traceback(line, "/home/me/train.py")
-    assert explain(handled + context + last, exception=handled + context + last) == ()
-    assert explain(last + context + handled, exception=last + context + handled) != ()
+def test_error_that_the_script_has_handled_is_not_explained() -> None:
+    for line in HANDLED:
+        context = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+        last = make_traceback("ValueError: the reason", "/home/me/train.py")
+        assert explain(f"warning: {line}\n{last}", exception=last) == ()
+        assert explain(line) != ()
+        handled = make_traceback(line, "/home/me/train.py")
+        assert explain(handled + context + last, exception=handled + context + last) == ()
+        assert explain(last + context + handled, exception=last + context + handled) != ()
 
 
 def test_patterns_match_one_line_and_are_fast() -> None:
@@ -243,32 +239,22 @@ def test_other_explanations_stay_as_they_are() -> None:
 RUN_DIR = "/orch/runs/20260101-120000-own-1a2b"
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        pytest.param(
+def test_full_volume_names_the_claim_and_the_folder() -> None:
+    for line, expected in (
+        (
             f"OSError: [Errno 28] No space left on device: '{RUN_DIR}/output/model'",
             ["claim shared", "/orch", f"{RUN_DIR}/output/model"],
-            id="a-file-on-the-volume",
         ),
-        pytest.param(
-            "RuntimeError: PytorchStreamWriter failed: No space left on device", ["claim shared", RUN_DIR], id="no-path"
-        ),
-        pytest.param(
-            "OSError: [Errno 28] No space left on device: '/tmp/x'",
-            ["pod itself", "/tmp/x", "below /orch"],
-            id="the-pods-own-disk",
-        ),
-    ],
-)
-def test_full_volume_names_the_claim_and_the_folder(line: str, expected: list[str]) -> None:
-    (explanation,) = explain(line)
-    volume_location = {"claim": "shared", "mount": "/orch"}
-    result = "\n".join(detail_lines(add_volume_hint(explanation, volume_location, RUN_DIR)))
-    for text in expected:
-        assert text in result
-    assert "df -h" not in result
-    assert "--runs-dir" not in result
+        ("RuntimeError: PytorchStreamWriter failed: No space left on device", ["claim shared", RUN_DIR]),  # no-path
+        ("OSError: [Errno 28] No space left on device: '/tmp/x'", ["pod itself", "/tmp/x", "below /orch"]),
+    ):
+        (explanation,) = explain(line)
+        volume_location = {"claim": "shared", "mount": "/orch"}
+        result = "\n".join(detail_lines(add_volume_hint(explanation, volume_location, RUN_DIR)))
+        for text in expected:
+            assert text in result
+        assert "df -h" not in result
+        assert "--runs-dir" not in result
 
 
 @pytest.mark.parametrize("is_problem", [True, False], ids=["of-the-job", "of-a-rank"])

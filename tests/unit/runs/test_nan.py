@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-from orch_node.protocol.events import Event, Launched, Warned
+from orch_node.protocol.events import Launched, Warned
 
 from orchestrator.runs.outcome import nan_notes
 
 NAN = "warning: the loss has been NaN in 10 backward passes in a row."
 
 
-@pytest.mark.parametrize(
-    ("events", "expected"),
-    [
+def test_end_of_a_run_repeats_that_its_loss_was_nan() -> None:
+    for events, expected in (
         ([Warned(rank=0, text=NAN), Warned(rank=1, text=NAN)], ["warning: the loss has been NaN on ranks 0-1"]),
-        ([Warned(rank=1, text=NAN)], ["warning: the loss has been NaN on rank 1"]),
-        ([Warned(rank=0, text="the weights have not changed")], []),
-        ([Launched(ranks=2)], []),
-    ],
-    ids=["two ranks", "one rank", "another warning", "none"],
-)
-def test_end_of_a_run_repeats_that_its_loss_was_nan(events: list[Event], expected: list[str]) -> None:
-    assert [note.partition(";")[0] for note in nan_notes(None, events)] == expected
+        ([Warned(rank=1, text=NAN)], ["warning: the loss has been NaN on rank 1"]),  # one rank
+        ([Warned(rank=0, text="the weights have not changed")], []),  # another warning
+        ([Launched(ranks=2)], []),  # none
+    ):
+        assert [note.partition(";")[0] for note in nan_notes(None, events)] == expected

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orch_node.protocol.events import Event, Launched, Progress, ScriptEnded
+from orch_node.protocol.events import Launched, Progress, ScriptEnded
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -57,19 +57,16 @@ def test_incomplete_last_line_is_not_an_event_yet(tmp_path: Path) -> None:
     assert [event.rank for event in run.events()] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("events", "is_noted"),
-    [
-        pytest.param([ScriptEnded(rank=0, trained=False)], True, id="untrained"),
-        pytest.param([ScriptEnded(rank=0, trained=False), ScriptEnded(rank=1)], False, id="one rank trained"),
-        pytest.param([ScriptEnded(rank=0), Launched(), ScriptEnded(trained=False)], True, id="restarted"),
-        pytest.param([Progress(step=3.0), ScriptEnded(trained=False)], False, id="progress"),
-        pytest.param([], False, id="older ranks"),
-    ],
-)
-def test_run_without_a_training_step_is_noted(events: list[Event], is_noted: bool) -> None:
-    assert bool(untrained_notes("done", events)) == is_noted
-    assert untrained_notes("failed", events) == []
+def test_run_without_a_training_step_is_noted() -> None:
+    for events, is_noted in (
+        ([ScriptEnded(rank=0, trained=False)], True),  # untrained
+        ([ScriptEnded(rank=0, trained=False), ScriptEnded(rank=1)], False),  # one rank trained
+        ([ScriptEnded(rank=0), Launched(), ScriptEnded(trained=False)], True),  # restarted
+        ([Progress(step=3.0), ScriptEnded(trained=False)], False),
+        ([], False),  # older ranks
+    ):
+        assert bool(untrained_notes("done", events)) == is_noted
+        assert untrained_notes("failed", events) == []
 
 
 def test_run_is_found_by_a_unique_prefix(tmp_path: Path) -> None:

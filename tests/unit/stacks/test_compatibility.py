@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-
-import pytest
 
 from orchestrator import load
 from orchestrator.model.decision import Finding
@@ -38,11 +35,11 @@ def find_mismatches(shell: Shell | None = None, stack: Stack | None = None, **pa
     return mismatches(environment, STACKS, stack)
 
 
-@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
-def test_every_stack_is_free_of_mismatches(stack: Stack) -> None:
-    python = stack.python.partition(",")[0].removeprefix(">=") + ".5"
-    environment = Environment(name="node0", python=python, packages=stack.requirements)
-    assert mismatches(environment, STACKS, stack) == ()
+def test_every_stack_is_free_of_mismatches() -> None:
+    for stack in STACKS:
+        python = stack.python.partition(",")[0].removeprefix(">=") + ".5"
+        environment = Environment(name="node0", python=python, packages=stack.requirements)
+        assert mismatches(environment, STACKS, stack) == ()
 
 
 def test_torch_for_gpus_is_no_mismatch_where_ranks_may_use_gpus() -> None:
@@ -54,18 +51,14 @@ def test_torch_for_gpus_is_no_mismatch_where_ranks_may_use_gpus() -> None:
 NO_MPI_SHELL = Shell(variables={"MASTER_ADDR": "10.0.0.1"}, mpirun=None, libmpi=None)
 
 
-@pytest.mark.parametrize(
-    ("packages", "shell"),
-    [
+def test_environment_without_mismatches() -> None:
+    for packages, shell in (
         ("torch 2.13.0+cpu, bindings 2.13.0+orch.1, transformers 5.23.0, accelerate 1.15.0", GOOD_SHELL),
         ("torch 2.13.0+cpu, bindings 2.13.0+orch.1", replace(GOOD_SHELL, libmpi=None)),
-        ("torch 2.13.0+cpu", NO_MPI_SHELL),
-        ("torch 2.13.0+cpu, transformers main-checkout", None),
-    ],
-    ids=["bindings of orch", "bindings of orch without libmpi", "gloo without MPI", "no version"],
-)
-def test_environment_without_mismatches(packages: str, shell: Shell | None) -> None:
-    assert find_mismatches(shell, **dict(package.split() for package in packages.split(", "))) == ()
+        ("torch 2.13.0+cpu", NO_MPI_SHELL),  # gloo without MPI
+        ("torch 2.13.0+cpu, transformers main-checkout", None),  # no version
+    ):
+        assert find_mismatches(shell, **dict(package.split() for package in packages.split(", "))) == ()
 
 
 # What is installed, the problem, its reason and the remedy, each separated by " | ".
@@ -91,21 +84,16 @@ numpy 2.0 | torch is not installed | training | orch stacks requirements current
 """
 
 
-@pytest.mark.parametrize(
-    ("packages", "problem", "reason", "remedy"),
-    [line.split(" | ") for line in MISMATCHES.strip().splitlines()],
-    ids=[line.partition(" | ")[0] for line in MISMATCHES.strip().splitlines()],
-)
-def test_mismatch_has_a_reason_and_a_remedy(packages: str, problem: str, reason: str, remedy: str) -> None:
-    (mismatch,) = find_mismatches(**dict(package.split() for package in packages.split(", ")))
-    assert mismatch.message.startswith(problem)
-    assert reason in mismatch.evidence
-    assert remedy in mismatch.hint
+def test_mismatch_has_a_reason_and_a_remedy() -> None:
+    for packages, problem, reason, remedy in [line.split(" | ") for line in MISMATCHES.strip().splitlines()]:
+        (mismatch,) = find_mismatches(**dict(package.split() for package in packages.split(", ")))
+        assert mismatch.message.startswith(problem)
+        assert reason in mismatch.evidence
+        assert remedy in mismatch.hint
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem", "hint"),
-    [
+def test_shell_lacks_a_variable_or_program() -> None:
+    for changes, problem, hint in (
         ({"variables": {**GOOD_SHELL.variables, "MASTER_ADDR": ""}}, "MASTER_ADDR is not set", "export MASTER_ADDR="),
         (
             {"variables": {**GOOD_SHELL.variables, "CCL_WORKER_COUNT": "0"}},
@@ -114,14 +102,11 @@ def test_mismatch_has_a_reason_and_a_remedy(packages: str, problem: str, reason:
         ),
         ({"mpirun": None}, "mpirun not found: setvars.sh", "env/setvars.sh"),
         ({"libmpi": None}, "libmpi.so.12 not found: setvars.sh", "oneccl_bindings_for_pytorch"),
-    ],
-    ids=["no address", "no workers", "no mpirun", "no libmpi"],
-)
-def test_shell_lacks_a_variable_or_program(changes: dict[str, Any], problem: str, hint: str) -> None:
-    bad_shell = replace(GOOD_SHELL, **changes)
-    (mismatch,) = find_mismatches(shell=bad_shell, torch="2.7.0+cpu", bindings="2.7.0+cpu")
-    assert mismatch.message.startswith(problem)
-    assert hint in mismatch.hint
+    ):
+        bad_shell = replace(GOOD_SHELL, **changes)
+        (mismatch,) = find_mismatches(shell=bad_shell, torch="2.7.0+cpu", bindings="2.7.0+cpu")
+        assert mismatch.message.startswith(problem)
+        assert hint in mismatch.hint
 
 
 def test_bindings_before_1_12_have_another_module_name() -> None:
@@ -155,23 +140,19 @@ def test_all_packages_of_a_stack_are_missing_in_an_empty_environment() -> None:
     assert len(result) == len(load.stack("intel-2.8").requirements)
 
 
-@pytest.mark.parametrize(
-    ("bindings", "torch", "fit"),
-    [
+def test_bindings_fit_the_torch_of_their_stack() -> None:
+    for bindings, torch, fit in (
         ("1.12.0+cpu", "1.12.0+cpu", True),
         ("1.12.0+cpu", "1.12.1+cpu", False),
         ("1.12.100+cpu", "1.12.1", True),
         ("2.7.0+cpu", "2.8.0+cu128", False),
         ("2.4.5", "2.4.1", True),
-    ],
-)
-def test_bindings_fit_the_torch_of_their_stack(bindings: str, torch: str, fit: bool) -> None:
-    assert bindings_fit_torch(STACKS, bindings, torch) is fit
+    ):
+        assert bindings_fit_torch(STACKS, bindings, torch) is fit
 
 
-@pytest.mark.parametrize(
-    ("torch", "name"),
-    [
+def test_nearest_stack_to_a_torch_is_found() -> None:
+    for torch, name in (
         (None, "current"),
         ("2.12.0+cpu", "torch-2.12"),
         ("2.7", "torch-2.7"),
@@ -179,22 +160,16 @@ def test_bindings_fit_the_torch_of_their_stack(bindings: str, torch: str, fit: b
         ("2.16", "torch-2.15"),
         ("2.8.1", "intel-2.8"),
         ("1.9", "torch-ccl-1.10"),
-    ],
-)
-def test_nearest_stack_to_a_torch_is_found(torch: str | None, name: str) -> None:
-    assert nearest_to_torch(STACKS, torch).name == name
+    ):
+        assert nearest_to_torch(STACKS, torch).name == name
 
 
-@pytest.mark.parametrize(
-    ("name", "platform", "result"),
-    [
-        ("current", LINUX, ("works here",)),
-        ("intel-2.8", LINUX, ("works here", "end of life since 2026-03-30")),
-        ("intel-2.7", LINUX, ("needs Intel's index", "end of life since 2025-12-31")),
+def test_status_names_what_the_machine_lacks() -> None:
+    for name, platform, result in (
+        ("current", LINUX, ("works here",)),  # newest
+        ("intel-2.8", LINUX, ("works here", "end of life since 2026-03-30")),  # without support
+        ("intel-2.7", LINUX, ("needs Intel's index", "end of life since 2025-12-31")),  # own index
         ("torch-ccl-1.10", LINUX, ("needs Python >=3.9,<3.10", "needs Intel's index", "end of life since 2025-12-31")),
-        ("current", Platform(python="3.11.2", system="Darwin", machine="arm64"), ("needs Linux on x86-64",)),
-    ],
-    ids=["newest", "without support", "own index", "another Python", "macOS"],
-)
-def test_status_names_what_the_machine_lacks(name: str, platform: Platform, result: tuple[str, ...]) -> None:
-    assert status(load.stack(name), platform) == result
+        ("current", Platform(python="3.11.2", system="Darwin", machine="arm64"), ("needs Linux on x86-64",)),  # macOS
+    ):
+        assert status(load.stack(name), platform) == result

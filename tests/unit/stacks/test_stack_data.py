@@ -25,47 +25,47 @@ def names(stack: Stack) -> str:
     return stack.name
 
 
-@pytest.mark.parametrize("minor_release", range(6, 16))
-def test_every_torch_that_the_bindings_build_for_has_a_stack(minor_release: int) -> None:
-    (stack,) = [
-        s
-        for s in STACKS_LOADED
-        if s.bindings and s.bindings.built_by == "orch" and minor(s.torch) == (2, minor_release)
-    ]
-    assert stack.bindings is not None
-    assert stack.bindings.version == f"{stack.torch}+orch.10"
-    assert stack.backends == ("ccl", "gloo")
+def test_every_torch_that_the_bindings_build_for_has_a_stack() -> None:
+    for minor_release in range(6, 16):
+        (stack,) = [
+            s
+            for s in STACKS_LOADED
+            if s.bindings and s.bindings.built_by == "orch" and minor(s.torch) == (2, minor_release)
+        ]
+        assert stack.bindings is not None
+        assert stack.bindings.version == f"{stack.torch}+orch.10"
+        assert stack.backends == ("ccl", "gloo")
 
 
-@pytest.mark.parametrize("stack", STACKS_LOADED, ids=names)
-def test_every_fact_has_its_source(stack: Stack) -> None:
-    facts = {"python", "flags", "indexes", *stack.requirements}
-    facts |= {"module", "setvars", "oneccl", BINDINGS} if stack.bindings else set()
-    facts |= {"end_of_life"} if stack.end_of_life else set()
-    assert set(stack.sources) == facts
-    assert all(stack.sources.values())
+def test_every_fact_has_its_source() -> None:
+    for stack in STACKS_LOADED:
+        facts = {"python", "flags", "indexes", *stack.requirements}
+        facts |= {"module", "setvars", "oneccl", BINDINGS} if stack.bindings else set()
+        facts |= {"end_of_life"} if stack.end_of_life else set()
+        assert set(stack.sources) == facts
+        assert all(stack.sources.values())
 
 
-@pytest.mark.parametrize("stack", STACKS_LOADED, ids=names)
-def test_packages_that_are_not_on_pypi_have_an_index(stack: Stack) -> None:
-    if stack.ipex and Version(stack.ipex) < Version("2.6"):
-        assert index_for(stack, IPEX)
-    if stack in WITH_BINDINGS:
-        index = index_for(stack, BINDINGS)
-        assert index is not None
-        assert index.only_there
-        assert "xpu" not in index.url
-    torch = index_for(stack, "torch")
-    assert torch is not None
-    assert torch.url == "https://download.pytorch.org/whl/cpu"
+def test_packages_that_are_not_on_pypi_have_an_index() -> None:
+    for stack in STACKS_LOADED:
+        if stack.ipex and Version(stack.ipex) < Version("2.6"):
+            assert index_for(stack, IPEX)
+        if stack in WITH_BINDINGS:
+            index = index_for(stack, BINDINGS)
+            assert index is not None
+            assert index.only_there
+            assert "xpu" not in index.url
+        torch = index_for(stack, "torch")
+        assert torch is not None
+        assert torch.url == "https://download.pytorch.org/whl/cpu"
 
 
-@pytest.mark.parametrize("stack", INTEL, ids=names)
-def test_ipex_fits_torch_and_has_an_end_of_life(stack: Stack) -> None:
-    assert stack.ipex is not None
-    assert minor(stack.ipex) == minor(stack.torch)
-    assert stack.end_of_life is not None
-    assert stack.end_of_life.since in (dt.date(2025, 12, 31), dt.date(2026, 3, 30))
+def test_ipex_fits_torch_and_has_an_end_of_life() -> None:
+    for stack in INTEL:
+        assert stack.ipex is not None
+        assert minor(stack.ipex) == minor(stack.torch)
+        assert stack.end_of_life is not None
+        assert stack.end_of_life.since in (dt.date(2025, 12, 31), dt.date(2026, 3, 30))
 
 
 # transformers and accelerate: (flag, first version with it, first without)
@@ -77,15 +77,15 @@ FLAGS = [
 ]
 
 
-@pytest.mark.parametrize("stack", STACKS_LOADED, ids=names)
-def test_flags_are_those_that_transformers_honours(stack: Stack) -> None:
-    version = Version(stack.requirements["transformers"])
-    honoured = [name for name, since, end in FLAGS if Version(since) <= version < Version(end)]
-    if stack.bindings is None:
-        honoured.remove("--ddp_backend ccl")
-    assert list(stack.flags) == honoured
-    if stack.ipex:
-        assert Version(stack.requirements["accelerate"]) < Version("1.8")
+def test_flags_are_those_that_transformers_honours() -> None:
+    for stack in STACKS_LOADED:
+        version = Version(stack.requirements["transformers"])
+        honoured = [name for name, since, end in FLAGS if Version(since) <= version < Version(end)]
+        if stack.bindings is None:
+            honoured.remove("--ddp_backend ccl")
+        assert list(stack.flags) == honoured
+        if stack.ipex:
+            assert Version(stack.requirements["accelerate"]) < Version("1.8")
 
 
 def test_bindings_are_required_only_with_the_backend_ccl(tmp_path: Path) -> None:
@@ -105,20 +105,16 @@ def test_for_backend_keeps_the_bindings_for_ccl_only() -> None:
         load.stack("intel-2.7").for_listed_backend("nccl")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
+def test_invalid_stack_file_is_rejected_with_its_key(tmp_path: Path) -> None:
+    for old, new, message in (
         ("summary =", "sumary =", r"intel-2.7.toml, line 1: sumary: unknown key"),
-        ('built_by = "Intel"', 'built_by = "me"', r"bindings.built_by: expected .*Intel"),
-        ("since = 2025-12-31", 'since = "soon"', r"end_of_life.since: expected a valid date"),
-    ],
-    ids=["unknown key", "value that is not allowed", "wrong type"],
-)
-def test_invalid_stack_file_is_rejected_with_its_key(tmp_path: Path, old: str, new: str, message: str) -> None:
-    path = tmp_path / "intel-2.7.toml"
-    path.write_text((STACKS / path.name).read_text().replace(old, new, 1))
-    with pytest.raises(RequestError, match=message):
-        stack_from(path)
+        ('built_by = "Intel"', 'built_by = "me"', r"bindings.built_by: expected .*Intel"),  # value that is not allowed
+        ("since = 2025-12-31", 'since = "soon"', r"end_of_life.since: expected a valid date"),  # wrong type
+    ):
+        path = tmp_path / "intel-2.7.toml"
+        path.write_text((STACKS / path.name).read_text().replace(old, new, 1))
+        with pytest.raises(RequestError, match=message):
+            stack_from(path)
 
 
 def test_check_ipex_rejects_a_precision_in_which_ipex_trains_wrongly() -> None:
@@ -127,9 +123,9 @@ def test_check_ipex_rejects_a_precision_in_which_ipex_trains_wrongly() -> None:
     assert "--stack intel-2.8" in error.value.hint
 
 
-@pytest.mark.parametrize(("name", "precision"), [("intel-2.5", "fp32"), ("intel-2.7", "bf16"), ("intel-2.8", "bf16")])
-def test_check_ipex_accepts_what_trains_correctly(name: str, precision: str) -> None:
-    load.stack(name).check_ipex(precision)
+def test_check_ipex_accepts_what_trains_correctly() -> None:
+    for name, precision in (("intel-2.5", "fp32"), ("intel-2.7", "bf16"), ("intel-2.8", "bf16")):
+        load.stack(name).check_ipex(precision)
 
 
 def test_check_ipex_rejects_a_stack_without_ipex() -> None:
@@ -155,11 +151,11 @@ def test_reference_page_has_the_table_of_all_stacks() -> None:
     assert version_table(STACKS_LOADED) in page, "replace the table by the output of `python -m release.stack_tables`"
 
 
-@pytest.mark.parametrize("name", ["bert-qa", "glue-mrpc", "bert-pretrain"])
-def test_recipes_run_on_torch_2_4_and_newer(name: str) -> None:
-    recipe, supported = load.recipe(name), set()
-    for stack in STACKS_LOADED:
-        with contextlib.suppress(PlanError):
-            check_recipe_fits(recipe, stack)
-            supported.add(stack.name)
-    assert supported == {stack.name for stack in STACKS_LOADED if minor(stack.torch) >= (2, 4)}
+def test_recipes_run_on_torch_2_4_and_newer() -> None:
+    for name in ("bert-qa", "glue-mrpc", "bert-pretrain"):
+        recipe, supported = load.recipe(name), set()
+        for stack in STACKS_LOADED:
+            with contextlib.suppress(PlanError):
+                check_recipe_fits(recipe, stack)
+                supported.add(stack.name)
+        assert supported == {stack.name for stack in STACKS_LOADED if minor(stack.torch) >= (2, 4)}

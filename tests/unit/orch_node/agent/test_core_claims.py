@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -163,34 +162,29 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
-@pytest.mark.parametrize("kind", ["SOCK_DGRAM", "SOCK_STREAM"])
-def test_socket_in_the_name_of_another_user_is_no_claim(tmp_path: Path, kind: str) -> None:
-    command = [sys.executable, "-c", FORGE, str(OTHER_USER), kind, str(OTHER_USER - 1)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        assert Claims(tmp_path).take(make_claim("run", FIRST_CORE)) == ()
-        process.communicate()
+def test_socket_in_the_name_of_another_user_is_no_claim(tmp_path: Path) -> None:
+    for kind in ("SOCK_DGRAM", "SOCK_STREAM"):
+        command = [sys.executable, "-c", FORGE, str(OTHER_USER), kind, str(OTHER_USER - 1)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            assert Claims(tmp_path).take(make_claim("run", FIRST_CORE)) == ()
+            process.communicate()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
-@pytest.mark.parametrize(
-    ("run", "cpus", "conflicting"),
-    [
-        pytest.param("foreign", (1, 65), (1, 65), id="few"),
-        pytest.param("20260102-030405-pretraining-of-a-long-name", range(1, 1024), (1, 65, 1000), id="many"),
-    ],
-)
-def test_claims_of_two_users_conflict(
-    tmp_path: Path, run: str, cpus: Sequence[int], conflicting: Sequence[int]
-) -> None:
-    command = [sys.executable, "-c", ANNOUNCE, str(OTHER_USER), run, *(str(FIRST_CORE + cpu) for cpu in cpus)]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
-        conflicts = Claims(tmp_path).take(make_claim("local", *(FIRST_CORE + cpu for cpu in (0, 1, 65, 1000))))
-        process.communicate()
-    assert conflicts == (make_claim(f"{run[:40]} (user {OTHER_USER})", *(FIRST_CORE + cpu for cpu in conflicting)),)
-    assert Claims(tmp_path).take(make_claim("local", FIRST_CORE, FIRST_CORE + 1, FIRST_CORE + 65)) == ()
+def test_claims_of_two_users_conflict(tmp_path: Path) -> None:
+    for run, cpus, conflicting in (
+        ("foreign", (1, 65), (1, 65)),  # few
+        ("20260102-030405-pretraining-of-a-long-name", range(1, 1024), (1, 65, 1000)),  # many
+    ):
+        command = [sys.executable, "-c", ANNOUNCE, str(OTHER_USER), run, *(str(FIRST_CORE + cpu) for cpu in cpus)]
+        with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"ready\n"
+            conflicts = Claims(tmp_path).take(make_claim("local", *(FIRST_CORE + cpu for cpu in (0, 1, 65, 1000))))
+            process.communicate()
+        assert conflicts == (make_claim(f"{run[:40]} (user {OTHER_USER})", *(FIRST_CORE + cpu for cpu in conflicting)),)
+        assert Claims(tmp_path).take(make_claim("local", FIRST_CORE, FIRST_CORE + 1, FIRST_CORE + 65)) == ()
 
 
 def test_lock_is_held_only_while_cores_are_claimed(tmp_path: Path) -> None:

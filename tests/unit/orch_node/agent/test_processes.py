@@ -51,16 +51,16 @@ def test_user_program_named_like_one_of_orch_is_not_mistaken_for_it(
     assert [record.pid for record in report.runs[run.name].ended] == [process.pid]
 
 
-@pytest.mark.parametrize("has_variable", [True, False], ids=["variable", "argument-only"])
-def test_process_belongs_to_a_run_by_its_environment_only(tmp_path: Path, has_variable: bool) -> None:
+def test_process_belongs_to_a_run_by_its_environment_only(tmp_path: Path) -> None:
     """Ignore a pager that reads a log of the run."""
-    environment = {**os.environ, **({"ORCH_RUN_DIR": str(tmp_path)} if has_variable else {})}
-    command = [sys.executable, "-c", "print(flush=True); input()", str(tmp_path)]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        pids = [run_process.pid for run_process in processes.run_processes(str(tmp_path))]
-        process.communicate(b"\n")
-    assert pids == ([process.pid] if has_variable else [])
+    for has_variable in (True, False):
+        environment = {**os.environ, **({"ORCH_RUN_DIR": str(tmp_path)} if has_variable else {})}
+        command = [sys.executable, "-c", "print(flush=True); input()", str(tmp_path)]
+        with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            pids = [run_process.pid for run_process in processes.run_processes(str(tmp_path))]
+            process.communicate(b"\n")
+        assert pids == ([process.pid] if has_variable else [])
 
 
 @pytest.fixture
@@ -88,27 +88,23 @@ def test_watchers_of_another_installation_are_recognized(run: Path, other_instal
     assert {"supervisor", "agent"} <= roles(run), "even after that installation is removed"
 
 
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [
-        ("", signal.SIGRTMIN + 11),
-        ("SIGUSR2", signal.SIGUSR2),
-        ("usr1", signal.SIGUSR1),
-        ("SIGRTMIN+3", signal.SIGRTMIN + 3),
-        (str(int(signal.SIGUSR1)), signal.SIGUSR1),
+def test_stack_signal_is_a_name_or_a_number() -> None:
+    for value, number in (
+        ("", signal.SIGRTMIN + 11),  # default
+        ("SIGUSR2", signal.SIGUSR2),  # name
+        ("usr1", signal.SIGUSR1),  # lower case
+        ("SIGRTMIN+3", signal.SIGRTMIN + 3),  # real-time
+        (str(int(signal.SIGUSR1)), signal.SIGUSR1),  # number
         ("none", 0),
-        ("0", 0),
-    ],
-    ids=["default", "name", "lower case", "real-time", "number", "none", "zero"],
-)
-def test_stack_signal_is_a_name_or_a_number(value: str, number: int) -> None:
-    assert configured_signal({"ORCH_STACK_SIGNAL": value}) == number
+        ("0", 0),  # zero
+    ):
+        assert configured_signal({"ORCH_STACK_SIGNAL": value}) == number
 
 
-@pytest.mark.parametrize("value", ["SIGNOTHING", "KILL", "STOP", "9", "999", "-3", "SIG_DFL"])
-def test_invalid_stack_signal_is_rejected(value: str) -> None:
-    with pytest.raises(ValueError, match="ORCH_STACK_SIGNAL"):
-        configured_signal({"ORCH_STACK_SIGNAL": value})
+def test_invalid_stack_signal_is_rejected() -> None:
+    for value in ("SIGNOTHING", "KILL", "STOP", "9", "999", "-3", "SIG_DFL"):
+        with pytest.raises(ValueError, match="ORCH_STACK_SIGNAL"):
+            configured_signal({"ORCH_STACK_SIGNAL": value})
 
 
 def test_default_stack_signal_has_no_other_use() -> None:

@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
 from orch_node.batch.agent_connections import AgentConnections
 from orch_node.batch.channels import JobAgents, JobChannel, is_superseded
 from orch_node.batch.slurm import SYSTEM
@@ -93,21 +92,17 @@ def agent_pids(node: str, run_dir: Path) -> list[str]:
     return matches
 
 
-@pytest.mark.parametrize(
-    ("latest", "superseded"),
-    [
-        (Submitted("12", 1), False),
-        (Submitted("12", 2), True),
-        (Submitted("12", 0), False),
-        (Submitted("13", 0), True),
-        (Submitted("9", 5), False),
-    ],
-    ids=["this", "restart", "older-restart", "later-job", "earlier-job"],
-)
-def test_older_start_of_a_job_is_superseded(run_dir: Path, latest: Submitted, superseded: bool) -> None:
-    text = json.dumps({"job": latest.job, "restarts": latest.restarts, "notes": []})
-    (run_dir / batch.job_file("slurm")).write_text(text)
-    assert is_superseded(run_dir / batch.job_file("slurm"), Submitted("12", 1)) is superseded
+def test_older_start_of_a_job_is_superseded(run_dir: Path) -> None:
+    for latest, superseded in (
+        (Submitted("12", 1), False),  # this
+        (Submitted("12", 2), True),  # restart
+        (Submitted("12", 0), False),  # older-restart
+        (Submitted("13", 0), True),  # later-job
+        (Submitted("9", 5), False),  # earlier-job
+    ):
+        text = json.dumps({"job": latest.job, "restarts": latest.restarts, "notes": []})
+        (run_dir / batch.job_file("slurm")).write_text(text)
+        assert is_superseded(run_dir / batch.job_file("slurm"), Submitted("12", 1)) is superseded
 
 
 def test_supervisor_obeys_the_stop_file(run_dir: Path, connections: AgentConnections) -> None:

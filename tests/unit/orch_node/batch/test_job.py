@@ -39,16 +39,12 @@ sys.exit(job.fail(slurm.SYSTEM, Path(sys.argv[2]), "n2 cannot be reached", 1.0))
         assert (run_dir / files.OUTCOME).exists() is is_written
 
 
-@pytest.mark.parametrize(
-    ("restarts", "state", "is_done"), [("1", "done", True), ("0", "done", False), ("1", "failed", False)]
-)
-def test_restarted_job_does_not_repeat_a_run_that_is_done(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, restarts: str, state: str, is_done: bool
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "12")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
-    (run_dir / files.OUTCOME).write_text(outcomes.render(Outcome(state=state)))
-    assert job.is_done(SYSTEM, run_dir) is is_done
+def test_restarted_job_does_not_repeat_a_run_that_is_done(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for restarts, state, is_done in (("1", "done", True), ("0", "done", False), ("1", "failed", False)):
+        monkeypatch.setenv("SLURM_JOB_ID", "12")
+        monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+        (run_dir / files.OUTCOME).write_text(outcomes.render(Outcome(state=state)))
+        assert job.is_done(SYSTEM, run_dir) is is_done
 
 
 def test_start_of_a_requeued_job_counts_the_attempts_of_earlier_starts(run_dir: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,27 +33,28 @@ def tmrsh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return log
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("00:00:10", 10), ("26:01:00", 93_660), ("90", 90), ("01:30", 90), ("abc", None), ("", None), ("1:2:3:4", None)],
-)
-def test_time_seconds_reads_a_walltime(text: str, seconds: int | None) -> None:
-    assert pbs.time_seconds(text) == seconds
+def test_time_seconds_reads_a_walltime() -> None:
+    for text, seconds in (
+        ("00:00:10", 10),
+        ("26:01:00", 93_660),
+        ("90", 90),
+        ("01:30", 90),
+        ("abc", None),
+        ("", None),
+        ("1:2:3:4", None),
+    ):
+        assert pbs.time_seconds(text) == seconds
 
 
-@pytest.mark.parametrize(
-    ("hosts", "vnodes", "placement", "expected"),
-    [
-        ("pbs1/0+pbs2/0", "(pbs1:ncpus=1)+(pbs2:ncpus=1)", "scatter", [1, 1]),
-        ("n1/0*4+n2/1*2", "(n1[0]:ncpus=2:mem=1kb+n1[1]:ncpus=2)+(n2:ncpus=2)", "scatter", [4, 2]),
-        ("pbs1/0+pbs2/0", "(pbs1:ncpus=1)+(pbs2:ncpus=1)", "scatter:excl", [0, 0]),
-        ("", "", "", []),
-    ],
-    ids=["one-core-each", "several-vnodes", "whole-nodes", "unknown"],
-)
-def test_cpu_counts_reads_the_cores_of_each_node(hosts: str, vnodes: str, placement: str, expected: list[int]) -> None:
-    fields = {"exec_host": hosts, "exec_vnode": vnodes, "Resource_List": {"place": placement}}
-    assert pbs.cpu_counts(fields) == expected
+def test_cpu_counts_reads_the_cores_of_each_node() -> None:
+    for hosts, vnodes, placement, expected in (
+        ("pbs1/0+pbs2/0", "(pbs1:ncpus=1)+(pbs2:ncpus=1)", "scatter", [1, 1]),  # one-core-each
+        ("n1/0*4+n2/1*2", "(n1[0]:ncpus=2:mem=1kb+n1[1]:ncpus=2)+(n2:ncpus=2)", "scatter", [4, 2]),  # several-vnodes
+        ("pbs1/0+pbs2/0", "(pbs1:ncpus=1)+(pbs2:ncpus=1)", "scatter:excl", [0, 0]),  # whole-nodes
+        ("", "", "", []),  # unknown
+    ):
+        fields = {"exec_host": hosts, "exec_vnode": vnodes, "Resource_List": {"place": placement}}
+        assert pbs.cpu_counts(fields) == expected
 
 
 def test_half_of_a_short_limit_is_for_training() -> None:
@@ -163,7 +165,7 @@ def resubmission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(pbs.RESTARTS, raising=False)
     argument = "<jsdl-hpcpa:Argument>{}</jsdl-hpcpa:Argument>"
     fields = {"argument_list": "".join(map(argument.format, ("-l", script, script))), "run_count": 1}
-    monkeypatch.setattr(pbs, "first_query", lambda: fields)
+    monkeypatch.setattr(pbs, "first_query", lambda result=fields: result)
     return tmp_path
 
 
@@ -190,22 +192,16 @@ def test_a_job_that_cannot_be_submitted_again_says_why(resubmission: Path) -> No
     assert not (resubmission / "pbs-job.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("fields", "is_running"),
-    [
+def test_a_job_that_pbs_ends_is_not_submitted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for fields, is_running in (
         ({"job_state": "R", "substate": 42, "comment": "Job run at Tue Nov 24 at 10:18 on (pbs1:ncpus=1)"}, True),
         ({"job_state": "R", "substate": 42, "comment": "Job run at X on (pbs1:ncpus=1) and terminated by a@b"}, False),
-        ({"job_state": "R", "substate": 60}, False),
-        ({"job_state": "Q", "substate": 10}, False),
-        ({}, True),
-    ],
-    ids=["running", "deleted", "requeued", "queued", "unknown"],
-)
-def test_a_job_that_pbs_ends_is_not_submitted_again(
-    fields: dict[str, object], is_running: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pbs, "query", lambda: fields)
-    assert pbs.SYSTEM.is_running() is is_running
+        ({"job_state": "R", "substate": 60}, False),  # requeued
+        ({"job_state": "Q", "substate": 10}, False),  # queued
+        ({}, True),  # unknown
+    ):
+        monkeypatch.setattr(pbs, "query", partial(dict, fields))
+        assert pbs.SYSTEM.is_running() is is_running
 
 
 def test_a_launcher_joins_the_job_before_it_starts(resubmission: Path) -> None:

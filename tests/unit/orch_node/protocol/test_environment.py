@@ -14,17 +14,10 @@ from orchestrator.operations.init import new_recipe
 VARIABLE = {"SOME_SETTING": "1"}
 
 
-@pytest.mark.parametrize(
-    ("user_variables", "expected"),
-    [
-        pytest.param({"A": "1"}, "1", id="not set"),
-        pytest.param({"SOME_SETTING": "0"}, "0", id="set"),
-        pytest.param({"SOME_SETTING": ""}, "", id="empty"),
-    ],
-)
-def test_variables_of_the_user_win_over_those_of_a_recipe(user_variables: dict[str, str], expected: str) -> None:
-    assert apply_defaults({**user_variables, **defaults(VARIABLE)})["SOME_SETTING"] == expected
-    assert apply_defaults({**user_variables, **defaults({})}) == user_variables
+def test_variables_of_the_user_win_over_those_of_a_recipe() -> None:
+    for user_variables, expected in (({"A": "1"}, "1"), ({"SOME_SETTING": "0"}, "0"), ({"SOME_SETTING": ""}, "")):
+        assert apply_defaults({**user_variables, **defaults(VARIABLE)})["SOME_SETTING"] == expected
+        assert apply_defaults({**user_variables, **defaults({})}) == user_variables
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "A B", "1A"])

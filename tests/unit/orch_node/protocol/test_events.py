@@ -6,9 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol.events import (
@@ -32,11 +30,11 @@ RECORDED_EVENTS = [json.loads(line) for line in Path(__file__).with_name("events
 LONG_EVENT = '{"event": "x", "rank": 0, "text": "' + "x" * (1 << 25) + '"}'
 
 
-@pytest.mark.parametrize("event", RECORDED_EVENTS, ids=lambda event: event["event"])
-def test_event_is_read_as_it_was_written(event: dict[str, Any]) -> None:
-    result = parse(json.dumps(event))
-    assert isinstance(result, KINDS.get(event["event"], Other))
-    assert json.loads(render(result)) == event
+def test_event_is_read_as_it_was_written() -> None:
+    for event in RECORDED_EVENTS:
+        result = parse(json.dumps(event))
+        assert isinstance(result, KINDS.get(event["event"], Other))
+        assert json.loads(render(result)) == event
 
 
 def test_line_of_each_kind_is_recorded() -> None:
@@ -58,33 +56,30 @@ def test_progress_keeps_the_figures_of_a_script() -> None:
     assert math.isnan(event.loss)
 
 
-@pytest.mark.parametrize(
-    ("line", "rank", "reason"),
-    [
-        pytest.param('{"event": "progress", "rank": 1, "step": "x"}', 1, "progress: step is 'x', not", id="text"),
-        pytest.param('{"event": "progress", "rank": 1, "loss": "1.5"}', 1, "progress: loss is '1.5', not", id="loss"),
-        pytest.param('{"event": "progress", "rank": 1, "step": NaN}', 1, "progress: step is nan, not", id="nan"),
-        pytest.param('{"event": "progress", "rank": "1"}', -1, "rank is '1', not a whole number", id="rank as text"),
-        pytest.param('{"event": "progress", "rank": -2}', -1, "progress: rank -2", id="negative rank"),
-        pytest.param('{"event": "x", "rank": null}', -1, "rank is None", id="null rank"),
-        pytest.param('{"event": "joined"}', -1, "rank", id="no rank"),
-        pytest.param('{"event": "joined", "rank": 1, "cpus": "all"}', 1, "cpus is 'all', not a list", id="no list"),
-        pytest.param('{"event": "exit", "rank": 0, "code": 1e400}', 0, "exit: code is inf, not", id="infinity"),
-        pytest.param('{"event": "joined", "rank": 0, "time": -5}', 0, "joined: time -5", id="negative time"),
-        pytest.param('{"event": "joined", "rank": 0, "time": 1e300}', 0, "joined: time 1e+300", id="far future"),
-        pytest.param('{"event": "joined", "rank"', -1, "not valid JSON", id="torn"),
-        pytest.param('{"event": 7, "rank": 0}', 0, "an event must have a name", id="no name"),
-        pytest.param(DEEP_EVENT, -1, "nested", id="deep"),
-        pytest.param(HUGE_NUMBER_EVENT, -1, "digits", id="huge number"),
-        pytest.param(LONG_EVENT, -1, "more than 16777216 bytes", id="long"),
-    ],
-)
-def test_damaged_event_has_a_reason(line: str, rank: int, reason: str) -> None:
-    result = parse(line)
-    assert isinstance(result, UnreadableEvent)
-    assert result.rank == rank
-    assert reason in result.text
-    assert len(result.text) < 300
+def test_damaged_event_has_a_reason() -> None:
+    for line, rank, reason in (
+        ('{"event": "progress", "rank": 1, "step": "x"}', 1, "progress: step is 'x', not"),  # text
+        ('{"event": "progress", "rank": 1, "loss": "1.5"}', 1, "progress: loss is '1.5', not"),
+        ('{"event": "progress", "rank": 1, "step": NaN}', 1, "progress: step is nan, not"),
+        ('{"event": "progress", "rank": "1"}', -1, "rank is '1', not a whole number"),  # rank as text
+        ('{"event": "progress", "rank": -2}', -1, "progress: rank -2"),  # negative rank
+        ('{"event": "x", "rank": null}', -1, "rank is None"),
+        ('{"event": "joined"}', -1, "rank"),
+        ('{"event": "joined", "rank": 1, "cpus": "all"}', 1, "cpus is 'all', not a list"),
+        ('{"event": "exit", "rank": 0, "code": 1e400}', 0, "exit: code is inf, not"),  # infinity
+        ('{"event": "joined", "rank": 0, "time": -5}', 0, "joined: time -5"),  # negative time
+        ('{"event": "joined", "rank": 0, "time": 1e300}', 0, "joined: time 1e+300"),  # far future
+        ('{"event": "joined", "rank"', -1, "not valid JSON"),  # torn
+        ('{"event": 7, "rank": 0}', 0, "an event must have a name"),
+        (DEEP_EVENT, -1, "nested"),
+        (HUGE_NUMBER_EVENT, -1, "digits"),
+        (LONG_EVENT, -1, "more than 16777216 bytes"),
+    ):
+        result = parse(line)
+        assert isinstance(result, UnreadableEvent)
+        assert result.rank == rank
+        assert reason in result.text
+        assert len(result.text) < 300
 
 
 def test_other_lines_of_a_launcher_are_no_events() -> None:
@@ -133,29 +128,20 @@ def test_started_rank_can_be_signalled_only_by_valid_process_ids() -> None:
 NAN, INFINITY = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "first", "step", "steps", "expected"),
-    [
-        pytest.param(30.0, 0, 10, 40, 90.0, id="from the start"),
-        pytest.param(30.0, 20, 30, 40, 30.0, id="after a resume"),
-        pytest.param(30.0, 0, 0, 40, None, id="first step"),
-        pytest.param(30.0, 0, 40, 40, None, id="last step"),
-        pytest.param(0.0, 0, 10, 40, None, id="no time"),
-        pytest.param(30.0, 0, 1, INFINITY, None, id="infinite"),
-        pytest.param(30.0, 0, NAN, 40, None, id="step not a number"),
-        pytest.param(NAN, 0, 10, 40, None, id="time not a number"),
-    ],
-)
-def test_remaining_seconds_follow_the_mean_time_of_a_step(
-    seconds: float, first: float, step: float, steps: float, expected: float | None
-) -> None:
-    assert remaining_seconds(seconds, first=first, step=step, steps=steps) == expected
+def test_remaining_seconds_follow_the_mean_time_of_a_step() -> None:
+    for seconds, first, step, steps, expected in (
+        (30.0, 0, 10, 40, 90.0),  # from the start
+        (30.0, 20, 30, 40, 30.0),  # after a resume
+        (30.0, 0, 0, 40, None),  # first step
+        (30.0, 0, 40, 40, None),  # last step
+        (0.0, 0, 10, 40, None),  # no time
+        (30.0, 0, 1, INFINITY, None),  # infinite
+        (30.0, 0, NAN, 40, None),  # step not a number
+        (NAN, 0, 10, 40, None),  # time not a number
+    ):
+        assert remaining_seconds(seconds, first=first, step=step, steps=steps) == expected
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "00:00"), (125, "02:05"), (3599.6, "1:00:00"), (90_061, "25:01:01")],
-    ids=["zero", "minutes", "rounded to an hour", "more than a day"],
-)
-def test_durations_are_formatted_as_by_tqdm(seconds: float, text: str) -> None:
-    assert format_seconds(seconds) == text
+def test_durations_are_formatted_as_by_tqdm() -> None:
+    for seconds, text in ((0.4, "00:00"), (125, "02:05"), (3599.6, "1:00:00"), (90_061, "25:01:01")):
+        assert format_seconds(seconds) == text

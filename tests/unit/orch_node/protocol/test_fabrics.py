@@ -122,24 +122,19 @@ def test_slower_device_is_no_second_rail(tmp_path: Path) -> None:
     assert protocol.rails("efa", devices) == ()
 
 
-@pytest.mark.parametrize(
-    ("device_nodes", "rank_nodes", "shares"),
-    [
-        pytest.param((0, 1), (0, 1), ("a", "b"), id="a rank each"),
-        pytest.param((0, 1), (0, 0, 1, 1), ("a", "a", "b", "b"), id="two ranks each"),
-        pytest.param((0, 1), (0,), ("a",), id="one rank on one NUMA node"),
-        pytest.param((0, 1), (None,), ("ab",), id="one rank"),
-        pytest.param((0, 1), (None, None), ("a", "b"), id="ranks across NUMA nodes"),
-        pytest.param((0, 1), (None, None, None), ("a", "b", "a"), id="more ranks than devices"),
-        pytest.param((0, 0), (0,), ("ab",), id="one rank with two devices"),
-        pytest.param((0, 0), (0, 0, 1), ("a", "b", "a"), id="a rank without a device nearby"),
-    ],
-)
-def test_each_rank_gets_the_devices_near_its_cores(
-    device_nodes: tuple[int, int], rank_nodes: tuple[int | None, ...], shares: tuple[str, ...]
-) -> None:
-    devices = (make_device("a", device_nodes[0]), make_device("b", device_nodes[1]))
-    assert protocol.share_devices(devices, rank_nodes) == tuple(tuple(share) for share in shares)
+def test_each_rank_gets_the_devices_near_its_cores() -> None:
+    for device_nodes, rank_nodes, shares in (
+        ((0, 1), (0, 1), ("a", "b")),  # a rank each
+        ((0, 1), (0, 0, 1, 1), ("a", "a", "b", "b")),  # two ranks each
+        ((0, 1), (0,), ("a",)),  # one rank on one NUMA node
+        ((0, 1), (None,), ("ab",)),  # one rank
+        ((0, 1), (None, None), ("a", "b")),  # ranks across NUMA nodes
+        ((0, 1), (None, None, None), ("a", "b", "a")),  # more ranks than devices
+        ((0, 0), (0,), ("ab",)),  # one rank with two devices
+        ((0, 0), (0, 0, 1), ("a", "b", "a")),  # a rank without a device nearby
+    ):
+        devices = (make_device("a", device_nodes[0]), make_device("b", device_nodes[1]))
+        assert protocol.share_devices(devices, rank_nodes) == tuple(tuple(share) for share in shares)
 
 
 @pytest.mark.parametrize("fabric", RDMA, ids=str)

@@ -13,26 +13,25 @@ from tests.support.hostile import UNSAFE_NAMES
 from tests.support.recorded import RUN_RECORD as RECORD
 
 
-@pytest.mark.parametrize("name", UNSAFE_NAMES)
-def test_run_id_is_a_name_and_no_path(name: str) -> None:
-    assert not files.is_run_id(name)
-    with pytest.raises(ProtocolError, match="run_id"):
-        parse({**render(RECORD), "run_id": name})
+def test_run_id_is_a_name_and_no_path() -> None:
+    for name in UNSAFE_NAMES:
+        assert not files.is_run_id(name)
+        with pytest.raises(ProtocolError, match="run_id"):
+            parse({**render(RECORD), "run_id": name})
 
 
-@pytest.mark.parametrize("name", ["20260101-120000-bert-qa-0f3c", "20260101-120000-my_qa.v2-0f3c", "x"])
-def test_generated_run_ids_are_valid(name: str) -> None:
-    assert files.is_run_id(name)
+def test_generated_run_ids_are_valid() -> None:
+    for name in ("20260101-120000-bert-qa-0f3c", "20260101-120000-my_qa.v2-0f3c", "x"):
+        assert files.is_run_id(name)
 
 
-@pytest.mark.parametrize("recipe", [*HOSTILE_TEXTS, "../..", "x" * 300])
-def test_run_id_is_valid_for_any_recipe_name(recipe: str) -> None:
-    assert files.is_run_id(site_of(None, recipe, "/runs", train="/train").run_id)
+def test_run_id_is_valid_for_any_recipe_name() -> None:
+    for recipe in (*HOSTILE_TEXTS, "../..", "x" * 300):
+        assert files.is_run_id(site_of(None, recipe, "/runs", train="/train").run_id)
 
 
-@pytest.mark.parametrize(
-    ("name", "rank"),
-    [
+def test_rank_that_a_file_is_of() -> None:
+    for name, rank in (
         ("rank-0.log", 0),
         ("rank-12.metrics.jsonl", 12),
         ("rank-0.txt", None),
@@ -43,7 +42,5 @@ def test_run_id_is_valid_for_any_recipe_name(recipe: str) -> None:
         ("../rank-0.log", None),
         ("rank-0.log\n", None),
         ("authorized_keys", None),
-    ],
-)
-def test_rank_that_a_file_is_of(name: str, rank: int | None) -> None:
-    assert files.rank_of(name) == rank
+    ):
+        assert files.rank_of(name) == rank

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout, Spare, parse, render
@@ -27,27 +26,24 @@ def test_layout_is_read_as_it_was_written() -> None:
     assert text.splitlines()[-3].startswith('  {"rank": 1, "node": "node0"'), "one line per rank"
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        pytest.param(("world_size",), "2", "layout.json: world_size is '2', not a whole number", id="text"),
-        pytest.param(("world_size",), True, "world_size is True", id="bool"),
-        pytest.param(("ranks", 1, "cpus"), [0, "1"], r"ranks\[1\]: cpus\[1\] is '1'", id="item of a list"),
-        pytest.param(("ranks", 0, "env"), {"A": 1}, r"ranks\[0\]: env.A is 1, not text", id="value of a mapping"),
-        pytest.param(("ranks", 0), None, r"ranks\[0\] is None, not an object", id="no rank"),
-        pytest.param(("nodes",), {}, "nodes is {}, not a list", id="no list"),
-        pytest.param(("surprise",), 1, "layout.json has the unknown key 'surprise'", id="unknown key"),
-        pytest.param(("nodes", 0, "surprise"), 1, r"nodes\[0\] has the unknown key", id="unknown key of a node"),
-    ],
-)
-def test_error_names_the_key_of_a_wrong_value(path: tuple[Any, ...], value: Any, message: str) -> None:
-    layout = json.loads(render(LAYOUT))
-    container = layout
-    for key in path[:-1]:
-        container = container[key]
-    container[path[-1]] = value
-    with pytest.raises(ProtocolError, match=message):
-        parse(json.dumps(layout))
+def test_error_names_the_key_of_a_wrong_value() -> None:
+    for path, value, message in (
+        (("world_size",), "2", "layout.json: world_size is '2', not a whole number"),  # text
+        (("world_size",), True, "world_size is True"),  # bool
+        (("ranks", 1, "cpus"), [0, "1"], r"ranks\[1\]: cpus\[1\] is '1'"),  # item of a list
+        (("ranks", 0, "env"), {"A": 1}, r"ranks\[0\]: env.A is 1, not text"),  # value of a mapping
+        (("ranks", 0), None, r"ranks\[0\] is None, not an object"),
+        (("nodes",), {}, "nodes is {}, not a list"),
+        (("surprise",), 1, "layout.json has the unknown key 'surprise'"),
+        (("nodes", 0, "surprise"), 1, r"nodes\[0\] has the unknown key"),
+    ):
+        layout = json.loads(render(LAYOUT))
+        container = layout
+        for key in path[:-1]:
+            container = container[key]
+        container[path[-1]] = value
+        with pytest.raises(ProtocolError, match=message):
+            parse(json.dumps(layout))
 
 
 def test_incomplete_layouts_and_other_texts_are_rejected() -> None:

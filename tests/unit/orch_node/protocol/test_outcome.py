@@ -33,14 +33,14 @@ def test_outcome_of_another_version_is_read() -> None:
     assert (result.state, result.attempts) == ("done", 1)
 
 
-@pytest.mark.parametrize("value", ["NaN", "1e999", "-1e999"])
-def test_outcome_times_must_be_finite(value: str) -> None:
-    with pytest.raises(ProtocolError, match="ended"):
-        outcome.parse('{"state": "done", "started": 1.0, "ended": VALUE}'.replace("VALUE", value))
+def test_outcome_times_must_be_finite() -> None:
+    for value in ("NaN", "1e999", "-1e999"):
+        with pytest.raises(ProtocolError, match="ended"):
+            outcome.parse('{"state": "done", "started": 1.0, "ended": VALUE}'.replace("VALUE", value))
 
 
-@pytest.mark.parametrize("pid", [-1, 0, 1, 2**40])
-def test_supervisor_pid_must_be_the_id_of_one_process(pid: int) -> None:
+def test_supervisor_pid_must_be_the_id_of_one_process() -> None:
     """Reject these ids: kill(-1) signals all processes of a user and kill(0) those of a group."""
-    with pytest.raises(ProtocolError, match="pid"):
-        outcome.parse_supervisor(json.dumps({"pid": pid, "started": 1.0}))
+    for pid in (-1, 0, 1, 2**40):
+        with pytest.raises(ProtocolError, match="pid"):
+            outcome.parse_supervisor(json.dumps({"pid": pid, "started": 1.0}))

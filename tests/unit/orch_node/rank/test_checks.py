@@ -54,39 +54,35 @@ def make_entry(version: str, **node: Any) -> NodeEntry:
     return node_entry(replace(make_node(facts=facts_with_torch(version)), **node), None)
 
 
-@pytest.mark.parametrize(("installed", "planned"), SAME_VERSIONS, ids=str)
-def test_another_build_is_the_same_torch(installed: str, planned: str) -> None:
-    check_torch(make_entry(planned), installed, None)
-    check_torch(make_entry(installed), planned, None)
-
-
-@pytest.mark.parametrize(("installed", "planned"), DIFFERENT_VERSIONS, ids=str)
-def test_another_version_is_not_the_planned_torch(installed: str, planned: str) -> None:
-    with pytest.raises(RankError, match=r"^node0 has torch .*, and was planned with "):
+def test_another_build_is_the_same_torch() -> None:
+    for installed, planned in SAME_VERSIONS:
         check_torch(make_entry(planned), installed, None)
-    assert not same_version(installed, planned)
+        check_torch(make_entry(installed), planned, None)
 
 
-@pytest.mark.parametrize(("installed", "required"), [*SAME_VERSIONS[:3], SAME_VERSIONS[4]], ids=str)
-def test_node_has_its_stack_with_any_build(installed: str, required: str) -> None:
-    stack = replace(make_stack(), requirements={"torch": required})
-    stack.check(make_node(facts=facts_with_torch(installed)))
+def test_another_version_is_not_the_planned_torch() -> None:
+    for installed, planned in DIFFERENT_VERSIONS:
+        with pytest.raises(RankError, match=r"^node0 has torch .*, and was planned with "):
+            check_torch(make_entry(planned), installed, None)
+        assert not same_version(installed, planned)
 
 
-@pytest.mark.parametrize(
-    ("installed", "required", "same"),
-    [
-        ("2.13.0+cpu", "2.13.0+cpu", True),
-        ("2.13.0+cu130", "2.13.0+cpu", False),
-        ("2.13", "2.13.0", True),
-        ("2.14.1+dfsg-1", "2.14.1+dfsg.1", True),
+def test_node_has_its_stack_with_any_build() -> None:
+    for installed, required in (*SAME_VERSIONS[:3], SAME_VERSIONS[4]):
+        stack = replace(make_stack(), requirements={"torch": required})
+        stack.check(make_node(facts=facts_with_torch(installed)))
+
+
+def test_required_build_must_be_installed() -> None:
+    for installed, required, same in (
+        ("2.13.0+cpu", "2.13.0+cpu", True),  # same build
+        ("2.13.0+cu130", "2.13.0+cpu", False),  # another build
+        ("2.13", "2.13.0", True),  # short
+        ("2.14.1+dfsg-1", "2.14.1+dfsg.1", True),  # spelling
         ("no version", "2.13.0", False),
-        (None, "2.13.0", False),
-    ],
-    ids=["same build", "another build", "short", "spelling", "no version", "not installed"],
-)
-def test_required_build_must_be_installed(installed: str | None, required: str, same: bool) -> None:
-    assert same_version(installed, required) is same
+        (None, "2.13.0", False),  # not installed
+    ):
+        assert same_version(installed, required) is same
 
 
 @pytest.mark.parametrize(
@@ -130,16 +126,13 @@ def test_error_names_the_command_that_records_a_node_again() -> None:
             check_node(node_entry(node, None))
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        pytest.param("missing.so", "there is no such file", id="missing"),
-        pytest.param("two words.so", "splits paths at spaces", id="unsafe-path"),
-        pytest.param("text.so", "invalid ELF header|file too short", id="no-library"),
-    ],
-)
-def test_check_preload_explains_why_a_library_is_not_loaded(tmp_path: Path, name: str, reason: str) -> None:
-    if name != "missing.so":
-        (tmp_path / name).write_text("not a library" * 100)
-    with pytest.raises(RankError, match=rf"is not loaded: .*{reason}.*: `orch setup`"):
-        check_preload(str(tmp_path / name), "`orch setup`")
+def test_check_preload_explains_why_a_library_is_not_loaded(tmp_path: Path) -> None:
+    for name, reason in (
+        ("missing.so", "there is no such file"),
+        ("two words.so", "splits paths at spaces"),  # unsafe-path
+        ("text.so", "invalid ELF header|file too short"),  # no-library
+    ):
+        if name != "missing.so":
+            (tmp_path / name).write_text("not a library" * 100)
+        with pytest.raises(RankError, match=rf"is not loaded: .*{reason}.*: `orch setup`"):
+            check_preload(str(tmp_path / name), "`orch setup`")

@@ -15,13 +15,13 @@ from orch_node.rank import computation  # noqa: E402
 LACKING = "the package orch_kernels is not installed on node1"
 
 
-@pytest.mark.parametrize("problems", [("", "", ""), ("", LACKING, "")], ids=["all have them", "a rank lacks them"])
-def test_ranks_agree(problems: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    store = torch.distributed.HashStore()
-    monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: store)
-    layout: Any = SimpleNamespace(world_size=3)
-    with ThreadPoolExecutor(3) as ranks:
-        results = [ranks.submit(computation.agree, torch, layout, problem) for problem in problems]
-        assert [result.result(30) for result in results] == [max(problems)] * 3
-    layout.world_size = 1
-    assert computation.agree(torch, layout, LACKING) == LACKING
+def test_ranks_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    for problems in (("", "", ""), ("", LACKING, "")):
+        store = torch.distributed.HashStore()
+        monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda store=store: store)
+        layout: Any = SimpleNamespace(world_size=3)
+        with ThreadPoolExecutor(3) as ranks:
+            results = [ranks.submit(computation.agree, torch, layout, problem) for problem in problems]
+            assert [result.result(30) for result in results] == [max(problems)] * 3
+        layout.world_size = 1
+        assert computation.agree(torch, layout, LACKING) == LACKING

@@ -148,18 +148,15 @@ def test_malloc_keeps_memory_between_steps() -> None:
     assert faults * 10 < faults_by_default
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        pytest.param({TUNABLES: ""}, id="empty-tunables"),
-        pytest.param({TUNABLES: "glibc.malloc.check=3"}, id="tunables"),
-        pytest.param({"MALLOC_ARENA_MAX": "2"}, id="malloc-variable"),
-        pytest.param({PRELOAD: "/venv/lib/libiomp5.so:/usr/lib/libtcmalloc_minimal.so.4"}, id="tcmalloc"),
-        pytest.param({PRELOAD: "/usr/lib/libjemalloc.so.2"}, id="jemalloc"),
-    ],
-)
-def test_malloc_settings_of_the_user_take_precedence(environment: dict[str, str]) -> None:
-    assert with_kept_heap(environment) == environment
+def test_malloc_settings_of_the_user_take_precedence() -> None:
+    for environment in (
+        {TUNABLES: ""},  # empty-tunables
+        {TUNABLES: "glibc.malloc.check=3"},
+        {"MALLOC_ARENA_MAX": "2"},  # malloc-variable
+        {PRELOAD: "/venv/lib/libiomp5.so:/usr/lib/libtcmalloc_minimal.so.4"},
+        {PRELOAD: "/usr/lib/libjemalloc.so.2"},
+    ):
+        assert with_kept_heap(environment) == environment
 
 
 def test_malloc_is_set_with_other_preloaded_libraries() -> None:
@@ -180,15 +177,9 @@ def test_preload_link_is_shared_and_private(library: Path) -> None:
     assert not os.stat(os.path.dirname(link)).st_mode & 0o077
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        pytest.param({PRELOAD: "/lib/a.so:/lib/b.so:/no such/c.so:libd.so libe.so"}, id="safe-and-missing-paths"),
-        pytest.param({"A": "1"}, id="no-preload"),
-    ],
-)
-def test_preload_stays_without_need_for_links(environment: dict[str, str]) -> None:
-    assert with_loadable_preload(environment) == environment
+def test_preload_stays_without_need_for_links() -> None:
+    for environment in ({PRELOAD: "/lib/a.so:/lib/b.so:/no such/c.so:libd.so libe.so"}, {"A": "1"}):
+        assert with_loadable_preload(environment) == environment
 
 
 def test_private_folder_must_belong_to_the_user_alone(tmp_path: Path) -> None:

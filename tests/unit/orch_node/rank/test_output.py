@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.rank.output import TAIL_BYTES, log_tail
@@ -51,15 +50,15 @@ def test_log_tail_prefers_the_cause_to_stack_traces(tmp_path: Path) -> None:
     assert len(result) <= TAIL_BYTES
 
 
-@pytest.mark.parametrize("mark", ["", MARKS[STDERR]], ids=["plain", "marked"])
-def test_log_tail_has_the_thread_that_a_signal_ended(tmp_path: Path, mark: str) -> None:
-    threads = ("\nThread 0x1 (most recent call first):\n" + FRAME * 9) * 20
-    current = '\nCurrent thread 0x2 (most recent call first):\n  File "/home/me/segv.py", line 3 in main\n'
-    errors = f"Fatal Python error: Segmentation fault\n{threads}{current}{FRAME * 99}"
-    result = log_tail(make_log(tmp_path, "step 1\n" + "".join(mark + line for line in errors.splitlines(True))))
-    assert result.startswith("step 1\nFatal Python error: Segmentation fault\n\nCurrent thread")
-    assert "segv.py" in result
-    assert len(result) <= TAIL_BYTES
+def test_log_tail_has_the_thread_that_a_signal_ended(tmp_path: Path) -> None:
+    for mark in ("", MARKS[STDERR]):
+        threads = ("\nThread 0x1 (most recent call first):\n" + FRAME * 9) * 20
+        current = '\nCurrent thread 0x2 (most recent call first):\n  File "/home/me/segv.py", line 3 in main\n'
+        errors = f"Fatal Python error: Segmentation fault\n{threads}{current}{FRAME * 99}"
+        result = log_tail(make_log(tmp_path, "step 1\n" + "".join(mark + line for line in errors.splitlines(True))))
+        assert result.startswith("step 1\nFatal Python error: Segmentation fault\n\nCurrent thread")
+        assert "segv.py" in result
+        assert len(result) <= TAIL_BYTES
 
 
 @given(content=st.binary() | st.binary().map(lambda data: b"Fatal Python error: " + data))

@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from orch_node.protocol.agent import PreemptedRanks
 from orch_node.supervisor.preemption import PreemptionMonitor
 
@@ -19,19 +18,12 @@ def make_monitor(folder: Path, responses: dict[str, PreemptedRanks]) -> Preempti
     return PreemptionMonitor(folder, agents, lambda: True, lambda event: None)
 
 
-@pytest.mark.parametrize(
-    ("responses", "reason"),
-    [
-        pytest.param({}, "no agent of its nodes responds", id="agents have died"),
-        pytest.param(
-            {"n1": PreemptedRanks(ranks=())}, "the script does not support preemption", id="script does not listen"
-        ),
-    ],
-)
-def test_preemption_without_a_checkpoint_has_a_reason(
-    tmp_path: Path, responses: dict[str, PreemptedRanks], reason: str
-) -> None:
-    assert reason in make_monitor(tmp_path, responses).poll(TRACKER).problem
+def test_preemption_without_a_checkpoint_has_a_reason(tmp_path: Path) -> None:
+    for responses, reason in (
+        ({}, "no agent of its nodes responds"),  # agents have died
+        ({"n1": PreemptedRanks(ranks=())}, "the script does not support preemption"),  # script does not listen
+    ):
+        assert reason in make_monitor(tmp_path, responses).poll(TRACKER).problem
 
 
 def test_time_for_a_checkpoint_does_not_pass_while_the_job_is_suspended(tmp_path: Path) -> None:

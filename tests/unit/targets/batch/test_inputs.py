@@ -10,7 +10,7 @@ from orchestrator.errors import OrchError, RequestError
 from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.slurm import SLURM
-from orchestrator.targets.batch.system import BatchSystem, JobRequest
+from orchestrator.targets.batch.system import JobRequest
 from tests.support.slurm_plans import make_plan, slurm_settings
 
 
@@ -62,22 +62,22 @@ MISPLACED = {
 }
 
 
-@pytest.mark.parametrize(("content", "hint"), MISPLACED.values(), ids=MISPLACED)
-def test_misplaced_key_is_refused_with_its_table(content: str, hint: str, tmp_path: Path) -> None:
-    path = tmp_path / "site.toml"
-    path.write_text(content)
-    with pytest.raises(RequestError, match="unknown key") as caught:
-        slurm_settings(path, (), {})
-    assert hint in caught.value.hint
+def test_misplaced_key_is_refused_with_its_table(tmp_path: Path) -> None:
+    for content, hint in MISPLACED.values():
+        path = tmp_path / "site.toml"
+        path.write_text(content)
+        with pytest.raises(RequestError, match="unknown key") as caught:
+            slurm_settings(path, (), {})
+        assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("key", ["queue", "walltime", "q", "l"])
-def test_misplaced_option_of_qsub_is_refused_with_its_table(key: str, tmp_path: Path) -> None:
-    path = tmp_path / "site.toml"
-    path.write_text(f'{key} = "x"\n')
-    with pytest.raises(RequestError, match=f"{key}: unknown key") as caught:
-        batch_settings(PBS, path, (), {})
-    assert "Options of qsub belong below a line [qsub]." in caught.value.hint
+def test_misplaced_option_of_qsub_is_refused_with_its_table(tmp_path: Path) -> None:
+    for key in ("queue", "walltime", "q", "l"):
+        path = tmp_path / "site.toml"
+        path.write_text(f'{key} = "x"\n')
+        with pytest.raises(RequestError, match=f"{key}: unknown key") as caught:
+            batch_settings(PBS, path, (), {})
+        assert "Options of qsub belong below a line [qsub]." in caught.value.hint
 
 
 WRONG_TABLES = {
@@ -88,12 +88,12 @@ WRONG_TABLES = {
 }
 
 
-@pytest.mark.parametrize(("content", "problem"), WRONG_TABLES.values(), ids=WRONG_TABLES)
-def test_wrong_value_in_the_table_of_options_is_named(content: str, problem: str, tmp_path: Path) -> None:
-    path = tmp_path / "site.toml"
-    path.write_text(content)
-    with pytest.raises(RequestError, match=problem):
-        slurm_settings(path, (), {})
+def test_wrong_value_in_the_table_of_options_is_named(tmp_path: Path) -> None:
+    for content, problem in WRONG_TABLES.values():
+        path = tmp_path / "site.toml"
+        path.write_text(content)
+        with pytest.raises(RequestError, match=problem):
+            slurm_settings(path, (), {})
 
 
 def test_short_options_of_sbatch_count_as_the_long_ones(tmp_path: Path) -> None:
@@ -119,9 +119,8 @@ def test_letters_of_qsub_count_as_the_options_that_they_mean() -> None:
         batch_settings(PBS, None, ("W=block=true",), {})
 
 
-@pytest.mark.parametrize(
-    ("system", "assignment", "hint"),
-    [
+def test_option_that_a_job_cannot_have_is_refused() -> None:
+    for system, assignment, hint in (
         (SLURM, "N=4", "Use --nodes."),
         (SLURM, "J=name", "The job has the name of the run."),
         (SLURM, "queue=long", "Did you mean 'partition'?"),
@@ -130,10 +129,7 @@ def test_letters_of_qsub_count_as_the_options_that_they_mean() -> None:
         (PBS, "N=name", "The job has the name of the run."),
         (PBS, "l=nodes=2:ppn=4", "Use --nodes."),
         (PBS, "S=/bin/sh", "Use the long name"),
-    ],
-    ids=lambda value: str(getattr(value, "name", value)),
-)
-def test_option_that_a_job_cannot_have_is_refused(system: BatchSystem, assignment: str, hint: str) -> None:
-    with pytest.raises(OrchError) as caught:
-        batch_settings(system, None, (assignment,), {}).check()
-    assert hint in caught.value.hint
+    ):
+        with pytest.raises(OrchError) as caught:
+            batch_settings(system, None, (assignment,), {}).check()
+        assert hint in caught.value.hint

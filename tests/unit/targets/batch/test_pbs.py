@@ -80,21 +80,17 @@ def pbsnodes(*hosts: list[int]) -> CommandResult:
     return CommandResult(code=0, out=f'{HEAD},\n\t"nodes":\t{json.dumps(vnodes)}\n}}\n', err="")
 
 
-@pytest.mark.parametrize(
-    ("result", "select", "ranks"),
-    [
-        (pbsnodes([0, 56, 56], [0, 56, 56], [64]), "ncpus=112:mem=200gb", 2),
-        (pbsnodes([0, 56, 56]), "ncpus=56", 1),
-        (pbsnodes([0, 56, 56]), "ncpus=100", 1),
-        (pbsnodes([112]), "ncpus=112", 1),
-        (pbsnodes([0, 56, 56]), "", 1),
-        (DOWN, "ncpus=112", 1),
-    ],
-    ids=["whole nodes", "one NUMA node", "parts", "no vnodes", "no request", "no response"],
-)
-def test_nodes_get_a_rank_per_numa_node_that_pbs_knows(result: CommandResult, select: str, ranks: int) -> None:
-    options = {"select": select} if select else {}
-    assert PBS.default_ranks(RecordedPrograms([result]), options, None)[0] == ranks
+def test_nodes_get_a_rank_per_numa_node_that_pbs_knows() -> None:
+    for result, select, ranks in (
+        (pbsnodes([0, 56, 56], [0, 56, 56], [64]), "ncpus=112:mem=200gb", 2),  # whole nodes
+        (pbsnodes([0, 56, 56]), "ncpus=56", 1),  # one NUMA node
+        (pbsnodes([0, 56, 56]), "ncpus=100", 1),  # parts
+        (pbsnodes([112]), "ncpus=112", 1),  # no vnodes
+        (pbsnodes([0, 56, 56]), "", 1),  # no request
+        (DOWN, "ncpus=112", 1),  # no response
+    ):
+        options = {"select": select} if select else {}
+        assert PBS.default_ranks(RecordedPrograms([result]), options, None)[0] == ranks
 
 
 def state_of(*results: CommandResult, job: str = "7.pbs1") -> JobState:
@@ -120,36 +116,32 @@ def test_a_script_is_submitted_as_a_program_that_signals_reach() -> None:
     assert command[command.index("--") :] == ("--", "/bin/bash", "-l", path, path)
 
 
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [("0.pbs1\n", "0.pbs1"), ("5[].pbs1\n", "5[].pbs1"), ("Welcome\n12.pbs-01.site.org\n", "12.pbs-01.site.org")],
-    ids=["job", "array", "after-a-banner"],
-)
-def test_the_job_id_is_found_in_the_output_of_qsub(output: str, expected: str) -> None:
-    assert PBS.parse_job_id(output) == (expected, "")
+def test_the_job_id_is_found_in_the_output_of_qsub() -> None:
+    for output, expected in (
+        ("0.pbs1\n", "0.pbs1"),  # job
+        ("5[].pbs1\n", "5[].pbs1"),  # array
+        ("Welcome\n12.pbs-01.site.org\n", "12.pbs-01.site.org"),  # after-a-banner
+    ):
+        assert PBS.parse_job_id(output) == (expected, "")
 
 
-@pytest.mark.parametrize("output", ["", "qsub: Unknown queue\n", "1.pbs1\n2.pbs1\n"], ids=["empty", "error", "two"])
-def test_other_output_of_qsub_has_no_job_id(output: str) -> None:
-    assert PBS.parse_job_id(output) == ("", "")
+def test_other_output_of_qsub_has_no_job_id() -> None:
+    for output in ("", "qsub: Unknown queue\n", "1.pbs1\n2.pbs1\n"):
+        assert PBS.parse_job_id(output) == ("", "")
 
 
-@pytest.mark.parametrize(
-    ("code", "message", "hint"),
-    [
+def test_a_rejected_job_comes_with_a_hint() -> None:
+    for code, message, hint in (
         (170, "qsub: Unknown queue", "qstat -Q"),
         (187, "qsub: Unknown resource: ncpuz", "select="),
         (166, "qsub: Illegal attribute or resource value Resource_List.walltime", "walltime=HH:MM:SS"),
         (188, "qsub: Job violates queue and/or server resource limits", "qstat -Qf"),
-        (188, "", "qstat -Qf"),
-        (173, "qsub: Queue is not enabled", "queue=ANOTHER"),
+        (188, "", "qstat -Qf"),  # limit-without-message
+        (173, "qsub: Queue is not enabled", "queue=ANOTHER"),  # disabled
         (162, "Connection refused\nqsub: cannot connect to server pbs1 (errno=15010)", "qstat -B"),
         (1, "qsub: script file:: No such file or directory", "login node"),
-    ],
-    ids=["queue", "resource", "walltime", "limit", "limit-without-message", "disabled", "server", "file"],
-)
-def test_a_rejected_job_comes_with_a_hint(code: int, message: str, hint: str) -> None:
-    assert hint in PBS.hint_about(PBS.message_of(CommandResult(code=code, out="", err=message)))
+    ):
+        assert hint in PBS.hint_about(PBS.message_of(CommandResult(code=code, out="", err=message)))
 
 
 def test_a_running_job_has_its_nodes_and_start() -> None:
@@ -157,17 +149,19 @@ def test_a_running_job_has_its_nodes_and_start() -> None:
     assert (result.phase, result.nodes, result.start) == (Phase.RUNNING, "pbs1,pbs2", "Tue Nov 24 10:16:05 2026")
 
 
-@pytest.mark.parametrize(
-    ("letter", "phase"),
-    [("Q", Phase.PENDING), ("H", Phase.PENDING), ("S", Phase.SUSPENDED), ("E", Phase.COMPLETING), ("B", Phase.RUNNING)],
-)
-def test_each_state_has_a_phase(letter: str, phase: Phase) -> None:
-    assert state_of(job({"job_state": letter})).phase == phase
+def test_each_state_has_a_phase() -> None:
+    for letter, phase in (
+        ("Q", Phase.PENDING),
+        ("H", Phase.PENDING),
+        ("S", Phase.SUSPENDED),
+        ("E", Phase.COMPLETING),
+        ("B", Phase.RUNNING),
+    ):
+        assert state_of(job({"job_state": letter})).phase == phase
 
 
-@pytest.mark.parametrize(
-    ("fields", "explanation"),
-    [
+def test_the_reason_of_a_waiting_job_is_explained() -> None:
+    for fields, explanation in (
         ({"comment": "Not Running: Not enough free nodes available"}, "not enough nodes are free"),
         ({"comment": "Not Running: User has reached queue workq running job limit."}, "as many jobs are running"),
         ({"comment": "Not Running: Queue not started."}, "does not start jobs now"),
@@ -178,47 +172,36 @@ def test_each_state_has_a_phase(letter: str, phase: Phase) -> None:
             {"comment": "Not Running: Insufficient amount of resource: ncpus (R: 4 A: 2 T: 4)"},
             "not enough of a resource",
         ),
-        ({"job_state": "H", "Hold_Types": "u"}, "qrls"),
-        ({}, "has not considered it"),
-    ],
-    ids=["nodes", "limit", "queue", "resources", "user-limit", "primetime", "resource", "held", "new"],
-)
-def test_the_reason_of_a_waiting_job_is_explained(fields: dict[str, str], explanation: str) -> None:
-    result = state_of(job({**QUEUED, **fields}))
-    assert explanation in result.explanation
-    assert result.problem == ""
+        ({"job_state": "H", "Hold_Types": "u"}, "qrls"),  # held
+        ({}, "has not considered it"),  # new
+    ):
+        result = state_of(job({**QUEUED, **fields}))
+        assert explanation in result.explanation
+        assert result.problem == ""
 
 
-@pytest.mark.parametrize(
-    "comment",
-    [
-        "Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 4 T: 4)",
+def test_a_job_that_can_never_run_says_what_to_change() -> None:
+    for comment in (
+        "Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 4 T: 4)",  # cores
         "Can Never Run: Not enough total nodes available",
-    ],
-    ids=["cores", "nodes"],
-)
-def test_a_job_that_can_never_run_says_what_to_change(comment: str) -> None:
-    assert "--nodes" in state_of(job({**QUEUED, "comment": comment})).problem
+    ):
+        assert "--nodes" in state_of(job({**QUEUED, "comment": comment})).problem
 
 
-@pytest.mark.parametrize(
-    ("fields", "phase", "explanation"),
-    [
-        ({"Exit_status": 0, "substate": 92}, Phase.ENDED, "no outcome"),
+def test_the_end_of_a_job_is_explained() -> None:
+    for fields, phase, explanation in (
+        ({"Exit_status": 0, "substate": 92}, Phase.ENDED, "no outcome"),  # done
         ({"Exit_status": 3, "substate": 93}, Phase.FAILED, "no outcome"),
-        ({"Exit_status": 271, "substate": 91}, Phase.CANCELLED, "qdel"),
+        ({"Exit_status": 271, "substate": 91}, Phase.CANCELLED, "qdel"),  # deleted
         ({"Exit_status": -29, "substate": 93}, Phase.KILLED, "walltime"),
         ({"Exit_status": -27, "substate": 93}, Phase.KILLED, "memory"),
         ({"Exit_status": -20, "substate": 93}, Phase.KILLED, "node"),
-        ({"Exit_status": -1, "substate": 93, "comment": "no home"}, Phase.ENDED, "could not start"),
-        ({"substate": 92, "stime": None}, Phase.ENDED, "never ran"),
-    ],
-    ids=["done", "failed", "deleted", "walltime", "memory", "node", "not-started", "dependency"],
-)
-def test_the_end_of_a_job_is_explained(fields: dict[str, Any], phase: Phase, explanation: str) -> None:
-    result = ended(**fields)
-    assert (result.phase, explanation in result.explanation) == (phase, True)
-    assert PBS.named_state("7.pbs1", result.state).phase == phase
+        ({"Exit_status": -1, "substate": 93, "comment": "no home"}, Phase.ENDED, "could not start"),  # not-started
+        ({"substate": 92, "stime": None}, Phase.ENDED, "never ran"),  # dependency
+    ):
+        result = ended(**fields)
+        assert (result.phase, explanation in result.explanation) == (phase, True)
+        assert PBS.named_state("7.pbs1", result.state).phase == phase
 
 
 def test_a_job_that_died_of_a_signal_names_it() -> None:
@@ -326,20 +309,16 @@ def test_select_may_repeat_the_number_of_nodes() -> None:
     assert "-l select=2:ncpus=8:mpiprocs=4" in options(TWO_NODES, select="2:ncpus=8")
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"select": "3:ncpus=8"},
-        {"select": "1:ncpus=8+1:ncpus=4"},
-        {"select": "2"},
-        {"select": "mem=4gb:ncpus=3"},
+def test_nodes_that_differ_from_the_request_are_refused() -> None:
+    for values in (
+        {"select": "3:ncpus=8"},  # other-number
+        {"select": "1:ncpus=8+1:ncpus=4"},  # two-chunks
+        {"select": "2"},  # no-resources
+        {"select": "mem=4gb:ncpus=3"},  # fewer-cores-than-ranks
         {"place": "pack"},
-    ],
-    ids=["other-number", "two-chunks", "no-resources", "fewer-cores-than-ranks", "pack"],
-)
-def test_nodes_that_differ_from_the_request_are_refused(values: dict[str, str]) -> None:
-    with pytest.raises(PlanError):
-        options(TWO_NODES, **values)
+    ):
+        with pytest.raises(PlanError):
+            options(TWO_NODES, **values)
 
 
 def test_an_array_has_a_task_for_each_run() -> None:
@@ -421,11 +400,9 @@ def test_the_watch_follows_the_job_that_continues_the_run(folder: Path) -> None:
     assert location_of(store.load(folder).record).job == "8.pbs1"
 
 
-@pytest.mark.parametrize(
-    "record", ['{"job": "12", "restarts": 1, "notes": []}', '{"job": "$(x)", "restarts": 1, "notes": []}', "{"]
-)
-def test_the_watch_does_not_follow_another_record(folder: Path, record: str) -> None:
-    (folder / "pbs-job.json").write_text(record)
-    watch = watch_of(folder, UNKNOWN_JOB)
-    assert watch.state(now=True).phase == Phase.FORGOTTEN
-    assert watch.job == "12"
+def test_the_watch_does_not_follow_another_record(folder: Path) -> None:
+    for record in ('{"job": "12", "restarts": 1, "notes": []}', '{"job": "$(x)", "restarts": 1, "notes": []}', "{"):
+        (folder / "pbs-job.json").write_text(record)
+        watch = watch_of(folder, UNKNOWN_JOB)
+        assert watch.state(now=True).phase == Phase.FORGOTTEN
+        assert watch.job == "12"

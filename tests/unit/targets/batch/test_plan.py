@@ -98,15 +98,14 @@ def test_project_goes_into_the_store_of_a_login_node(tmp_path: Path, project: Re
     assert [node.node for node in step.nodes] == ["cluster"]
 
 
-@pytest.mark.parametrize("name", RESERVED_OPTIONS)
-def test_options_that_orch_sets_are_refused(name: str) -> None:
-    with pytest.raises(PlanError, match=f"--slurm {name}: orch sets this option itself"):
-        make_plan({}, make_settings(options={name: "1"}))
+def test_options_that_orch_sets_are_refused() -> None:
+    for name in RESERVED_OPTIONS:
+        with pytest.raises(PlanError, match=f"--slurm {name}: orch sets this option itself"):
+            make_plan({}, make_settings(options={name: "1"}))
 
 
-@pytest.mark.parametrize(
-    ("fields", "settings", "problem"),
-    [
+def test_impossible_requests_are_refused() -> None:
+    for fields, settings, problem in (
         ({"nodes": NodeCount(0)}, {}, "needs a number of nodes"),
         ({"ppn": 0}, {}, "--ppn 0"),
         ({"launcher": "trainjob"}, {}, "--launcher trainjob does not run on Slurm"),
@@ -118,18 +117,16 @@ def test_options_that_orch_sets_are_refused(name: str) -> None:
         ({}, {"options": {"comment": "two\nlines"}}, "cannot be printed"),
         ({}, {"options": {"x y": "1"}}, "not an option of sbatch"),
         ({}, {"options": {"cpus-per-task": "many"}}, "cpus-per-task=many: expected a number"),
-    ],
-)
-def test_impossible_requests_are_refused(fields: dict[str, object], settings: dict[str, object], problem: str) -> None:
-    with pytest.raises(PlanError) as caught:
-        make_plan(fields, make_settings(**settings))
-    assert problem in caught.value.message
+    ):
+        with pytest.raises(PlanError) as caught:
+            make_plan(fields, make_settings(**settings))
+        assert problem in caught.value.message
 
 
-@pytest.mark.parametrize("login", ["-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c"])
-def test_login_node_must_be_a_host_name(login: str) -> None:
-    with pytest.raises(PlanError, match="not a host name"):
-        make_plan({}, make_settings(login=login))
+def test_login_node_must_be_a_host_name() -> None:
+    for login in ("-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c"):
+        with pytest.raises(PlanError, match="not a host name"):
+            make_plan({}, make_settings(login=login))
 
 
 def test_python_is_an_option_of_all_targets() -> None:
@@ -138,9 +135,8 @@ def test_python_is_an_option_of_all_targets() -> None:
     assert exc_info.value.hint == "Use --python PATH."
 
 
-@pytest.mark.parametrize(
-    ("options", "gpus"),
-    [
+def test_gpus_of_a_node_are_those_that_the_job_requests() -> None:
+    for options, gpus in (
         ({"gpus-per-node": "8"}, 8),
         ({"gpus-per-node": "a100:2,h100:2"}, 4),
         ({"gpus": "h100:16"}, 8),
@@ -148,13 +144,10 @@ def test_python_is_an_option_of_all_targets() -> None:
         ({"gres": "gres/gpu"}, 1),
         ({"gres": "license:9"}, 0),
         ({}, 0),
-    ],
-    ids=str,
-)
-def test_gpus_of_a_node_are_those_that_the_job_requests(options: dict[str, str], gpus: int) -> None:
-    assert SLURM.requested_gpus(options, 2) == gpus
-    assert PBS.requested_gpus({"select": f"2:ncpus=64:ngpus={gpus}:mem=1gb"}, 2) == gpus
-    assert PBS.requested_gpus({"select": "ncpus=4:myngpus=2"}, 1) == 0
+    ):
+        assert SLURM.requested_gpus(options, 2) == gpus
+        assert PBS.requested_gpus({"select": f"2:ncpus=64:ngpus={gpus}:mem=1gb"}, 2) == gpus
+        assert PBS.requested_gpus({"select": "ncpus=4:myngpus=2"}, 1) == 0
 
 
 def test_nccl_is_planned_from_the_request_and_not_from_the_login_host() -> None:
@@ -194,20 +187,16 @@ def test_ranks_run_on_the_users_python(tmp_path: Path, monkeypatch: pytest.Monke
         assert f"{tmp_path}/" in exc_info.value.hint
 
 
-@pytest.mark.parametrize(
-    ("options", "memory"),
-    [
-        ((), "0"),
+def test_whole_nodes_come_with_all_of_their_memory() -> None:
+    for options, memory in (
+        ((), "0"),  # default
         (("exclusive",), "0"),
         (("exclusive", "mem=4G"), "4G"),
         (("exclusive", "mem-per-cpu=1G"), None),
-        (("cpus-per-task=2",), None),
+        (("cpus-per-task=2",), None),  # shared
         (("exclusive=user",), None),
-    ],
-    ids=["default", "exclusive", "mem", "mem-per-cpu", "shared", "exclusive-user"],
-)
-def test_whole_nodes_come_with_all_of_their_memory(options: tuple[str, ...], memory: str | None) -> None:
-    assert with_size(slurm_settings(None, options, {})).options.get("mem") == memory
+    ):
+        assert with_size(slurm_settings(None, options, {})).options.get("mem") == memory
 
 
 def test_hint_for_a_missing_mpi_names_the_shared_folder_and_no_inventory() -> None:

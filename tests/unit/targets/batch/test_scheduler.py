@@ -30,35 +30,27 @@ def submit(*results: CommandResult) -> Scheduler:
     return scheduler
 
 
-@pytest.mark.parametrize(
-    "output",
-    [
-        "Welcome\n\n12;cluster\n",
-        "12\nYour project has 340 hours left.\n",
-        "Checking the quota\nSubmitted batch job 12\nGood luck!\n",
-    ],
-    ids=["banner-before", "wrapper-after", "wrapper-without-parsable"],
-)
-def test_submit_finds_the_job_id_between_other_lines(output: str) -> None:
-    assert submit(make_result(output)).submitted == "12"
+def test_submit_finds_the_job_id_between_other_lines() -> None:
+    for output in (
+        "Welcome\n\n12;cluster\n",  # banner-before
+        "12\nYour project has 340 hours left.\n",  # wrapper-after
+        "Checking the quota\nSubmitted batch job 12\nGood luck!\n",  # wrapper-without-parsable
+    ):
+        assert submit(make_result(output)).submitted == "12"
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        CommandResult(code=3, out="12\nthe wrapper's mail was not sent\n", err=""),
-        make_result("accepted\n"),
-        make_result("12\n340\n"),
-    ],
-    ids=["wrapper-fails", "no-job-id", "two-numbers"],
-)
-def test_submit_looks_the_job_up_by_its_name(first: CommandResult) -> None:
-    name = f"orch-{SITE.run_id}"
-    listed = make_result(f"Welcome | to | us\n11|{name}|CANCELLED|N/A||None\n12|{name}|PENDING|N/A||None\n")
-    scheduler = submit(first, listed)
-    assert scheduler.submitted == "12"
-    assert isinstance(scheduler.host, RecordedHost)
-    assert f"--name={name}" in scheduler.host.commands[-1]
+def test_submit_looks_the_job_up_by_its_name() -> None:
+    for first in (
+        CommandResult(code=3, out="12\nthe wrapper's mail was not sent\n", err=""),  # wrapper-fails
+        make_result("accepted\n"),  # no-job-id
+        make_result("12\n340\n"),  # two-numbers
+    ):
+        name = f"orch-{SITE.run_id}"
+        listed = make_result(f"Welcome | to | us\n11|{name}|CANCELLED|N/A||None\n12|{name}|PENDING|N/A||None\n")
+        scheduler = submit(first, listed)
+        assert scheduler.submitted == "12"
+        assert isinstance(scheduler.host, RecordedHost)
+        assert f"--name={name}" in scheduler.host.commands[-1]
 
 
 def test_array_that_runs_already_is_looked_up_by_the_id_of_the_array() -> None:
@@ -68,43 +60,40 @@ def test_array_that_runs_already_is_looked_up_by_the_id_of_the_array() -> None:
     assert submit(make_result("accepted\n"), listed).submitted == "12"
 
 
-@pytest.mark.parametrize("case", ["srun", "array"])
-def test_job_on_a_node_that_does_not_see_its_script_ends_before_it_writes(case: str, tmp_path: Path) -> None:
-    scheduler = submit(make_result("12\n"))
-    assert isinstance(scheduler.host, RecordedHost)
-    script, argument = scheduler.host.commands[-1][-2:]
-    assert script == argument, "the job learns where its script is"
-    site = tmp_path / "runs"
-    text = script_of(case).replace("/shared/alice/runs", str(site))
-    command = ["bash", "-c", text, "job.sh", str(site / "job.sh")]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "SLURMD_NODENAME": "n1"})
-    assert done.returncode == 1
-    assert f"n1 does not see {site}/job.sh. Choose a folder that all nodes share: --runs-dir" in done.stderr
-    assert not site.exists()
+def test_job_on_a_node_that_does_not_see_its_script_ends_before_it_writes(tmp_path: Path) -> None:
+    for case in ("srun", "array"):
+        scheduler = submit(make_result("12\n"))
+        assert isinstance(scheduler.host, RecordedHost)
+        script, argument = scheduler.host.commands[-1][-2:]
+        assert script == argument, "the job learns where its script is"
+        site = tmp_path / "runs"
+        text = script_of(case).replace("/shared/alice/runs", str(site))
+        command = ["bash", "-c", text, "job.sh", str(site / "job.sh")]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "SLURMD_NODENAME": "n1"})
+        assert done.returncode == 1
+        assert f"n1 does not see {site}/job.sh. Choose a folder that all nodes share: --runs-dir" in done.stderr
+        assert not site.exists()
 
 
 CLUSTERS = f"CLUSTER: west\nCLUSTER: east\n12|orch-{SITE.run_id}|PENDING|N/A||None\n"
 
 
-@pytest.mark.parametrize(
-    "results",
-    [
-        pytest.param([make_result("12;east\n")], id="parsable"),
-        pytest.param([make_result("Submitted batch job 12 on cluster east\n")], id="wrapper"),
-        pytest.param([CommandResult(code=1, out="?", err=""), make_result(CLUSTERS)], id="looked-up"),
-    ],
-)
-def test_job_of_another_cluster_is_queried_there(results: list[CommandResult]) -> None:
-    step = submit_step(make_plan({}, slurm_settings(None, ["clusters=west,east"], {})))
-    assert "#SBATCH --clusters=west,east" in step.script
-    host = RecordedHost(*results, make_result("RUNNING|N/A|n1|None\n"))
-    scheduler = Scheduler(SLURM, host)
-    scheduler.submit(step)
-    assert (scheduler.submitted, scheduler.cluster) == ("12", "east")
-    record = with_job(make_plan().run, scheduler.submitted, scheduler.cluster)
-    assert location_of(record).cluster == "east"
-    assert scheduler.state("12").state == "RUNNING"
-    assert host.commands[-1][:2] == ("squeue", "--clusters=east")
+def test_job_of_another_cluster_is_queried_there() -> None:
+    for results in (
+        [make_result("12;east\n")],  # parsable
+        [make_result("Submitted batch job 12 on cluster east\n")],  # wrapper
+        [CommandResult(code=1, out="?", err=""), make_result(CLUSTERS)],  # looked-up
+    ):
+        step = submit_step(make_plan({}, slurm_settings(None, ["clusters=west,east"], {})))
+        assert "#SBATCH --clusters=west,east" in step.script
+        host = RecordedHost(*results, make_result("RUNNING|N/A|n1|None\n"))
+        scheduler = Scheduler(SLURM, host)
+        scheduler.submit(step)
+        assert (scheduler.submitted, scheduler.cluster) == ("12", "east")
+        record = with_job(make_plan().run, scheduler.submitted, scheduler.cluster)
+        assert location_of(record).cluster == "east"
+        assert scheduler.state("12").state == "RUNNING"
+        assert host.commands[-1][:2] == ("squeue", "--clusters=east")
 
 
 def test_run_folder_stays_if_the_job_may_have_been_accepted() -> None:
@@ -190,9 +179,9 @@ def test_unreachable_controller_does_not_end_a_job() -> None:
         Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=away))).state("12")
 
 
-@pytest.mark.parametrize("stderr", ["", "Invalid user id", "Protocol authentication error"])
-def test_only_a_job_that_slurm_has_forgotten_is_gone(stderr: str) -> None:
-    with pytest.raises(ControllerUnreachable):
-        Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=stderr))).state("12")
-    forgotten = "slurm_load_jobs error: Invalid job id specified"
-    assert Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=forgotten))).state("12").state == "GONE"
+def test_only_a_job_that_slurm_has_forgotten_is_gone() -> None:
+    for stderr in ("", "Invalid user id", "Protocol authentication error"):
+        with pytest.raises(ControllerUnreachable):
+            Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=stderr))).state("12")
+        forgotten = "slurm_load_jobs error: Invalid job id specified"
+        assert Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=forgotten))).state("12").state == "GONE"

@@ -20,24 +20,24 @@ from tests.support.slurm_plans import CASES, SITE, make_plan, script_of, slurm_s
 GOLDEN = Path(__file__).parents[3] / "golden" / "slurm"
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_golden_scripts(case: str) -> None:
-    path = GOLDEN / f"{case}.sh"
-    text = script_of(case)
-    if "ORCH_WRITE_GOLDEN" in os.environ:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text()
+def test_golden_scripts() -> None:
+    for case in CASES:
+        path = GOLDEN / f"{case}.sh"
+        text = script_of(case)
+        if "ORCH_WRITE_GOLDEN" in os.environ:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert text == path.read_text()
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_scripts_pass_shellcheck(case: str, tmp_path: Path) -> None:
-    if shutil.which("shellcheck") is None:
-        pytest.fail("no shellcheck: pip install --editable '.[dev]'")
-    path = tmp_path / "job.sh"
-    path.write_text(script_of(case))
-    done = subprocess.run(["shellcheck", "--shell=bash", str(path)], capture_output=True, text=True)
-    assert done.stdout == ""
+def test_scripts_pass_shellcheck(tmp_path: Path) -> None:
+    for case in CASES:
+        if shutil.which("shellcheck") is None:
+            pytest.fail("no shellcheck: pip install --editable '.[dev]'")
+        path = tmp_path / "job.sh"
+        path.write_text(script_of(case))
+        done = subprocess.run(["shellcheck", "--shell=bash", str(path)], capture_output=True, text=True)
+        assert done.stdout == ""
 
 
 def test_script_writes_the_settings_of_the_job(tmp_path: Path) -> None:
@@ -80,9 +80,8 @@ def test_setup_commands_run_before_the_job_and_a_failing_one_ends_it(tmp_path: P
     assert done.stdout.startswith("a b\n")
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
+def test_time_limits_are_read_as_sbatch_reads_them() -> None:
+    for text, seconds in (
         ("2", 120),
         ("2:30", 150),
         ("1:00:00", 3600),
@@ -92,10 +91,8 @@ def test_setup_commands_run_before_the_job_and_a_failing_one_ends_it(tmp_path: P
         ("UNLIMITED", None),
         ("1:2:3:4", None),
         ("", None),
-    ],
-)
-def test_time_limits_are_read_as_sbatch_reads_them(text: str, seconds: int | None) -> None:
-    assert time_seconds(text) == seconds
+    ):
+        assert time_seconds(text) == seconds
 
 
 def test_time_limit_below_the_reserve_for_a_checkpoint_is_reported() -> None:

@@ -105,9 +105,8 @@ def test_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_argume
     ]
 
 
-@pytest.mark.parametrize(
-    ("stderr", "explanation"),
-    [
+def test_apptainer_errors_are_explained_with_a_remedy() -> None:
+    for stderr, explanation in (
         (
             "\x1b[91mERROR  : Failed to create user namespace: not allowed to create user namespace\n\x1b[0m",
             "not allowed to create user namespace. An administrator must allow",
@@ -118,8 +117,6 @@ def test_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_argume
             "Permission denied. Nodes need squashfuse",
         ),
         ('FATAL:   "nosuch": executable file not found in $PATH', "--image-option python=PATH"),
-    ],
-)
-def test_apptainer_errors_are_explained_with_a_remedy(stderr: str, explanation: str) -> None:
-    assert explanation in explain_apptainer_error(stderr)
-    assert "\x1b" not in explain_apptainer_error(stderr)
+    ):
+        assert explanation in explain_apptainer_error(stderr)
+        assert "\x1b" not in explain_apptainer_error(stderr)

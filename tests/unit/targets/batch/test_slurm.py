@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from orchestrator.report import training
 from orchestrator.runs import outcome, store
 from orchestrator.runs.state_files import Accounting
@@ -49,10 +47,9 @@ bare|8|64|1|64|(null)
 WHOLE_NODES = {"exclusive": "", "mem": "0"}
 
 
-@pytest.mark.parametrize(
-    ("partition", "options", "ranks"),
-    [
-        ("", WHOLE_NODES, (2, "one for each socket: sinfo reports 2 x 56 cores on most nodes")),
+def test_whole_nodes_get_a_rank_per_socket() -> None:
+    for partition, options, ranks in (
+        ("", WHOLE_NODES, (2, "one for each socket: sinfo reports 2 x 56 cores on most nodes")),  # mixed
         ("", {**WHOLE_NODES, "constraint": "icelake&ib"}, (2, "one for each socket: sinfo reports 2 x 56 cores")),
         ("", {**WHOLE_NODES, "constraint": "old"}, (1, "one for each socket: sinfo reports 1 x 16 cores")),
         (
@@ -63,31 +60,17 @@ WHOLE_NODES = {"exclusive": "", "mem": "0"}
         ("small", WHOLE_NODES, (1, "one for each socket: sinfo reports 1 x 16 cores")),
         ("virtual", WHOLE_NODES, ONE_RANK),
         ("bare", WHOLE_NODES, ONE_RANK),
-        ("", {"cpus-per-task": "8"}, ONE_RANK),
+        ("", {"cpus-per-task": "8"}, ONE_RANK),  # shared
         ("", {**WHOLE_NODES, "cpus-per-task": "56"}, ONE_RANK),
-        ("none", WHOLE_NODES, ONE_RANK),
-    ],
-    ids=[
-        "mixed",
-        "constraint",
-        "old",
-        "alternatives",
-        "small",
-        "virtual",
-        "bare",
-        "shared",
-        "cpus-per-task",
-        "unknown",
-    ],
-)
-def test_whole_nodes_get_a_rank_per_socket(partition: str, options: dict[str, str], ranks: tuple[int, str]) -> None:
-    lines = "".join(
-        line for line in SINFO.splitlines(keepends=True) if line.startswith(f"{partition}|") or not partition
-    )
-    host = RecordedHost(sinfo=make_result(lines))
-    options = {**options, "partition": partition} if partition else options
-    assert SLURM.default_ranks(Scheduler(SLURM, host), options, None) == ranks
-    assert all(f"--partition={partition}" in command for command in host.commands) or not partition
+        ("none", WHOLE_NODES, ONE_RANK),  # unknown
+    ):
+        lines = "".join(
+            line for line in SINFO.splitlines(keepends=True) if line.startswith(f"{partition}|") or not partition
+        )
+        host = RecordedHost(sinfo=make_result(lines))
+        options = {**options, "partition": partition} if partition else options
+        assert SLURM.default_ranks(Scheduler(SLURM, host), options, None) == ranks
+        assert all(f"--partition={partition}" in command for command in host.commands) or not partition
 
 
 def test_whole_nodes_of_an_allocation_get_a_rank_per_socket() -> None:
@@ -107,9 +90,8 @@ def test_job_that_can_never_start_is_known() -> None:
     assert not make_job("RUNNING", "PartitionNodeLimit").problem
 
 
-@pytest.mark.parametrize(
-    ("code", "explanation"),
-    [
+def test_reason_of_a_waiting_job_is_explained() -> None:
+    for code, explanation in (
         ("QOSGrpCpuLimit", "jobs of your QOS use all CPUs that it allows"),
         ("AssocGrpNodeLimit", "jobs of your account use all nodes that it allows"),
         ("AssocGrpMemLimit", "jobs of your account use all memory that it allows"),
@@ -128,42 +110,33 @@ def test_job_that_can_never_start_is_known() -> None:
         ("ReservationDeleted", "its reservation was deleted; use no --slurm reservation"),
         ("QOSMaxCpuMinutesPerJobLimit", ""),
         ("QOSMinCpuNotSatisfied", ""),
-    ],
-)
-def test_reason_of_a_waiting_job_is_explained(code: str, explanation: str) -> None:
-    result = make_job("PENDING", code)
-    assert result.explanation == explanation
-    assert bool(result.problem) is ("; use " in explanation)
+    ):
+        result = make_job("PENDING", code)
+        assert result.explanation == explanation
+        assert bool(result.problem) is ("; use " in explanation)
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
+def test_job_in_a_closed_partition_never_starts_on_newer_slurm() -> None:
+    for reason in (
         "uid 1500 not in group permitted to use this partition (grace). groups allowed: root",
         "Job's account not permitted to use this partition (grace allows physics not chemistry)",
-    ],
-    ids=["group", "account"],
-)
-def test_job_in_a_closed_partition_never_starts_on_newer_slurm(reason: str) -> None:
-    assert "is not open to you; use another --slurm partition=" in make_job("PENDING", reason).problem
-    assert not make_job("RUNNING", reason).problem
+    ):
+        assert "is not open to you; use another --slurm partition=" in make_job("PENDING", reason).problem
+        assert not make_job("RUNNING", reason).problem
 
 
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [
+def test_end_of_a_job_is_described() -> None:
+    for state, reason in (
         ("CANCELLED", "the job was cancelled"),
         ("TIMEOUT", "reached its time limit"),
         ("OUT_OF_MEMORY", "ran out of memory"),
         ("NODE_FAIL", "a node of the job failed"),
         ("PREEMPTED", "was preempted"),
         ("ODD", "ended as ODD"),
-    ],
-)
-def test_end_of_a_job_is_described(state: str, reason: str) -> None:
-    result = make_job(state)
-    assert result.ended
-    assert reason in result.describe_end()
+    ):
+        result = make_job(state)
+        assert result.ended
+        assert reason in result.describe_end()
 
 
 def test_forgotten_job_has_ended() -> None:

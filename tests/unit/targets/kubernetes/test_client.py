@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from orchestrator.targets.kubernetes import client
 
 
@@ -17,17 +15,13 @@ class ErrorResponse(Exception):
         self.status, self.body = status, body
 
 
-@pytest.mark.parametrize(
-    ("response", "message"),
-    [
-        ('pods is forbidden: User "me" cannot list resource "pods"', "Not allowed: pods"),
+def test_only_a_missing_right_hints_at_the_role() -> None:
+    for response, message in (
+        ('pods is forbidden: User "me" cannot list resource "pods"', "Not allowed: pods"),  # right
         ('pods "x" is forbidden: violates PodSecurity "restricted:latest": x', "The cluster refuses it: pods"),
         ('pods "x" is forbidden: exceeded quota: q, requested: cpu=2', "exceeded quota: q, requested: cpu=2"),
-    ],
-    ids=["right", "policy", "quota"],
-)
-def test_only_a_missing_right_hints_at_the_role(response: str, message: str) -> None:
-    error = client.to_execute_error(ErrorResponse(403, json.dumps({"message": response})), "lab")
-    assert isinstance(error, client.Refused)
-    assert message in error.message
-    assert ("orch k8s role" in error.hint) is (" cannot " in response)
+    ):
+        error = client.to_execute_error(ErrorResponse(403, json.dumps({"message": response})), "lab")
+        assert isinstance(error, client.Refused)
+        assert message in error.message
+        assert ("orch k8s role" in error.hint) is (" cannot " in response)

@@ -53,13 +53,13 @@ from tests.support.pod_security import refusal_message
 MANIFESTS = GOLDEN / "k8s"
 
 
-@pytest.mark.parametrize("launcher", KINDS)
-def test_golden_manifests(launcher: str) -> None:
-    text = make_plan(launcher).describe()
-    path = MANIFESTS / f"{launcher}.yaml"
-    if os.environ.get("ORCH_WRITE_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
+def test_golden_manifests() -> None:
+    for launcher in KINDS:
+        text = make_plan(launcher).describe()
+        path = MANIFESTS / f"{launcher}.yaml"
+        if os.environ.get("ORCH_WRITE_GOLDEN"):
+            path.write_text(text)
+        assert text == path.read_text()
 
 
 @needs_crds
@@ -69,13 +69,13 @@ def test_check_itself_refuses_unknown_fields() -> None:
             check_manifest({"apiVersion": "x", "kind": kind, "metadata": {}, "spec": {"misspelt": 1}})
 
 
-@pytest.mark.parametrize("launcher", KINDS)
-def test_every_pod_is_admitted_in_a_restricted_namespace(launcher: str) -> None:
-    manifests = objects(make_plan(launcher))
-    helper_pods = (reader_pod(location("r", launcher, SETTINGS), "r"), shared_runtime(SETTINGS))
-    specs = [*pod_specs([*manifests, *helper_pods])]
-    assert len(specs) >= 3
-    assert [refusal_message("x", spec) for spec in specs] == [""] * len(specs)
+def test_every_pod_is_admitted_in_a_restricted_namespace() -> None:
+    for launcher in KINDS:
+        manifests = objects(make_plan(launcher))
+        helper_pods = (reader_pod(location("r", launcher, SETTINGS), "r"), shared_runtime(SETTINGS))
+        specs = [*pod_specs([*manifests, *helper_pods])]
+        assert len(specs) >= 3
+        assert [refusal_message("x", spec) for spec in specs] == [""] * len(specs)
 
 
 def test_reader_pod_can_run_where_the_pods_of_the_run_can() -> None:
@@ -284,9 +284,8 @@ def launcher_of(plan: Plan) -> tuple[str, str]:
     return decision.value, decision.reason
 
 
-@pytest.mark.parametrize(
-    ("installed", "kind", "expected_reason"),
-    [
+def test_default_is_what_the_cluster_has() -> None:
+    for installed, kind, expected_reason in (
         (BOTH_KINDS, "TrainJob", "torchrun; the cluster has it, and Kubeflow discontinues PyTorchJob"),
         (Installed(launchers=("trainjob",)), "TrainJob", "torchrun; the cluster has it"),
         (Installed(launchers=("pytorchjob",)), "PyTorchJob", "torchrun; the cluster has no TrainJob"),
@@ -296,11 +295,9 @@ def launcher_of(plan: Plan) -> tuple[str, str]:
             "TrainJob",
             "torchrun; assumed: no cluster could be asked (x)",
         ),
-    ],
-)
-def test_default_is_what_the_cluster_has(installed: Installed, kind: str, expected_reason: str) -> None:
-    launcher, reason = launcher_of(plan_for(installed))
-    assert (launcher.partition(" ")[0], reason) == (kind, expected_reason)
+    ):
+        launcher, reason = launcher_of(plan_for(installed))
+        assert (launcher.partition(" ")[0], reason) == (kind, expected_reason)
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915"])
@@ -315,19 +312,15 @@ def test_pods_request_gpus(launcher: str, resource: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("ppn", "changes", "problem"),
-    [
+def test_gpus_that_pods_cannot_have_are_refused() -> None:
+    for ppn, changes, problem in (
         (None, {}, "--backend nccl: the pods request no GPUs"),
-        (4, {"gpu": 2}, "--ppn 4, but each worker has 2 GPUs"),
-        (1, {"gpu": -1}, "gpu = -1"),
+        (4, {"gpu": 2}, "--ppn 4, but each worker has 2 GPUs"),  # too few
+        (1, {"gpu": -1}, "gpu = -1"),  # negative
         (1, {"gpu": 1, "gpu_resource": "gpu"}, "'gpu' are not a number and a resource"),
-    ],
-    ids=["none", "too few", "negative", "no resource"],
-)
-def test_gpus_that_pods_cannot_have_are_refused(ppn: int | None, changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(PlanError, match=re.escape(problem)):
-        make_plan(request=replace(REQUEST, backend="nccl", ppn=ppn), kubernetes=replace(SETTINGS, **changes))
+    ):
+        with pytest.raises(PlanError, match=re.escape(problem)):
+            make_plan(request=replace(REQUEST, backend="nccl", ppn=ppn), kubernetes=replace(SETTINGS, **changes))
 
 
 def test_requested_launcher_wins() -> None:
@@ -342,30 +335,28 @@ def test_run_that_may_shrink_is_a_pytorchjob() -> None:
         default_kind(Installed(launchers=("trainjob",)), elastic=True)
 
 
-@pytest.mark.parametrize(
-    ("cpu", "ppn"), [pytest.param("500m", 1, id="half-a-core"), pytest.param("1", 2, id="two-ranks-on-a-core")]
-)
-def test_ranks_may_share_cores_if_requested(cpu: str, ppn: int) -> None:
-    request = replace(REQUEST, ppn=ppn)
-    with pytest.raises(PlanError, match=f"--ppn {ppn}") as refused:
-        make_plan(request=request, kubernetes=replace(SETTINGS, cpu=cpu))
-    assert "share_cores=true" in refused.value.hint
-    plan = make_plan(request=request, kubernetes=replace(SETTINGS, cpu=cpu, share_cores=True))
-    assert {placement.threads for placement in plan.layout.rank_places} == {1}
-    assert any("ranks share cores" in decision.reason for decision in plan.run.decisions)
-    worker = objects(plan)[1]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    assert worker["containers"][0]["resources"]["requests"]["cpu"] == cpu
+def test_ranks_may_share_cores_if_requested() -> None:
+    for cpu, ppn in (("500m", 1), ("1", 2)):
+        request = replace(REQUEST, ppn=ppn)
+        with pytest.raises(PlanError, match=f"--ppn {ppn}") as refused:
+            make_plan(request=request, kubernetes=replace(SETTINGS, cpu=cpu))
+        assert "share_cores=true" in refused.value.hint
+        plan = make_plan(request=request, kubernetes=replace(SETTINGS, cpu=cpu, share_cores=True))
+        assert {placement.threads for placement in plan.layout.rank_places} == {1}
+        assert any("ranks share cores" in decision.reason for decision in plan.run.decisions)
+        worker = objects(plan)[1]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+        assert worker["containers"][0]["resources"]["requests"]["cpu"] == cpu
 
 
-@pytest.mark.parametrize("local", [0, 1])
-def test_ranks_that_share_a_core_are_not_pinned(local: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_share_a_core_are_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pin no rank, because a pinned rank would keep the core from the others."""
-    request = replace(REQUEST, ppn=2)
-    plan = make_plan(request=request, kubernetes=replace(SETTINGS, cpu="1", share_cores=True))
-    monkeypatch.setenv("LOCAL_RANK", str(local))
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    placement = entry_of(pod.parse(json.dumps(config(plan))), "orch-x-worker-0", local, [7])
-    assert placement.cpus == ()
+    for local in (0, 1):
+        request = replace(REQUEST, ppn=2)
+        plan = make_plan(request=request, kubernetes=replace(SETTINGS, cpu="1", share_cores=True))
+        monkeypatch.setenv("LOCAL_RANK", str(local))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        placement = entry_of(pod.parse(json.dumps(config(plan))), "orch-x-worker-0", local, [7])
+        assert placement.cpus == ()
 
 
 def test_ranks_with_exclusive_cpus_share_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,17 +379,17 @@ def test_ranks_of_a_resumed_job_know_that_it_is_not_their_first_attempt(monkeypa
     assert environment(resumed)["ORCH_ATTEMPT"] == "3"
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"), [({"nodes": None}, "needs a number of nodes"), ({"ppn": 9}, "--ppn 9, but a pod has 8 CPUs")]
-)
-def test_impossible_requests_are_refused(change: dict[str, Any], problem: str) -> None:
-    with pytest.raises(PlanError, match=re.escape(problem)):
-        make_plan(request=replace(REQUEST, **change))
+def test_impossible_requests_are_refused() -> None:
+    for change, problem in (
+        ({"nodes": None}, "needs a number of nodes"),
+        ({"ppn": 9}, "--ppn 9, but a pod has 8 CPUs"),
+    ):
+        with pytest.raises(PlanError, match=re.escape(problem)):
+            make_plan(request=replace(REQUEST, **change))
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
+def test_invalid_settings_are_refused() -> None:
+    for change, problem in (
         ({"image": ""}, "No image"),
         ({"image": "two words"}, "not a valid image name"),
         ({"namespace": "Team A"}, "namespace = 'Team A'"),
@@ -408,11 +399,9 @@ def test_impossible_requests_are_refused(change: dict[str, Any], problem: str) -
         ({"mount": "data"}, "not an absolute path"),
         ({"node_selector": {"a b": "c"}}, "is not a valid label"),
         ({"uid": 0}, "not root's"),
-    ],
-)
-def test_invalid_settings_are_refused(change: dict[str, Any], problem: str) -> None:
-    with pytest.raises(PlanError, match=re.escape(problem)):
-        make_plan(kubernetes=replace(SETTINGS, **change))
+    ):
+        with pytest.raises(PlanError, match=re.escape(problem)):
+            make_plan(kubernetes=replace(SETTINGS, **change))
 
 
 def test_unknown_launcher_names_the_nearest() -> None:

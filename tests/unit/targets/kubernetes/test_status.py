@@ -30,17 +30,14 @@ def waiting_for(reason: str, message: str) -> list[dict[str, Any]]:
     return container_state(waiting={"reason": reason, "message": message})
 
 
-@pytest.mark.parametrize(
-    ("pod_name", "node"),
-    [
+def test_node_name_is_derived_from_pod_name() -> None:
+    for pod_name, node in (
         ("orch-2026-qa-ab12-worker-3", "worker-3"),
         ("orch-2026-qa-ab12-node-0-11-x7k2p", "node-11"),
         ("orch-2026-qa-ab12-2-x7k2p", "worker-2"),
         ("something", "something"),
-    ],
-)
-def test_node_name_is_derived_from_pod_name(pod_name: str, node: str) -> None:
-    assert node_of(pod_name) == node
+    ):
+        assert node_of(pod_name) == node
 
 
 NO_NODE = "pod has unbound immediate PersistentVolumeClaims"
@@ -141,18 +138,12 @@ def test_volume_that_is_not_mounted_is_in_the_events() -> None:
     assert result.reason == "FailedMount: no such share"
 
 
-@pytest.mark.parametrize(
-    ("node", "reason"),
-    [
-        pytest.param(None, "FailedScheduling: 0/3 nodes are available", id="no-node-yet"),
-        pytest.param("node-a", "", id="has-a-node"),
-    ],
-)
-def test_event_about_scheduling_is_outdated_once_the_pod_has_a_node(node: str | None, reason: str) -> None:
-    events = [{"reason": "FailedScheduling", "message": "0/3 nodes are available"}]
-    pending_pod = make_pod(phase="Pending", containerStatuses=CREATING)
-    pending_pod["spec"] |= {"nodeName": node} if node else {}
-    assert pod_state(pending_pod, events).reason == reason
+def test_event_about_scheduling_is_outdated_once_the_pod_has_a_node() -> None:
+    for node, reason in ((None, "FailedScheduling: 0/3 nodes are available"), ("node-a", "")):
+        events = [{"reason": "FailedScheduling", "message": "0/3 nodes are available"}]
+        pending_pod = make_pod(phase="Pending", containerStatuses=CREATING)
+        pending_pod["spec"] |= {"nodeName": node} if node else {}
+        assert pod_state(pending_pod, events).reason == reason
 
 
 NO_SHARE = {"reason": "FailedMount", "message": "no such share"}
@@ -161,43 +152,33 @@ NOT_ATTACHED = {"reason": "FailedAttachVolume", "message": "disk is busy"}
 SANDBOX_READY = [{"type": "PodReadyToStartContainers", "status": "True"}]
 
 
-@pytest.mark.parametrize(
-    ("events", "conditions", "reason"),
-    [
-        pytest.param([NO_SHARE, {"reason": "Pulling"}], [], "", id="mount-then-pulling"),
-        pytest.param([NO_NETWORK, {"reason": "Pulled"}], [], "", id="sandbox-then-pulled"),
-        pytest.param([NO_SHARE], SANDBOX_READY, "", id="mount-then-ready-condition"),
-        pytest.param([NO_NETWORK], SANDBOX_READY, "", id="sandbox-then-ready-condition"),
-        pytest.param([NOT_ATTACHED, {"reason": "SuccessfulAttachVolume"}], [], "", id="attached"),
-        pytest.param(
-            [NOT_ATTACHED, NO_NETWORK], [], "FailedCreatePodSandBox: no network", id="attached-then-no-network"
-        ),
-        pytest.param([NO_SHARE, {"reason": "SuccessfulAttachVolume"}], [], "FailedMount: no such share", id="mount"),
-        pytest.param([{"reason": "Pulled"}, NO_NETWORK], [], "FailedCreatePodSandBox: no network", id="after-reboot"),
-    ],
-)
-def test_event_about_starting_is_outdated_once_the_pod_is_past_it(
-    events: list[dict[str, Any]], conditions: list[dict[str, Any]], reason: str
-) -> None:
-    pending_pod = make_pod(phase="Pending", containerStatuses=CREATING, conditions=conditions)
-    assert pod_state(pending_pod, events).reason == reason
+def test_event_about_starting_is_outdated_once_the_pod_is_past_it() -> None:
+    for events, conditions, reason in (
+        ([NO_SHARE, {"reason": "Pulling"}], [], ""),  # mount-then-pulling
+        ([NO_NETWORK, {"reason": "Pulled"}], [], ""),  # sandbox-then-pulled
+        ([NO_SHARE], SANDBOX_READY, ""),  # mount-then-ready-condition
+        ([NO_NETWORK], SANDBOX_READY, ""),  # sandbox-then-ready-condition
+        ([NOT_ATTACHED, {"reason": "SuccessfulAttachVolume"}], [], ""),
+        ([NOT_ATTACHED, NO_NETWORK], [], "FailedCreatePodSandBox: no network"),  # attached-then-no-network
+        ([NO_SHARE, {"reason": "SuccessfulAttachVolume"}], [], "FailedMount: no such share"),
+        ([{"reason": "Pulled"}, NO_NETWORK], [], "FailedCreatePodSandBox: no network"),  # after-reboot
+    ):
+        pending_pod = make_pod(phase="Pending", containerStatuses=CREATING, conditions=conditions)
+        assert pod_state(pending_pod, events).reason == reason
 
 
-@pytest.mark.parametrize(
-    ("kinds", "state"),
-    [
+def test_state_of_a_job_follows_its_conditions() -> None:
+    for kinds, state in (
         ((), "running"),
         (("Created", "Running"), "running"),
         (("Running", "Succeeded"), "done"),
         (("Complete",), "done"),
         (("Running", "Failed"), "failed"),
         (("Suspended",), "suspended"),
-    ],
-)
-def test_state_of_a_job_follows_its_conditions(kinds: tuple[str, ...], state: str) -> None:
-    conditions = [{"type": kind, "status": "True", "reason": "x"} for kind in kinds]
-    conditions.append({"type": "Restarting", "status": "False"})
-    assert job_state({"status": {"conditions": conditions}}).state == state
+    ):
+        conditions = [{"type": kind, "status": "True", "reason": "x"} for kind in kinds]
+        conditions.append({"type": "Restarting", "status": "False"})
+        assert job_state({"status": {"conditions": conditions}}).state == state
 
 
 STAMP = "2026-01-01T00:00:00Z"
@@ -235,54 +216,35 @@ BY_EVICTION = make_condition(
 NO_RESPONSE = "its node node-b does not respond"
 
 
-@pytest.mark.parametrize(
-    ("pod", "reason"),
-    [
-        pytest.param(make_running_pod(SCHEDULED, CONTAINERS_READY, NOT_READY), NO_RESPONSE, id="node-not-ready"),
-        pytest.param(
+def test_running_pod_that_is_about_to_be_lost_is_reported() -> None:
+    for pod, reason in (
+        (make_running_pod(SCHEDULED, CONTAINERS_READY, NOT_READY), NO_RESPONSE),  # node-not-ready
+        (
             make_running_pod(NOT_READY, CONTAINERS_READY, BY_TAINT, deleted=True),
             f"{NO_RESPONSE}; the cluster deletes the pod: {BY_TAINT['message']}",
-            id="deleted-from-a-lost-node",
         ),
-        pytest.param(
+        (
             make_running_pod(make_condition("Ready", "True"), CONTAINERS_READY, BY_EVICTION, deleted=True),
             "the cluster deletes the pod: Eviction API: evicting",
-            id="evicted",
         ),
-        pytest.param(
-            make_running_pod(make_condition("Ready", "True"), CONTAINERS_READY, deleted=True),
-            "its pod is being deleted",
-            id="deleted-by-somebody",
-        ),
-        pytest.param(
-            make_running_pod(NOT_READY, reason="NodeLost", message="Node node-b is unresponsive"),
-            NO_RESPONSE,
-            id="node-lost-of-older-kubernetes",
-        ),
-        pytest.param(make_running_pod(phase="Unknown"), NO_RESPONSE, id="phase-unknown"),
-    ],
-)
-def test_running_pod_that_is_about_to_be_lost_is_reported(pod: dict[str, Any], reason: str) -> None:
-    result = pod_state(pod)
-    assert (result.reason, result.lost) == (reason, True)
+        (make_running_pod(make_condition("Ready", "True"), CONTAINERS_READY, deleted=True), "its pod is being deleted"),
+        (make_running_pod(NOT_READY, reason="NodeLost", message="Node node-b is unresponsive"), NO_RESPONSE),
+        (make_running_pod(phase="Unknown"), NO_RESPONSE),
+    ):
+        result = pod_state(pod)
+        assert (result.reason, result.lost) == (reason, True)
 
 
-@pytest.mark.parametrize(
-    "conditions",
-    [
-        pytest.param([make_condition("Ready", "True"), CONTAINERS_READY], id="ready"),
-        pytest.param(
-            [
-                make_condition("Ready", "False", reason="ContainersNotReady"),
-                make_condition("ContainersReady", "False", reason="ContainersNotReady"),
-            ],
-            id="readiness-probe-not-answered-yet",
-        ),
-    ],
-)
-def test_pod_that_runs_is_not_lost(conditions: list[dict[str, Any]]) -> None:
-    result = pod_state(make_running_pod(*conditions))
-    assert (result.state, result.reason, result.lost) == ("running", "", False)
+def test_pod_that_runs_is_not_lost() -> None:
+    for conditions in (
+        [make_condition("Ready", "True"), CONTAINERS_READY],
+        [
+            make_condition("Ready", "False", reason="ContainersNotReady"),
+            make_condition("ContainersReady", "False", reason="ContainersNotReady"),
+        ],
+    ):
+        result = pod_state(make_running_pod(*conditions))
+        assert (result.state, result.reason, result.lost) == ("running", "", False)
 
 
 def test_log_of_a_pod_that_is_being_deleted_is_still_read() -> None:
@@ -411,10 +373,10 @@ def test_deleted_job_is_the_reason_and_not_its_pods() -> None:
     assert end_of(DELETED, job=MISSING_JOB).problem == "the job is gone"
 
 
-@pytest.mark.parametrize("code", [{"signal": "SIGTERM"}, {"code": 143}])
-def test_ranks_that_ended_with_a_deleted_job_have_not_failed(code: dict[str, Any]) -> None:
-    result = end_of(DELETED, job=MISSING_JOB, events=(Exited(rank=0, time=1.0, **code),))
-    assert (result.problem, result.first_failure) == ("the job is gone", None)
+def test_ranks_that_ended_with_a_deleted_job_have_not_failed() -> None:
+    for code in ({"signal": "SIGTERM"}, {"code": 143}):
+        result = end_of(DELETED, job=MISSING_JOB, events=(Exited(rank=0, time=1.0, **code),))
+        assert (result.problem, result.first_failure) == ("the job is gone", None)
 
 
 def test_rank_that_failed_before_its_job_was_deleted_is_named() -> None:

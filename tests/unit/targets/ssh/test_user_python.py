@@ -32,33 +32,29 @@ def test_packages_are_the_users_and_mpi_that_of_the_stack() -> None:
     assert (node.facts.packages, node.facts.mpi) == ({"torch": "2.13.0+cpu", **BINDINGS}, NODE.facts.mpi)
 
 
-@pytest.mark.parametrize(
-    ("packages", "ccl", "folder"),
-    [({}, True, "/venv/lib/python3.11/site-packages"), (BINDINGS, True, ""), ({}, False, "")],
-    ids=["none", "own bindings", "gloo"],
-)
-def test_bindings_of_the_stack_are_added_if_needed(packages: dict[str, str], ccl: bool, folder: str) -> None:
-    node = make_user_node({"torch": "2.13.1", **packages}, ccl=ccl)
-    assert node.user_python
-    assert node.user_python.bindings == folder
+def test_bindings_of_the_stack_are_added_if_needed() -> None:
+    for packages, ccl, folder in (
+        ({}, True, "/venv/lib/python3.11/site-packages"),  # none
+        (BINDINGS, True, ""),  # own bindings
+        ({}, False, ""),  # gloo
+    ):
+        node = make_user_node({"torch": "2.13.1", **packages}, ccl=ccl)
+        assert node.user_python
+        assert node.user_python.bindings == folder
 
 
-@pytest.mark.parametrize(
-    ("packages", "python", "message", "hint"),
-    [
+def test_unfit_interpreter_is_refused() -> None:
+    for packages, python, message, hint in (
         ({}, "3.11.2", "has no torch", "Install it there"),
         ({"torch": "main"}, "3.11.2", "Invalid version: 'main'", "Install a release"),
-        ({"torch": "2.13.0"}, "3.12.1", "are for torch 2.13 and Python 3.11", "--backend gloo."),
+        ({"torch": "2.13.0"}, "3.12.1", "are for torch 2.13 and Python 3.11", "--backend gloo."),  # other Python
         ({"torch": "2.8.0"}, "3.11.2", "are for torch 2.13 and Python 3.11", "--backend gloo, or provision"),
         ({"torch": "2.8.0", **BINDINGS}, "3.11.2", "its bindings for ccl are for torch 2.13", "--stack torch-2.8"),
-    ],
-    ids=["no torch", "no release", "other Python", "other torch", "other bindings"],
-)
-def test_unfit_interpreter_is_refused(packages: dict[str, str], python: str, message: str, hint: str) -> None:
-    with pytest.raises(PlanError, match=re.escape(message)) as exc_info:
-        make_user_node(packages, python=python)
-    assert exc_info.value.message.startswith(f"node0: {PYTHON}")
-    assert hint in exc_info.value.hint
+    ):
+        with pytest.raises(PlanError, match=re.escape(message)) as exc_info:
+            make_user_node(packages, python=python)
+        assert exc_info.value.message.startswith(f"node0: {PYTHON}")
+        assert hint in exc_info.value.hint
 
 
 def test_packages_that_do_not_fit_together_are_named() -> None:

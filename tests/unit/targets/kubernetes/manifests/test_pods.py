@@ -33,58 +33,59 @@ def make_settings(*assignments: str) -> Any:
     return replace(loaded, namespace="team")
 
 
-@pytest.mark.parametrize("launcher", KINDS)
-def test_every_kind_of_job_has_the_requested_settings(launcher: str) -> None:
-    settings = make_settings(*ASSIGNMENTS)
-    manifests = objects(make_plan(launcher, kubernetes=settings))
-    assert manifests[-1]["metadata"]["labels"][names.QUEUE] == "team-a"
-    specs = list(pod_specs(list(manifests)))
-    assert specs
-    for pod in specs:
-        assert pod["runtimeClassName"] == "kata"
-        assert pod["tolerations"] == [
-            {"key": "dedicated", "operator": "Equal", "value": "training", "effect": "NoSchedule"},
-            {"key": "spot", "operator": "Exists", "effect": "NoExecute"},
-        ]
-        (constraint,) = pod["topologySpreadConstraints"]
-        assert constraint["topologyKey"] == "kubernetes.io/hostname"
-        assert constraint["labelSelector"]["matchLabels"] == names.labels(SITE.run_id)
-        (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-        zone, spot = term["matchExpressions"]
-        assert (zone["operator"], zone["values"]) == ("In", ["a", "b"])
-        assert spot == {"key": "spot", "operator": "DoesNotExist"}
-        mounted = {volume_mount["mountPath"]: volume_mount for volume_mount in pod["containers"][0]["volumeMounts"]}
-        assert mounted["/data"]["readOnly"]
-        assert mounted["/certs"]["readOnly"]
-    for container in containers(list(manifests)):
-        variables = {variable["name"]: variable for variable in container["env"]}
-        assert variables["NAME"]["value"] == "a $$(HOME)"
-        assert variables["WANDB_API_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "wandb", "key": "key"}
+def test_every_kind_of_job_has_the_requested_settings() -> None:
+    for launcher in KINDS:
+        settings = make_settings(*ASSIGNMENTS)
+        manifests = objects(make_plan(launcher, kubernetes=settings))
+        assert manifests[-1]["metadata"]["labels"][names.QUEUE] == "team-a"
+        specs = list(pod_specs(list(manifests)))
+        assert specs
+        for pod in specs:
+            assert pod["runtimeClassName"] == "kata"
+            assert pod["tolerations"] == [
+                {"key": "dedicated", "operator": "Equal", "value": "training", "effect": "NoSchedule"},
+                {"key": "spot", "operator": "Exists", "effect": "NoExecute"},
+            ]
+            (constraint,) = pod["topologySpreadConstraints"]
+            assert constraint["topologyKey"] == "kubernetes.io/hostname"
+            assert constraint["labelSelector"]["matchLabels"] == names.labels(SITE.run_id)
+            (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+                "nodeSelectorTerms"
+            ]
+            zone, spot = term["matchExpressions"]
+            assert (zone["operator"], zone["values"]) == ("In", ["a", "b"])
+            assert spot == {"key": "spot", "operator": "DoesNotExist"}
+            mounted = {volume_mount["mountPath"]: volume_mount for volume_mount in pod["containers"][0]["volumeMounts"]}
+            assert mounted["/data"]["readOnly"]
+            assert mounted["/certs"]["readOnly"]
+        for container in containers(list(manifests)):
+            variables = {variable["name"]: variable for variable in container["env"]}
+            assert variables["NAME"]["value"] == "a $$(HOME)"
+            assert variables["WANDB_API_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "wandb", "key": "key"}
 
 
 @needs_crds
-@pytest.mark.parametrize("launcher", KINDS)
-def test_manifests_with_all_settings_match_the_crds(launcher: str) -> None:
-    assignments = (
-        *ASSIGNMENTS[2:],
-        "pack=topology.kubernetes.io/rack",
-        "pull_secrets=registry",
-        "service_account=trainer",
-        "priority_class=low",
-        "node_selector.feature.node.kubernetes.io/cpu-cpuid.AVX512BF16=true",
-    )
-    settings = make_settings(*assignments)
-    plan = make_plan(launcher, kubernetes=settings, recipe=OWN_SCRIPT, contents=OWN_CONTENTS)
-    config_map, *manifests = objects(plan)
-    assert config_map["kind"] == "ConfigMap"
-    for manifest in manifests:
-        if manifest["kind"] != "Service":
-            check_manifest(manifest)
+def test_manifests_with_all_settings_match_the_crds() -> None:
+    for launcher in KINDS:
+        assignments = (
+            *ASSIGNMENTS[2:],
+            "pack=topology.kubernetes.io/rack",
+            "pull_secrets=registry",
+            "service_account=trainer",
+            "priority_class=low",
+            "node_selector.feature.node.kubernetes.io/cpu-cpuid.AVX512BF16=true",
+        )
+        settings = make_settings(*assignments)
+        plan = make_plan(launcher, kubernetes=settings, recipe=OWN_SCRIPT, contents=OWN_CONTENTS)
+        config_map, *manifests = objects(plan)
+        assert config_map["kind"] == "ConfigMap"
+        for manifest in manifests:
+            if manifest["kind"] != "Service":
+                check_manifest(manifest)
 
 
-@pytest.mark.parametrize(
-    ("assignments", "problem"),
-    [
+def test_invalid_settings_of_pods_are_refused() -> None:
+    for assignments, problem in (
         (("env.HF_TOKEN=hf_x",), "env: HF_TOKEN would show a secret"),
         (("env.WANDB_API_KEY=x",), "would show a secret"),
         (("env.OMP_NUM_THREADS=3",), "OMP_NUM_THREADS: set by orch itself"),
@@ -98,11 +99,9 @@ def test_manifests_with_all_settings_match_the_crds(launcher: str) -> None:
         (("spread=a b",), "is not a valid label key"),
         (("spread=a", "pack=a"), "excludes each other"),
         (("queue=A B",), "queue = 'A B'"),
-    ],
-)
-def test_invalid_settings_of_pods_are_refused(assignments: tuple[str, ...], problem: str) -> None:
-    with pytest.raises(PlanError, match=re.escape(problem)):
-        make_plan("job", kubernetes=make_settings(*assignments))
+    ):
+        with pytest.raises(PlanError, match=re.escape(problem)):
+            make_plan("job", kubernetes=make_settings(*assignments))
 
 
 def test_packed_pods_have_an_affinity_to_each_other() -> None:
