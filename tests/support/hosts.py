@@ -160,7 +160,6 @@ class Hosts:
         with (folder / "sshd.log").open("wb") as log:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log)
         self.connect(index, process.pid, address)
-        assert process.stdin is not None
         process.stdin.write(b"connected\n")
         process.stdin.close()
         return Host(name, address, self.wire_address(index), folder, process)

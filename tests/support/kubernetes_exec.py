@@ -61,8 +61,6 @@ def run_command(request: Any, command: list[str], *, stdin: bool) -> int:
     """Run a command, send its output in the same pieces as Kubernetes, and return its exit code."""
     source = subprocess.PIPE if stdin else subprocess.DEVNULL
     with subprocess.Popen(command, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         if process.stdin:
             threading.Thread(target=pass_input, args=(request, process.stdin), daemon=True).start()
         channels = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}

@@ -74,7 +74,6 @@ class Operator:
         folder = Path(next(mount["mountPath"] for mount in mounts if mount["name"] == volume["name"]))
         for source in volume["projected"]["sources"] if "projected" in volume else [volume]:
             config_map = self.api.get("configmaps", source["configMap"]["name"])
-            assert config_map is not None
             contents = {key: text.encode() for key, text in config_map.get("data", {}).items()}
             contents |= {key: base64.b64decode(text) for key, text in config_map.get("binaryData", {}).items()}
             for item in source["configMap"]["items"]:
@@ -201,14 +200,12 @@ def pod_template(api: Api, job: Json) -> tuple[Json, int, int]:
         spec = job["spec"]
         assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
         service = api.get("services", spec["template"]["spec"]["subdomain"])
-        assert service is not None
         assert service["spec"]["selector"].items() <= spec["template"]["metadata"]["labels"].items()
         return spec["template"], spec["completions"], 0
     if job["kind"] == "PyTorchJob":
         worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
         return worker["template"], worker["replicas"], int(job["spec"]["nprocPerNode"])
     runtime = api.get("trainingruntimes", job["spec"]["runtimeRef"]["name"])
-    assert runtime is not None
     (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     trainer = job["spec"]["trainer"]
     return (node["template"]["spec"]["template"], trainer["numNodes"], trainer["numProcPerNode"])

@@ -188,7 +188,6 @@ class StandIns(threading.Thread):
 
     def send(self, sent: Iterable[Event]) -> None:
         """Write events of ranks to the standard output of the launcher."""
-        assert self.launcher is not None
         lines = b"".join(events.render(replace(event, time=time.time())) for event in sent)
         while lines:
             lines = lines[os.write(self.launcher.stdout, lines) :]

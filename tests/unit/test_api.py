@@ -38,36 +38,20 @@ def test_resume_has_all_changes_of_the_command_line() -> None:
 
 def test_wrong_argument_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for call, message, hint in (
-        (
-            lambda: orch.train("train.py", args="--epochs 3"),
-            "args is a text, not a list: '--epochs 3'",
-            "args=['--epochs', '3']",
-        ),
+        (lambda: orch.train("train.py", args="--epochs 3"), "args is a text, not a list: '--epochs 3'", "args=['--epo"),
         (
             lambda: orch.train("bert-qa", on="slurm", target_options={"slurm": "partition=cpu"}),
             "slurm is a text, not a list: 'partition=cpu'",
             "slurm=['partition=cpu']",
         ),
-        (
-            lambda: orch.train("bert-qa", image="x", image_options="shm=1g"),
-            "image_options is a text, not a list: 'shm=1g'",
-            "image_options=['shm=1g']",
-        ),
+        (lambda: orch.train("bert-qa", image="x", image_options="shm=1g"), "image_options is a text", "=['shm=1g']"),
         (lambda: orch.train("bert-qa", on="slurm", target_options={"slurm_file": "missing.toml"}), "missing.toml", ""),
-        (
-            lambda: orch.train("bert-qa", target_options={"slurm": ["partition=cpu"]}),
-            "target_options: a run without `on` has no option 'slurm'",
-            "Add `on`",
-        ),
-        (
-            lambda: orch.train("bert-qa", settings={"config_name": None}),
-            "settings: config_name is None",
-            "text, a number, True or False",
-        ),
+        (lambda: orch.train("bert-qa", target_options={"slurm": ["a=b"]}), "`on` has no option 'slurm'", "Add `on`"),
+        (lambda: orch.train("bert-qa", settings={"config_name": None}), "config_name is None", "text, a number, True"),
         (
             lambda: orch.train("bert-qa", settings={"config_name": ["a"]}),
-            "settings: config_name is ['a']",
-            "text, a number, True or False",
+            "config_name is ['a']",
+            "text, a number, True",
         ),
         (lambda: orch.train("bert-qa", max_restart=1), "no option 'max_restart'", "'max_restarts'"),  # unknown option
         (lambda: orch.train("bert-qa", ppn="two"), "--ppn two: expected a number", "--ppn 4"),

@@ -24,18 +24,15 @@ def test_summary_groups_the_nodes_by_their_exit_codes() -> None:
     assert (caught.value.message, caught.value.hint) == (message, "Turn it on.")
 
 
-@pytest.mark.parametrize(
-    ("name", "message", "hint"),
-    [
-        pytest.param("nowhere", "no inventory 'nowhere'", "orch init", id="unknown inventory"),
-        pytest.param("2099", "no run '2099'", "", id="unknown run"),
-        pytest.param("slurm", "to jobs", "srun --pty", id="Slurm"),
-        pytest.param("k8s:team", "in pods", "kubectl exec", id="Kubernetes"),
-        pytest.param("last", "a job of Slurm", "on head: srun --jobid=12 ", id="job"),
-    ],
-)
-def test_place_without_nodes_of_orch_is_refused(tmp_path: Path, name: str, message: str, hint: str) -> None:
+def test_place_without_nodes_of_orch_is_refused(tmp_path: Path) -> None:
     make_run(tmp_path, **SLURM)
-    with pytest.raises(RequestError, match=message) as caught:
-        find_commands(name, None, stack="current", runs_dir=tmp_path, notify=ignore)
-    assert hint in caught.value.hint
+    for name, message, hint in (
+        ("nowhere", "no inventory 'nowhere'", "orch init"),  # unknown inventory
+        ("2099", "no run '2099'", ""),  # unknown run
+        ("slurm", "to jobs", "srun --pty"),
+        ("k8s:team", "in pods", "kubectl exec"),  # Kubernetes
+        ("last", "a job of Slurm", "on head: srun --jobid=12 "),
+    ):
+        with pytest.raises(RequestError, match=message) as caught:
+            find_commands(name, None, stack="current", runs_dir=tmp_path, notify=ignore)
+        assert hint in caught.value.hint

@@ -21,7 +21,6 @@ def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     }
     (tmp_path / "node0.json").write_text(render_record(parse_record(record_values, "node0")))
     record = read_record(tmp_path / "node0.json")
-    assert record is not None
     assert (record.root, record.hostname, record.connection and record.connection.port) == ("/opt/orch", "node0", "22")
 
 

@@ -15,11 +15,7 @@ def test_hostfile_has_each_host_once() -> None:
     for text, hosts, slots in (
         ("node1:4\nnode2:4  # rack 2\n\n", ["node1", "node2"], {4}),  # mpich
         ("node1 slots=4 max_slots=8\n# node3 slots=4\nnode2 slots=2\n", ["node1", "node2"], {2, 4}),  # openmpi
-        (
-            "10.0.0.1 slots=2 username=alice\nbob@10.0.0.2\nfd00::3\n",
-            ["alice@10.0.0.1", "bob@10.0.0.2", "fd00::3"],
-            {1, 2},
-        ),
+        ("10.0.0.1 slots=2 username=al\nbob@10.0.0.2\nfd00::3\n", ["al@10.0.0.1", "bob@10.0.0.2", "fd00::3"], {1, 2}),
         ("node[1-3,7],gpu01\n", ["node[1-3,7]", "gpu01"], {1}),  # slurm
         ("[fe80::2]:4\n[fe80::3] slots=4\n", ["fe80::2", "fe80::3"], {4}),  # brackets
         ("n1\nn1\nn2\n", ["n1", "n2"], {1, 2}),  # pbs

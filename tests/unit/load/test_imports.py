@@ -86,33 +86,29 @@ def test_packages_above_a_module_are_read(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("is_sent", "local_path", "missing"),
-    [
-        pytest.param(True, "", ["ignored"], id="project on nodes"),
-        pytest.param(False, "", ["helper", "ignored"], id="script alone on nodes"),
-        pytest.param(False, sys.executable, [], id="this machine"),
-    ],
-)
-def test_module_that_is_not_sent_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sent: bool, local_path: str, missing: list[str]
-) -> None:
+def test_module_that_is_not_sent_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("helper.py", "ignored.py", "packages/einops/__init__.py"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).touch()
     Path("train.py").write_text("import helper, ignored, einops, some_package")
-    project = Project(folder=str(tmp_path), files={"train.py": "", "helper.py": ""}, size=0) if is_sent else None
-    recipe = Recipe(name="train", script=str(tmp_path / "train.py"), own_script=True, project=project)
-    python = RanksPython(
-        version="3.11",
-        local_path=local_path,
-        packages={"some-package": "1"},
-        module_folders=(str(tmp_path / "packages"), "/missing"),
-    )
-    assert list(read_imports(recipe, recipe.script, python).importers) == missing
-    Path("packages/more.pth").touch()
-    assert read_imports(recipe, recipe.script, python).importers == {}, "the file may add a folder with the modules"
+    for is_sent, local_path, missing in (
+        (True, "", ["ignored"]),  # project on nodes
+        (False, "", ["helper", "ignored"]),  # script alone on nodes
+        (False, sys.executable, []),  # this machine
+    ):
+        project = Project(folder=str(tmp_path), files={"train.py": "", "helper.py": ""}, size=0) if is_sent else None
+        recipe = Recipe(name="train", script=str(tmp_path / "train.py"), own_script=True, project=project)
+        python = RanksPython(
+            version="3.11",
+            local_path=local_path,
+            packages={"some-package": "1"},
+            module_folders=(str(tmp_path / "packages"), "/missing"),
+        )
+        assert list(read_imports(recipe, recipe.script, python).importers) == missing
+        Path("packages/more.pth").touch()
+        assert read_imports(recipe, recipe.script, python).importers == {}, "the file may add a folder with the modules"
+        Path("packages/more.pth").unlink()
 
 
 def test_error_names_the_modules_by_the_file_that_imports_them() -> None:
@@ -151,32 +147,26 @@ def test_error_suggests_a_module_of_the_project_or_the_lines_to_paste() -> None:
     assert caught.value.hint.endswith(f"\n{lines}")
 
 
-@pytest.mark.parametrize(
-    ("content", "is_refused"),
-    [
-        ("import torch\nfrom .data import X\n", True),
-        ("from . import data\n", True),
-        ("try:\n    from .data import X\nexcept ImportError:\n    from data import X\n", False),
-        ('__package__ = "pkg"\nfrom .data import X\n', False),
-        ("import torch\n", False),
-    ],
-    ids=["member", "module", "tried", "own package", "absolute"],
-)
-def test_script_with_a_relative_import_is_refused_with_its_module(
-    content: str, is_refused: bool, tmp_path: Path
-) -> None:
+def test_script_with_a_relative_import_is_refused_with_its_module(tmp_path: Path) -> None:
     package = tmp_path / "nets" / "big"
     package.mkdir(parents=True)
     for folder in (package, package.parent):
         (folder / "__init__.py").touch()
     script = package / "train.py"
-    script.write_text(content)
-    if not is_refused:
-        check_relative_imports(script)
-        return
-    with pytest.raises(RequestError, match="leading dot") as caught:
-        check_relative_imports(script)
-    assert caught.value.hint.endswith(f"in the folder {tmp_path}: orch train -m nets.big.train")
+    for content, is_refused in (
+        ("import torch\nfrom .data import X\n", True),  # member
+        ("from . import data\n", True),  # module
+        ("try:\n    from .data import X\nexcept ImportError:\n    from data import X\n", False),  # tried
+        ('__package__ = "pkg"\nfrom .data import X\n', False),  # own package
+        ("import torch\n", False),  # absolute
+    ):
+        script.write_text(content)
+        if not is_refused:
+            check_relative_imports(script)
+            continue
+        with pytest.raises(RequestError, match="leading dot") as caught:
+            check_relative_imports(script)
+        assert caught.value.hint.endswith(f"in the folder {tmp_path}: orch train -m nets.big.train")
 
 
 def test_syntax_of_a_notebook_in_a_script_is_named(tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ def resolved(*lines: str, **fields: object) -> Packages | None:
 
 def test_only_packages_that_the_stack_lacks_are_installed(index: Path) -> None:
     result = resolved("tiny", "numpy", "torch")
-    assert result is not None
     assert result.versions == {"helper": "2.2", "tiny": "1.0"}
     assert sorted(path.name for path in Path(result.folder).iterdir()) == [
         *("helper-2.2.dist-info", "helper.py", "tiny-1.0.dist-info", "tiny.py")
@@ -74,13 +73,11 @@ def test_what_torch_requires_on_the_index_is_not_added(index: Path) -> None:
     tag = "cp311-cp311-manylinux_2_28_x86_64"
     make_wheel(index, "torch", "2.13.0+cpu", requires=["nvidia-everything"], tag=tag)
     result = resolved("tiny")
-    assert result is not None
     assert sorted(result.versions) == ["helper", "tiny"]
 
 
 def test_versions_of_a_lock_are_preferred(index: Path) -> None:
     result = resolved("tiny", preferred=("helper==2.1", "torch==2.5.0"))
-    assert result is not None
     assert result.versions["helper"] == "2.1"
 
 
@@ -148,7 +145,6 @@ def test_two_processes_install_the_same_packages_once(index: Path) -> None:
 
 def test_packages_without_use_for_30_days_are_removed(index: Path) -> None:
     old, new = resolved("helper<2.2"), resolved("helper")
-    assert old is not None
     assert new is not None
     for path in (Path(old.folder).with_name("digest"), *packages.cache().glob("*.txt")):
         os.utime(path, (0, time.time() - 31 * 86400))

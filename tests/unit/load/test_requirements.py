@@ -35,8 +35,8 @@ def script(tmp_path: Path) -> Callable[..., Recipe]:
     """Return a function that writes a script below a repository, and other files of it."""
 
     def make(text: str = "", **files: str) -> Recipe:
-        (tmp_path / ".git").mkdir()
-        (tmp_path / "tools").mkdir()
+        (tmp_path / ".git").mkdir(exist_ok=True)
+        (tmp_path / "tools").mkdir(exist_ok=True)
         (tmp_path / "tools/train.py").write_text(text)
         for name, content in files.items():
             (tmp_path / name.replace("_DOT_", ".")).write_text(content)
@@ -48,14 +48,11 @@ def script(tmp_path: Path) -> Callable[..., Recipe]:
 def test_metadata_of_a_script_precedes_the_project(script: Callable[..., Recipe]) -> None:
     recipe = script(INLINE + "import einops\n", pyproject_DOT_toml=PYPROJECT)
     result = requirements_of(recipe, make_request())
-    assert result is not None
     assert (result.source, result.lines, result.python) == ("train.py", ("einops>=0.8",), ">=3.10")
     assert requirements_of(recipe, make_request("none")) is None
     result = requirements_of(recipe, make_request(packages=("peft", "rouge==1")))
-    assert result is not None
     assert (result.source, result.lines) == ("train.py and --with", ("einops>=0.8", "peft", "rouge==1"))
     result = requirements_of(recipe, make_request("none", packages=("peft",)))
-    assert result is not None
     assert (result.source, result.lines) == ("--with", ("peft",))
 
 
@@ -68,7 +65,6 @@ def test_dependencies_of_the_project_with_its_extras_and_locked_versions(
     )
     recipe = script(pyproject_DOT_toml=PYPROJECT, uv_DOT_lock=lock)
     result = requirements_of(recipe, make_request(extra=("all",)))
-    assert result is not None
     assert result.lines == ("hydra-core", "tensorboard", "rouge")
     assert result.preferred == ("hydra-core==1.3.2",)
     assert result.source == str(tmp_path / "pyproject.toml")
@@ -97,7 +93,6 @@ def test_a_file_replaces_other_sources_and_includes_files(script: Callable[..., 
         "-r base.txt\n-c limits.txt\n-f .\n--index-url https://host/simple#x\nrich # why\n"
     )
     result = requirements_of(recipe, make_request(str(tmp_path / "all.txt")))
-    assert result is not None
     assert [line.split() for line in result.lines] == [
         ["peft", "==", "0.9", "--hash=sha256:00"],
         ["--find-links", str(tmp_path)],
@@ -115,7 +110,6 @@ def test_packages_of_the_inventory_are_added_to_those_of_the_script(
     (tmp_path / "limits.txt").write_text("pygments<3\n")
     common_file = common_requirements(tmp_path, {"a": {"orch_requirements": "all.txt"}})
     result = requirements_of(recipe, make_request(), common_file=common_file)
-    assert result is not None
     assert (result.lines, result.constraints) == (("einops>=0.8", "rich<15"), ("pygments<3",))
     assert result.source == f"train.py and {tmp_path / 'all.txt'}"
     assert requirements_of(recipe, make_request("none"), common_file=common_file) is None
@@ -140,54 +134,41 @@ def test_packages_that_an_image_has_to_contain_are_named(
         with_image_requirements(recipe, make_request("needs.txt"), test_stack, "image")
 
 
-@pytest.mark.parametrize(
-    ("pyproject", "lock", "message"),
-    [
-        pytest.param("[project]\ndependencies = 3", "", "dependencies is not a list", id="dependencies"),
-        pytest.param('[project]\ndependencies = ["a"]\noptional-dependencies = 3', "", "is not a table", id="optional"),
-        pytest.param('[project]\ndependencies = ["a"]', "package = 3", "is not a file of uv", id="lock"),
-    ],
-)
-def test_project_files_of_another_form_are_named(
-    script: Callable[..., Recipe], pyproject: str, lock: str, message: str
-) -> None:
-    recipe = script(pyproject_DOT_toml=pyproject, uv_DOT_lock=lock)
-    with pytest.raises(RequestError, match=message):
-        requirements_of(recipe, make_request())
-    another_script = replace(recipe, script=str(Path(recipe.script).with_name("x.py")))
-    Path(recipe.script).parents[1].joinpath("pyproject.toml").write_text("project = 3")
-    assert requirements_of(another_script, make_request()) is None
+def test_project_files_of_another_form_are_named(script: Callable[..., Recipe]) -> None:
+    for pyproject, lock, message in (
+        ("[project]\ndependencies = 3", "", "dependencies is not a list"),
+        ('[project]\ndependencies = ["a"]\noptional-dependencies = 3', "", "is not a table"),
+        ('[project]\ndependencies = ["a"]', "package = 3", "is not a file of uv"),  # lock
+    ):
+        recipe = script(pyproject_DOT_toml=pyproject, uv_DOT_lock=lock)
+        with pytest.raises(RequestError, match=message):
+            requirements_of(recipe, make_request())
+        another_script = replace(recipe, script=str(Path(recipe.script).with_name("x.py")))
+        Path(recipe.script).parents[1].joinpath("pyproject.toml").write_text("project = 3")
+        assert requirements_of(another_script, make_request()) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        pytest.param("einops=>1", "'einops=>1' is not a requirement", id="specifier"),
-        pytest.param("-e .", "'-e .' is a folder or file of this machine", id="editable"),
-        pytest.param("./wheels/a.whl", "is a folder or file of this machine", id="path"),
-        pytest.param("-r bad.txt", "includes itself", id="loop"),
-        pytest.param("-r other.txt", r"other.txt cannot be read: No such file", id="missing"),
-    ],
-)
-def test_wrong_lines_of_a_file_are_named(
-    script: Callable[..., Recipe], tmp_path: Path, text: str, message: str
-) -> None:
-    (tmp_path / "bad.txt").write_text(text)
-    with pytest.raises(RequestError, match=message):
-        requirements_of(script(), make_request(str(tmp_path / "bad.txt")))
+def test_wrong_lines_of_a_file_are_named(script: Callable[..., Recipe], tmp_path: Path) -> None:
+    for text, message in (
+        ("einops=>1", "'einops=>1' is not a requirement"),  # specifier
+        ("-e .", "'-e .' is a folder or file of this machine"),  # editable
+        ("./wheels/a.whl", "is a folder or file of this machine"),  # path
+        ("-r bad.txt", "includes itself"),  # loop
+        ("-r other.txt", r"other.txt cannot be read: No such file"),  # missing
+    ):
+        (tmp_path / "bad.txt").write_text(text)
+        with pytest.raises(RequestError, match=message):
+            requirements_of(script(), make_request(str(tmp_path / "bad.txt")))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        pytest.param("# /// script\n# dependencies = [\n# ///\n", "is not TOML", id="toml"),
-        pytest.param(INLINE + "\n" + INLINE, "2 blocks", id="two blocks"),
-        pytest.param('# /// script\n# dependencies = "einops"\n# ///\n', "not a list of strings", id="no list"),
-    ],
-)
-def test_wrong_metadata_is_an_error(script: Callable[..., Recipe], text: str, message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        requirements_of(script(text), make_request())
+def test_wrong_metadata_is_an_error(script: Callable[..., Recipe]) -> None:
+    for text, message in (
+        ("# /// script\n# dependencies = [\n# ///\n", "is not TOML"),
+        (INLINE + "\n" + INLINE, "2 blocks"),  # two blocks
+        ('# /// script\n# dependencies = "einops"\n# ///\n', "not a list of strings"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            requirements_of(script(text), make_request())
 
 
 def test_the_folder_src_of_a_project_is_found(script: Callable[..., Recipe], tmp_path: Path) -> None:

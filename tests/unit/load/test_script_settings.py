@@ -131,42 +131,24 @@ def test_settings_are_left_to_the_ranks_if_a_package_is_missing_here(make_recipe
         load.settings(["anything"], recipe)
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        pytest.param({"script": "import argparse\ndef x(:\n"}, r"train\.py, line 2: SyntaxError: ", id="syntax"),
-        pytest.param({"shared": "1 / 0\n"}, r"shared\.py, line 1: ZeroDivisionError: division by zero\.", id="error"),
-        pytest.param(
-            {"recipe_file": RECIPE_FILE.replace("rate = 1", 'rate = "high"')},
-            "settings.rate = high: not a number",
-            id="type of a default",
-        ),
-        pytest.param(
+def test_what_does_not_match_the_parser_is_rejected(make_recipe: MakeRecipe) -> None:
+    for files, message in (
+        ({"script": "import argparse\ndef x(:\n"}, r"train\.py, line 2: SyntaxError: "),
+        ({"shared": "1 / 0\n"}, r"shared\.py, line 1: ZeroDivisionError: division by zero\."),
+        ({"recipe_file": RECIPE_FILE.replace("rate = 1", 'rate = "high"')}, "settings.rate = high: not a number"),
+        (
             {"recipe_file": RECIPE_FILE + "[presets.full]\nsteps = 1.5\n"},
             "presets.full.steps = 1.5: not a whole number",
-            id="type in a preset",
         ),
-        pytest.param(
-            {"recipe_file": RECIPE_FILE + "[presets.full]\nkind = 'c'\n"},
-            "presets.full.kind = c: not a or b",
-            id="choice",
-        ),
-        pytest.param({"recipe_file": "paths = ['file']\n" + RECIPE_FILE}, "paths: .*no argument '--file'", id="path"),
-        pytest.param(
-            {"recipe_file": RECIPE_FILE + "[presets.full]\nstep = 3\n"}, "Did you mean 'steps'", id="name in a preset"
-        ),
-        pytest.param({"recipe_file": RECIPE_FILE + "step = 3\n"}, "settings: .*'--step'", id="name of a default"),
-        pytest.param(
-            {"recipe_file": RECIPE_FILE + "[excludes]\nrate = ['step']\n"}, "excludes.rate: .*'--step'", id="exclude"
-        ),
-    ],
-)
-def test_what_does_not_match_the_parser_is_rejected(
-    make_recipe: MakeRecipe, files: dict[str, str], message: str
-) -> None:
-    with pytest.raises(RequestError) as caught:
-        make_recipe(**files)
-    assert re.search(message, f"{caught.value} {caught.value.hint}"), caught.value
+        ({"recipe_file": RECIPE_FILE + "[presets.full]\nkind = 'c'\n"}, "presets.full.kind = c: not a or b"),  # choice
+        ({"recipe_file": "paths = ['file']\n" + RECIPE_FILE}, "paths: .*no argument '--file'"),
+        ({"recipe_file": RECIPE_FILE + "[presets.full]\nstep = 3\n"}, "Did you mean 'steps'"),  # name in a preset
+        ({"recipe_file": RECIPE_FILE + "step = 3\n"}, "settings: .*'--step'"),  # name of a default
+        ({"recipe_file": RECIPE_FILE + "[excludes]\nrate = ['step']\n"}, "excludes.rate: .*'--step'"),
+    ):
+        with pytest.raises(RequestError) as caught:
+            make_recipe(**files)
+        assert re.search(message, f"{caught.value} {caught.value.hint}"), caught.value
 
 
 def test_orch_itself_imports_no_torch() -> None:

@@ -250,4 +250,4 @@ def place(name: str, cpuset: str, ppn: str, root: Path) -> list[str]:
 def test_ranks_are_placed_as_the_table_shows(tmp_path: Path) -> None:
     for row in PLACEMENTS.strip().splitlines()[1:]:
         name, cpuset, ppn = row.split()[:3]
-        assert place(name, cpuset, ppn, tmp_path) == row.split()
+        assert place(name, cpuset, ppn, tmp_path / f"{name}-{cpuset}-{ppn}") == row.split()

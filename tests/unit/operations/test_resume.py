@@ -57,21 +57,16 @@ def test_runs_of_an_array_are_resumed_in_its_order(tmp_path: Path) -> None:
     assert ids(tmp_path, "sweep") == names
 
 
-@pytest.mark.parametrize(
-    ("state", "fields", "message"),
-    [
-        pytest.param("done", {}, "is done: there is nothing to resume", id="done"),
-        pytest.param("failed", {"request": {}}, "its request is recorded only there", id="of another machine"),
-    ],
-)
-def test_other_runs_are_refused_with_the_reason(
-    tmp_path: Path, state: str, fields: dict[str, object], message: str
-) -> None:
-    make(tmp_path, "run", state, **fields)
-    with pytest.raises(RequestError, match=message):
-        ids(tmp_path, "run")
-    with pytest.raises(RequestError, match="There is no unfinished run"):
-        ids(tmp_path, "last")
+def test_other_runs_are_refused_with_the_reason(tmp_path: Path) -> None:
+    for state, fields, message in (
+        ("done", {}, "is done: there is nothing to resume"),
+        ("failed", {"request": {}}, "its request is recorded only there"),  # of another machine
+    ):
+        make(tmp_path / state, "run", state, **fields)
+        with pytest.raises(RequestError, match=message):
+            ids(tmp_path / state, "run")
+        with pytest.raises(RequestError, match="There is no unfinished run"):
+            ids(tmp_path / state, "last")
 
 
 def test_running_run_is_refused(tmp_path: Path) -> None:

@@ -259,21 +259,18 @@ def state_of(folder: Path) -> str:
     return lease.state_of(folder, lease.read_supervisor(folder))
 
 
-@pytest.mark.parametrize(
-    ("age", "expected"),
-    [
-        pytest.param(0.0, "running", id="renewed"),
-        pytest.param(lease.RECENT_SECONDS + 10, "unknown", id="not renewed recently"),
-        pytest.param(lease.EXPIRE_SECONDS + 10, "killed", id="expired"),
-    ],
-)
-def test_run_on_another_host_is_judged_by_its_lease(tmp_path: Path, age: float, expected: str) -> None:
+def test_run_on_another_host_is_judged_by_its_lease(tmp_path: Path) -> None:
     folder = make_supervised_run(tmp_path / "run", OTHER_HOST)
-    set_age(folder / files.LEASE, age)
-    assert state_of(folder) == expected
-    assert (lease.may_run_elsewhere(folder) is None) is (expected == "killed")
-    record = replace(RUN_RECORD, node0=RunNode(node="node0"))
-    assert store.state_of(folder, None, record) == expected, "`orch resume` leaves a running one alone"
+    for age, expected in (
+        (0.0, "running"),  # renewed
+        (lease.RECENT_SECONDS + 10, "unknown"),  # not renewed recently
+        (lease.EXPIRE_SECONDS + 10, "killed"),  # expired
+    ):
+        set_age(folder / files.LEASE, age)
+        assert state_of(folder) == expected
+        assert (lease.may_run_elsewhere(folder) is None) is (expected == "killed")
+        record = replace(RUN_RECORD, node0=RunNode(node="node0"))
+        assert store.state_of(folder, None, record) == expected, "`orch resume` leaves a running one alone"
 
 
 def test_run_here_is_judged_by_its_process(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,18 +45,9 @@ def is_trusted(path: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("mode", "trusted"),
-    [
-        pytest.param(0o700, True, id="private"),
-        pytest.param(0o755, True, id="readable"),
-        pytest.param(0o777, False, id="writable by all"),
-        pytest.param(0o1777, False, id="sticky"),
-        pytest.param(0o773, False, id="writable but unreadable"),
-    ],
-)
-def test_folder_is_trusted_by_its_mode(tmp_path: Path, mode: int, trusted: bool) -> None:
-    assert is_trusted(make_folder(tmp_path / "folder", mode=mode)) is trusted
+def test_folder_is_trusted_by_its_mode(tmp_path: Path) -> None:
+    for mode, trusted in ((0o700, True), (0o755, True), (0o777, False), (0o1777, False), (0o773, False)):
+        assert is_trusted(make_folder(tmp_path / f"{mode:o}", mode=mode)) is trusted
 
 
 def test_folder_below_a_sticky_folder_is_trusted_and_below_a_writable_one_is_not(tmp_path: Path) -> None:
@@ -223,17 +213,13 @@ def plant_mark(folder: Path) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize(
-    "plant",
-    [plant_folder, plant_parent, plant_link, plant_dangling_link, plant_lock, plant_mark],
-    ids=lambda plant: plant.__name__,
-)
-def test_folder_that_another_user_created_first_is_refused(tmp_path: Path, plant: Callable[[Path], None]) -> None:
-    folder = tmp_path / "stacks" / "current"
-    make_folder(folder.parent)
-    plant(folder)
-    with pytest.raises(UntrustedError):
-        fill_once(folder, "1", fill)
+def test_folder_that_another_user_created_first_is_refused(tmp_path: Path) -> None:
+    for plant in (plant_folder, plant_parent, plant_link, plant_dangling_link, plant_lock, plant_mark):
+        folder = tmp_path / plant.__name__ / "current"
+        make_folder(folder.parent)
+        plant(folder)
+        with pytest.raises(UntrustedError):
+            fill_once(folder, "1", fill)
 
 
 @needs_root

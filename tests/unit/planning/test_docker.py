@@ -163,7 +163,6 @@ def test_docker_options_win_over_the_inventory(tmp_path: Path, monkeypatch: pyte
 def test_variables_of_docker_must_not_differ_between_hosts() -> None:
     same = {"orch_docker": {"image": "team/torch:3", "load": "a.tar"}}
     result = load.common_docker_variable({"a": same, "b": {}, "c": same})
-    assert result is not None
     assert (result.image, result.load) == ("team/torch:3", "a.tar")
     assert load.common_docker_variable({"a": {}}) is None
     with pytest.raises(RequestError, match="orch_docker differs between the hosts"):

@@ -150,23 +150,17 @@ def test_requested_fabric_need_not_be_verified(e810: tuple[Node, Node]) -> None:
     assert describe(choose(e810, "tcp")) == "fabric: tcp (requested)"
 
 
-@pytest.mark.parametrize(
-    ("fabric", "message", "hint"),
-    [
+def test_unavailable_fabric_is_refused_with_the_reason_of_each_node(mixed: tuple[Node, Node]) -> None:
+    for fabric, message, hint in (
         ("efa", "--fabric efa: node0: no RDMA device of the driver efa; node1: no libefa.so.1.", ""),
-        ("verbs", "--fabric verbs: node1: no librdmacm.so.1.", "apt-get install librdmacm1"),
-        ("shm", "--fabric shm: node0, node1 do not share memory.", ""),
-        ("psm", "There is no fabric 'psm' (requested).", ""),
-    ],
-    ids=["no device", "no library", "two machines", "unknown"],
-)
-def test_unavailable_fabric_is_refused_with_the_reason_of_each_node(
-    fabric: str, message: str, hint: str, mixed: tuple[Node, Node]
-) -> None:
-    with pytest.raises(PlanError) as exc_info:
-        choose(mixed, fabric)
-    assert exc_info.value.message == message
-    assert hint in exc_info.value.hint
+        ("verbs", "--fabric verbs: node1: no librdmacm.so.1.", "apt-get install librdmacm1"),  # no library
+        ("shm", "--fabric shm: node0, node1 do not share memory.", ""),  # two machines
+        ("psm", "There is no fabric 'psm' (requested).", ""),  # unknown
+    ):
+        with pytest.raises(PlanError) as exc_info:
+            choose(mixed, fabric)
+        assert exc_info.value.message == message
+        assert hint in exc_info.value.hint
 
 
 def test_fabric_is_refused_if_the_backend_or_container_cannot_use_it(e810: tuple[Node, Node]) -> None:

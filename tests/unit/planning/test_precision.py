@@ -136,20 +136,17 @@ def test_isa_override_hides_instructions(monkeypatch: pytest.MonkeyPatch, cpuinf
     assert "avx512_bf16" not in facts.cpu_flags()
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        pytest.param("avx3", "ORCH_CPU_ISA=avx3: expected one of avx2, avx512", id="unknown"),
-        pytest.param("avx512", "ORCH_CPU_ISA=avx512: this CPU has no avx512f", id="not there"),
-    ],
-)
 def test_impossible_isa_override_is_refused(
-    value: str, message: str, monkeypatch: pytest.MonkeyPatch, cpuinfo: Callable[[str, str], None]
+    monkeypatch: pytest.MonkeyPatch, cpuinfo: Callable[[str, str], None]
 ) -> None:
-    cpuinfo("flags", "sse avx2")
-    monkeypatch.setenv(facts.CPU_ISA, value)
-    with pytest.raises(ValueError, match=message):
-        facts.cpu_flags()
+    for value, message in (
+        ("avx3", "ORCH_CPU_ISA=avx3: expected one of avx2, avx512"),  # unknown
+        ("avx512", "ORCH_CPU_ISA=avx512: this CPU has no avx512f"),  # not there
+    ):
+        cpuinfo("flags", "sse avx2")
+        monkeypatch.setenv(facts.CPU_ISA, value)
+        with pytest.raises(ValueError, match=message):
+            facts.cpu_flags()
 
 
 class Store:
@@ -192,22 +189,17 @@ def choose_together(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], fil
         return list(pool.map(run, range(len(flags))))
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        pytest.param(("avx512_bf16", "amx_bf16"), "bf16", id="all ranks have it"),
-        pytest.param(("avx512_bf16", "avx2"), "fp32", id="the last rank has not"),
-        pytest.param(("avx2", "amx_bf16", "bf16"), "fp32", id="the first rank has not"),
-        pytest.param(("avx2",), "fp32", id="one rank alone"),
-    ],
-)
-def test_all_ranks_choose_the_same_precision_and_record_it(
-    flags: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    file = tmp_path / "output" / "precision.txt"
-    results = choose_together(monkeypatch, flags, file)
-    assert results == [["s.py", f"--{expected}"]] * len(flags)
-    assert file.read_text() == f"{expected}\n"
+def test_all_ranks_choose_the_same_precision_and_record_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for flags, expected in (
+        (("avx512_bf16", "amx_bf16"), "bf16"),  # all ranks have it
+        (("avx512_bf16", "avx2"), "fp32"),  # the last rank has not
+        (("avx2", "amx_bf16", "bf16"), "fp32"),  # the first rank has not
+        (("avx2",), "fp32"),  # one rank alone
+    ):
+        file = tmp_path / "-".join(flags) / "output" / "precision.txt"
+        results = choose_together(monkeypatch, flags, file)
+        assert results == [["s.py", f"--{expected}"]] * len(flags)
+        assert file.read_text() == f"{expected}\n"
 
 
 def test_choice_of_the_ranks_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:

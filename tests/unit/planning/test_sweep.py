@@ -77,21 +77,15 @@ def request_with(*script_args: str) -> TrainRequest:
     return TrainRequest(recipe="train.py", script_args=script_args, array=("lr=0.1", "seed=2"), array_sample=1)
 
 
-def test_script_gets_values_in_place_of_their_names_in_braces() -> None:
+def test_script_gets_values_in_place_of_their_names_in_braces_and_others_as_options() -> None:
     result = request_of(
         request_with("--lr", "{lr}", "--name=run-{lr}-{seed}", "{}", "{other}"), MEMBER, own_script=True
     )
     assert result.script_args == ("--lr", "0.1", "--name=run-0.1-2", "{}", "{other}")
     assert (result.array, result.array_sample) == ((), None)
-
-
-def test_value_that_contains_braces_is_not_replaced_again() -> None:
     member = Member(values=(("a", "{b}"), ("b", "1")))
     assert request_of(request_with("{a}", "{b}"), member, own_script=True).script_args == ("{b}", "1")
-
-
-def test_script_gets_other_values_as_options_at_the_end() -> None:
-    assert request_of(request_with("{lr}"), MEMBER, own_script=True).script_args == ("0.1", "--seed=2")
+    assert request_of(request_with("{lr}"), MEMBER, own_script=True).script_args == ("0.1", "--seed=2"), "at the end"
 
 
 def test_recipe_gets_values_as_settings() -> None:

@@ -103,7 +103,6 @@ def parse(arguments: list[str]) -> None:
         if not remaining:
             return
         name, subcommand, remaining = command.resolve_command(context, remaining)
-        assert subcommand is not None
         command, context = subcommand, subcommand.make_context(name, remaining, parent=context)
 
 

@@ -33,6 +33,7 @@ def test_base_may_be_pinned_by_digest() -> None:
     assert python_of(pinned, image.stack) == "3.12"
     assert image.build("ctx").shell() == "podman build --tag registry.example/orch:x ctx"
     assert image.save("x y.tar").argv[-2:] == ("x y.tar", "registry.example/orch:x")
+    assert image.push().argv == ("podman", "push", "registry.example/orch:x")
 
 
 def test_invalid_image_names_are_rejected() -> None:
@@ -46,11 +47,6 @@ def test_packages_of_the_user_are_a_label() -> None:
     (line,) = [line for line in image.dockerfile(["einops==0.8.1", "rich==14.0"]).splitlines() if "LABEL" in line]
     assert line.endswith('orch.sbom="/opt/orch/sbom.json" orch.packages="einops==0.8.1 rich==14.0"')
     assert "orch.packages" not in image.dockerfile()
-
-
-def test_push_uses_the_engine() -> None:
-    image = make_image(make_stack(), tag="registry.example/orch:x", base=None, engine="podman")
-    assert image.push().argv == ("podman", "push", "registry.example/orch:x")
 
 
 def test_large_wheels_are_in_a_separate_layer(tmp_path: Path) -> None:

@@ -119,18 +119,14 @@ def test_folder_of_a_web_server_is_mirrored(pages: tuple[str, Path]) -> None:
     assert sorted(source.hashes) == ["deep/.gitignore", "deep/b.txt"], "the rules of .gitignore are for local folders"
 
 
-@pytest.mark.parametrize(
-    ("path", "code", "message"),
-    [
-        ("me/open/resolve/main/none", 2, "there is no such file or folder"),
-        ("me/closed/resolve/main/rows.bin", 2, "access is denied"),
-    ],
-    ids=["missing", "forbidden"],
-)
-def test_refusals_of_the_server_are_explained(ranges: Hub, path: str, code: int, message: str) -> None:
-    with pytest.raises(OrchError, match=message) as exc_info:
-        urls.download("data", f"{ranges.url}/{path}", print)
-    assert (exc_info.value.exit_code, bool(exc_info.value.hint)) == (code, True)
+def test_refusals_of_the_server_are_explained(ranges: Hub) -> None:
+    for path, code, message in (
+        ("me/open/resolve/main/none", 2, "there is no such file or folder"),  # missing
+        ("me/closed/resolve/main/rows.bin", 2, "access is denied"),  # forbidden
+    ):
+        with pytest.raises(OrchError, match=message) as exc_info:
+            urls.download("data", f"{ranges.url}/{path}", print)
+        assert (exc_info.value.exit_code, bool(exc_info.value.hint)) == (code, True)
 
 
 def test_unreachable_server_is_explained() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -183,29 +182,24 @@ def test_warning_of_torch_explains_only_a_start() -> None:
     assert explain(line, all_joined=True) == ()
 
 
-@pytest.mark.parametrize(
-    ("failure", "event", "is_explained"),
-    [
-        pytest.param(
-            None, {"event": "lost", "rank": -1, "text": "n1 was lost", "nodes": ["n1"]}, False, id="lost host"
-        ),
-        pytest.param({"rank": 1, "node": "node0", "signal": "SIGKILL", "text": GPU_ERROR}, {}, False, id="SIGKILL"),
-        pytest.param({"rank": 1, "node": "node0", "signal": "SIGABRT", "text": GPU_ERROR}, {}, True, id="SIGABRT"),
-        pytest.param(None, {}, True, id="launcher"),
-    ],
-)
-def test_lines_of_ranks_explain_only_what_they_ended(
-    tmp_path: Path, failure: dict[str, Any] | None, event: dict[str, Any], is_explained: bool
-) -> None:
-    folder = make_run(tmp_path, ranks=2, nodes=1, seconds=10)
-    for rank in range(2):
-        (folder / f"ranks/rank-{rank}.log").write_text(GPU_ERROR)
-    with (folder / "events.jsonl").open("a") as log:
-        log.write(json.dumps(event or {"event": "finished", "rank": -1, "time": 0}) + "\n")
-    outcome = make_outcome("failed") | {"first_failure": failure, "problem": "the run has ended early"}
-    (folder / "outcome.json").write_text(json.dumps(outcome))
-    evidence = {explanation.evidence for explanation in outcome_of(store.load(folder)).explanations}
-    assert (GPU_ERROR.strip() in evidence) == is_explained
+def test_lines_of_ranks_explain_only_what_they_ended(tmp_path: Path) -> None:
+    for number, (failure, event, is_explained) in enumerate(
+        (
+            (None, {"event": "lost", "rank": -1, "text": "n1 was lost", "nodes": ["n1"]}, False),  # lost host
+            ({"rank": 1, "node": "node0", "signal": "SIGKILL", "text": GPU_ERROR}, {}, False),
+            ({"rank": 1, "node": "node0", "signal": "SIGABRT", "text": GPU_ERROR}, {}, True),
+            (None, {}, True),  # launcher
+        )
+    ):
+        folder = make_run(tmp_path / str(number), ranks=2, nodes=1, seconds=10)
+        for rank in range(2):
+            (folder / f"ranks/rank-{rank}.log").write_text(GPU_ERROR)
+        with (folder / "events.jsonl").open("a") as log:
+            log.write(json.dumps(event or {"event": "finished", "rank": -1, "time": 0}) + "\n")
+        outcome = make_outcome("failed") | {"first_failure": failure, "problem": "the run has ended early"}
+        (folder / "outcome.json").write_text(json.dumps(outcome))
+        evidence = {explanation.evidence for explanation in outcome_of(store.load(folder)).explanations}
+        assert (GPU_ERROR.strip() in evidence) == is_explained
 
 
 def explanation_of(module: str) -> Finding:

@@ -36,7 +36,6 @@ def project(tmp_path: Path) -> Project:
     os.link(source / "a b", source / "net" / "hard")
     recipe = Recipe(name="train", script=str(source / "train.py"), own_script=True)
     project = project_of(recipe, None, limit=1, left_out=[])
-    assert project is not None
     step = StoreFolder(
         nodes=(RunNode(node="node0"),),
         source=str(source),

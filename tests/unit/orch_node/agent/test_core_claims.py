@@ -166,7 +166,6 @@ def test_socket_in_the_name_of_another_user_is_no_claim(tmp_path: Path) -> None:
     for kind in ("SOCK_DGRAM", "SOCK_STREAM"):
         command = [sys.executable, "-c", FORGE, str(OTHER_USER), kind, str(OTHER_USER - 1)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             assert Claims(tmp_path).take(make_claim("run", FIRST_CORE)) == ()
             process.communicate()

@@ -149,8 +149,6 @@ def test_agent_that_was_stopped_continues(run_dir: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", QUICK_AGENT, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as agent:
-        assert agent.stdin is not None
-        assert agent.stdout is not None
         for pause in (0.0, 4.0):
             if pause:
                 agent.send_signal(signal.SIGSTOP)

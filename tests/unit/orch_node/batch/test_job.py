@@ -66,7 +66,6 @@ def test_memory_failure_is_explained_by_slurms_message(run_dir: Path, monkeypatc
     assert explained.problem == f"{SYSTEM.out_of_memory}: {line}; the launcher ended with exit code 137"
     killed = AttemptResult(FAILED, failure=Failure(rank=1, signal="SIGKILL"))
     result = job.explain_memory_failure(SYSTEM, run_dir, killed)
-    assert result.failure is not None
     assert result.failure.oom == line
     raised = AttemptResult(FAILED, failure=Failure(rank=1, code=1))
     assert job.explain_memory_failure(SYSTEM, run_dir, raised) == raised
@@ -86,47 +85,38 @@ def test_rank_that_lost_its_peer_is_not_blamed_if_memory_ran_out(
     assert result.problem == f"{SYSTEM.out_of_memory}: {line}"
 
 
-@pytest.mark.parametrize(
-    ("problem", "before", "limit", "refused"),
-    [
-        ("checkpoint at step 12", "checkpoint at step 11", None, ""),
-        ("checkpoint at step 12", None, None, ""),
-        ("checkpoint at step 12", "checkpoint at step 12", None, "not newer than"),
-        ("checkpoint at step 12", "checkpoint at step 11", 2, "as often as --slurm max-requeues"),
-        ("checkpoint at step 12", "checkpoint at step 11", 3, ""),
+def test_job_is_requeued_only_while_its_checkpoint_advances(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    for problem, before, limit, refused in (
+        # The first two find no earlier outcome.
+        ("checkpoint at step 12", None, None, ""),  # first
         ("without a checkpoint: the run had not started", None, None, "without a checkpoint"),
-    ],
-    ids=["later", "first", "same-step", "limit", "below-limit", "no-checkpoint"],
-)
-def test_job_is_requeued_only_while_its_checkpoint_advances(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, problem: str, before: str | None, limit: int | None, refused: str
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "12")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    if before is not None:
-        earlier = Outcome(state="preempted", problem=before)
-        (run_dir / "outcome-1.json").write_text(outcomes.render(earlier))
-    result = job.requeue_problem(SYSTEM, run_dir, problem, limit)
-    assert refused in result
-    assert bool(result) is bool(refused)
+        ("checkpoint at step 12", "checkpoint at step 11", None, ""),  # later
+        ("checkpoint at step 12", "checkpoint at step 12", None, "not newer than"),  # same-step
+        ("checkpoint at step 12", "checkpoint at step 11", 2, "as often as --slurm max-requeues"),  # limit
+        ("checkpoint at step 12", "checkpoint at step 11", 3, ""),  # below-limit
+    ):
+        if before is not None:
+            earlier = Outcome(state="preempted", problem=before)
+            (run_dir / "outcome-1.json").write_text(outcomes.render(earlier))
+        result = job.requeue_problem(SYSTEM, run_dir, problem, limit)
+        assert refused in result
+        assert bool(result) is bool(refused)
 
 
-@pytest.mark.parametrize(
-    ("problem", "recorded"),
-    [
-        pytest.param("checkpoint at step 12", "checkpoint at step 12; not requeued: the job was requeued", id="limit"),
-        pytest.param("without a checkpoint: too late", "without a checkpoint: too late", id="no-checkpoint"),
-    ],
-)
 def test_outcome_says_why_a_job_with_a_checkpoint_is_not_requeued(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, problem: str, recorded: str
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    path = run_dir / files.OUTCOME
-    path.write_text(outcomes.render(Outcome(state="preempted", problem=problem)))
-    job.requeue(SYSTEM, run_dir, 2)
-    result = outcomes.parse(path.read_bytes()).problem
-    assert result is not None
-    assert result.startswith(recorded)
-    assert result.count(problem) == 1
+    for problem, recorded in (
+        ("checkpoint at step 12", "checkpoint at step 12; not requeued: the job was requeued"),  # limit
+        ("without a checkpoint: too late", "without a checkpoint: too late"),
+    ):
+        path = run_dir / files.OUTCOME
+        path.write_text(outcomes.render(Outcome(state="preempted", problem=problem)))
+        job.requeue(SYSTEM, run_dir, 2)
+        result = outcomes.parse(path.read_bytes()).problem
+        assert result.startswith(recorded)
+        assert result.count(problem) == 1

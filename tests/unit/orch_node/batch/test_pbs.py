@@ -94,7 +94,6 @@ def test_a_remote_command_ends_with_the_program_that_has_started_it(tmrsh: Path)
     process = subprocess.Popen(
         command, cwd=tmrsh.parent, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
     )
-    assert process.stdin is not None
     process.stdin.close()
     process.wait(60)
     assert (tmrsh.parent / "ended").exists()
@@ -103,11 +102,9 @@ def test_a_remote_command_ends_with_the_program_that_has_started_it(tmrsh: Path)
 def test_a_remote_command_may_end_before_its_input(tmrsh: Path) -> None:
     command = program.command("pbs", "remote", "localhost", "sh", "-c", "read line; exit 3")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
         process.stdin.write("key\n")
         process.stdin.flush()
         assert process.wait(60) == 3
-        assert process.stderr is not None
         assert process.stderr.read() == ""
 
 

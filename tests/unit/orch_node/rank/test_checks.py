@@ -85,23 +85,19 @@ def test_required_build_must_be_installed() -> None:
         assert same_version(installed, required) is same
 
 
-@pytest.mark.parametrize(
-    ("text", "build"),
-    [
-        ("from typing import Optional\n__all__ = []\n__version__ = '2.13.0+cu130'\n", "+cu130"),
-        ('__version__: str = "2.13.0+cpu"\ndebug = False\n', "+cpu"),
-        ("debug = False\n", ""),
-    ],
-    ids=["assignment", "annotation", "no version"],
-)
-def test_probe_reads_the_build_without_an_import(tmp_path: Path, text: str, build: str) -> None:
+def test_probe_reads_the_build_without_an_import(tmp_path: Path) -> None:
     """Read torch.__version__, which has the build that the metadata of PyPI's wheel lacks (2.13.0+cu130)."""
     prefix = tmp_path / "a [b] c"
     packages = prefix / "lib" / "python3.11" / "site-packages"
     (packages / "torch-2.13.0.dist-info").mkdir(parents=True)
     (packages / "torch").mkdir()
-    (packages / "torch" / "version.py").write_text(text)
-    assert node_facts.packages(prefix)["torch"] == f"2.13.0{build}"
+    for text, build in (
+        ("from typing import Optional\n__all__ = []\n__version__ = '2.13.0+cu130'\n", "+cu130"),  # assignment
+        ('__version__: str = "2.13.0+cpu"\ndebug = False\n', "+cpu"),  # annotation
+        ("debug = False\n", ""),  # no version
+    ):
+        (packages / "torch" / "version.py").write_text(text)
+        assert node_facts.packages(prefix)["torch"] == f"2.13.0{build}"
 
 
 def test_different_builds_of_the_nodes_are_reported() -> None:

@@ -16,27 +16,23 @@ MISSING = "Error(s) in loading state_dict for Net:"
 SIZES = "\n\tsize mismatch for layer.weight: copying a param with shape torch.Size([2, 3])" * 200
 
 
-@pytest.mark.parametrize(
-    ("message", "first", "last"),
-    [
-        (f"{LOST}\nException raised from error at x.cpp:1 (most recent call first):{FRAMES}", LOST, LOST),
-        (MISSING + SIZES, MISSING, SIZES.splitlines()[-1]),
-        ("", "", ""),
-    ],
-    ids=["frames-of-c++", "long-message", "no-message"],
-)
-def test_traceback_in_an_event_keeps_the_exception_and_its_frames(message: str, first: str, last: str) -> None:
-    def step(depth: int) -> None:
-        if depth:
-            step(depth - 1)
-        raise RuntimeError(message)
+def step(depth: int, message: str) -> None:
+    if depth:
+        step(depth - 1, message)
+    raise RuntimeError(message)
 
-    with pytest.raises(RuntimeError) as exc_info:
-        step(50)
-    line = encode("exception", {"text": script_traceback(exc_info.value, is_short=True)})
-    traceback = parse_last(json.loads(line)["text"])
-    assert traceback
-    assert traceback.frames[-1].function == "step"
-    assert traceback.message[0] == (f"RuntimeError: {first}" if first else "RuntimeError")
-    assert traceback.message[-1].endswith(last)
-    assert script_traceback(exc_info.value).endswith(message)
+
+def test_traceback_in_an_event_keeps_the_exception_and_its_frames() -> None:
+    for message, first, last in (
+        (f"{LOST}\nException raised from error at x.cpp:1 (most recent call first):{FRAMES}", LOST, LOST),
+        (MISSING + SIZES, MISSING, SIZES.splitlines()[-1]),  # long-message
+        ("", "", ""),  # no-message
+    ):
+        with pytest.raises(RuntimeError) as exc_info:
+            step(50, message)
+        line = encode("exception", {"text": script_traceback(exc_info.value, is_short=True)})
+        traceback = parse_last(json.loads(line)["text"])
+        assert traceback.frames[-1].function == "step"
+        assert traceback.message[0] == (f"RuntimeError: {first}" if first else "RuntimeError")
+        assert traceback.message[-1].endswith(last)
+        assert script_traceback(exc_info.value).endswith(message)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from orch_node.protocol.events import Started
 from orch_node.protocol.layout import NodeEntry
 from orch_node.supervisor.launcher import LauncherLog
@@ -70,33 +69,30 @@ STARTED = {rank: Started(rank=rank, node=f"node{rank}", pid=2891 + rank, wrapper
 
 
 def read_log(folder: Path, text: str) -> LauncherLog:
+    (folder / "launcher.log").unlink(missing_ok=True)
     log = LauncherLog(folder / "launcher.log", LAYOUT)
     (folder / "launcher.log").write_text(text)
     return log
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_reason_is_what_ended_the_launcher(tmp_path: Path) -> None:
+    for text, reason in (
         (WARNING + SSH + WARNING, "node4 cannot be reached: Host key verification failed."),
         (LOST_DAEMON, "the daemon on node1 has ended"),
         (LOST_CONNECTION, "the daemon on node1 has ended"),
         (WARNING, ""),
-        (WARNING + LINE, ""),
+        (WARNING + LINE, ""),  # separator
         ("torchrun on node1 ended with 255\n" + WARNING, "torchrun on node1 ended with 255"),
         ("orch:program-output\n", ""),  # of a node's login shell
-        ("[mpiexec@node0] match_arg: unrecognized argument x\n", "node0: match_arg: unrecognized argument x"),
-    ],
-    ids=["ssh", "daemon", "connection", "warning", "separator", "torchrun", "marker", "hydra"],
-)
-def test_reason_is_what_ended_the_launcher(tmp_path: Path, text: str, reason: str) -> None:
-    assert read_log(tmp_path, text).reason() == reason
+        ("[mpiexec@node0] match_arg: unrecognized argument x\n", "node0: match_arg: unrecognized argument x"),  # hydra
+    ):
+        assert read_log(tmp_path, text).reason() == reason
 
 
-@pytest.mark.parametrize("text", [INTEL, MPICH, OPEN_MPI], ids=["intel", "mpich", "openmpi"])
-def test_killed_rank_is_found_with_its_signal(tmp_path: Path, text: str) -> None:
-    (end,) = read_log(tmp_path, text).killed_ranks(STARTED)
-    assert (end.rank, end.node, end.signal) == (1, "node1", "SIGKILL")
+def test_killed_rank_is_found_with_its_signal(tmp_path: Path) -> None:
+    for text in (INTEL, MPICH, OPEN_MPI):
+        (end,) = read_log(tmp_path, text).killed_ranks(STARTED)
+        assert (end.rank, end.node, end.signal) == (1, "node1", "SIGKILL")
 
 
 def test_output_of_an_earlier_attempt_is_not_read(tmp_path: Path) -> None:

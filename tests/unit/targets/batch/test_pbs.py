@@ -121,13 +121,9 @@ def test_the_job_id_is_found_in_the_output_of_qsub() -> None:
         ("0.pbs1\n", "0.pbs1"),  # job
         ("5[].pbs1\n", "5[].pbs1"),  # array
         ("Welcome\n12.pbs-01.site.org\n", "12.pbs-01.site.org"),  # after-a-banner
+        *((output, "") for output in ("", "qsub: Unknown queue\n", "1.pbs1\n2.pbs1\n")),
     ):
         assert PBS.parse_job_id(output) == (expected, "")
-
-
-def test_other_output_of_qsub_has_no_job_id() -> None:
-    for output in ("", "qsub: Unknown queue\n", "1.pbs1\n2.pbs1\n"):
-        assert PBS.parse_job_id(output) == ("", "")
 
 
 def test_a_rejected_job_comes_with_a_hint() -> None:
@@ -168,10 +164,7 @@ def test_the_reason_of_a_waiting_job_is_explained() -> None:
         ({"comment": "Not Running: No available resources on nodes"}, "no node has enough resources free"),
         ({"comment": "Not Running: Server per-user limit reached on resource ncpus"}, "as much of a resource"),
         ({"comment": "Not Running: Job will run in primetime only"}, "at other times"),
-        (
-            {"comment": "Not Running: Insufficient amount of resource: ncpus (R: 4 A: 2 T: 4)"},
-            "not enough of a resource",
-        ),
+        ({"comment": "Not Running: Insufficient amount of resource: ncpus (R: 4 A: 2 T: 4)"}, "not enough of a res"),
         ({"job_state": "H", "Hold_Types": "u"}, "qrls"),  # held
         ({}, "has not considered it"),  # new
     ):
@@ -268,7 +261,6 @@ def test_accounting_has_the_time_and_the_memory() -> None:
     used = {"walltime": "00:01:26", "mem": "5912kb"}
     fields = {"job_state": "F", "Exit_status": -29, "substate": 93, "stime": "x", "resources_used": used}
     record = PBS.accounting(RecordedPrograms([job(fields)]), "7.pbs1", "")
-    assert record is not None
     assert (record.state, record.elapsed_seconds, record.max_rss_bytes) == ("WALLTIME", 86, 5912 * 1024)
     assert "MiB in all" in record.describe()
 

@@ -91,7 +91,6 @@ def test_project_that_changes_after_the_plan_is_refused(tmp_path: Path, project:
 
 def test_project_goes_into_the_store_of_a_login_node(tmp_path: Path, project: Recipe) -> None:
     steps = plan_project(project, tmp_path, "login=cluster").steps
-    assert project.project is not None
     (step,) = (step for step in steps if isinstance(step, StoreFolder))
     assert step.path == f"{tmp_path}/.orch/store/{project.project.digest}"
     assert step.copy == f"{tmp_path}/{SITE.run_id}/project"

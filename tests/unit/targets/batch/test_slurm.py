@@ -45,18 +45,15 @@ virtual|8|32|2|64|(null)
 bare|8|64|1|64|(null)
 """
 WHOLE_NODES = {"exclusive": "", "mem": "0"}
+ON_MOST_NODES = (2, "one for each socket: sinfo reports 2 x 56 cores on most nodes")
 
 
 def test_whole_nodes_get_a_rank_per_socket() -> None:
     for partition, options, ranks in (
-        ("", WHOLE_NODES, (2, "one for each socket: sinfo reports 2 x 56 cores on most nodes")),  # mixed
+        ("", WHOLE_NODES, ON_MOST_NODES),  # mixed
         ("", {**WHOLE_NODES, "constraint": "icelake&ib"}, (2, "one for each socket: sinfo reports 2 x 56 cores")),
         ("", {**WHOLE_NODES, "constraint": "old"}, (1, "one for each socket: sinfo reports 1 x 16 cores")),
-        (
-            "",
-            {**WHOLE_NODES, "constraint": "old|ib"},
-            (2, "one for each socket: sinfo reports 2 x 56 cores on most nodes"),
-        ),
+        ("", {**WHOLE_NODES, "constraint": "old|ib"}, ON_MOST_NODES),
         ("small", WHOLE_NODES, (1, "one for each socket: sinfo reports 1 x 16 cores")),
         ("virtual", WHOLE_NODES, ONE_RANK),
         ("bare", WHOLE_NODES, ONE_RANK),
@@ -163,14 +160,12 @@ SHOWN = "JobId=12 JobName=orch-x JobState=COMPLETED Reason=None RunTime=00:01:05
 
 def test_accounting_of_a_job_and_its_steps() -> None:
     record = slurm.parse_sacct("12", SACCT)
-    assert record is not None
     assert record.describe() == "job 12: CANCELLED, 100 s, 1536 MiB in its largest task (sacct)"
     assert slurm.parse_sacct("1", SACCT) is None
 
 
 def test_accounting_of_a_run_in_an_allocation_counts_no_other_run() -> None:
     record = slurm.parse_sacct("12.2", SACCT_ALLOCATION)
-    assert record is not None
     assert (record.elapsed_seconds, record.max_rss_bytes) == (60, 2 << 30)
 
 
@@ -184,7 +179,6 @@ def test_controllers_state_counts_until_accounting_has_it() -> None:
     running = SACCT.replace("CANCELLED by 1000", "RUNNING")
     host = RecordedHost(sacct=make_result(running))
     record = SLURM.accounting(Scheduler(SLURM, host), "12", "TIMEOUT")
-    assert record is not None
     assert record.state == "TIMEOUT"
 
 
@@ -193,7 +187,6 @@ def test_end_of_a_step_is_reported_when_accounting_has_it() -> None:
     running = SACCT_ALLOCATION.replace("12.2|COMPLETED", "12.2|RUNNING")
     host = RecordedHost(sacct=[make_result(running), make_result(SACCT_ALLOCATION)])
     record = Scheduler(SLURM, host).accounting("12.2", slurm.STEP_ENDED)
-    assert record is not None
     assert record.state == "COMPLETED"
 
 

@@ -121,18 +121,14 @@ def test_cancelled_job_that_slurm_has_forgotten_is_looked_up_in_its_accounting(f
     assert "job was cancelled" in (result.problem or "")
 
 
-@pytest.mark.parametrize(
-    ("state", "expected"), [("CANCELLED", "stopped"), ("FAILED", "preempted"), ("TIMEOUT", "preempted")]
-)
-def test_cancelled_job_counts_as_cancelled_although_it_wrote_a_checkpoint(
-    folder: Path, state: str, expected: str
-) -> None:
+def test_cancelled_job_counts_as_cancelled_although_it_wrote_a_checkpoint(folder: Path) -> None:
     """Ranks write a checkpoint at the SIGTERM of scancel, as when they are preempted."""
-    write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
-    make_watch(folder, RecordedHost(squeue=squeue(state))).ensure_outcome()
-    result = outcome_of(folder)
-    assert result.state == expected
-    assert "checkpoint at step 3" in (result.problem or "")
+    for state, expected in (("CANCELLED", "stopped"), ("FAILED", "preempted"), ("TIMEOUT", "preempted")):
+        write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
+        make_watch(folder, RecordedHost(squeue=squeue(state))).ensure_outcome()
+        result = outcome_of(folder)
+        assert result.state == expected
+        assert "checkpoint at step 3" in (result.problem or "")
 
 
 def test_job_is_back_in_the_queue_although_a_rank_lost_its_peer_first(folder: Path) -> None:

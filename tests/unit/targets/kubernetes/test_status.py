@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import pytest
 from orch_node.protocol.events import Exited, NodeNews, Preempted
 from orch_node.protocol.events import read as read_event
 from orch_node.protocol.outcome import FAILED, Failure, Outcome
@@ -45,64 +44,37 @@ CREATING = container_state(waiting={"reason": "ContainerCreating"})
 OOM_KILLED = container_state(terminated={"exitCode": 137, "reason": "OOMKilled"})
 
 
-@pytest.mark.parametrize(
-    ("status", "state", "reason"),
-    [
-        pytest.param({}, "waiting", "", id="no-status-yet"),
-        pytest.param(
-            {"phase": "Running", "containerStatuses": container_state(running={})}, "running", "", id="running"
-        ),
-        pytest.param({"phase": "Succeeded"}, "done", "", id="succeeded"),
-        pytest.param(
-            {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": NO_NODE}]},
+def test_pod_state_explains_why_a_pod_does_not_run() -> None:
+    unschedulable = [{"type": "PodScheduled", "status": "False", "message": NO_NODE}]
+    for status, state, reason in (
+        ({}, "waiting", ""),  # no-status-yet
+        ({"phase": "Succeeded"}, "done", ""),
+        ({"phase": "Pending", "conditions": unschedulable}, "waiting", f"waits for a node: {NO_NODE}"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}, "failed", "evicted: disk pressure"),
+        ({"phase": "Failed", "reason": "DeadlineExceeded"}, "failed", "DeadlineExceeded"),
+        ({"phase": "Failed"}, "failed", "failed without a reason"),  # no-reason-given
+        ({"phase": "Unknown"}, "waiting", "its node does not respond"),  # node-lost
+    ):
+        result = pod_state(make_pod(**status))
+        assert (result.state, result.reason) == (state, reason)
+
+
+def test_pod_state_explains_why_a_container_does_not_run() -> None:
+    for phase, statuses, state, reason in (
+        ("Running", container_state(running={}), "running", ""),
+        (
+            "Pending",
+            waiting_for("ErrImagePull", "none"),
             "waiting",
-            f"waits for a node: {NO_NODE}",
-            id="not-scheduled",
+            "its image registry.example/x cannot be pulled: none",
         ),
-        pytest.param(
-            {"phase": "Pending", "containerStatuses": waiting_for("ErrImagePull", "not found")},
-            "waiting",
-            "its image registry.example/x cannot be pulled: not found",
-            id="image-not-found",
-        ),
-        pytest.param(
-            {"phase": "Pending", "containerStatuses": waiting_for("CreateContainerConfigError", "no configmap")},
-            "waiting",
-            "its container cannot be created: no configmap",
-            id="invalid-container-configuration",
-        ),
-        pytest.param(
-            {"phase": "Running", "containerStatuses": waiting_for("CrashLoopBackOff", "back-off")},
-            "waiting",
-            "restarts repeatedly: back-off",
-            id="crash-loop",
-        ),
-        pytest.param(
-            {"phase": "Failed", "reason": "Evicted", "message": "disk pressure"},
-            "failed",
-            "evicted: disk pressure",
-            id="evicted",
-        ),
-        pytest.param({"phase": "Failed", "reason": "DeadlineExceeded"}, "failed", "DeadlineExceeded", id="deadline"),
-        pytest.param(
-            {"phase": "Failed", "containerStatuses": OOM_KILLED},
-            "failed",
-            "killed because of its memory use (OOMKilled): the pod's limit is 8Gi",
-            id="out-of-memory",
-        ),
-        pytest.param(
-            {"phase": "Failed", "containerStatuses": container_state(terminated={"exitCode": 3})},
-            "failed",
-            "exited with code 3",
-            id="exit-code",
-        ),
-        pytest.param({"phase": "Failed"}, "failed", "failed without a reason", id="no-reason-given"),
-        pytest.param({"phase": "Unknown"}, "waiting", "its node does not respond", id="node-lost"),
-    ],
-)
-def test_pod_state_explains_why_a_pod_does_not_run(status: dict[str, Any], state: str, reason: str) -> None:
-    result = pod_state(make_pod(**status))
-    assert (result.state, result.reason) == (state, reason)
+        ("Pending", waiting_for("CreateContainerConfigError", "x"), "waiting", "its container cannot be created: x"),
+        ("Running", waiting_for("CrashLoopBackOff", "back-off"), "waiting", "restarts repeatedly: back-off"),
+        ("Failed", OOM_KILLED, "failed", "killed because of its memory use (OOMKilled): the pod's limit is 8Gi"),
+        ("Failed", container_state(terminated={"exitCode": 3}), "failed", "exited with code 3"),
+    ):
+        result = pod_state(make_pod(phase=phase, containerStatuses=statuses))
+        assert (result.state, result.reason) == (state, reason)
 
 
 def test_command_that_is_missing_is_named() -> None:
@@ -202,6 +174,7 @@ def make_running_pod(*conditions: dict[str, Any], deleted: bool = False, **statu
 
 
 SCHEDULED = make_condition("PodScheduled", "True")
+READY = make_condition("Ready", "True")
 CONTAINERS_READY = make_condition("ContainersReady", "True")
 NOT_READY = make_condition("Ready", "False")
 BY_TAINT = make_condition(
@@ -224,10 +197,10 @@ def test_running_pod_that_is_about_to_be_lost_is_reported() -> None:
             f"{NO_RESPONSE}; the cluster deletes the pod: {BY_TAINT['message']}",
         ),
         (
-            make_running_pod(make_condition("Ready", "True"), CONTAINERS_READY, BY_EVICTION, deleted=True),
+            make_running_pod(READY, CONTAINERS_READY, BY_EVICTION, deleted=True),
             "the cluster deletes the pod: Eviction API: evicting",
         ),
-        (make_running_pod(make_condition("Ready", "True"), CONTAINERS_READY, deleted=True), "its pod is being deleted"),
+        (make_running_pod(READY, CONTAINERS_READY, deleted=True), "its pod is being deleted"),
         (make_running_pod(NOT_READY, reason="NodeLost", message="Node node-b is unresponsive"), NO_RESPONSE),
         (make_running_pod(phase="Unknown"), NO_RESPONSE),
     ):
@@ -236,13 +209,8 @@ def test_running_pod_that_is_about_to_be_lost_is_reported() -> None:
 
 
 def test_pod_that_runs_is_not_lost() -> None:
-    for conditions in (
-        [make_condition("Ready", "True"), CONTAINERS_READY],
-        [
-            make_condition("Ready", "False", reason="ContainersNotReady"),
-            make_condition("ContainersReady", "False", reason="ContainersNotReady"),
-        ],
-    ):
+    not_ready = [make_condition(kind, "False", reason="ContainersNotReady") for kind in ("Ready", "ContainersReady")]
+    for conditions in ([READY, CONTAINERS_READY], not_ready):
         result = pod_state(make_running_pod(*conditions))
         assert (result.state, result.reason, result.lost) == ("running", "", False)
 
@@ -297,24 +265,6 @@ def test_rank_that_lost_its_peer_is_not_the_culprit() -> None:
     assert outcome_of(events).problem is None
 
 
-def test_rank_that_all_ranks_name_is_the_culprit() -> None:
-    """Blame the rank that all ranks name in their error, as the supervisor does for SSH runs."""
-    text = "error: rank 1 on worker-1: cannot write checkpoint-4: No space left on device."
-    events = [
-        make_event("exception", 0, 1.0, text=text),
-        make_exit(0, 1.1),
-        make_event("exception", 1, 1.2, text=text),
-        make_exit(1, 1.3),
-    ]
-    assert failure_of(events).rank == 1
-
-
-def test_rank_whose_backend_aborts_after_a_lost_peer_is_not_the_culprit() -> None:
-    message = "terminate called: Connection closed by peer [10.0.0.2]"
-    aborted = make_exit(0, 1.0, code=0, text=message) | {"signal": "SIGABRT"}
-    assert failure_of([aborted, make_exit(1, 1.5, code=9, text="no data")]).text == "no data"
-
-
 def test_only_the_last_attempt_counts() -> None:
     events = [
         make_event("started", 0, 1.0, node="worker-0"),
@@ -325,19 +275,13 @@ def test_only_the_last_attempt_counts() -> None:
     assert (failure_of(events).code, outcome_of(events).attempts) == (7, 2)
 
 
-def test_pod_killed_for_memory_names_its_rank() -> None:
+def test_pod_killed_for_memory_names_its_rank_once() -> None:
     events = [make_event("started", rank, 1.0, node=f"worker-{rank}") for rank in (0, 1)]
     killed = PodState(pod="p", node="worker-1", state="failed", reason="killed", oom=True, code=137)
     for exit_events in ([], [make_exit(1, 2.0, code=0)]):
         failure = failure_of([*events, *exit_events], killed)
         assert (failure.rank, failure.signal, failure.oom) == (1, "SIGKILL", "killed")
-
-
-def test_pod_killed_for_memory_is_reported_once() -> None:
-    events = [make_event("started", rank, 1.0, node=f"worker-{rank}") for rank in (0, 1)]
-    killed = PodState(pod="p", node="worker-1", state="failed", reason="killed for memory", oom=True, code=137)
-    result = outcome_of(events, killed)
-    assert (result.first_failure is not None, result.problem) == (True, None)
+    assert outcome_of(events, killed).problem is None, "it is reported once"
     evicted = PodState(pod="q", node="worker-0", state="failed", reason="evicted: disk pressure")
     assert outcome_of(events, killed, evicted).problem == "worker-0: evicted: disk pressure"
 
@@ -361,15 +305,9 @@ def end_of(*pods: PodState, job: JobState, events: tuple[Any, ...] = ()) -> Any:
     return outcome(events, pods, job, began=0.0, now=9.0)
 
 
-def test_run_that_lost_a_node_names_it() -> None:
+def test_deleted_pod_is_the_reason_unless_a_node_was_lost_or_the_job_deleted() -> None:
     assert end_of(LOST, DELETED, job=FAILED_JOB).problem == f"worker-1: {NO_RESPONSE}"
-
-
-def test_deleted_pod_of_an_existing_job_is_the_reason() -> None:
     assert end_of(DELETED, job=FAILED_JOB).problem == "worker-0: its pod was deleted"
-
-
-def test_deleted_job_is_the_reason_and_not_its_pods() -> None:
     assert end_of(DELETED, job=MISSING_JOB).problem == "the job is gone"
 
 
