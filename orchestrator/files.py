@@ -73,11 +73,7 @@ def sha256(path: Path) -> str:
         OSError: if the file cannot be read.
     """
     with path.open("rb") as file:
-        return sha256_of_stream(file)
-
-
-def sha256_of_stream(file: BinaryIO) -> str:
-    return digest_of_stream(file).hexdigest()
+        return digest_of_stream(file).hexdigest()
 
 
 def digest_of_stream(file: BinaryIO) -> hashlib._Hash:

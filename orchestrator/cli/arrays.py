@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -12,7 +11,6 @@ from orchestrator.operations import queue, runs
 from orchestrator.planning.plan import Plan
 from orchestrator.report import run_list
 from orchestrator.runs import store
-from orchestrator.runs.outcome import Outcome
 from orchestrator.screen import print_text
 
 
@@ -50,12 +48,7 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     outcomes.sort(key=lambda outcome: names.index(outcome.run_id))
     code = runs.array_exit_code(outcomes)
     print_text(run_list.array_json(outcomes, code) if as_json else run_list.array_text(outcomes), err=not as_json)
-    print_resume(outcomes)
-    raise typer.Exit(code)
-
-
-def print_resume(outcomes: Sequence[Outcome]) -> None:
-    """Print the command that resumes the unfinished runs of an array."""
     if any(store.can_resume(store.load(outcome.folder)) for outcome in outcomes):
         array, base = outcomes[0].run_id.rpartition("-")[0], outcomes[0].folder.parent
         print_error(f"resume: {resume_command(array, base)}")
+    raise typer.Exit(code)

@@ -130,7 +130,8 @@ def provision(
     **target_options: Any,
 ) -> None:
     """Set up all nodes of an inventory and verify them."""
-    check_source(wheels)
+    if wheels not in ("wheelhouse", "index"):
+        raise RequestError(f"--wheels {wheels}: unknown source of wheels.", hint="Use wheelhouse or index.")
     check_where(inventory, target, of_nodes=verify or data or docker_load or ask_become_pass or no_stack)
     options = tuple(effective_options(values, target, context) for values in target_options.values())
     check_foreign(options, target)
@@ -174,12 +175,6 @@ def provisioned(
         return operation.provision(request, listener, environment)
     folder = registry.find_target(target).shared_folder(options)
     return operation.provision_shared(folder, request, listener, environment)
-
-
-def check_source(wheels: str) -> None:
-    """Raise RequestError if the source of wheels is unknown."""
-    if wheels not in ("wheelhouse", "index"):
-        raise RequestError(f"--wheels {wheels}: unknown source of wheels.", hint="Use wheelhouse or index.")
 
 
 def check_where(inventory: str | None, target: str | None, *, of_nodes: object) -> None:

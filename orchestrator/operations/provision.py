@@ -133,17 +133,12 @@ def host_of(session: Session, name: str) -> Host:
     variables = session.hosts[name]
     return Host(
         name=name,
-        port=port_of(variables),
+        port=int(variables.get("orch_port", variables.get("ansible_port", 22))),  # at which other nodes reach it
         verified=verified.model_dump() if verified else {},
         proved=record.model_dump(mode="json")["proved"] if record else {},
         may_become=HAS_PASSWORD in variables,
         limits=load.limits(name, variables),
     )
-
-
-def port_of(variables: Mapping[str, Any]) -> int:
-    """Return the SSH port at which the other nodes reach this one."""
-    return int(variables.get("orch_port", variables.get("ansible_port", 22)))
 
 
 def requirements_of(session: Session) -> Requirements | None:

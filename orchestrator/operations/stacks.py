@@ -16,7 +16,6 @@ from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.files import STANDALONE
 from orchestrator.load.clusters import local_facts
-from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Finding
 from orchestrator.stacks.compatibility import (
     Environment,
@@ -119,12 +118,12 @@ def environments_of(inventory: str, notify: Callable[[str], None]) -> list[Envir
     cluster = load.cluster(inventory)
     for problem in cluster.damaged.values():
         notify(f"warning: {problem}")
-    return [environment_of_node(node) for node in cluster.nodes]
-
-
-def environment_of_node(node: Node) -> Environment:
-    facts = node.facts
-    return Environment(name=node.name, python=facts.python, packages=facts.packages, for_gpus=bool(facts.gpus))
+    return [
+        Environment(
+            name=node.name, python=node.facts.python, packages=node.facts.packages, for_gpus=bool(node.facts.gpus)
+        )
+        for node in cluster.nodes
+    ]
 
 
 def this_shell() -> Shell:

@@ -37,10 +37,11 @@ def text(rows: Sequence[RunRow], *, now: float, width: int | None) -> str:
         name for name in COLUMNS if any(row[name] for row in cells) and not (name == "started_by" and has_one_user)
     ]
     folded: list[str] = []
-    while width and is_wider(table(cells, columns), width) and (names := [name for name in FOLDED if name in columns]):
+    head, *lines = table(cells, columns).split("\n")
+    while width and max(map(len, (head, *lines))) > width and (names := [name for name in FOLDED if name in columns]):
         columns.remove(names[0])
         folded.append(names[0])
-    head, *lines = table(cells, columns).split("\n")
+        head, *lines = table(cells, columns).split("\n")
     for index, row in enumerate(cells):
         folded_lines = [f"  {name}: {row[name]}" for name in reversed(folded) if row[name]]
         lines[index] = "\n".join([lines[index], *(shortened(line, width or 0) for line in folded_lines)])
@@ -62,10 +63,6 @@ def cells_of(row: RunRow, arguments: str, now: float) -> dict[str, object]:
         "result": result(row),
         "cause": row.cause,
     }
-
-
-def is_wider(lines: str, width: int) -> bool:
-    return max(map(len, lines.split("\n"))) > width
 
 
 def shortened(line: str, width: int) -> str:

@@ -98,16 +98,14 @@ def indexes(stack: Stack) -> Iterator[Fact]:
 
 def checked_as_json(checked: Sequence[Checked]) -> str:
     """Return the mismatches of the checked environments as JSON."""
-    nodes = [
-        {"name": env.name, "stack": stack.name, "mismatches": list(map(mismatch_record, mismatches))}
-        for env, stack, mismatches in checked
-    ]
+    nodes = []
+    for env, stack, mismatches in checked:
+        records = [
+            {"package": finding.subject, "what": finding.message, "why": finding.evidence, "hint": finding.hint}
+            for finding in mismatches
+        ]
+        nodes.append({"name": env.name, "stack": stack.name, "mismatches": records})
     return json_text("check", nodes=nodes)
-
-
-def mismatch_record(finding: Finding) -> dict[str, str]:
-    """Return a mismatch as stored in JSON."""
-    return {"package": finding.subject, "what": finding.message, "why": finding.evidence, "hint": finding.hint}
 
 
 def checked_as_text(checked: Sequence[Checked]) -> str:
@@ -115,12 +113,8 @@ def checked_as_text(checked: Sequence[Checked]) -> str:
     groups: dict[tuple[str, tuple[Finding, ...]], list[str]] = {}
     for env, stack, mismatches in checked:
         groups.setdefault((stack.name, mismatches), []).append(env.name)
-    return "\n".join(
-        describe_mismatches(", ".join(names), stack, mismatches) for (stack, mismatches), names in groups.items()
-    )
-
-
-def describe_mismatches(names: str, stack: str, mismatches: tuple[Finding, ...]) -> str:
-    """Return the mismatches of the named environments, or that there are none."""
-    count = counted(len(mismatches), "mismatch") if mismatches else "no mismatch"
-    return "\n".join([f"{names}: {count} (looked at as stack '{stack}')", *finding_lines(mismatches)])
+    lines = []
+    for (stack_name, mismatches), names in groups.items():
+        count = counted(len(mismatches), "mismatch") if mismatches else "no mismatch"
+        lines += [f"{', '.join(names)}: {count} (looked at as stack '{stack_name}')", *finding_lines(mismatches)]
+    return "\n".join(lines)

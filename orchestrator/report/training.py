@@ -13,7 +13,6 @@ from orch_node.protocol.record import number_ranges
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from orchestrator.model.decision import Finding
 from orchestrator.model.printable import one_line
 from orchestrator.planning.software import OF_SCRIPT
 from orchestrator.report.cleanup import left_in_memory
@@ -73,16 +72,14 @@ def as_json(outcome: Outcome) -> str:
         "run",
         fields,
         nodes=nodes_record(outcome.nodes),
-        explanations=list(map(explanation_record, outcome.explanations)),
+        explanations=[
+            {"name": finding.subject, "line": finding.evidence, "cause": finding.message, "hint": finding.hint}
+            for finding in outcome.explanations
+        ],
         result=finite(record(outcome.result)) if outcome.result else None,
         folder=str(outcome.folder),
         exit_code=outcome.exit_code,
     )
-
-
-def explanation_record(finding: Finding) -> dict[str, str]:
-    """Return a known error of a log as stored in JSON."""
-    return {"name": finding.subject, "line": finding.evidence, "cause": finding.message, "hint": finding.hint}
 
 
 def text(outcome: Outcome, *, shown: str = "none", with_files: bool = True) -> str:
