@@ -106,8 +106,9 @@ def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
     """
     folders: dict[str, Path] = {}
     included = [with_name(path.parent) for path in sorted(RECIPES.glob("*/recipe.toml"))]
+    installed = map(installed_recipe, sorted(entry_points().select(group=ENTRY_POINTS)))
     from_options = [recipe for path in plugins for recipe in recipes_below(path)]
-    for name, folder in (*included, *installed_recipes(), *from_options):
+    for name, folder in (*included, *installed, *from_options):
         if folders.setdefault(name, folder) != folder:
             raise RequestError(
                 f"Two recipes are named '{name}': {folders[name]} and {folder}.", hint="Rename the folder of one."
@@ -115,27 +116,23 @@ def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
     return folders
 
 
-def installed_recipes() -> list[tuple[str, Path]]:
-    """Return the recipes of installed packages, whose entry points name the package of the recipe's folder.
+def installed_recipe(point: EntryPoint) -> tuple[str, Path]:
+    """Return a recipe of an installed package, whose entry point names the package of the recipe's folder.
 
     Raises:
-        RequestError: if an entry point does not name the package of a recipe.
+        RequestError: if the entry point does not name the package of a recipe.
     """
-    recipes = []
-    for point in sorted(entry_points().select(group=ENTRY_POINTS)):
-        try:
-            spec = importlib.util.find_spec(point.module)
-        except Exception:  # of the package that contains it
-            spec = None
-        folders = list(spec.submodule_search_locations or []) if spec else []
-        if not folders or not (Path(folders[0]) / "recipe.toml").is_file():
-            raise RequestError(
-                f"The entry point {ENTRY_POINTS}: {point.name} does not name a package with a recipe.toml: "
-                f"{point.value}.",
-                hint="Fix or uninstall it; see docs/how-to/own-recipes.md.",
-            )
-        recipes.append((point.name, Path(folders[0])))
-    return recipes
+    try:
+        spec = importlib.util.find_spec(point.module)
+    except Exception:  # of the package that contains it
+        spec = None
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    if not folders or not (Path(folders[0]) / "recipe.toml").is_file():
+        raise RequestError(
+            f"The entry point {ENTRY_POINTS}: {point.name} does not name a package with a recipe.toml: {point.value}.",
+            hint="Fix or uninstall it; see docs/how-to/own-recipes.md.",
+        )
+    return point.name, Path(folders[0])
 
 
 def recipes_below(path: Path) -> list[tuple[str, Path]]:

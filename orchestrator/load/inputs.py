@@ -155,13 +155,13 @@ def inputs(
         stack_name = software.user_python or f"stack '{stack.name}'"
         recipe = replace(recipe, packages=packages_for(requirements, software.nodes, stack_name))
     if software.nodes and not software.image:
-        facts = software.nodes[0]
+        facts, packages_folder = software.nodes[0], recipe.packages.folder if recipe.packages else ""
         python = RanksPython(
             version=facts.python,
             local_path=software.local_python,
             source=software.user_python or f"stack {stack.name}",
             packages=facts.packages,
-            module_folders=recipe.module_folders,
+            module_folders=tuple(filter(None, [recipe.source_folder, packages_folder])),
         )
         imports = check_script(request, recipe, python)
     return Inputs(recipe=recipe, stack=stack, settings=values, plugins=plugins(), imports=imports)

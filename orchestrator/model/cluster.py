@@ -367,12 +367,6 @@ def check_workers(node: Node, cores: int, workers: int) -> None:
         )
 
 
-def unused_cores(node: Node, rank_places: tuple[RankPlacement, ...]) -> int:
-    """Return how many physical cores of the node no rank uses because they cannot be divided evenly."""
-    used = sum(len(rank_place.cpus) + len(rank_place.worker_cpus) for rank_place in rank_places)
-    return len(node.facts.cores) - used
-
-
 LOOPBACK, LOOPBACK_ADDRESS = "lo", "127.0.0.1"
 ORCH_ADDRESS = "Set orch_address in the inventory to an address that the other nodes can reach."
 

@@ -129,22 +129,9 @@ class Recipe:
     image_requirements: str = ""
 
     @property
-    def module_folders(self) -> tuple[str, ...]:
-        """Return the folders of the user's modules on this machine."""
-        return tuple(filter(None, [self.source_folder, self.packages.folder if self.packages else ""]))
-
-    @property
     def script_file(self) -> str:
         """Return the path of the script; empty for a module, which has no local file."""
         return "" if self.module else self.script
-
-    def program(self, paths: Mapping[str, str]) -> tuple[str, ...]:
-        """Return what Python runs.
-
-        Args:
-            paths: where the ranks find each local file.
-        """
-        return ("-m", self.script) if self.module else (paths[self.script],)
 
     def sent_path(self, path: str, number: int) -> str:
         """Return the path of a local file below a folder of the run.

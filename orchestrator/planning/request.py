@@ -398,11 +398,6 @@ class Site:
     root: str = ""
     resume: Resume | None = None
 
-    @property
-    def attempt(self) -> int:
-        """Return the number of the next attempt."""
-        return self.resume.attempt if self.resume else 1
-
 
 # Options whose names differ from those of their fields.
 NAMES = {item.name: item.metadata[FLAGS][0] for item in fields(TrainRequest) if item.metadata.get(FLAGS)}

@@ -13,17 +13,7 @@ from typing import TypeVar
 from orch_node.protocol.cores import default_ranks
 
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import (
-    Cluster,
-    Layout,
-    Link,
-    Node,
-    describe_gpus,
-    lay_out,
-    links,
-    uniform_layout,
-    unused_cores,
-)
+from orchestrator.model.cluster import Cluster, Layout, Link, Node, describe_gpus, lay_out, links, uniform_layout
 from orchestrator.model.decision import GPUS, Choice, Decision
 from orchestrator.model.hosts import NodeCount, fold
 from orchestrator.model.measurement import Measurement
@@ -420,9 +410,10 @@ def by_value(values: Mapping[str, V]) -> dict[V, list[str]]:
 
 
 def explain_idle_cores(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
-    """Return how many cores no rank uses, if there are any."""
-    rank_places = layout.by_node()
-    idle = {node.name: unused_cores(node, rank_places[node.name]) for node in nodes}
+    """Return how many physical cores no rank uses, because they cannot be divided evenly, if there are any."""
+    idle = {node.name: len(node.facts.cores) for node in nodes}
+    for rank_place in layout.rank_places:
+        idle[rank_place.node] -= len(rank_place.cpus) + len(rank_place.worker_cpus)
     return tuple(
         Decision(
             topic="idle", value=f"{counted(count, 'core')} of {fold(names)}", reason="no equal share of a NUMA node"

@@ -26,7 +26,7 @@ from orchestrator.model.process_group import (
 )
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.stacks.stack import Stack, same_version
+from orchestrator.stacks.stack import IPEX, Stack, same_version
 
 NO_DDP_BACKEND_CCL = Version("5.1")  # of transformers
 
@@ -136,7 +136,9 @@ def choose_backend(
             hint=f"{did_you_mean(name, backends)} Packages add backends by the entry point orch.backends.",
         )
     check_backend(backend, nodes)
-    return replace(backend, env=(*stack.environment.items(), *backend.env))
+    # With IPEX, accelerate must not move the model to another device: the weights that IPEX packed would stay.
+    env = (("ACCELERATE_TORCH_DEVICE", "cpu"),) if IPEX in stack.requirements else ()
+    return replace(backend, env=(*env, *backend.env))
 
 
 def ccl_backend(stack: Stack, nodes: tuple[Node, ...]) -> Backend:

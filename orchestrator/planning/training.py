@@ -14,8 +14,7 @@ from orch_node.protocol.environment import (
     STOP_ON_NAN,
     TORCHS_KERNELS,
     USER_PYTHON,
-    defaults,
-    user_variables,
+    planned_variables,
 )
 from orch_node.protocol.files import PRECISION
 from orch_node.protocol.layout import AUTO, PRECISION_PLACEHOLDER, RunPrecision
@@ -108,7 +107,7 @@ def all_decisions(
         Decision(topic="run", value=site.run_id),
         *([Decision(topic="name", value=request.name)] if request.name else []),
         *request.defaults,
-        *([explain_resume(recipe, site.resume)] if site.resume and site.attempt > 1 else []),
+        *([explain_resume(recipe, site.resume)] if site.resume and site.resume.attempt > 1 else []),
         *decisions,
         *(explain_environment(request) if request.env else []),
         explain_kernels(request, resolved),
@@ -229,13 +228,13 @@ def rank_variables(
         settings: the variables in the user's settings of the target.
     """
     requested = dict((name, value) for name, _, value in (item.partition("=") for item in request.env))
-    variables = user_variables({**settings, **requested})
+    variables = planned_variables(recipe.environment, {**settings, **requested})
     if python:
         variables |= {USER_PYTHON: python.path, **({BINDINGS: python.bindings} if python.bindings else {})}
     folders = {PYTHON_PATH: ":".join(module_folders)} if module_folders else {}
     stop = {STOP_ON_NAN: "1"} if request.stop_on_nan else {}
     kernels = {KERNELS: TORCHS_KERNELS} if request.kernels == TORCHS_KERNELS else {}
-    return {**defaults(recipe.environment), **variables, **folders, **stop, **kernels}
+    return {**variables, **folders, **stop, **kernels}
 
 
 def explain_kernels(request: TrainRequest, resolved: Resolved) -> Decision:
@@ -284,7 +283,7 @@ def script_command(
     recipe, precision = resolved.recipe, resolved.precision.value
     mapped = {name: paths[str(value)] if name in recipe.paths else value for name, value in resolved.settings.items()}
     return (
-        *recipe.program(paths),
+        *(("-m", recipe.script) if recipe.module else (paths[recipe.script],)),
         *as_arguments(mapped),
         *((PRECISION_PLACEHOLDER,) if precision == AUTO else recipe.precisions.get(precision, ())),
         *(["--use_ipex"] if request.ipex else []),
@@ -301,13 +300,13 @@ def run_precision(resolved: Resolved, output_dir: str | None) -> RunPrecision | 
     return RunPrecision(arguments=dict(resolved.recipe.precisions), file=file)
 
 
-def supervisor_options(request: TrainRequest, recipe: Recipe, launch: Launch, *, attempt: int) -> tuple[str, ...]:
+def supervisor_options(request: TrainRequest, recipe: Recipe, launch: Launch, resume: Resume | None) -> tuple[str, ...]:
     """Return the options of the supervisor that do not depend on the target."""
     positions = (("size", launch.size_at), ("nodes", launch.nodes_at))  # of these numbers in the launcher's command
     position_options = [f"--{name}-at={position}" for name, position in positions if position is not None]
     return (
         f"--stall-timeout={request.stall_timeout:g}",
-        *([f"--first-attempt={attempt}"] if attempt > 1 else []),
+        *([f"--first-attempt={resume.attempt}"] if resume and resume.attempt > 1 else []),
         *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
         *(["--launcher-restarts"] if launch.restarts else []),
         *(["--elastic", *position_options] if recipe.elastic or request.min_nodes else []),

@@ -90,12 +90,6 @@ class Stack:
         """Return the version of IPEX, None without it."""
         return self.requirements.get(IPEX)
 
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Return environment variables that every rank of this stack needs."""
-        # With IPEX, accelerate must not move the model to another device: the weights that IPEX packed would stay.
-        return {"ACCELERATE_TORCH_DEVICE": "cpu"} if IPEX in self.requirements else {}
-
     def runs_on_python(self, version: str) -> bool:
         """Return whether the stack's wheels exist for this version of Python."""
         return SpecifierSet(self.python).contains(version, prereleases=True)

@@ -469,7 +469,7 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site
         launcher=launch.command.argv,
         launcher_env=with_bootstrap(dict(launch.command.env), system),
         files={**launch.files, **launch.shared},
-        options=supervisor_options(request, recipe, launch, attempt=site.attempt),
+        options=supervisor_options(request, recipe, launch, site.resume),
         requeue=system.can_resume(inputs.batch.options) and inputs.batch.held is None,
         max_requeues=inputs.batch.max_requeues,
         working_directory=working_directory(recipe, site.run_dir),

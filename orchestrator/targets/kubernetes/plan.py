@@ -348,5 +348,5 @@ def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved, inputs: Po
         "max_restarts": request.max_restarts,
         **({"precision": values.record(precision)} if precision else {}),
         **({"project": values.record(project)} if project else {}),
-        **({"attempt": site.attempt} if site.attempt > 1 else {}),
+        **({"attempt": site.resume.attempt} if site.resume and site.resume.attempt > 1 else {}),
     }

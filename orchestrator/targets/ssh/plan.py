@@ -320,7 +320,7 @@ def start_run(request: TrainRequest, resolved: Resolved, site: Site, launch: Lau
     node0 = resolved.nodes.value[0]
     argv = (
         *(node0.python, f"{site.train}/node.py", "supervise", site.run_dir, f"--claims={claims_folder(site.store)}"),
-        *supervisor_options(request, resolved.recipe, launch, attempt=site.attempt),
+        *supervisor_options(request, resolved.recipe, launch, site.resume),
         *("--", *launch.command.argv),
     )
     command = Command(argv=argv, env=launch.command.env)

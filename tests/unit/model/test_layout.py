@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from orch_node.protocol.record import number_ranges
 
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import lay_out, unused_cores
+from orchestrator.model.cluster import lay_out
+from orchestrator.planning.resolve import explain_idle_cores
 from tests.conftest import make_facts, make_node
 
 
@@ -23,7 +24,9 @@ def test_ranks_get_cores_and_threads() -> None:
         layout = lay_out((node,), ppn)
         assert [placement.cpus for placement in layout.rank_places] == cpus
         assert [placement.threads for placement in layout.rank_places] == [len(cpus[0])] * len(cpus)
-        assert unused_cores(node, layout.by_node()[node.name]) == numa * cores - sum(map(len, cpus))
+        idle = numa * cores - sum(map(len, cpus))
+        values = [decision.value for decision in explain_idle_cores((node,), layout)]
+        assert values == ([f"{idle} core of node0"] if idle else [])
 
 
 def test_ranks_are_numbered_across_nodes() -> None:

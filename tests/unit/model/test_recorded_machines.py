@@ -15,7 +15,7 @@ from orch_node.protocol.record import number_ranges
 from orch_node.standalone.facts import topology
 
 from orchestrator.load.records import NodeFacts, parse_facts
-from orchestrator.model.cluster import lay_out, unused_cores
+from orchestrator.model.cluster import lay_out
 from tests.conftest import make_node
 from tests.support.node_responses import make_reported_facts
 
@@ -243,7 +243,8 @@ def place(name: str, cpuset: str, ppn: str, root: Path) -> list[str]:
     numa_of = {cpu: core.numa for core in node.facts.cores for cpu in core.cpus}
     numa = ("+".join(map(str, dict.fromkeys(numa_of[cpu] for cpu in place.cpus))) for place in places)
     first, last = describe_cpus(places[0].cpus), describe_cpus(places[-1].cpus)
-    size = (len(places), places[0].threads, unused_cores(node, places))
+    idle = len(node.facts.cores) - sum(len(place.cpus) for place in places)
+    size = (len(places), places[0].threads, idle)
     return [name, cpuset, ppn, *map(str, size), first, last, *numa]
 
 

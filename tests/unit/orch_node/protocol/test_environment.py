@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from orch_node.protocol.environment import apply_defaults, defaults, preload_variables
+from orch_node.protocol.environment import apply_defaults, planned_variables, preload_variables
 
 from orchestrator import load
 from orchestrator.errors import OrchError
@@ -16,8 +16,8 @@ VARIABLE = {"SOME_SETTING": "1"}
 
 def test_variables_of_the_user_win_over_those_of_a_recipe() -> None:
     for user_variables, expected in (({"A": "1"}, "1"), ({"SOME_SETTING": "0"}, "0"), ({"SOME_SETTING": ""}, "")):
-        assert apply_defaults({**user_variables, **defaults(VARIABLE)})["SOME_SETTING"] == expected
-        assert apply_defaults({**user_variables, **defaults({})}) == user_variables
+        assert apply_defaults({**user_variables, **planned_variables(VARIABLE, {})})["SOME_SETTING"] == expected
+        assert apply_defaults({**user_variables, **planned_variables({}, {})}) == user_variables
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "A B", "1A"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.protocol.container import ContainerSpec, EnvFileError, RankRequest
-from orch_node.protocol.environment import user_variables
+from orch_node.protocol.environment import planned_variables
 from orch_node.rank import container, container_entry
 from orch_node.standalone import facts
 
@@ -19,7 +19,7 @@ def test_file_of_variables_replaces_what_orch_sets_and_the_request_replaces_both
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(facts, "libraries", lambda prefix: {"libiomp5.so": "/lib/libiomp5.so"})
-    environment = {"GLOO_SOCKET_IFNAME": "eth0", "MASTER_PORT": "1", **user_variables({"KMP_BLOCKTIME": "3"})}
+    environment = {"GLOO_SOCKET_IFNAME": "eth0", "MASTER_PORT": "1", **planned_variables({}, {"KMP_BLOCKTIME": "3"})}
     file_variables = {"KMP_AFFINITY": "none", "KMP_BLOCKTIME": "2", "GLOO_SOCKET_IFNAME": "lo"}
     order = RankRequest(PLACEMENT, environment, (), "", "", preload=("libiomp5.so",), given=file_variables)
     result = container_entry.rank_environment(order, events=3)

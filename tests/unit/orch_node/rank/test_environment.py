@@ -14,7 +14,7 @@ import pytest
 from orch_node import program
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.container import ContainerSpec
-from orch_node.protocol.environment import OPENMP, defaults, interface_variables, user_variables
+from orch_node.protocol.environment import OPENMP, interface_variables, planned_variables
 from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout
 from orch_node.rank import environment as rank_variables
 from orch_node.rank.environment import (
@@ -69,7 +69,11 @@ def make_run(folder: Path, **variables: str) -> tuple[RunLayout, RankEntry]:
 
 
 @pytest.mark.parametrize(
-    "variables", [pytest.param(user_variables(VALUES), id="request"), pytest.param(defaults(VALUES), id="recipe")]
+    "variables",
+    [
+        pytest.param(planned_variables({}, VALUES), id="request"),
+        pytest.param(planned_variables(VALUES, {}), id="recipe"),
+    ],
 )
 def test_users_variables_replace_those_of_orch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]

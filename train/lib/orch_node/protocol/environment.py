@@ -74,14 +74,15 @@ NO_SIGNAL = ("none", "0")
 IMAGE_PACKAGES = "ORCH_IMAGE_PACKAGES"
 
 
-def defaults(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that carries a recipe's defaults to the ranks."""
-    return {DEFAULTS: json.dumps(dict(variables), sort_keys=True)} if variables else {}
+def planned_variables(recipe: Mapping[str, str], user: Mapping[str, str]) -> dict[str, str]:
+    """Return a recipe's variables as defaults, and the user's with their names, so that each rank keeps their values.
 
-
-def user_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's variables, with their names, so that each rank keeps their values."""
-    return {USER_VARIABLES: " ".join(sorted(variables)), **variables} if variables else {}
+    Args:
+        recipe: the variables of the recipe.
+        user: the variables that the user has set.
+    """
+    defaults = {DEFAULTS: json.dumps(dict(recipe), sort_keys=True)} if recipe else {}
+    return {**defaults, **({USER_VARIABLES: " ".join(sorted(user)), **user} if user else {})}
 
 
 def user_names(environment: Mapping[str, str]) -> list[str]:

@@ -296,14 +296,19 @@ def interface_of(path: Path) -> str:
 
 
 def gpus(root: Path = ROOT) -> list[dict[str, object]]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible, those of NVIDIA as nvidia-smi describes them."""
-    files = sorted((root / "dev").glob("nvidia[0-9]*"))
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible: of NVIDIA by nvidia-smi, or else by the kernel."""
+    files, installed = sorted((root / "dev").glob("nvidia[0-9]*")), list[dict[str, object]]()
     if files:
         rows = [line.split(", ") for line in output_of(NVIDIA_SMI, {}).splitlines()]
-        described = [nvidia_gpu(row, root) for row in rows if len(row) == len(GPU_FIELDS) and row[0].isdecimal()]
-        installed = described or [{"index": number, "vendor": "nvidia"} for number in range(len(files))]
+        installed = [nvidia_gpu(row, root) for row in rows if len(row) == len(GPU_FIELDS) and row[0].isdecimal()]
+        installed = installed or [{"index": number, "vendor": "nvidia"} for number in range(len(files))]
     else:
-        installed = pci_gpus(root)
+        for path in sorted((root / "sys/bus/pci/devices").glob("*")):
+            vendor = GPU_VENDORS.get(read_line(path / "vendor"), "")
+            if read_line(path / "class").startswith(GPU_CLASSES.get(vendor, ("none",))):
+                memory, numa = read_int(path / "mem_info_vram_total", 0), read_int(path / "numa_node", None)
+                gpu = {"index": len(installed), "vendor": vendor, "name": read_line(path / "product_name")}
+                installed.append({**gpu, "memory_bytes": memory, "numa": numa})
     variable = os.environ.get("CUDA_VISIBLE_DEVICES")
     return installed if variable is None else visible_gpus(installed, variable)
 
@@ -320,18 +325,6 @@ def nvidia_gpu(row: list[str], root: Path) -> dict[str, object]:
         "driver": driver,
         "numa": read_int(root / "sys/bus/pci/devices" / bus[-12:].lower() / "numa_node", None),
     }
-
-
-def pci_gpus(root: Path) -> list[dict[str, object]]:
-    """Return the GPUs of AMD and Intel that the kernel reports."""
-    devices: list[dict[str, object]] = []
-    for path in sorted((root / "sys/bus/pci/devices").glob("*")):
-        vendor = GPU_VENDORS.get(read_line(path / "vendor"), "")
-        if read_line(path / "class").startswith(GPU_CLASSES.get(vendor, ("none",))):
-            memory, numa = read_int(path / "mem_info_vram_total", 0), read_int(path / "numa_node", None)
-            entry = {"index": len(devices), "vendor": vendor, "name": read_line(path / "product_name")}
-            devices.append({**entry, "memory_bytes": memory, "numa": numa})
-    return devices
 
 
 def visible_gpus(installed: list[dict[str, object]], variable: str) -> list[dict[str, object]]:
