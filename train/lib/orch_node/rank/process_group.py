@@ -110,10 +110,10 @@ def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
         if next(calls) == 0 and distributed.is_initialized() and needs_new_group(layout.backend, requested):
             distributed.destroy_process_group()
         exists = distributed.is_initialized()
-        print(
+        # One write, because without buffering print() writes the end of a line by itself, after other output.
+        sys.stderr.write(
             f"orch: the script requests a process group ({requested.get('backend') or 'default'}); it gets "
-            f"{'the one that orch created, on' if exists else 'a new one on'} {backend}.",
-            file=sys.stderr,
+            f"{'the one that orch created, on' if exists else 'a new one on'} {backend}.\n"
         )
         report_gloo = names_gloo(requested.get("backend")) and "nccl" not in backend
         get_backend = reported_backend(original_name, layout.backend) if report_gloo else original_name
