@@ -239,12 +239,12 @@ def place(name: str, cpuset: str, ppn: str, root: Path) -> list[str]:
     allowed = online if cpuset == "all" else [cpu for cpu in parse_cpus(cpuset) if cpu in online]
     reported = make_reported_facts(cpus=[topology(cpu, root) for cpu in allowed])
     node = make_node(facts=parse_facts(NodeFacts.model_validate(reported)))
-    places = lay_out((node,), None if ppn == "auto" else int(ppn)).rank_places
+    ranks = lay_out((node,), None if ppn == "auto" else int(ppn)).rank_places
     numa_of = {cpu: core.numa for core in node.facts.cores for cpu in core.cpus}
-    numa = ("+".join(map(str, dict.fromkeys(numa_of[cpu] for cpu in place.cpus))) for place in places)
-    first, last = describe_cpus(places[0].cpus), describe_cpus(places[-1].cpus)
-    idle = len(node.facts.cores) - sum(len(place.cpus) for place in places)
-    size = (len(places), places[0].threads, idle)
+    numa = ("+".join(map(str, dict.fromkeys(numa_of[cpu] for cpu in rank.cpus))) for rank in ranks)
+    first, last = describe_cpus(ranks[0].cpus), describe_cpus(ranks[-1].cpus)
+    idle = len(node.facts.cores) - sum(len(rank.cpus) for rank in ranks)
+    size = (len(ranks), ranks[0].threads, idle)
     return [name, cpuset, ppn, *map(str, size), first, last, *numa]
 
 

@@ -114,18 +114,18 @@ def test_a_folder_that_is_sent_again_while_others_are_removed_stays(step: StoreF
     """Send each removed folder again as soon as the next one is looked at."""
     store_folder = Path(step.path).parent
     (Path(step.source) / "train.py").write_text("2")
-    other = changed(step, copy="")
-    store(other, {"node0": Local()})
-    make_old(lock_of(other), 31 * DAYS)
+    second_step = changed(step, copy="")
+    store(second_step, {"node0": Local()})
+    make_old(lock_of(second_step), 31 * DAYS)
 
     def send_removed_again(run: str) -> bool:
-        for sent in (step, other):
+        for sent in (step, second_step):
             if not Path(sent.path).is_dir():
                 shutil.copytree(Path(sent.source), sent.path)
         return False
 
     removed = content_store.remove_unused(store_folder, send_removed_again, dry_run=False)
-    assert set(removed) == {step.path, other.path}
+    assert set(removed) == {step.path, second_step.path}
     assert [path.is_dir() for path in map(Path, removed)] == [True, False]
 
 
