@@ -47,6 +47,7 @@ def test_nodes_get_the_wheel_that_setup_has_built(
     if torch:
         module = tmp_path / "lib" / "python3.11" / "site-packages" / "torch" / "version.py"
         module.parent.mkdir(parents=True)
+        (module.parents[1] / "torch-2.13.0.dist-info").mkdir()
         module.write_text(f"__version__ = '{torch}'\n")
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     monkeypatch.setattr(bindings_wheel, "run_pip", lambda *arguments, **_: pytest.fail(f"{arguments}"))
