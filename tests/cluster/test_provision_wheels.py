@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import CHECKOUT
-from tests.cluster.sites import ROOT, SITE_PACKAGES, Site, drift, run_on
+from tests.cluster.sites import ROOT, SITE_PACKAGES, Site, drift, nodes_by_name, run_on
 from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.cluster
@@ -42,29 +42,11 @@ def index(site: Site, tmp_path: Path) -> Iterator[str]:
             process.terminate()
 
 
-@pytest.fixture
-def site_of_installed_orch(site: Site, tmp_path: Path) -> Site:
-    """Return the site with an orch that is installed from its wheel in a new environment outside the checkout."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    python = tmp_path / "venv/bin/python"
-    options = ["--quiet", "--no-compile", "--find-links", str(tmp_path)]
-    for command in (
-        [*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(CHECKOUT)],
-        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")],
-        [*pip, "--python", str(python), "install", *options, "orch-train==0.1.0"],
-    ):
-        subprocess.run(command, check=True, env=environment, cwd=tmp_path)
-    program = (str(python), "-P", str(python.with_name("orch")))
-    return replace(site, program=program, variables={"PYTHONPATH": ""})
-
-
-def test_orch_installed_from_its_wheel_installs_wheels_from_an_index(site_of_installed_orch: Site, index: str) -> None:
-    site = site_of_installed_orch
-    packages = f"{SITE_PACKAGES}/accelerate {SITE_PACKAGES}/oneccl_bindings_for_pytorch"
-    run_on(site, "node1", "sh", "-c", f"rm -r {packages} {ROOT}/bin/uv {ROOT}/train/node.py")
+def test_nodes_install_wheels_from_index(site: Site, index: str) -> None:
+    removed = f"{SITE_PACKAGES}/accelerate {SITE_PACKAGES}/oneccl_bindings_for_pytorch {ROOT}/bin/uv"
+    run_on(site, "node1", "sh", "-c", f"rm -r {removed}")
     site.write_inventory("node0", "node1", stack_index_url=index)
-    expected = {"accelerate", "oneccl-bind-pt", "train/node.py"}
+    expected = {"accelerate", "oneccl-bind-pt"}
     assert drift(site.orch("--wheels", "index")) == {"node0": set(), "node1": expected}
     assert run_on(site, "node1", "ls", f"{SITE_PACKAGES}/accelerate/__init__.py")
     assert site.orch("--dry-run")["state"] == "done"
@@ -94,3 +76,29 @@ def test_packages_of_the_user_are_installed_for_all_runs_and_removed_with_a_note
     assert "node1: removes orch-test-greeter 1.0, orch-test-names 2.0, which neither stack" in done.stderr
     refused = site.run("train", *run, "--inventory", str(site.inventory), seconds=60)
     assert "greet.py imports orch_test_greeter" in refused.stderr
+
+
+@pytest.fixture
+def site_of_installed_orch(site: Site, tmp_path: Path) -> Site:
+    """Return the site with an orch that is installed from its wheel in a new environment outside the checkout."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    python = tmp_path / "venv/bin/python"
+    options = ["--quiet", "--no-compile", "--find-links", str(tmp_path)]
+    for command in (
+        [*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(CHECKOUT)],
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")],
+        [*pip, "--python", str(python), "install", *options, "orch-train==0.1.0"],
+    ):
+        subprocess.run(command, check=True, env=environment, cwd=tmp_path)
+    program = (str(python), "-P", str(python.with_name("orch")))
+    return replace(site, program=program, variables={"PYTHONPATH": ""})
+
+
+def test_orch_installed_from_its_wheel_provisions(site_of_installed_orch: Site) -> None:
+    site = site_of_installed_orch
+    site.write_inventory("node0", "node1")
+    run_on(site, "node1", "rm", f"{ROOT}/train/node.py")
+    report = site.orch()
+    assert drift(report) == {"node0": set(), "node1": {"train/node.py"}}
+    assert [node["changed"] for node in nodes_by_name(report).values()] == [0, 1]
