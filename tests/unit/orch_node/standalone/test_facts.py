@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 from pathlib import Path
@@ -33,6 +34,21 @@ def test_packages_of_an_interpreter_are_those_that_it_imports(tmp_path: Path) ->
     python = str(tmp_path / "environment/bin/python")
     done = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["packages"] == {"einops": "0.8"}
+
+
+def test_programs_that_a_nodes_own_python_runs_need_python_3_8() -> None:
+    """Find newer syntax, and types such as list[int] that are evaluated; those of annotations are not."""
+    types, evaluated = {"dict", "frozenset", "list", "set", "tuple", "type"}, []
+    for path in sorted(STANDALONE.glob("*.py")):
+        tree = ast.parse(path.read_text(), feature_version=(3, 8))
+        fields = ((node, name, value) for node in ast.walk(tree) for name, value in ast.iter_fields(node))
+        annotations = [value for _, name, value in fields if name in ("annotation", "returns") and value]
+        ignored = {id(part) for annotation in annotations for part in ast.walk(annotation)}
+        for node in ast.walk(tree):
+            is_type = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in types
+            if is_type and id(node) not in ignored:
+                evaluated.append(f"{path.name}:{node.lineno}")
+    assert evaluated == []
 
 
 # What nvidia-smi prints for two GPUs; a third one has an unknown size.

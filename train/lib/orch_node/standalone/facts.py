@@ -224,10 +224,11 @@ def packages(prefix: Path, folders: Sequence[str] = ()) -> dict[str, str]:
             name, _, version = stem.rpartition("-")
             if name:  # packages that are being developed may have no version
                 versions.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)
-    modules = [path for pattern in patterns for path in glob.glob(f"{pattern}/torch/version.py")]
-    texts = (Path(path).read_text(encoding="utf-8", errors="replace") for path in modules if "torch" in versions)
-    if match := next(filter(None, map(TORCH_VERSION.search, texts)), None):
-        versions["torch"] = match.group(1)
+    for path in [path for pattern in patterns for path in glob.glob(f"{pattern}/torch/version.py")]:
+        match = TORCH_VERSION.search(Path(path).read_text(encoding="utf-8", errors="replace"))
+        if match and "torch" in versions:
+            versions["torch"] = match.group(1)
+            break
     return dict(sorted(versions.items()))
 
 
@@ -297,8 +298,8 @@ def interface_of(path: Path) -> str:
 
 def gpus(root: Path = ROOT) -> list[dict[str, object]]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible: of NVIDIA by nvidia-smi, or else by the kernel."""
-    files, installed = sorted((root / "dev").glob("nvidia[0-9]*")), list[dict[str, object]]()
-    if files:
+    installed: list[dict[str, object]] = []
+    if files := sorted((root / "dev").glob("nvidia[0-9]*")):
         rows = [line.split(", ") for line in output_of(NVIDIA_SMI, {}).splitlines()]
         installed = [nvidia_gpu(row, root) for row in rows if len(row) == len(GPU_FIELDS) and row[0].isdecimal()]
         installed = installed or [{"index": number, "vendor": "nvidia"} for number in range(len(files))]
