@@ -14,17 +14,7 @@ from orch_node.protocol import layout, values
 from orch_node.protocol.cores import cores_of
 from orch_node.protocol.fabrics import Device, Proof
 from orch_node.protocol.values import ProtocolError
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-    field_validator,
-    with_config,
-)
-from typing_extensions import TypedDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
 from orchestrator.errors import OrchError, RequestError, describe_invalid
 from orchestrator.files import NODES, State, private_folder, write_private
@@ -75,8 +65,7 @@ Port = Annotated[int, Field(ge=1, lt=1 << 16)]
 Text = Annotated[str, Field(max_length=1 << 24)]  # a file of the node; inspected, but not passed on
 
 
-@with_config(FromNode.model_config)
-class Cpu(TypedDict):
+class Cpu(FromNode):
     """A hardware thread and its location."""
 
     cpu: Number
@@ -450,7 +439,7 @@ def parse_facts(reported: NodeFacts | Mapping[str, Any]) -> Facts:
     values = dict(reported)
     nested = {
         "flags": frozenset(values["flags"]),
-        "cores": cores_of(tuple(map(LOCATION, values["cpus"]))),
+        "cores": cores_of(tuple(LOCATION(dict(cpu)) for cpu in values["cpus"])),
         "interfaces": {name: tuple(addresses) for name, addresses in values["interfaces"].items()},
         "gpus": tuple(Gpu(**dict(gpu)) for gpu in values["gpus"]),
         "devices": tuple(Device(**dict(device)) for device in values["devices"]),
