@@ -13,7 +13,7 @@ from orchestrator.cli.options import OUTPUT, PANELS, RUNS_DIR, Group, make_comma
 from orchestrator.cli.train import TARGET_OPTION, TARGETS, effective_options, group_of
 from orchestrator.model.measurement import find_slow
 from orchestrator.operations import bench as operation
-from orchestrator.planning.request import TrainRequest, parse_ppn
+from orchestrator.planning.request import NODES, RANKS, TRAINING, TrainRequest, parse_ppn
 from orchestrator.report import bench as report
 from orchestrator.screen import print_text
 
@@ -63,8 +63,8 @@ bench_command = make_command(
         kind=TrainRequest,
         panels={
             "Arguments": {"inventory": INVENTORY},
-            "Where": {"on": TARGET_OPTION, **{name: PANELS["Where"][name] for name in HOST_OPTIONS}},
-            "Ranks": {"stack": PANELS["What"]["stack"], **RANK_OPTIONS},
+            NODES: {"on": TARGET_OPTION, **{name: PANELS[NODES][name] for name in HOST_OPTIONS}},
+            RANKS: {"stack": PANELS[TRAINING]["stack"], **RANK_OPTIONS},
         },
         fixed={"recipe": "bench"},
     ),

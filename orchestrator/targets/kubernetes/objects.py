@@ -18,7 +18,7 @@ from orchestrator.targets.kubernetes.status import created_at, ended_at, pod_sta
 GONE_SECONDS = 150.0  # a pod has 120 s to terminate
 POLL_SECONDS = 0.5
 OTHER_KINDS = {"job": ("Service",), "trainjob": ("TrainingRuntime",)}  # by launcher
-# Whoever may not read them, or whose cluster has no such kind, has no runs that left any.
+# A user who may not read these, or whose cluster lacks them, has no runs that could have left any.
 RARE_KINDS = [kind for kinds in OTHER_KINDS.values() for kind in kinds]
 REFUSED_PODS = ("FailedCreatePod", "FailedCreate")  # reasons of events
 # A separate field manager, because applying as `orch` would remove other fields.

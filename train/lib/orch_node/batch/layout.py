@@ -38,7 +38,10 @@ def check_nodes(system: NodeSystem, config: JobConfig, hellos: Sequence[Hello]) 
     """
     if len(hellos) < config.nodes:
         names = ", ".join(hello.node for hello in hellos)
-        raise LayoutError(f"{system.title} gave the job {len(hellos)} of the {config.nodes} nodes of the run: {names}")
+        raise LayoutError(
+            f"{system.title} gave the job {len(hellos)} of the {config.nodes} nodes of the run: {names}. "
+            "Check the job's options that choose its nodes."
+        )
     for hello in hellos:
         if len(hello.cores) < config.ppn:
             raise LayoutError(

@@ -146,7 +146,7 @@ class SetvarsError(Exception):
 
 
 def sourced_variables(path: str | Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that sourcing a script of this interpreter's packages sets or changes when bash sources it.
+    """Return the variables that a script of this interpreter's packages sets or changes when bash sources it.
 
     Raises:
         SetvarsError: if the script is missing or fails.

@@ -1,4 +1,4 @@
-"""Run the launcher of an attempt, such as mpiexec.hydra; find in its output why it ended and who was killed."""
+"""Run an attempt's launcher, such as mpiexec.hydra; find in its output why it ended and which ranks were killed."""
 
 from __future__ import annotations
 
