@@ -7,7 +7,7 @@ import itertools
 from tests.fresh.__main__ import container
 from tests.fresh.cases import CASES, CHEAPEST
 from tests.fresh.index import index_of
-from tests.fresh.result import STEPS, result_of, table
+from tests.fresh.result import result_of, table
 
 INDEX = index_of([":env:.cert='/etc/certificates.pem'", ":env:.find-links='/wheels-here'"])
 
@@ -25,14 +25,14 @@ def test_cases_cover_every_suite_user_and_build() -> None:
 
 
 def test_default_build_gets_no_wheels_and_does_not_reach_pytorchs_index() -> None:
-    arguments = container("trixie-user-default", "image", INDEX, STEPS)
+    arguments = container("trixie-user-default", "image", INDEX)
     assert "download.pytorch.org:127.0.0.1" in arguments
     assert not any("wheels" in argument for argument in arguments)
     assert arguments[-6:] == ["/begin", "my orch", "022", "default", "demo", "test-unit"]
 
 
 def test_cpu_build_can_use_wheels_of_this_machine() -> None:
-    arguments = container("bookworm-user", "image", INDEX, STEPS)
+    arguments = container("bookworm-user", "image", INDEX)
     assert {"/wheels-here:/wheels/0:ro", "PIP_FIND_LINKS=/wheels/0"} <= set(arguments)
     assert "PIP_CERT=/etc/ssl/certs/ca-certificates.crt" in arguments
     assert arguments[arguments.index("--user") + 1] == "alice"
