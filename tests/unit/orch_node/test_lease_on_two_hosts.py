@@ -65,44 +65,33 @@ def orch_on_other_host(*arguments: str, runs: Path) -> subprocess.CompletedProce
     return on_other_host(sys.executable, "-m", "orchestrator.cli.main", *arguments, "--runs-dir", str(runs))
 
 
-def test_other_host_does_not_clean_a_living_run(living_run: Path) -> None:
+def test_other_host_leaves_a_living_run_alone_until_it_stops_it(living_run: Path) -> None:
     (living_run / "shm-node0.json").write_text('{"before": {}, "used": {}}')
     result = on_other_host(*NODE_PROGRAM, "cleanup", "clean", str(living_run.parent))
     assert json.loads(result.stdout)["runs"] == {}
     assert (living_run / "shm-node0.json").exists()
-    (living_run / "plan.json").write_text("damaged")
-    result = orch_on_other_host("clean", runs=living_run.parent)
-    assert result.returncode != 0
-    assert living_run.exists(), "its folder stays where the run writes"
-
-
-def test_stop_on_other_host_ends_the_run_and_reports_no_success_before(living_run: Path) -> None:
-    result = orch_on_other_host("stop", RUN, runs=living_run.parent)
-    ended = (living_run / files.OUTCOME).exists()
-    assert (result.returncode == 0) is ended, result.stdout
-    wait_until(lambda: (living_run / files.OUTCOME).exists(), "the run sees the file stop", 60)
-    assert store.load(living_run).state == "stopped"
-    assert orch_on_other_host("stop", RUN, runs=living_run.parent).returncode == 0
-
-
-def test_stop_of_a_run_whose_host_does_not_respond_is_no_success(living_run: Path) -> None:
+    second_run = "20260101-130000-qa-0001"
+    make_recorded_run(living_run.parent, second_run, output_dir=f"{living_run}/output")
+    outcome = Runs(base=living_run.parent).run("exit(rank)", name=second_run)
+    assert (outcome["state"], RUN in outcome["problem"]) == ("refused", True)
+    assert not (living_run / files.OUTCOME).exists()
     pid = supervisor_pid(living_run)
     os.kill(pid, signal.SIGSTOP)
     try:
         result = orch_on_other_host("stop", RUN, runs=living_run.parent)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert result.returncode == 1
-    assert "not visible here" in result.stdout
+    assert (result.returncode, "not visible here" in result.stdout) == (1, True), "no success before its end"
+    wait_until(lambda: (living_run / files.OUTCOME).exists(), "the run sees the file stop", 60)
+    assert store.load(living_run).state == "stopped"
+    assert orch_on_other_host("stop", RUN, runs=living_run.parent).returncode == 0
 
 
-def test_run_does_not_write_the_output_of_a_living_run(living_run: Path) -> None:
-    second_run = "20260101-130000-qa-0001"
-    make_recorded_run(living_run.parent, second_run, output_dir=f"{living_run}/output")
-    outcome = Runs(base=living_run.parent).run("exit(rank)", name=second_run)
-    assert outcome["state"] == "refused"
-    assert RUN in outcome["problem"]
-    assert not (living_run / files.OUTCOME).exists()
+def test_other_host_does_not_clean_a_living_run_with_a_damaged_plan(living_run: Path) -> None:
+    (living_run / "plan.json").write_text("damaged")
+    result = orch_on_other_host("clean", runs=living_run.parent)
+    assert result.returncode != 0
+    assert living_run.exists(), "its folder stays where the run writes"
 
 
 def test_earlier_start_of_a_run_ends_when_a_later_one_writes_its_folder(living_run: Path) -> None:

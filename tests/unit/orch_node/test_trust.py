@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from orch_node import permissions
 from orch_node.content_store import MARK, fill_once
@@ -50,25 +50,6 @@ def test_folder_is_trusted_by_its_mode(tmp_path: Path) -> None:
         assert is_trusted(make_folder(tmp_path / f"{mode:o}", mode=mode)) is trusted
 
 
-def test_folder_below_a_sticky_folder_is_trusted_and_below_a_writable_one_is_not(tmp_path: Path) -> None:
-    inner = make_folder(tmp_path / "scratch" / "me")
-    make_folder(tmp_path / "scratch", mode=0o1777)
-    assert is_trusted(inner)
-    make_folder(tmp_path / "scratch", mode=0o777)
-    assert not is_trusted(inner)
-
-
-@needs_root
-def test_folder_is_not_trusted_if_another_user_owns_any_component(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "a" / "b" / "c")
-    assert is_trusted(folder)
-    for part in (folder, folder.parent, folder.parents[1]):
-        os.chown(part, OTHER_USER, OTHER_USER)
-        with pytest.raises(UntrustedError, match="belongs to the user nobody"):
-            permissions.check_folder(folder)
-        os.chown(part, 0, 0)
-
-
 FOLDERS = st.tuples(
     st.text(st.characters(blacklist_characters="/\0", blacklist_categories=("Cs",)), min_size=1, max_size=20),
     st.sampled_from([0, OTHER_USER]),  # the owner
@@ -77,6 +58,9 @@ FOLDERS = st.tuples(
 
 
 @needs_root
+@example(folders=[("scratch", 0, 0o1777), ("me", 0, 0o755)])
+@example(folders=[("scratch", 0, 0o777), ("me", 0, 0o755)])
+@example(folders=[("of another user", OTHER_USER, 0o755), ("me", 0, 0o755)])
 @given(folders=st.lists(FOLDERS, min_size=1, max_size=4))
 def test_path_is_trusted_only_if_each_folder_is(folders: list[tuple[str, int, int]]) -> None:
     assume(not any(name in (".", "..") for name, _, _ in folders))

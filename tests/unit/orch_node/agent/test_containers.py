@@ -71,12 +71,10 @@ def test_env_file_error_does_not_show_the_value(tmp_path: Path) -> None:
             container.read_variables(tmp_path / "no", {})
 
 
-def test_entrypoint_gets_secrets_by_standard_input(hostile: str) -> None:
-    secrets = {"TOKEN": hostile, "KEY": f"{hostile}\n"}
-    program = (
-        "import json, os, sys; print(json.dumps([os.environ['TOKEN'], os.environ['KEY'], "
-        "sys.argv[1:], sys.stdin.read()]))"
-    )
+def test_entrypoint_gets_secrets_by_standard_input() -> None:
+    secrets = {f"KEY{number}": f"{text}\n" for number, text in enumerate(HOSTILE_TEXTS)}
+    secrets["TOKEN"] = "line\nbreak"
+    program = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], sys.stdin.read()]))"
     entrypoint = [sys.executable, "-c", program]
     command = containers.entry_command(
         Path("/runs/r"), SPEC, PLACEMENT, ["A"], list(HOSTILE_TEXTS), through_shell=entrypoint
@@ -86,7 +84,9 @@ def test_entrypoint_gets_secrets_by_standard_input(hostile: str) -> None:
     ]
     in_container = ["/bin/sh", *command[command.index("orch:current") + 1 :]]
     process = subprocess.run(in_container, input=containers.as_exports(secrets), capture_output=True, check=True)
-    assert json.loads(process.stdout) == [hostile, f"{hostile}\n", list(HOSTILE_TEXTS), ""]
+    environment, *rest = json.loads(process.stdout)
+    assert {name: environment[name] for name in secrets} == secrets
+    assert rest == [list(HOSTILE_TEXTS), ""]
 
 
 def test_explain_error_adds_a_hint() -> None:

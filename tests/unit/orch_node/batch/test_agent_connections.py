@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from orch_node.batch import agent as job_agent
 from orch_node.batch import agent_connections
@@ -28,13 +28,7 @@ from orch_node.protocol import batch
 
 from tests.support.waiting import wait_until
 
-STRANGERS = {
-    "non-ascii key": '{"key": "é", "node": "n1"}\n'.encode(),
-    "no signature": b'nonce {"node": "n1"}\n',
-    "no JSON": b"\xff\xfe\n",
-    "nothing": b"",
-    "no end": b"x" * (2 << 20),
-}
+STRANGERS = {"nothing": b"", "no end": b"x" * (2 << 20)}
 
 
 @pytest.mark.parametrize("sent", STRANGERS.values(), ids=STRANGERS)
@@ -93,6 +87,9 @@ def test_strangers_do_not_displace_a_node_that_has_not_introduced_itself(
             connection.close()
 
 
+@example(data='{"key": "é", "node": "n1"}\n'.encode(), sizes=[300])
+@example(data=b'nonce {"node": "n1"}\n', sizes=[300])
+@example(data=b"\xff\xfe\n", sizes=[300])
 @given(data=st.binary(max_size=300), sizes=st.lists(st.integers(1, 40), min_size=1))
 def test_bytes_without_the_key_never_introduce_a_node(
     silent_connections: AgentConnections, data: bytes, sizes: list[int]

@@ -27,15 +27,6 @@ def make_agents(run_dir: Path, connections: AgentConnections) -> JobAgents:
     return JobAgents(run_dir, ["n1", "n2"], "claims", Pipes(), system=SYSTEM, connections=connections.connections)
 
 
-def test_agents_answer_over_signed_lines(run_dir: Path, connections: AgentConnections) -> None:
-    connections.accept_all(60.0)
-    agents = make_agents(run_dir, connections)
-    responses = agents.request(Ping(), Alive, seconds=60.0)
-    assert set(responses) == {"n1", "n2"}
-    agents.leave()
-    assert connections.step.wait(60.0) == 0
-
-
 def test_node_that_sends_unsigned_lines_is_lost_and_fills_no_disk(tmp_path: Path) -> None:
     supervisor_end, node_end = socket.socketpair()
     channel = JobChannel(
@@ -76,6 +67,7 @@ def test_agent_survives_sigterm_and_reports_it(run_dir: Path, connections: Agent
     wait_until(reported, "that the agent reports it", 60.0)
     assert set(agents.request(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
     agents.leave()
+    assert connections.step.wait(60.0) == 0
 
 
 def agent_pids(node: str, run_dir: Path) -> list[str]:

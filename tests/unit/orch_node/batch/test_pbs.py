@@ -61,12 +61,6 @@ def test_half_of_a_short_limit_is_for_training() -> None:
     assert (pbs.reserved_seconds(60), pbs.reserved_seconds(7200)) == (30, pbs.CHECKPOINT_SECONDS)
 
 
-def test_a_script_is_submitted_again_with_its_options() -> None:
-    script = "#!/bin/bash\n#PBS -N orch-x\n#PBS -l select='2:ncpus=1'\n#PBS -J 0-3%2\n# ranks: 2\nexec orch\n"
-    assert pbs.options_again(script, "") == ["-N", "orch-x", "-l", "select=2:ncpus=1"]
-    assert pbs.options_again(script, "3")[:2] == ["-N", "orch-x-3"]
-
-
 def test_a_remote_command_has_input_output_environment_and_exit_code(tmrsh: Path) -> None:
     script = "read line; echo $line $FROM_JOB $PBS_NODENUM; cat; exit 7"
     result = subprocess.run(
@@ -153,7 +147,7 @@ def test_a_task_file_can_be_read_by_the_user_alone(tmp_path: Path) -> None:
 def resubmission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a run whose job can be submitted again, and put a qsub that writes its options into PATH."""
     script, qsub = tmp_path / "job.sh", tmp_path / "bin" / "qsub"
-    script.write_text("#!/bin/bash\n#PBS -N orch-x\n#PBS -J 0-3\nexec orch\n")
+    script.write_text("#!/bin/bash\n#PBS -N orch-x\n#PBS -l select='2:ncpus=1'\n#PBS -J 0-3%2\n# ranks: 2\nexec orch\n")
     qsub.parent.mkdir()
     qsub.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/qsub.log\necho 8.pbs1\n')
     qsub.chmod(0o755)
@@ -169,7 +163,7 @@ def resubmission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_preempted_job_submits_the_next_one_and_records_it(resubmission: Path) -> None:
     assert pbs.SYSTEM.requeue(resubmission) == ""
     options = (resubmission / "qsub.log").read_text()
-    assert options.startswith("-f -N orch-x -v ORCH_JOB_RESTARTS=1 ")
+    assert options.startswith("-f -N orch-x -l select=2:ncpus=1 -v ORCH_JOB_RESTARTS=1 ")
     assert options.endswith(f"-- /bin/bash -l {resubmission}/job.sh {resubmission}/job.sh\n")
     recorded = batch.parse_submitted((resubmission / "pbs-job.json").read_bytes())
     assert (recorded.job, recorded.restarts) == ("8.pbs1", 1)
@@ -179,7 +173,7 @@ def test_a_task_of_an_array_is_submitted_as_a_single_job(resubmission: Path, mon
     monkeypatch.setenv("PBS_ARRAY_INDEX", "3")
     assert pbs.SYSTEM.requeue(resubmission) == ""
     options = (resubmission / "qsub.log").read_text()
-    assert "-N orch-x-3 -v ORCH_JOB_RESTARTS=1,PBS_ARRAY_INDEX=3" in options
+    assert "-N orch-x-3 -l select=2:ncpus=1 -v ORCH_JOB_RESTARTS=1,PBS_ARRAY_INDEX=3" in options
     assert "-J" not in options
 
 

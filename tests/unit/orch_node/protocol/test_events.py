@@ -35,10 +35,7 @@ def test_event_is_read_as_it_was_written() -> None:
         result = parse(json.dumps(event))
         assert isinstance(result, KINDS.get(event["event"], Other))
         assert json.loads(render(result)) == event
-
-
-def test_line_of_each_kind_is_recorded() -> None:
-    assert {*KINDS} == {event["event"] for event in RECORDED_EVENTS} - {"of-the-script"}
+    assert {*KINDS} == {event["event"] for event in RECORDED_EVENTS} - {"of-the-script"}, "each kind has a line"
 
 
 def test_event_of_another_version_is_read() -> None:
@@ -56,7 +53,7 @@ def test_progress_keeps_the_figures_of_a_script() -> None:
     assert math.isnan(event.loss)
 
 
-def test_damaged_event_has_a_reason() -> None:
+def test_damaged_event_has_a_reason_and_another_line_is_none() -> None:
     for line, rank, reason in (
         ('{"event": "progress", "rank": 1, "step": "x"}', 1, "progress: step is 'x', not"),  # text
         ('{"event": "progress", "rank": 1, "loss": "1.5"}', 1, "progress: loss is '1.5', not"),
@@ -80,11 +77,8 @@ def test_damaged_event_has_a_reason() -> None:
         assert result.rank == rank
         assert reason in result.text
         assert len(result.text) < 300
-
-
-def test_other_lines_of_a_launcher_are_no_events() -> None:
-    for line in ("words", "{torn", "[]", "null", "{}", '{"a": "event"}', "\x00\xff", b"\xff\xfe"):
-        assert parse(line) is None
+    for other_line in ("words", "{torn", "[]", "null", "{}", '{"a": "event"}', "\x00\xff", b"\xff\xfe"):
+        assert parse(other_line) is None
 
 
 @given(line=LINES | st.binary(max_size=100))

@@ -81,12 +81,6 @@ def test_damaged_fi_info_program_is_ignored(tmp_path: Path) -> None:
     assert node_facts.fi_info(tmp_path) == ""
 
 
-def test_record_without_fabrics_is_read() -> None:
-    record = validate(NodeRecord, make_reported_facts(), "")
-    assert (record.devices, record.fabrics, record.proved) == ([], {}, {})
-    assert nodes.row("node0", record)["fabrics"] is None
-
-
 def test_device_without_a_numa_node_is_read_as_it_was_written(tmp_path: Path) -> None:
     devices = node_facts.rdma_devices(write_sysfs("rxe", tmp_path))
     facts = make_reported_facts(devices=devices, nics={"eth0": {"speed": 25_000, "numa": None}})

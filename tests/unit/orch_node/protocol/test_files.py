@@ -20,11 +20,6 @@ def test_run_id_is_a_name_and_no_path() -> None:
             parse({**render(RECORD), "run_id": name})
 
 
-def test_generated_run_ids_are_valid() -> None:
-    for name in ("20260101-120000-bert-qa-0f3c", "20260101-120000-my_qa.v2-0f3c", "x"):
-        assert files.is_run_id(name)
-
-
 def test_run_id_is_valid_for_any_recipe_name() -> None:
     for recipe in (*HOSTILE_TEXTS, "../..", "x" * 300):
         assert files.is_run_id(site_of(None, recipe, "/runs", train="/train").run_id)

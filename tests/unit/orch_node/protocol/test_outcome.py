@@ -28,11 +28,6 @@ def test_outcome_is_read_as_it_was_written() -> None:
     assert "lost" not in json.loads(text)["nodes"]["node0"]
 
 
-def test_outcome_of_another_version_is_read() -> None:
-    result = outcome.parse('{"state": "done", "colour": "green"}')
-    assert (result.state, result.attempts) == ("done", 1)
-
-
 def test_outcome_times_must_be_finite() -> None:
     for value in ("NaN", "1e999", "-1e999"):
         with pytest.raises(ProtocolError, match="ended"):

@@ -67,7 +67,6 @@ def test_command_of_a_run_in_containers_is_refused(run_dir: Path) -> None:
     ("name", "content", "message"),
     [
         pytest.param("layout.json", "{", "layout.json", id="damaged layout"),
-        pytest.param("layout.json", None, "layout.json", id="no layout"),
         pytest.param("env.json", None, "env.json", id="no environment"),
         pytest.param("project", "", "working directory", id="a file as working directory"),
     ],

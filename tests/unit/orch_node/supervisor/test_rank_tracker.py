@@ -25,12 +25,6 @@ def add_events(tracker: RankTracker, *events: Event) -> None:
         tracker.add_event(event, 2.0)
 
 
-def test_ranks_that_have_not_joined_are_named_by_node() -> None:
-    nodes = ("node0", "node0", "node1", "node1", "node2")
-    tracker = make_tracker(*nodes, events=[Joined(rank=0), Joined(rank=1)])
-    assert tracker.describe_missing_ranks() == "2 of 5 ranks joined; missing: node1 ranks 2-3, node2 rank 4"
-
-
 def test_ranks_on_many_nodes_are_folded() -> None:
     tracker = make_tracker(*(f"node{index // 2}" for index in range(2000)), events=[Joined(rank=7)])
     missing = "missing: ranks 0-6,8-1999 on node[0-999]"
