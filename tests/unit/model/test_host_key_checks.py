@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import json
 import os
 import shlex
 import subprocess
@@ -15,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import RequestError
-from orchestrator.load.inventory import CONFIG, read_inventory
+from orchestrator.load.inventory import CONFIG, parse_listing, read_inventory
 from orchestrator.model.ssh_options import find_unsafe_argument, find_unsafe_setting
 from orchestrator.provisioning.playbook import Playbook
 from orchestrator.provisioning.playbook import settings as settings_of
@@ -97,19 +96,23 @@ NOT_VERIFIED = ("would not be verified", "ssh-keyscan")
 REPLACED = ("ansible_ssh_args would replace", "ansible_ssh_common_args")
 
 
-def test_unsafe_inventory_is_refused(tmp_path: Path) -> None:
+def test_unsafe_variables_of_a_host_are_refused() -> None:
     for variables, message, hint in (
-        ({"ansible_host_key_checking": False}, *NOT_VERIFIED),  # setting
         ({"ansible_ssh_common_args": "-o StrictHostKeyChecking=no"}, *NOT_VERIFIED),  # arguments
         ({"ansible_ssh_args": "-o UserKnownHostsFile=/dev/null"}, *NOT_VERIFIED),  # replaced arguments
         ({"ansible_ssh_args": "-C"}, *REPLACED),  # replacement
     ):
-        path = tmp_path / "hosts.yml"
-        path.write_text(json.dumps({"all": {"hosts": {"node0": variables}}}))
-        for _ in range(2):  # A refused inventory is not cached as safe.
-            with pytest.raises(RequestError, match=f"node0: .*{message}") as exc_info:
-                read_inventory(path)
-            assert hint in exc_info.value.hint
+        with pytest.raises(RequestError, match=f"node0: .*{message}") as exc_info:
+            parse_listing({"_meta": {"hostvars": {"node0": variables}}, "all": {"hosts": ["node0"]}})
+        assert hint in exc_info.value.hint
+
+
+def test_unsafe_inventory_is_refused_each_time(tmp_path: Path) -> None:
+    """Check that it is not cached as safe."""
+    (tmp_path / "hosts.yml").write_text("all: {hosts: {node0: {ansible_host_key_checking: false}}}")
+    for _ in range(2):
+        with pytest.raises(RequestError, match=r"node0: .*would not be verified"):
+            read_inventory(tmp_path / "hosts.yml")
 
 
 UNSAFE_ENVIRONMENT = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orch_node.protocol.record import number_ranges
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import lay_out
@@ -66,8 +65,3 @@ def test_workers_must_leave_a_core_to_their_rank() -> None:
     for workers in (-1, 2, 3):
         with pytest.raises(PlanError, match=f"--ccl-workers {workers}, but a rank on node0 has only 2"):
             lay_out((make_node(facts=make_facts(cores=4)),), 2, workers)
-
-
-def test_cpu_lists_are_written_as_by_the_kernel() -> None:
-    assert number_ranges((0, 1, 2, 8, 10, 11)) == "0-2,8,10-11"
-    assert number_ranges(()) == ""

@@ -33,10 +33,6 @@ def link_addresses(*nodes: Node) -> list[tuple[str, str]]:
     return [(link.interface, link.address) for link in links(nodes)]
 
 
-def test_one_node_needs_no_link() -> None:
-    assert links((NODE1,)) == ()
-
-
 def test_interface_of_the_route_or_the_address_is_chosen() -> None:
     for nodes, reason in (
         ((NODE1, NODE2), "route to the other nodes"),

@@ -21,10 +21,6 @@ def folder(tmp_path: Path) -> Path:
     return checkpoint_folder
 
 
-def test_sealed_checkpoint_is_whole(folder: Path) -> None:
-    assert checkpoint.find_problem(folder) is None
-
-
 def test_damaged_manifest_is_reported(folder: Path) -> None:
     for text in DAMAGE:
         (folder / "manifest.json").write_text(text)
@@ -67,10 +63,10 @@ def test_rotate_keeps_the_newest_checkpoints(tmp_path: Path) -> None:
     assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["checkpoint-10", "checkpoint-9"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "7", "[]", "[" * 100_000])
-def test_damaged_json_file_is_named(tmp_path: Path, text: str) -> None:
+def test_damaged_json_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "before.json"
     assert checkpoint.read_json(path) is None
-    path.write_text(text)
-    with pytest.raises(RecipeError, match=r"before\.json is damaged"):
-        checkpoint.read_json(path)
+    for text in ("", "{", "7", "[]", "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(RecipeError, match=r"before\.json is damaged"):
+            checkpoint.read_json(path)

@@ -81,11 +81,6 @@ def imports_of_upper_layers(path: Path) -> set[str]:
     return {name for name in imported_names(path) if (target := layer_of(name)) and LAYERS.index(target) < level}
 
 
-def test_each_package_has_a_layer() -> None:
-    packages = {path.relative_to(ROOT).parts[0].removesuffix(".py") for path in FILES}
-    assert packages - {"__init__"} == set(LAYERS)
-
-
 def test_contributing_lists_the_layers() -> None:
     text = " ".join((ROOT.parent / "CONTRIBUTING.md").read_text().split())
     assert f"below it: {', '.join(LAYERS)}." in text
@@ -253,42 +248,6 @@ PROTOCOL = LIB / "orch_node" / "protocol"
 FILE_NAMES = {value for name, value in vars(protocol_files).items() if name.isupper()}
 # These are also ordinary words.
 ORDINARY_WORDS = {"stop", "node", "ranks", "stacks"}
-# These names are also states of runs, pods and tasks, or keys of the output of --json.
-COMMON_NAMES = {"node", "progress", "result", "failed", "refused", "waiting", "ended"}
-EVENT_NAMES = {*KINDS} - COMMON_NAMES
-ANSIBLE_EVENTS = "provisioning/playbook.py"  # Ansible's events are dicts with the key "event"
-OUTSIDE = sorted(path for path in [*FILES, *ON_NODES] if not path.is_relative_to(PROTOCOL))
-
-
-def literals(node: ast.AST | None) -> set[str]:
-    """Return the strings in an operand such as `"a"` or `("a", "b")`."""
-    parts = ast.walk(node) if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
-    return {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
-
-
-def keys_and_comparisons(path: Path) -> set[str]:
-    """Return the strings that a file compares with, looks up or uses as keys."""
-    strings: set[str] = set()
-    for node in nodes_of(path):
-        if isinstance(node, ast.Compare):
-            strings |= {text for operand in (node.left, *node.comparators) for text in literals(operand)}
-        elif isinstance(node, ast.Subscript):
-            strings |= literals(node.slice)
-        elif isinstance(node, ast.Dict):
-            strings |= {text for key in node.keys for text in literals(key)}
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            looks_up = node.func.attr in ("get", "pop", "setdefault")
-            strings |= literals(node.args[0]) if looks_up and node.args else set()
-    return strings
-
-
-def untyped_events(path: Path) -> set[str]:
-    ansible = path.is_relative_to(ROOT) and relative(path) == ANSIBLE_EVENTS
-    return keys_and_comparisons(path) & (EVENT_NAMES | (set() if ansible else {"event"}))
-
-
-def test_events_are_typed_outside_of_the_protocol() -> None:
-    assert violations(OUTSIDE, untyped_events) == {}
 
 
 def names_of_the_protocol(path: Path) -> set[str]:

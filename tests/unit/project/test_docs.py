@@ -177,12 +177,6 @@ def test_quoted_output_is_what_orch_prints() -> None:
     assert [fragment for fragment in QUOTED_OUTPUT if fragment not in texts] == [], "orch no longer prints it"
 
 
-def test_usage_error_reports_unknown_options_and_commands() -> None:
-    assert "No such option: --nod" in usage_error(["train", "bert-qa", "--nod"])
-    assert "No such command" in usage_error(["runs", "no-such-verb"])
-    assert usage_error(["runs", "show", "last"]) == ""
-
-
 def test_configuration_page_lists_every_inventory_variable() -> None:
     names = {*KNOWN_VARIABLES, "stack_index_url"}
     for path in (ROOT / "orchestrator" / "load").glob("*.py"):

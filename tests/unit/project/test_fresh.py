@@ -1,42 +1,9 @@
-"""Test the cases of `make fresh`, the arguments of their containers, and their results."""
+"""Read the results of `make fresh`: a failed case must not pass."""
 
 from __future__ import annotations
 
-import itertools
-
-from tests.fresh.__main__ import container
-from tests.fresh.cases import CASES, CHEAPEST
-from tests.fresh.index import index_of
+from tests.fresh.cases import CASES
 from tests.fresh.result import result_of, table
-
-INDEX = index_of([":env:.cert='/etc/certificates.pem'", ":env:.find-links='/wheels-here'"])
-
-
-def test_cases_cover_every_suite_user_and_build() -> None:
-    covered = {(case.suite, case.user, case.build) for case in CASES.values()}
-    expected = (("bookworm", "trixie"), ("root", "alice"), ("cpu", "default"))
-    assert covered == set(itertools.product(*expected))
-    for suite in expected[0]:
-        cases = [case for case in CASES.values() if case.suite == suite]
-        assert {case.folder for case in cases} == {"orch", "my orch"}
-        assert {case.umask for case in cases} == {"022", "077"}
-        assert any(case.locked_home for case in cases)
-    assert CASES[CHEAPEST].build == "cpu"
-
-
-def test_default_build_gets_no_wheels_and_does_not_reach_pytorchs_index() -> None:
-    arguments = container("trixie-user-default", "image", INDEX)
-    assert "download.pytorch.org:127.0.0.1" in arguments
-    assert not any("wheels" in argument for argument in arguments)
-    assert arguments[-6:] == ["/begin", "my orch", "022", "default", "demo", "test-unit"]
-
-
-def test_cpu_build_can_use_wheels_of_this_machine() -> None:
-    arguments = container("bookworm-user", "image", INDEX)
-    assert {"/wheels-here:/wheels/0:ro", "PIP_FIND_LINKS=/wheels/0"} <= set(arguments)
-    assert "PIP_CERT=/etc/ssl/certs/ca-certificates.crt" in arguments
-    assert arguments[arguments.index("--user") + 1] == "alice"
-
 
 DONE = """fresh: step demo 0 300
 something: else

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -54,12 +53,3 @@ def test_pages_install_only_known_packages() -> None:
         str(path.relative_to(CHECKOUT)): set(installed_packages(path.read_text())) - allowed for path in PAGES
     }
     assert {page: names for page, names in unknown_packages.items() if names} == {}
-
-
-def test_unknown_package_is_found() -> None:
-    text = "    pip install -U 'orch[k8s]' ./bindings\n`uv tool install --python 3.12 orch-train`\n"
-    assert set(installed_packages(text)) - known_packages() == {"orch"}
-
-
-def test_installed_distribution_has_the_documented_name() -> None:
-    assert version(DISTRIBUTION)

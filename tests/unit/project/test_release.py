@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,31 +40,26 @@ def test_address_of_the_repository_is_in_one_place(tmp_path: Path) -> None:
     assert has_address(path)
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> Path:
-    path = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
-    return path
+@dataclass(frozen=True)
+class Release:
+    """The folder of a signed release, its key and the file of the keys that may sign."""
+
+    folder: Path
+    key: Path
+    signers: Path
 
 
 @pytest.fixture
-def signers(tmp_path: Path, key: Path) -> Path:
-    path = tmp_path / "allowed_signers"
-    public_key = key.with_suffix(".pub").read_text()
-    path.write_text(f'alice@example.org namespaces="{NAMESPACE}" {public_key}')
-    return path
-
-
-@pytest.fixture
-def release(tmp_path: Path, key: Path, signers: Path) -> Path:
-    """Return the folder of a signed release."""
-    folder = tmp_path / "release"
+def release(tmp_path: Path) -> Release:
+    folder, key, signers = tmp_path / "release", tmp_path / "key", tmp_path / "allowed_signers"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    signers.write_text(f'alice@example.org namespaces="{NAMESPACE}" {key.with_suffix(".pub").read_text()}')
     folder.mkdir()
     (folder / "orch.whl").write_text("wheel")
     sums = subprocess.run(["sha256sum", "orch.whl"], cwd=folder, capture_output=True, check=True)
     (folder / SUMS).write_bytes(sums.stdout)
     sign(folder / SUMS, key, signers)
-    return folder
+    return Release(folder, key, signers)
 
 
 def verify(folder: Path, signers: Path) -> int:
@@ -75,25 +71,18 @@ def verify(folder: Path, signers: Path) -> int:
     return subprocess.run(["bash", "-ec", commands], cwd=folder, capture_output=True).returncode
 
 
-def test_commands_of_the_page_accept_a_signed_release(release: Path, signers: Path) -> None:
-    assert verify(release, signers) == 0
+def test_commands_of_the_page_accept_only_an_unchanged_release(release: Release) -> None:
+    assert verify(release.folder, release.signers) == 0
+    for name in ("orch.whl", SUMS, f"{SUMS}.sig"):
+        data = (release.folder / name).read_bytes()
+        (release.folder / name).write_bytes(bytes([data[0] ^ 1]) + data[1:])
+        assert verify(release.folder, release.signers) != 0, name
+        (release.folder / name).write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["orch.whl", SUMS, f"{SUMS}.sig"])
-def test_commands_of_the_page_refuse_a_changed_file(release: Path, signers: Path, name: str) -> None:
-    data = (release / name).read_bytes()
-    (release / name).write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    assert verify(release, signers) != 0
-
-
-def test_commands_of_the_page_refuse_a_key_that_is_not_listed(release: Path, tmp_path: Path) -> None:
+def test_key_that_is_not_listed_signs_no_release_and_is_refused(release: Release, tmp_path: Path) -> None:
     nobody = tmp_path / "nobody"
     nobody.write_text("")
-    assert verify(release, nobody) != 0
-
-
-def test_key_that_is_not_listed_signs_no_release(release: Path, key: Path, tmp_path: Path) -> None:
-    nobody = tmp_path / "nobody"
-    nobody.write_text("")
+    assert verify(release.folder, nobody) != 0
     with pytest.raises(subprocess.CalledProcessError):
-        sign(release / SUMS, key, nobody)
+        sign(release.folder / SUMS, release.key, nobody)

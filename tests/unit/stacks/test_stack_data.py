@@ -13,16 +13,12 @@ from orchestrator.files import STACKS
 from orchestrator.load.definitions import stack_from
 from orchestrator.planning.software import ccl_backend, check_recipe_fits, choose_backend
 from orchestrator.stacks.compatibility import index_for
-from orchestrator.stacks.stack import BINDINGS, IPEX, Stack, minor
+from orchestrator.stacks.stack import BINDINGS, IPEX, minor
 from release.stack_tables import version_table
 
 STACKS_LOADED = load.all_stacks()
 INTEL = [stack for stack in STACKS_LOADED if stack.name.startswith(("intel-", "torch-ccl-"))]
 WITH_BINDINGS = [stack for stack in INTEL if stack.bindings]
-
-
-def names(stack: Stack) -> str:
-    return stack.name
 
 
 def test_every_torch_that_the_bindings_build_for_has_a_stack() -> None:
