@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import RequestError
 from orchestrator.load.clusters import find_inventory
-from orchestrator.load.inventory import HAS_PASSWORD, parse_listing, read_inventory
+from orchestrator.load.inventory import HAS_PASSWORD, cache_path, parse_listing, read_inventory
 from orchestrator.model.hosts import is_host
 
 OTHER_USER = 65534
@@ -49,34 +49,36 @@ def make_program(path: Path, text: str) -> Path:
     return path
 
 
-def test_hosts_are_read_in_the_order_of_the_inventory(inventory: Path) -> None:
+def test_hosts_are_read_in_their_order_without_secrets_or_a_configuration_of_the_current_folder(
+    inventory: Path, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ignore a configuration in the folder: it names plug-ins, which Ansible imports as Python code."""
+    marker = tmp_path / "ran"
+    (tmp_path / "ansible.cfg").write_text("[defaults]\nvars_plugins = ./own\n")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/evil.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
     hosts = read_inventory(inventory)
+    assert not marker.exists()
     assert list(hosts) == ["node10", "node2", "a"]
     assert hosts["node10"]["ansible_host"] == "10.0.0.10"
     assert hosts["node2"]["orch_python"] == "/x/python"
     assert [name for name, variables in hosts.items() if HAS_PASSWORD in variables] == ["a"]
-
-
-def test_cache_contains_no_secrets(inventory: Path, empty_cache: Path) -> None:
-    read_inventory(inventory)
     (path,) = (path for path in empty_cache.rglob("*") if path.is_file())
     assert "secret-word" not in path.read_text()
     assert "open-sesame" not in path.read_text()
 
 
-def test_changed_inventory_is_read_again(inventory: Path) -> None:
-    read_inventory(inventory)
+def test_changed_inventory_and_each_run_of_a_program_are_not_read_from_the_cache(inventory: Path) -> None:
+    paths = [cache_path(inventory)]
     inventory.write_text(INVENTORY.replace("node10", "node11"))
-    assert next(iter(read_inventory(inventory))) == "node11"
+    paths.append(cache_path(inventory))
     (inventory.parent / "group_vars").mkdir()
     for port in (2222, 2223):
         (inventory.parent / "group_vars" / "all.yml").write_text(f"ansible_port: {port}\n")
-        assert read_inventory(inventory)["a"]["ansible_port"] == port
-
-
-def test_inventory_that_is_a_program_is_run_every_time(tmp_path: Path) -> None:
-    path = make_program(tmp_path / "dynamic", 'echo \'{"all": {"hosts": ["\'$(date +%N)\'"]}}\'')
-    assert read_inventory(path) != read_inventory(path)
+        paths.append(cache_path(inventory))
+    assert len({*paths}) == 4
+    assert cache_path(make_program(inventory.parent / "dynamic", "echo '{}'")) is None
 
 
 def test_unreadable_inventory_is_reported_with_ansibles_message(inventory: Path) -> None:
@@ -128,19 +130,6 @@ def test_bare_name_is_no_inventory_that_another_user_could_have_written(
         find_inventory("lab")
     assert "is not trusted" in exc_info.value.message
     assert find_inventory("inventory/lab") == Path("inventory/lab"), "the user has named its path"
-
-
-def test_ansible_reads_no_configuration_in_the_current_folder(
-    tmp_path: Path, inventory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ignore such a file, because it names plug-ins, which Ansible imports as Python code."""
-    (tmp_path / "ansible.cfg").write_text("[defaults]\nvars_plugins = ./own\n")
-    (tmp_path / "own").mkdir()
-    marker = tmp_path / "ran"
-    (tmp_path / "own/evil.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
-    monkeypatch.chdir(tmp_path)
-    assert len(read_inventory(inventory)) == 3
-    assert not marker.exists()
 
 
 def test_another_configuration_of_ansible_is_refused(inventory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,39 +46,34 @@ def resolved(*lines: str, **fields: object) -> Packages | None:
     return packages_for(requirements, [node()], "stack 'current'")
 
 
-def test_only_packages_that_the_stack_lacks_are_installed(index: Path) -> None:
-    result = resolved("tiny", "numpy", "torch")
+def test_only_packages_that_the_stack_lacks_are_installed_once(index: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        result, *repeated = pool.map(lambda _: resolved("tiny", "numpy", "torch"), range(4))
+    assert repeated == [result] * 3
+    assert len([path for path in packages.cache().iterdir() if path.is_dir()]) == 1
     assert result.versions == {"helper": "2.2", "tiny": "1.0"}
     assert sorted(path.name for path in Path(result.folder).iterdir()) == [
         *("helper-2.2.dist-info", "helper.py", "tiny-1.0.dist-info", "tiny.py")
     ]
     assert "helper 2.2, tiny 1.0" in result.explain().value
+    for path in index.iterdir():
+        path.unlink()
+    assert resolved("tiny", "numpy", "torch") == result, "a later run needs no index"
+    with pytest.raises(OrchError):
+        resolved("tiny", "helper<2.2")
+
+
+def test_versions_of_a_lock_are_preferred_and_torch_stays_as_it_is(index: Path) -> None:
+    """Add nothing that torch requires on the index."""
+    tag = "cp311-cp311-manylinux_2_28_x86_64"
+    make_wheel(index, "torch", "2.13.0+cpu", requires=["nvidia-everything"], tag=tag)
+    result = resolved("tiny", preferred=("helper==2.1", "torch==2.5.0"))
+    assert result.versions == {"helper": "2.1", "tiny": "1.0"}
 
 
 def test_no_packages_are_added_if_the_stack_has_all(index: Path) -> None:
     assert resolved("torch>=2.13", "numpy; python_version>'3'", "tiny; sys_platform=='win32'") is None
     assert not (index.parent / "cache").exists(), "uv need not be called"
-
-
-def test_a_second_run_needs_no_index(index: Path) -> None:
-    first = resolved("tiny")
-    for path in index.iterdir():
-        path.unlink()
-    assert resolved("tiny") == first
-    with pytest.raises(OrchError):
-        resolved("tiny", "helper<2.2")
-
-
-def test_what_torch_requires_on_the_index_is_not_added(index: Path) -> None:
-    tag = "cp311-cp311-manylinux_2_28_x86_64"
-    make_wheel(index, "torch", "2.13.0+cpu", requires=["nvidia-everything"], tag=tag)
-    result = resolved("tiny")
-    assert sorted(result.versions) == ["helper", "tiny"]
-
-
-def test_versions_of_a_lock_are_preferred(index: Path) -> None:
-    result = resolved("tiny", preferred=("helper==2.1", "torch==2.5.0"))
-    assert result.versions["helper"] == "2.1"
 
 
 def test_conflicts_name_both_requirements(index: Path) -> None:
@@ -134,13 +129,6 @@ def test_a_package_that_was_compiled_here_is_refused(tmp_path: Path) -> None:
     (info / "WHEEL").write_text("Tag: cp311-cp311-linux_x86_64\n")
     with pytest.raises(ExecuteError, match=r"native 1\.0 has no wheel for Python 3\.11"):
         packages.check_built(tmp_path, platform, Requirements(source="a", lines=()))
-
-
-def test_two_processes_install_the_same_packages_once(index: Path) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda _: resolved("tiny"), range(4)))
-    assert len({result.folder for result in results if result}) == 1
-    assert len([path for path in packages.cache().iterdir() if path.is_dir()]) == 1
 
 
 def test_packages_without_use_for_30_days_are_removed(index: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RequestError
+from orchestrator.load import projects
 from orchestrator.load.projects import project_of
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
@@ -135,12 +136,13 @@ def test_orchignore_adds_files_that_git_ignores(repository: Path) -> None:
     assert {*project(repository).files} - {*before.files} == {"data/train.bin"}
 
 
-def test_outside_of_git_gitignore_counts_as_well(folder: Path) -> None:
+def test_outside_of_git_gitignore_counts_as_well(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projects, "MOST_FILES", 20)
     (folder / ".gitignore").write_text("conf/\ndata/\nmodel.py\n")
     (folder / ".orchignore").write_text("!model.py\n")
     data = folder / "data"
     data.mkdir()
-    for index in range(20_001):  # more than a project may have
+    for index in range(21):  # more than a project may have
         os.mknod(data / str(index))
     assert list(project(folder).files) == ["model.py", "train.py"]
 
@@ -237,12 +239,10 @@ def test_a_recipe_takes_no_project(folder: Path) -> None:
 
 def test_a_project_above_the_limit_names_its_largest_files(folder: Path) -> None:
     with (folder / "checkpoint.pt").open("wb") as file:
-        file.truncate(300_000_000)
-    with pytest.raises(
-        RequestError, match=r"has 300 MB, more than the limit of 200 MB.*: checkpoint\.pt \(300\.0 MB\)"
-    ):
-        project(folder)
-    assert "checkpoint.pt" in project(folder, limit=301).files
+        file.truncate(3_000_000)
+    with pytest.raises(RequestError, match=r"has 3 MB, more than the limit of 2 MB.*: checkpoint\.pt \(3\.0 MB\)"):
+        project(folder, limit=2)
+    assert "checkpoint.pt" in project(folder, limit=4).files
 
 
 def test_a_socket_and_an_unprintable_name_are_refused(folder: Path) -> None:

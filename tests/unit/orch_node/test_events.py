@@ -68,10 +68,7 @@ def test_report_rejects_names_of_orchs_own_events(pipe: Pipe, capsys: pytest.Cap
 def test_report_warns_about_an_invalid_event(pipe: Pipe, capsys: pytest.CaptureFixture[str]) -> None:
     for fields, reason in (
         ({"step": "three"}, "progress: step is 'three', not a number"),
-        ({"loss": "1.5"}, "progress: loss is '1.5', not a number"),
-        ({"step": float("nan")}, "progress: step is nan"),
         ({"step": 10**30}, "31 digits"),
-        ({"phase": 7}, "progress: phase is 7, not text"),
         ({"x": object()}, "object"),
         ({"x": {(1, 2): 3}}, "keys must be"),
         ({"x": "y", "many": list(range(3000))}, "at most 4096 fit"),  # long

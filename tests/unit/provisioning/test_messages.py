@@ -9,14 +9,7 @@ import pytest
 
 from orchestrator.model.decision import Finding
 from orchestrator.model.provision_report import Change, NodeReport, Report
-from orchestrator.provisioning.messages import (
-    KNOWN_MESSAGES,
-    NO_RESPONSE,
-    changes_of,
-    explain,
-    fill_in_host,
-    ssh_settings,
-)
+from orchestrator.provisioning.messages import KNOWN_MESSAGES, NO_RESPONSE, explain, fill_in_host, ssh_settings
 from orchestrator.report.provision import as_json, text
 
 
@@ -55,11 +48,6 @@ def test_hints_about_host_keys_contain_what_the_ssh_configuration_sets(
     assert ssh_settings("a", {"ansible_ssh_common_args": "-o NoSuchOption=1"}) == {}
 
 
-def test_change_without_details_names_the_task() -> None:
-    (change,) = changes_of({}, "Install system packages")
-    assert change.what == "install system packages"
-
-
 def test_report_merges_equal_changes_of_all_nodes() -> None:
     common, single = (Change(what=object_name, is_="missing", should="present") for object_name in ("rank.py", "x"))
     nodes = (NodeReport(node="a", changes=[common, single, common]), NodeReport(node="b", changes=[common]))
@@ -85,12 +73,6 @@ def test_report_prints_a_problem_once_with_all_its_nodes_and_the_cure() -> None:
     assert (first["failed"], first["problem"], first["hint"]) == (2, "1.0 GiB free; no AVX2", "Free some space.")
     assert (last["failed"], last["problem"], last["hint"]) == (0, "not changed", "")
     assert "findings" not in first
-
-
-def test_report_of_an_unreachable_node_shows_no_changes() -> None:
-    nodes = (NodeReport(node="a", failed=1),)
-    report = Report(cluster="lab", check=True, state="failed", seconds=1.0, log="log", nodes=nodes)
-    assert "drift" not in text(report)
 
 
 def test_exit_code_follows_the_state() -> None:

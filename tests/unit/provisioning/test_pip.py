@@ -13,7 +13,6 @@ from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import sha256
 from orchestrator.model.packages import Platform
 from orchestrator.operations import setup
-from orchestrator.operations.setup import required_packages
 from orchestrator.provisioning import pip, wheelhouse
 from orchestrator.provisioning.pip import locked_packages, platform_tags
 from orchestrator.stacks.compatibility import builds_bindings
@@ -78,11 +77,6 @@ def test_lock_that_does_not_fit_the_stack_is_rejected(tmp_path: Path, monkeypatc
         stack = replace(STACK, requirements={"torch": "2.13.0", "transformers": "5.23.0"})
         with pytest.raises(RequestError, match=message):
             locked_packages(stack, PLATFORM)
-
-
-def test_required_packages_of_orch_itself() -> None:
-    assert {"orch-train", "typer", "rich", "pydantic-core"} <= required_packages("orch-train")
-    assert "torch" not in required_packages("orch-train")
 
 
 SMALL = replace(

@@ -18,14 +18,6 @@ def recorded(session: Session) -> Any:
     return read_record(session.state.record("node0"))
 
 
-def test_ansibles_tasks_before_a_role_are_not_counted(session: Session) -> None:
-    add_result(session, "Validating arguments against arg spec main", "lock", {}, "validate_argument_spec")
-    add_result(session, "Provide the image of the runs", "", {}, "ansible.builtin.include_role")
-    assert session.nodes["node0"].ok == 0
-    add_result(session, "Make the lock present", "lock", {}, "orch_lock")
-    assert session.nodes["node0"].ok == 1
-
-
 def test_record_comes_from_the_recording_role(session: Session) -> None:
     add_result(session, "Record the facts", "record", {"ansible_facts": {"orch_facts": RECORD}}, "set_fact")
     assert recorded(session).connection.host == "10.0.0.1"

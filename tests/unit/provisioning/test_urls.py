@@ -119,26 +119,16 @@ def test_folder_of_a_web_server_is_mirrored(pages: tuple[str, Path]) -> None:
     assert sorted(source.hashes) == ["deep/.gitignore", "deep/b.txt"], "the rules of .gitignore are for local folders"
 
 
-def test_refusals_of_the_server_are_explained(ranges: Hub) -> None:
-    for path, code, message in (
-        ("me/open/resolve/main/none", 2, "there is no such file or folder"),  # missing
-        ("me/closed/resolve/main/rows.bin", 2, "access is denied"),  # forbidden
+def test_failed_downloads_are_explained(ranges: Hub) -> None:
+    for url, code, message in (
+        (f"{ranges.url}/me/open/resolve/main/none", 2, "there is no such file or folder"),
+        (f"{ranges.url}/me/closed/resolve/main/rows.bin", 2, "access is denied"),
+        (f"http://127.0.0.1:{free_port()}/rows", 1, r"cannot be downloaded: .*[Cc]onnect"),  # unreachable
+        ("nonsense://bucket/rows", 2, "not known"),
     ):
         with pytest.raises(OrchError, match=message) as exc_info:
-            urls.download("data", f"{ranges.url}/{path}", print)
+            urls.download("data", url, print)
         assert (exc_info.value.exit_code, bool(exc_info.value.hint)) == (code, True)
-
-
-def test_unreachable_server_is_explained() -> None:
-    with pytest.raises(OrchError, match=r"cannot be downloaded: .*[Cc]onnect") as exc_info:
-        urls.download("data", f"http://127.0.0.1:{free_port()}/rows", print)
-    assert exc_info.value.exit_code == 1
-
-
-def test_unknown_kind_of_url_is_explained() -> None:
-    with pytest.raises(OrchError, match="not known") as exc_info:
-        urls.download("data", "nonsense://bucket/rows", print)
-    assert exc_info.value.exit_code == 2
 
 
 def test_names_that_leave_the_folder_are_refused() -> None:

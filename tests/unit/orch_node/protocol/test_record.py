@@ -29,30 +29,17 @@ def test_record_is_read_as_it_was_written() -> None:
     for record in (RUN_RECORD, KUBERNETES_RECORD):
         assert parse(stored(record)) == record
         assert parse(stored(record, colour="green")) == record, "fields of later versions are dropped"
-
-
-def test_record_without_a_target_is_of_an_ssh_run() -> None:
-    assert not {"target", "location"} & stored(RUN_RECORD).keys()
-    assert parse(stored(RUN_RECORD)).target == "ssh"
+    assert not {"target", "location"} & stored(RUN_RECORD).keys(), "earlier versions read it"
 
 
 def test_error_names_the_key_of_a_damaged_record() -> None:
     for changes, key in (
         ({"schema": 2}, "schema 2"),
-        ({"run_id": None}, "run_id"),  # null
-        ({"resumes": 1}, "resumes"),  # number
-        ({"nodes": "node0"}, "nodes"),  # text
-        ({"nodes": [{"node": "n", "via": "ssh"}]}, "nodes[0]: via"),  # text of a node
         ({"nodes": []}, "nodes"),
         ({"nodes": [{"node": "node0"}] * 2}, "nodes"),  # a node twice
         ({"node0": {"node": "another", "via": []}}, "node0"),
-        ({"created": True}, "created"),  # bool
-        ({"created": float("nan")}, "created"),
-        ({"created": 10**400}, "created"),  # larger than a float
         ({"created": -1.0}, "created"),  # negative
-        ({"layout": [{"rank": 0}]}, "layout[0]"),  # incomplete
         ({"layout": []}, "layout"),  # no ranks
-        ({"location": []}, "location"),  # list
     ):
         with pytest.raises(ProtocolError) as exc_info:
             parse(stored(RUN_RECORD, **changes))

@@ -67,14 +67,3 @@ def test_missing_progress_is_reported_once(tracker: RankTracker, tmp_path: Path)
     assert text.startswith("no progress for 20 s: 0 of 2 ranks have started, 0 of 2 ranks joined")
     assert "missing: node0 rank" in text
     assert monitor.news(tracker, REPORT_SECONDS + 60) == ""
-
-
-def test_launcher_that_has_started_all_ranks_is_no_reason(tracker: RankTracker, tmp_path: Path) -> None:
-    """Leave out what it has printed, which may come from a login shell."""
-    monitor = StartupMonitor(0, "mpiexec", make_log(tmp_path))
-    (tmp_path / "launcher.log").write_text(SRUN_ERROR)
-    for rank, node in enumerate(("node0", "node1")):
-        tracker.add_event(Started(rank=rank, node=node, pid=1, wrapper=1, host=node), 0.0)
-    text = monitor.news(tracker, REPORT_SECONDS)
-    assert "2 of 2 ranks have started" in text
-    assert "launcher" not in text
