@@ -11,13 +11,12 @@ import pytest
 from orchestrator.load.clusters import local_facts
 from orchestrator.operations import train
 from orchestrator.planning.request import TrainRequest, parse_nodes
+from tests.support.files import write_program
 
 
 def test_fabrics_of_this_machine_are_queried_once_when_they_are_needed(tmp_path: Path) -> None:
-    program, calls = tmp_path / "bin/libfabric/fi_info", tmp_path / "calls"
-    program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho called >> {calls}\nprintf 'tcp:\\n'\n")
-    program.chmod(0o755)
+    calls = tmp_path / "calls"
+    write_program(tmp_path / "bin/libfabric/fi_info", f"#!/bin/sh\necho called >> {calls}\nprintf 'tcp:\\n'\n")
     result = local_facts(str(tmp_path / "bin/python")).fabrics
     assert not calls.exists()
     assert (result["tcp"], result["shm"]) == ("", "no such provider")

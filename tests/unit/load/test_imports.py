@@ -20,6 +20,7 @@ from orchestrator.load.scripts import (
 from orchestrator.model.project import Imports, Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import TrainRequest
+from tests.support.files import write_files
 
 
 def imports_of(folder: Path, text: str, *available: str) -> dict[str, str]:
@@ -46,24 +47,21 @@ def test_import_that_may_succeed_is_not_reported(tmp_path: Path) -> None:
         "import near, package, package.inner, compiled, generated, plain.more",  # next to the script
         "import elsewhere",  # in another folder
     ):
-        for name in ("near.py", "package/__init__.py", "package/inner.py", "generated.pyx", "plain/more.py"):
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text("")
-        (tmp_path / "compiled.cpython-311-x86_64-linux-gnu.so").write_text("")
+        names = ("near.py", "package/__init__.py", "package/inner.py", "generated.pyx", "plain/more.py")
+        write_files(tmp_path, dict.fromkeys((*names, "compiled.cpython-311-x86_64-linux-gnu.so"), ""))
         assert imports_of(tmp_path, text, "elsewhere") == {}
 
 
 def test_imports_of_the_script_and_of_modules_that_it_imports_are_reported(tmp_path: Path) -> None:
-    for name, text in {
+    texts = {
         "net/__init__.py": "import from_init",
         "net/layers.py": "from .width import WIDTH\nfrom . import depth",
         "net/width.py": "import from_width.deep as x\nimport os",
         "net/depth.py": "from from_depth import y\nfrom ..net import layers\nfrom ...above import x",
         "net/unused.py": "import from_unused",
         "helper.py": "import train, from_helper",
-    }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+    }
+    write_files(tmp_path, texts)
     assert imports_of(tmp_path, "from net import layers\nimport helper\nimport einops, torch") == {
         "einops": "train.py",
         "torch": "train.py",
@@ -77,10 +75,8 @@ def test_imports_of_the_script_and_of_modules_that_it_imports_are_reported(tmp_p
 
 
 def test_packages_above_a_module_are_read(tmp_path: Path) -> None:
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package/__init__.py").write_text("import from_package")
-    module = tmp_path / "package/train.py"
-    module.write_text("from . import train\nimport package.train")
+    texts = {"__init__.py": "import from_package", "train.py": "from . import train\nimport package.train"}
+    module = write_files(tmp_path / "package", texts) / "train.py"
     assert external_imports(module, Files(None), tmp_path, lambda name: False) == {
         "from_package": "package/__init__.py"
     }
@@ -88,9 +84,7 @@ def test_packages_above_a_module_are_read(tmp_path: Path) -> None:
 
 def test_module_that_is_not_sent_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("helper.py", "ignored.py", "packages/einops/__init__.py"):
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).touch()
+    write_files(tmp_path, dict.fromkeys(("helper.py", "ignored.py", "packages/einops/__init__.py"), ""))
     Path("train.py").write_text("import helper, ignored, einops, some_package")
     for is_sent, local_path, missing in (
         (True, "", ["ignored"]),  # project on nodes

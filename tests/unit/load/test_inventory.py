@@ -13,6 +13,7 @@ from orchestrator.errors import RequestError
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.inventory import HAS_PASSWORD, cache_path, parse_listing, read_inventory
 from orchestrator.model.hosts import is_host
+from tests.support.files import write_program
 
 OTHER_USER = 65534
 INVENTORY = """
@@ -38,14 +39,6 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def inventory(tmp_path: Path) -> Path:
     path = tmp_path / "hosts.yml"
     path.write_text(INVENTORY)
-    return path
-
-
-def make_program(path: Path, text: str) -> Path:
-    """Create an inventory that is a program."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
     return path
 
 
@@ -78,7 +71,7 @@ def test_changed_inventory_and_each_run_of_a_program_are_not_read_from_the_cache
         (inventory.parent / "group_vars" / "all.yml").write_text(f"ansible_port: {port}\n")
         paths.append(cache_path(inventory))
     assert len({*paths}) == 4
-    assert cache_path(make_program(inventory.parent / "dynamic", "echo '{}'")) is None
+    assert cache_path(write_program(inventory.parent / "dynamic", "")) is None
 
 
 def test_unreadable_inventory_is_reported_with_ansibles_message(inventory: Path) -> None:
@@ -91,7 +84,7 @@ def test_unreadable_inventory_is_reported_with_ansibles_message(inventory: Path)
 def test_bare_name_never_runs_a_program_of_the_current_folder(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_program(tmp_path / path, f"touch {tmp_path / 'ran'}\necho '{{}}'")
+    write_program(tmp_path / path, f"#!/bin/sh\ntouch {tmp_path / 'ran'}\necho '{{}}'\n")
     monkeypatch.chdir(tmp_path)
     name = Path(path).name
     if name == "local":

@@ -14,6 +14,7 @@ from orchestrator.load import projects
 from orchestrator.load.projects import project_of
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
+from tests.support.files import write_files
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -25,9 +26,8 @@ def git(folder: Path, *arguments: str) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the current folder, which holds a project without git."""
     project = tmp_path / "work"
-    for name in ("train.py", "model.py", "conf/a.yaml", "runs/1/plan.json", "__pycache__/x.pyc", ".env", ".cache/y"):
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(name)
+    names = ("train.py", "model.py", "conf/a.yaml", "runs/1/plan.json", "__pycache__/x.pyc", ".env", ".cache/y")
+    write_files(project, {name: name for name in names})
     monkeypatch.chdir(project)
     return project
 

@@ -70,12 +70,9 @@ def test_condition_of_a_process_depends_on_its_machine() -> None:
         assert machine.condition_of(make_holder("a", host).process) == expected
 
 
-def test_process_is_dead_if_its_id_is_free_or_used_again() -> None:
+def test_process_is_dead_if_its_id_is_free_or_used_again_or_a_zombies() -> None:
     assert machine.condition_of(make_holder("a", pid=make_dead_process()).process) == machine.DEAD
     assert machine.condition_of(make_holder("a", start=1).process) == machine.DEAD
-
-
-def test_zombie_is_dead() -> None:
     with subprocess.Popen(["true"]) as process:
         while Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "Z":
             time.sleep(0.01)
@@ -273,11 +270,8 @@ def test_run_on_another_host_is_judged_by_its_lease(tmp_path: Path) -> None:
         assert store.state_of(folder, None, record) == expected, "`orch resume` leaves a running one alone"
 
 
-def test_run_here_is_judged_by_its_process(tmp_path: Path) -> None:
+def test_run_here_is_judged_by_its_process_and_one_elsewhere_without_a_lease_is_unknown(tmp_path: Path) -> None:
     assert state_of(make_supervised_run(tmp_path / "a", THIS_MACHINE)) == "running"
     assert state_of(make_supervised_run(tmp_path / "b", THIS_MACHINE, pid=make_dead_process())) == "killed"
     assert lease.may_run_elsewhere(tmp_path / "a") is None
-
-
-def test_run_on_another_host_without_a_lease_is_unknown(tmp_path: Path) -> None:
-    assert state_of(make_supervised_run(tmp_path / "a", OTHER_HOST, leased=False)) == "unknown"
+    assert state_of(make_supervised_run(tmp_path / "c", OTHER_HOST, leased=False)) == "unknown"

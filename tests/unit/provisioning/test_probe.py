@@ -85,17 +85,18 @@ def test_invalid_text_in_the_facts_is_rejected(name: str, text: Any) -> None:
         probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**changes)))
 
 
-@pytest.mark.parametrize("name", ["cpus", "memory_bytes", "shm_bytes"])
-@pytest.mark.parametrize("value", [-1, 1 << 70, 1.5, "1", True, [{"cpu": -1}], []], ids=repr)
-def test_invalid_numbers_in_the_facts_are_rejected(name: str, value: object) -> None:
+NUMBERS = [
+    {name: value}
+    for name in ("cpus", "memory_bytes", "shm_bytes")
+    for value in (-1, 1 << 70, 1.5, "1", True, [{"cpu": -1}], [])
+]
+GPUS = [{"gpus": [gpu]} for gpu in ({}, {"index": -1, "vendor": "amd"}, {"index": 0, "vendor": "a b"}, 1)]
+
+
+@pytest.mark.parametrize("changes", [*NUMBERS, *GPUS], ids=repr)
+def test_invalid_numbers_and_gpus_in_the_facts_are_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidResponse):
-        probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**{name: value})))
-
-
-def test_invalid_gpus_in_the_facts_are_rejected() -> None:
-    for gpu in ({}, {"index": -1, "vendor": "amd"}, {"index": 0, "vendor": "a b"}, 1):
-        with pytest.raises(InvalidResponse):
-            probe.parse_result("node0", make_probe_result(facts=make_reported_facts(gpus=[gpu])))
+        probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**changes)))
 
 
 def test_invalid_time_is_rejected() -> None:

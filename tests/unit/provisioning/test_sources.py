@@ -8,14 +8,8 @@ import pytest
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.provisioning.sources import find_sources, folder_files, source_trees
+from tests.support.files import write_files
 from tests.support.hostile import ESCAPE_SEQUENCE
-
-
-def write(folder: Path, **files: str) -> None:
-    for name, text in files.items():
-        path = folder / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 def listed(folder: Path) -> list[str]:
@@ -23,10 +17,10 @@ def listed(folder: Path) -> list[str]:
 
 
 def test_gitignore_and_orchignore_of_the_folder_count(tmp_path: Path) -> None:
-    write(tmp_path, a="", b="", raw__a="", raw__keep="", deep__raw__a="", deep__x="")
+    write_files(tmp_path, {"a": "", "b": "", "raw/a": "", "raw/keep": "", "deep/raw/a": "", "deep/x": ""})
     (tmp_path / ".gitignore").write_text("/raw/*\n!/raw/keep\nb\n")
     (tmp_path / "deep/.gitignore").write_text("raw/\n!b\n")
-    write(tmp_path, deep__b="")
+    write_files(tmp_path, {"deep/b": ""})
     (tmp_path / ".orchignore").write_text("deep/x\n")
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__/x.pyc").write_text("")
@@ -36,12 +30,12 @@ def test_gitignore_and_orchignore_of_the_folder_count(tmp_path: Path) -> None:
 def test_gitignore_above_the_folder_does_not_count(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     (tmp_path / ".gitignore").write_text("data/\n")
-    write(tmp_path, data__rows="")
+    write_files(tmp_path, {"data/rows": ""})
     assert listed(tmp_path / "data") == ["rows"]
 
 
 def test_links_are_followed_once(tmp_path: Path) -> None:
-    write(tmp_path, elsewhere__rows="", data__a="")
+    write_files(tmp_path, {"elsewhere/rows": "", "data/a": ""})
     (tmp_path / "data/linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data/loop").symlink_to(tmp_path / "data")
     (tmp_path / "data/broken").symlink_to(tmp_path / "gone")
@@ -60,14 +54,14 @@ def test_names_of_files_are_not_in_variables_of_ansible(tmp_path: Path) -> None:
 
 
 def test_model_and_data_have_folders_of_their_own(tmp_path: Path) -> None:
-    write(tmp_path, tiny__weights="xyz", rows="12")
+    write_files(tmp_path, {"tiny/weights": "xyz", "rows": "12"})
     model, data = find_sources([str(tmp_path / "tiny")], [str(tmp_path / "rows")], print)
     assert (model.synced.path, model.synced.size) == ("models/tiny", 3)
     assert (data.synced.path, data.synced.files, data.synced.size) == ("data/rows", 1, 2)
 
 
 def test_two_folders_of_one_name_are_refused(tmp_path: Path) -> None:
-    write(tmp_path, a__rows="", b__rows="")
+    write_files(tmp_path, {"a/rows": "", "b/rows": ""})
     with pytest.raises(RequestError, match="already copied to data/rows"):
         find_sources([], [str(tmp_path / "a/rows"), str(tmp_path / "b/rows")], print)
 

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.files import SHARE
 from tests.conftest import require_program
+from tests.support.files import write_program
 
 # Acts as ssh to a host whose login shell prints; fails for the host "closed".
 SSH = """#!/bin/sh
@@ -24,8 +25,7 @@ exec sh -c "$command"
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     require_program("sh")
-    (tmp_path / "ssh").write_text(SSH)
-    (tmp_path / "ssh").chmod(0o700)
+    write_program(tmp_path / "ssh", SSH)
     return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "ORCH_PYTHON": sys.executable}
 
 

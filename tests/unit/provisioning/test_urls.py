@@ -17,6 +17,7 @@ from orchestrator.errors import OrchError
 from orchestrator.provisioning import urls
 from orchestrator.provisioning.sources import find_sources
 from tests.support.disks import small_file_system
+from tests.support.files import write_files
 from tests.support.hub_server import Hub, Repository
 from tests.support.ports import free_port
 
@@ -106,9 +107,7 @@ def test_another_version_replaces_the_file(ranges: Hub) -> None:
 
 def test_folder_of_a_web_server_is_mirrored(pages: tuple[str, Path]) -> None:
     url, folder = pages
-    for name in ("set/a.txt", "set/deep/b.txt", "other.txt"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(name)
+    write_files(folder, {name: name for name in ("set/a.txt", "set/deep/b.txt", "other.txt")})
     copy = urls.download("data", f"{url}/set/", print)
     assert copy.name == "set"
     assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*.txt")) == ["a.txt", "deep/b.txt"]

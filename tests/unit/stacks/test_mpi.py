@@ -8,6 +8,7 @@ from orch_node.standalone import facts
 from orchestrator.errors import RequestError
 from orchestrator.load.clusters import mpi_implementations
 from orchestrator.stacks.stack import Stack
+from tests.support.files import write_program
 
 
 def test_all_hosts_need_the_same_mpi_implementations(test_stack: Stack) -> None:
@@ -26,15 +27,8 @@ def test_all_hosts_need_the_same_mpi_implementations(test_stack: Stack) -> None:
 def test_launcher_is_found_in_the_environment_or_in_the_folder_of_its_implementation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
-    def program(path: str) -> str:
-        target = tmp_path / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text("")
-        target.chmod(0o755)
-        return str(target)
-
-    intel, mpich = program("bin/mpiexec.hydra"), program("mpi/mpich/bin/mpiexec.hydra")
+    paths = (tmp_path / "bin/mpiexec.hydra", tmp_path / "mpi/mpich/bin/mpiexec.hydra")
+    intel, mpich = (str(write_program(path, "")) for path in paths)
     result = facts.launchers(tmp_path, {"impi-rt": "1", "mpich": "5"})
     assert result == {"intel": intel, "mpich": mpich}
     assert facts.launchers(tmp_path, {}) == {"mpich": mpich}

@@ -84,9 +84,9 @@ def test_entrypoint_gets_secrets_by_standard_input() -> None:
     ]
     in_container = ["/bin/sh", *command[command.index("orch:current") + 1 :]]
     process = subprocess.run(in_container, input=containers.as_exports(secrets), capture_output=True, check=True)
-    environment, *rest = json.loads(process.stdout)
+    environment, *received = json.loads(process.stdout)
     assert {name: environment[name] for name in secrets} == secrets
-    assert rest == [list(HOSTILE_TEXTS), ""]
+    assert received == [list(HOSTILE_TEXTS), ""]
 
 
 def test_explain_error_adds_a_hint() -> None:

@@ -14,6 +14,7 @@ from orch_node import program
 from orch_node.agent import processes
 from orch_node.agent.launcher_processes import CHECK_SECONDS, CONFIRM_SECONDS, LauncherProcesses
 
+from tests.support.files import write_files, write_program
 from tests.support.waiting import wait_until
 
 # A launcher's daemon without a trace of the run, which starts a wrapper.
@@ -42,12 +43,8 @@ def run_dir(tmp_path: Path) -> Path:
 def daemon(tmp_path: Path, run_dir: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a daemon, once its rank runs."""
     install = tmp_path / "train"
-    (install / program.MARK).parent.mkdir(parents=True)
-    (install / program.MARK).touch()
-    (install / "node.py").write_text(WRAPPER)
-    path = tmp_path / "hydra_pmi_proxy"
-    path.write_text(DAEMON.format(python=sys.executable))
-    path.chmod(0o700)
+    write_files(install, {program.MARK: "", "node.py": WRAPPER})
+    path = write_program(tmp_path / "hydra_pmi_proxy", DAEMON.format(python=sys.executable))
     process = subprocess.Popen([path, run_dir, install / "node.py"])
     try:
         wait_until(lambda: len(processes.run_processes(str(run_dir))) == 3, "daemon, wrapper and rank", 60)

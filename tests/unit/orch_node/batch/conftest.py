@@ -14,6 +14,8 @@ from orch_node.batch.agent_connections import AgentConnections
 from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import batch
 
+from tests.support.files import write_program
+
 # Start one agent per name in NODES on this machine, as srun does on the nodes of a job.
 SRUN = """#!/bin/sh
 while [ "$1" != "$PYTHON" ]; do shift; done
@@ -26,9 +28,7 @@ wait
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a run on a machine with an srun."""
     programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "srun").write_text(SRUN)
-    (programs / "srun").chmod(0o755)
+    write_program(programs / "srun", SRUN)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("NODES", "n1 n2")
     monkeypatch.setenv("SLURM_JOB_ID", "12")

@@ -26,6 +26,7 @@ from orch_node.batch.agent_connections import (
 from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import batch
 
+from tests.support.files import write_program
 from tests.support.waiting import wait_until
 
 STRANGERS = {"nothing": b"", "no end": b"x" * (2 << 20)}
@@ -127,9 +128,8 @@ def test_node_that_does_not_share_the_run_folder_is_named(
 
 
 def test_address_in_slurm_is_used_for_a_node_name_that_is_no_host(run_dir: Path) -> None:
-    scontrol = run_dir.parent / "bin" / "scontrol"
-    scontrol.write_text('#!/bin/sh\necho "NodeName=$5 NodeAddr=127.0.0.1 NodeHostName=x"\n')
-    scontrol.chmod(0o755)
+    text = '#!/bin/sh\necho "NodeName=$5 NodeAddr=127.0.0.1 NodeHostName=x"\n'
+    write_program(run_dir.parent / "bin" / "scontrol", text)
     assert listening_address(SYSTEM, ["no-such-host.invalid"]) == "127.0.0.1"
 
 

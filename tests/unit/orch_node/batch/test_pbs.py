@@ -12,6 +12,8 @@ from orch_node import program
 from orch_node.batch import pbs
 from orch_node.protocol import batch
 
+from tests.support.files import write_program
+
 # What pbs_tmrsh does: another environment, no standard input, and the exit code of the command.
 TMRSH = """#!/bin/sh
 echo "$*" >> {log}
@@ -23,10 +25,8 @@ exec env -i PATH=/bin:/usr/bin PBS_NODENUM=1 PBS_JOBID=7.pbs1 "$@" < /dev/null
 @pytest.fixture
 def tmrsh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put a pbs_tmrsh that runs everything here into PATH, and return the file with its arguments."""
-    log, program_file = tmp_path / "tmrsh.log", tmp_path / "bin" / "pbs_tmrsh"
-    program_file.parent.mkdir()
-    program_file.write_text(TMRSH.format(log=log))
-    program_file.chmod(0o755)
+    log = tmp_path / "tmrsh.log"
+    program_file = write_program(tmp_path / "bin" / "pbs_tmrsh", TMRSH.format(log=log))
     monkeypatch.setenv("PATH", f"{program_file.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("ORCH_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("FROM_JOB", "setup")
@@ -146,11 +146,9 @@ def test_a_task_file_can_be_read_by_the_user_alone(tmp_path: Path) -> None:
 @pytest.fixture
 def resubmission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a run whose job can be submitted again, and put a qsub that writes its options into PATH."""
-    script, qsub = tmp_path / "job.sh", tmp_path / "bin" / "qsub"
+    script = tmp_path / "job.sh"
     script.write_text("#!/bin/bash\n#PBS -N orch-x\n#PBS -l select='2:ncpus=1'\n#PBS -J 0-3%2\n# ranks: 2\nexec orch\n")
-    qsub.parent.mkdir()
-    qsub.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/qsub.log\necho 8.pbs1\n')
-    qsub.chmod(0o755)
+    qsub = write_program(tmp_path / "bin" / "qsub", f'#!/bin/sh\necho "$*" > {tmp_path}/qsub.log\necho 8.pbs1\n')
     monkeypatch.setenv("PATH", f"{qsub.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PBS_JOBID", "7.pbs1")
     monkeypatch.delenv(pbs.RESTARTS, raising=False)
@@ -196,9 +194,8 @@ def test_a_job_that_pbs_ends_is_not_submitted_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_launcher_joins_the_job_before_it_starts(resubmission: Path) -> None:
-    attach = resubmission / "bin" / "pbs_attach"
-    attach.write_text(f'#!/bin/sh\necho "$*" > {resubmission}/attach.log\nexit 1\n')
-    attach.chmod(0o755)
+    text = f'#!/bin/sh\necho "$*" > {resubmission}/attach.log\nexit 1\n'
+    write_program(resubmission / "bin" / "pbs_attach", text)
     command = program.command("pbs", "attached", "sh", "-c", "echo $$")
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (resubmission / "attach.log").read_text() == f"-j 7.pbs1 -p {result.stdout}"

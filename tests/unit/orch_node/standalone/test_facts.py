@@ -15,6 +15,7 @@ from orchestrator.files import STANDALONE
 from orchestrator.load import records
 from orchestrator.load.records import NodeFacts
 from tests.support.environments import make_environment
+from tests.support.files import write_files, write_program
 from tests.support.node_responses import make_reported_facts
 
 
@@ -59,28 +60,14 @@ SMI = """\
 """
 
 
-def make_files(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-def make_smi(folder: Path, output: str) -> str:
-    program = folder / "bin/nvidia-smi"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\ncat <<'END'\n{output}END\n")
-    program.chmod(0o755)
-    return f"{program.parent}:/usr/bin:/bin"
-
-
 @pytest.fixture
 def nvidia_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a file system with three GPUs, of which the first one's NUMA node is known."""
-    monkeypatch.setenv("PATH", make_smi(tmp_path, SMI))
+    program = write_program(tmp_path / "bin/nvidia-smi", f"#!/bin/sh\ncat <<'END'\n{SMI}END\n")
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     devices = {f"dev/nvidia{number}": "" for number in range(3)}
-    return make_files(tmp_path, {**devices, "sys/bus/pci/devices/0000:1b:00.0/numa_node": "1\n"})
+    return write_files(tmp_path, {**devices, "sys/bus/pci/devices/0000:1b:00.0/numa_node": "1\n"})
 
 
 def test_gpus_are_those_of_nvidia_smi(nvidia_root: Path) -> None:
@@ -124,5 +111,5 @@ def test_gpus_of_amd_and_intel_are_counted_without_those_of_displays(tmp_path: P
         "0000:c2:00.0": {"vendor": "0x1a03", "class": "0x030000"},
     }
     files = {f"sys/bus/pci/devices/{bus}/{name}": text for bus, texts in pci.items() for name, text in texts.items()}
-    result = [(gpu["vendor"], gpu["memory_bytes"], gpu["numa"]) for gpu in facts.gpus(make_files(tmp_path, files))]
+    result = [(gpu["vendor"], gpu["memory_bytes"], gpu["numa"]) for gpu in facts.gpus(write_files(tmp_path, files))]
     assert result == [("intel", 0, 0), ("amd", 206141652992, None)]

@@ -12,6 +12,7 @@ from orch_node.reach import BY_STEP
 from orch_node.supervisor import file_sharing
 from orch_node.supervisor.file_sharing import FileSharing
 
+from tests.support.files import write_files
 from tests.support.hosts import missing_requirements
 
 pytestmark = pytest.mark.skipif(bool(missing_requirements()), reason=missing_requirements() or "runs here")
@@ -26,7 +27,7 @@ class Nodes:
     def __init__(self, folder: Path, *names: str) -> None:
         self.folder = folder
         self.run_dir = folder / "run"
-        write(folder / "store" / "0123", PROJECT)
+        write_files(folder / "store" / "0123", PROJECT)
         for name in ("run", *names):
             shutil.copytree(folder / "store" / "0123", folder / name / "project")
             (folder / name / "project.txt").write_text(str(folder / "store" / "0123"))
@@ -43,12 +44,6 @@ class Nodes:
         return {str(path.relative_to(copy)): path.read_text() for path in copy.rglob("*") if path.is_file()}
 
 
-def write(folder: Path, texts: dict[str, str]) -> None:
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
     monkeypatch.setenv(BY_STEP, f"unshare -m sh -euc '{RUN_ON_NODE}' sh {{node}} {tmp_path}")
@@ -56,12 +51,12 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
 
 
 def test_what_a_node_has_written_again_replaces_what_node0_took_from_it(nodes: Nodes) -> None:
-    write(nodes.run_dir / "project", {"ck/.metadata": "1", "ck/__0_0.distcp": "1"})
-    write(nodes.folder / "node1/project", {"ck/__1_0.distcp": "1"})
+    write_files(nodes.run_dir / "project", {"ck/.metadata": "1", "ck/__0_0.distcp": "1"})
+    write_files(nodes.folder / "node1/project", {"ck/__1_0.distcp": "1"})
     nodes.share("node1", "node2")
     assert nodes.content("run") == nodes.content("node2") == nodes.content("node1")
-    write(nodes.run_dir / "project", {"ck/.metadata": "2", "ck/__0_0.distcp": "2"})
-    write(nodes.folder / "node1/project", {"ck/__1_0.distcp": "2"})
+    write_files(nodes.run_dir / "project", {"ck/.metadata": "2", "ck/__0_0.distcp": "2"})
+    write_files(nodes.folder / "node1/project", {"ck/__1_0.distcp": "2"})
     nodes.share("node1", "node2", attempt=2)
     expected = {**PROJECT, "ck/.metadata": "2", "ck/__0_0.distcp": "2", "ck/__1_0.distcp": "2"}
     for node in ("run", "node1", "node2"):
@@ -69,8 +64,8 @@ def test_what_a_node_has_written_again_replaces_what_node0_took_from_it(nodes: N
 
 
 def test_files_of_a_node_that_leaves_are_taken(nodes: Nodes) -> None:
-    write(nodes.run_dir / "project", {"ck/.metadata": "1"})
-    write(nodes.folder / "node1/project", {"ck/__1_0.distcp": "1"})
+    write_files(nodes.run_dir / "project", {"ck/.metadata": "1"})
+    write_files(nodes.folder / "node1/project", {"ck/__1_0.distcp": "1"})
     sharing = FileSharing(nodes.run_dir, [], 1, ["node1", "gone"])
     sharing.run()
     assert sharing.problem == ""
@@ -86,12 +81,12 @@ def test_nodes_get_what_node0_wrote(nodes: Nodes) -> None:
         "n\n": "newline",
         ".x": "",
     }
-    write(nodes.run_dir / "project", {**written, "__pycache__/train.pyc": "bytecode"})
+    write_files(nodes.run_dir / "project", {**written, "__pycache__/train.pyc": "bytecode"})
     (nodes.run_dir / "project/out/latest").symlink_to("checkpoint-20")
     (nodes.run_dir / "project/tool.sh").write_text("")
     (nodes.run_dir / "project/tool.sh").chmod(0o700)
     os.mkfifo(nodes.run_dir / "project/pipe")
-    write(nodes.folder / "node1/project", {"out/rng_1.pth": "of rank 1", "out/checkpoint-20/model.pt": "weights"})
+    write_files(nodes.folder / "node1/project", {"out/rng_1.pth": "of rank 1", "out/checkpoint-20/model.pt": "weights"})
     sharing = nodes.share("node1", "node2")
     assert sharing.problem == ""
     expected = {**PROJECT, **written, "tool.sh": "", "out/rng_1.pth": "of rank 1"}
@@ -109,8 +104,8 @@ def test_nodes_get_what_node0_wrote(nodes: Nodes) -> None:
 
 
 def test_other_contents_of_a_node_are_kept_beside_and_named(nodes: Nodes) -> None:
-    write(nodes.run_dir / "project", {"log": "node0", "folder": "file"})
-    write(nodes.folder / "node1/project", {"log": "node1", "data.txt": "node1", "folder/x": "node1"})
+    write_files(nodes.run_dir / "project", {"log": "node0", "folder": "file"})
+    write_files(nodes.folder / "node1/project", {"log": "node1", "data.txt": "node1", "folder/x": "node1"})
     sharing = nodes.share("node1")
     assert sharing.problem == ""
     assert nodes.content("node1") == {
@@ -122,17 +117,17 @@ def test_other_contents_of_a_node_are_kept_beside_and_named(nodes: Nodes) -> Non
         "folder.node1.attempt-1/x": "node1",
     }
     assert "log.node1.attempt-1" in sharing.news[-1]
-    write(nodes.run_dir / "project", {"log": "node0 again"})
+    write_files(nodes.run_dir / "project", {"log": "node0 again"})
     assert "had written" not in str(nodes.share("node1", attempt=2).news)
     assert nodes.content("node1")["log"] == "node0 again"
 
 
 def test_what_node0_has_deleted_is_deleted(nodes: Nodes) -> None:
-    write(nodes.run_dir / "project", {"checkpoint-1": "old", "mine": "old"})
+    write_files(nodes.run_dir / "project", {"checkpoint-1": "old", "mine": "old"})
     nodes.share("node1")
     for name in ("checkpoint-1", "mine", "data.txt", "train.py"):
         (nodes.run_dir / "project" / name).unlink()
-    write(nodes.folder / "node1/project", {"mine": "changed", "train.py": "changed"})
+    write_files(nodes.folder / "node1/project", {"mine": "changed", "train.py": "changed"})
     assert nodes.share("node1", attempt=2).problem == ""
     content = nodes.content("node1")
     assert content == {"conf/a b.json": "{}", "mine": "changed", "train.py.node1.attempt-2": "changed"}
@@ -140,12 +135,12 @@ def test_what_node0_has_deleted_is_deleted(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("text", ["data", "sent later"], ids=["restored", "sent again"])
 def test_file_that_node0_has_again_as_it_was_sent_stays(nodes: Nodes, text: str) -> None:
-    write(nodes.run_dir / "project", {"data.txt": "changed"})
+    write_files(nodes.run_dir / "project", {"data.txt": "changed"})
     nodes.share("node1")
-    write(nodes.run_dir / "project", {"data.txt": text, "new": ""})
+    write_files(nodes.run_dir / "project", {"data.txt": text, "new": ""})
     if text != PROJECT["data.txt"]:  # `orch resume --code` has replaced it on all nodes
-        write(nodes.folder / "node1/project", {"data.txt": text})
-        write(nodes.folder / "store/0123", {"data.txt": text})
+        write_files(nodes.folder / "node1/project", {"data.txt": text})
+        write_files(nodes.folder / "store/0123", {"data.txt": text})
     assert nodes.share("node1", attempt=2).problem == ""
     assert nodes.content("node1") == {**PROJECT, "data.txt": text, "new": ""}
 
@@ -160,7 +155,7 @@ def test_cancelled_transfer_reads_no_further_files(nodes: Nodes) -> None:
 
 
 def test_nothing_is_copied_in_a_shared_folder(nodes: Nodes) -> None:
-    write(nodes.run_dir / "project", {"out/model.pt": "weights"})
+    write_files(nodes.run_dir / "project", {"out/model.pt": "weights"})
     sharing = nodes.share("shared")
     assert (sharing.problem, sharing.news) == ("", [])
     assert not (nodes.run_dir / "received.json").exists()
@@ -168,18 +163,18 @@ def test_nothing_is_copied_in_a_shared_folder(nodes: Nodes) -> None:
 
 def test_files_above_the_limit_are_a_problem(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_sharing, "MAX_BYTES", 3)
-    write(nodes.run_dir / "project", {"model.pt": "weights"})
+    write_files(nodes.run_dir / "project", {"model.pt": "weights"})
     assert "is too much" in nodes.share("node1").problem
     assert "model.pt" not in nodes.content("node1")
 
 
 def test_node_that_cannot_be_reached_is_a_problem(nodes: Nodes) -> None:
-    write(nodes.run_dir / "project", {"model.pt": "weights"})
+    write_files(nodes.run_dir / "project", {"model.pt": "weights"})
     assert "nowhere: " in nodes.share("node1", "nowhere").problem
 
 
 def test_all_files_count_as_written_if_the_store_has_been_cleaned(nodes: Nodes) -> None:
     shutil.rmtree(nodes.folder / "store")
-    write(nodes.run_dir / "project", {"data.txt": "changed"})
+    write_files(nodes.run_dir / "project", {"data.txt": "changed"})
     assert nodes.share("node1").problem == ""
     assert nodes.content("node1")["data.txt"] == "changed"

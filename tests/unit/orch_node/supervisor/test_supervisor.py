@@ -14,6 +14,7 @@ import pytest
 from orch_node.protocol.layout import render
 
 from tests.support import supervised_runs
+from tests.support.files import write_program
 from tests.support.layouts import make_layout
 from tests.support.supervised_runs import NODE_PROGRAM, SLEEP, Runs
 from tests.support.waiting import wait_until
@@ -132,10 +133,8 @@ exec /bin/sh -c "$command"
 def test_resumed_run_that_is_stopped_while_its_nodes_are_compared_has_not_failed(
     runs: Runs, number: signal.Signals, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mark, ssh = runs.base / "compared", runs.base / "bin/ssh"
-    ssh.parent.mkdir()
-    ssh.write_text(SSH.format(mark=mark))
-    ssh.chmod(0o700)
+    mark = runs.base / "compared"
+    ssh = write_program(runs.base / "bin/ssh", SSH.format(mark=mark))
     monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(supervised_runs, "LAYOUT", render(make_layout("node0", "node1")))
     (runs.base / "run/project").mkdir(parents=True)
