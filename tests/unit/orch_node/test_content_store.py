@@ -157,39 +157,26 @@ def changed(step: StoreFolder, **fields: Any) -> StoreFolder:
     return replace(step, files=names, path=str(path), **fields)
 
 
-def test_code_is_brought_up_to_date_and_what_the_run_wrote_stays(step: StoreFolder, copy: Path) -> None:
-    (Path(step.source) / "new.py").write_text("new")
+def test_changed_code_reaches_the_copy_and_what_the_run_wrote_stays(step: StoreFolder, copy: Path) -> None:
+    source = Path(step.source)
+    for name in ("log.txt", "old.py", "removed.py"):
+        (source / name).write_text("")
+    store(changed(step), {"node0": Local()})
+    for name in ("log.txt", "removed.py"):
+        (copy / name).write_text("of the run")
+    for name in ("old.py", "removed.py"):
+        (source / name).unlink()
+    (source / "train.py").write_text("3")
+    (source / "new.py").write_text("new")
     store(changed(step), {"node0": Local()})
     assert {path.name: path.read_text() for path in copy.iterdir()} == {
-        "train.py": "2",
+        "train.py": "3",
         "new.py": "new",
+        "log.txt": "of the run",
+        "removed.py": "of the run",
         "checkpoint.pt": "weights",
     }
     assert os.access(copy / "new.py", os.W_OK)
-
-
-def test_file_that_only_the_run_has_changed_stays(step: StoreFolder, copy: Path) -> None:
-    (Path(step.source) / "log.txt").write_text("")
-    first = changed(step)
-    store(first, {"node0": Local()})
-    (copy / "log.txt").write_text("of the run")
-    (Path(step.source) / "train.py").write_text("3")
-    store(changed(step), {"node0": Local()})
-    assert ((copy / "log.txt").read_text(), (copy / "train.py").read_text()) == ("of the run", "3")
-
-
-def test_removed_file_is_removed_from_the_copy_unless_the_run_has_changed_it(step: StoreFolder, copy: Path) -> None:
-    source = Path(step.source)
-    for name in ("train.py", "old.py"):
-        (source / name).write_text(name)
-    first = changed(step)
-    store(first, {"node0": Local()})
-    (copy / "train.py").write_text("of the run")
-    for name in ("train.py", "old.py"):
-        (source / name).unlink()
-    (source / "other.py").write_text("")
-    store(changed(step), {"node0": Local()})
-    assert sorted(path.name for path in copy.iterdir()) == ["checkpoint.pt", "other.py", "train.py"]
 
 
 def test_copy_is_kept_although_its_folder_is_gone_and_cannot_be_sent(step: StoreFolder, copy: Path) -> None:
