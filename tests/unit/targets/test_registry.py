@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 import typer
 
 from orchestrator.cli import main
+from orchestrator.errors import RequestError
 from orchestrator.targets import registry
 from orchestrator.targets.entry import COMMAND_OPTIONS
 from tests.support.pages import ROOT, blocks
@@ -44,60 +47,61 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "message"),
-    [
-        pytest.param(ENTRY, "from dataclasses", "import nothere\nfrom dataclasses", "'nothere'", id="import error"),
-        pytest.param(ENTRY, "    booking: Path", "    nodes: Path", "in use already: nodes", id="train's"),
-        pytest.param(ENTRY, "    booking: Path", "    slurm: Path", "in use already: slurm", id="a target's"),
-        pytest.param(ENTRY, "    booking: Path", "    verbose: Path", "in use already: verbose", id="output option"),
-        pytest.param(ENTRY, "    booking: Path", "    set: Path", "in use already: set", id="renamed option"),
-        pytest.param(
-            ENTRY, "= option(", "= (lambda value, **_: value)(", "not made by option(): booking", id="plain field"
-        ),
-        pytest.param(
-            ENTRY,
-            "@dataclass(frozen",
-            "(lambda **_: lambda kind: kind)(frozen",
-            "is not a TargetEntry",
-            id="no dataclass",
-        ),
-        pytest.param(ENTRY, 'on: ClassVar[str] = "booking"', 'on: ClassVar[str] = "book"', "on = 'booking'", id="on"),
-        pytest.param(
-            ENTRY, 'name="booking"', 'name="ssh"', "has the name of another target", id="name of another target"
-        ),
-        pytest.param(ENTRY, "target:Booking", "target:Boking", "has no attribute 'BokingTarget'", id="wrong class"),
-        pytest.param(TARGET, "from dataclasses", "import nothere\nfrom dataclasses", "'nothere'", id="module error"),
-        pytest.param(TARGET, "(SshTarget)", "", "is not a subclass of Target", id="no target"),
-        pytest.param(TARGET, "(SshTarget)", "(SshTarget.__base__)", "abstract methods", id="no methods"),
-        pytest.param(
-            TARGET, '{"nodes": ', '{"nods": ', "refuses nods, which TrainRequest does not have", id="unknown refusal"
-        ),
-    ],
-)
-def test_faulty_target_is_explained(package: Path, file: str, old: str, new: str, message: str) -> None:
-    text = (package / file).read_text()
+def replace_text(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
     assert old in text
-    (package / file).write_text(text.replace(old, new))
-    failed = orch(package, "train", "train.py", "--on", "booking", "--booking", "hosts.txt", "--dry-run")
-    assert (failed.returncode, failed.stdout) == (2, "")
-    assert failed.stderr.startswith("error: --on booking: ")
-    assert "\nhint: " in failed.stderr
-    assert message in failed.stderr
+    file.write_text(text.replace(old, new))
 
 
-def test_faulty_target_disturbs_no_other_command(package: Path) -> None:
-    with (package / ENTRY).open("a") as file:
-        file.write("import nothere\n")
-    listed = orch(package, "runs", "--json")
-    assert (listed.returncode, listed.stderr) == (0, "")
+MISSING_MODULE = ("from dataclasses", "import nothere\nfrom dataclasses")
+FIELD = "    booking: Path"
+FAULTS = (
+    (ENTRY, *MISSING_MODULE, "'nothere'"),
+    (ENTRY, FIELD, "    nodes: Path", "in use already: nodes"),  # option of train
+    (ENTRY, FIELD, "    slurm: Path", "in use already: slurm"),  # option of a target
+    (ENTRY, FIELD, "    verbose: Path", "in use already: verbose"),  # output option
+    (ENTRY, FIELD, "    set: Path", "in use already: set"),  # option with another name than its parameter
+    (ENTRY, "= option(", "= (lambda value, **_: value)(", "not made by option(): booking"),
+    (ENTRY, "@dataclass(frozen", "(lambda **_: lambda kind: kind)(frozen", "is not a TargetEntry"),
+    (ENTRY, 'on: ClassVar[str] = "booking"', 'on: ClassVar[str] = "book"', "on = 'booking'"),
+    (ENTRY, 'name="booking"', 'name="ssh"', "has the name of another target"),
+    (ENTRY, "target:Booking", "target:Boking", "has no attribute 'BokingTarget'"),
+    (TARGET, *MISSING_MODULE, "'nothere'"),
+    (TARGET, "(SshTarget)", "", "is not a subclass of Target"),
+    (TARGET, "(SshTarget)", "(SshTarget.__base__)", "abstract methods"),
+    (TARGET, '{"nodes": ', '{"nods": ', "refuses nods, which TrainRequest does not have"),
+)
 
 
-def test_missing_file_of_an_option_is_explained(package: Path) -> None:
-    failed = orch(package, "train", "train.py", "--on", "booking", "--booking", "missing.txt")
+def test_faulty_target_is_explained(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(package)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Faults are written within one second.
+    point = EntryPoint("booking", "orch_booking:ENTRY", registry.GROUP)
+    for file, old, new, message in FAULTS:
+        text = (package / file).read_text()
+        replace_text(package / file, old, new)
+        with pytest.raises(RequestError, match=f"^--on booking: .*{re.escape(message)}") as caught:
+            registry.create(registry.load_entry(point, registry.entries()))
+        assert caught.value.hint
+        (package / file).write_text(text)
+        for name in ("orch_booking", "orch_booking.target"):
+            sys.modules.pop(name, None)
+
+
+def test_faulty_target_is_an_error_of_commands_that_use_it_only(package: Path) -> None:
+    train = ("train", "train.py", "--on", "booking", "--booking")
+    failed = orch(package, *train, "missing.txt")
     assert failed.returncode == 2
     assert "'--booking'" in failed.stderr
     assert "missing.txt" in failed.stderr
+    for file in (TARGET, ENTRY):
+        replace_text(package / file, *MISSING_MODULE)
+        failed = orch(package, *train, "hosts.txt", "--dry-run")
+        assert (failed.returncode, failed.stdout) == (2, "")
+        assert failed.stderr.startswith("error: --on booking: ")
+        assert "'nothere'.\nhint: " in failed.stderr
+    listed = orch(package, "runs", "--json")
+    assert (listed.returncode, listed.stderr) == (0, "")
 
 
 def test_all_options_of_the_commands_are_reserved() -> None:

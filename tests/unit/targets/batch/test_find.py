@@ -55,14 +55,6 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return bin_folder
 
 
-@pytest.mark.parametrize("ended_ago", [5, 3600], ids=["a moment ago", "an hour ago"])
-def test_clean_cancels_a_job_that_runs_long_after_its_end(folder: Path, programs: Path, ended_ago: float) -> None:
-    write_job_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - ended_ago)
-    (programs / "jobs").write_text("12|orch-x|RUNNING|N/A|n1|BeginTime\n")
-    report = find.clean(SLURM, "slurm", folder.parent, dry_run=False)
-    assert [node.node for node in report.nodes] == ["job 12"] * (ended_ago > 60)
-
-
 # The states of squeue(1) in which a job holds no nodes, because it waits or has ended.
 HOLDS_NO_NODES = {
     *("PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
@@ -71,14 +63,21 @@ HOLDS_NO_NODES = {
 }
 
 
-@pytest.mark.parametrize("state", sorted(PHASES))
-def test_clean_cancels_only_jobs_that_hold_nodes_in_every_state_of_the_queue(
-    folder: Path, programs: Path, state: str
-) -> None:
-    write_job_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - 3600)
-    (programs / "jobs").write_text(f"12|orch-x|{state}|N/A|n1|None\n")
-    find.clean(SLURM, "slurm", folder.parent, dry_run=False)
-    assert (programs / "cancelled").exists() is (state not in HOLDS_NO_NODES)
+def test_clean_cancels_the_jobs_that_hold_nodes_long_after_their_run_has_ended(tmp_path: Path, programs: Path) -> None:
+    cases = [(state, 3600.0) for state in PHASES] + [("RUNNING", 5.0), ("RUNNING", None)]
+    jobs = ""
+    for job, (state, seconds) in enumerate(cases):
+        location = {"name": f"orch-{job}", "job": str(job)}
+        folder = make_run(tmp_path, f"run-{job}", ranks=1, nodes=1, seconds=1, target="slurm", location=location)
+        (folder / "outcome.json").unlink()
+        if seconds is not None:  # The run has ended.
+            write_job_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - seconds)
+        jobs += f"{job}|orch-{job}|{state}|N/A|n1|None\n"
+    (programs / "jobs").write_text(jobs)
+    report = find.clean(SLURM, "slurm", tmp_path, dry_run=False)
+    expected = [str(job) for job, state in enumerate(PHASES) if state not in HOLDS_NO_NODES]
+    assert sorted(node.node for node in report.nodes) == sorted(f"job {job}" for job in expected)
+    assert sorted((programs / "cancelled").read_text().split()) == sorted(expected)
 
 
 def test_run_that_is_done_does_not_wait_although_slurm_has_requeued_its_job(folder: Path) -> None:
@@ -89,38 +88,36 @@ def test_run_that_is_done_does_not_wait_although_slurm_has_requeued_its_job(fold
     assert find.run_state(store.load(folder), pending) == "done"
 
 
-@pytest.mark.parametrize(
-    ("user", "days", "is_removed"),
-    [("ended", 31, True), ("ended", 29, False), ("queued", 31, False)],
-    ids=["unused", "used recently", "used by a job in the queue"],
-)
-def test_clean_removes_what_no_run_has_used_for_30_days_from_the_store(
-    tmp_path: Path, programs: Path, user: str, days: float, is_removed: bool
-) -> None:
+def test_clean_removes_what_no_run_has_used_for_30_days_from_the_store(tmp_path: Path, programs: Path) -> None:
     runs = tmp_path / "runs"
-    make_run(
-        runs,
-        target="slurm",
-        location={"name": "orch-x", "job": "12"},
-        run_dir=str(runs / "x"),
-        python=sys.executable,
-        train=str(TRAIN),
-    )
+    location = {"name": "orch-x", "job": "12"}
+    make_run(runs, target="slurm", location=location, run_dir=str(runs / "x"), python=sys.executable, train=str(TRAIN))
     (programs / "jobs").write_text("13|orch-queued|PENDING|N/A|n1|Priority\n")
-    sent = runs / ".orch/store" / hash_of(tmp_path / "bin")
-    sent.mkdir(mode=0o700, parents=True)
-    sent.parent.chmod(0o700)
-    lock = sent.with_name(f".{sent.name}.lock")
+    (runs / ".orch/store").mkdir(mode=0o700, parents=True)
+    unused, *used = (
+        store_folder(tmp_path, user, days) for user, days in (("ended", 31), ("ended2", 29), ("queued", 31))
+    )
+    report = find.clean(SLURM, "slurm", runs, dry_run=True)
+    assert [(node.left, node.unused) for node in report.nodes] == [((f"{unused}: no run uses it",), ())]
+    assert unused.exists()
+    report = find.clean(SLURM, "slurm", runs, dry_run=False)
+    assert [(node.state, node.unused) for node in report.nodes] == [("clean", (str(unused),))]
+    assert [folder.exists() for folder in (unused, *used)] == [False, True, True]
+
+
+def store_folder(base: Path, user: str, days: float) -> Path:
+    """Put a folder into the store that a run has used so many days ago, and return its path there."""
+    (base / user).mkdir()
+    (base / user / "file").write_text(user)
+    runs = base / "runs"
+    stored = runs / ".orch/store" / hash_of(base / user)
+    stored.mkdir(mode=0o700)
+    lock = stored.with_name(f".{stored.name}.lock")
     lock.write_text(f"{runs / user}\n")
     lock.chmod(0o600)
     used = time.time() - days * 24 * 3600
     os.utime(lock, (used, used))
-    report = find.clean(SLURM, "slurm", runs, dry_run=True)
-    assert [(node.left, node.unused) for node in report.nodes] == [((f"{sent}: no run uses it",), ())] * is_removed
-    assert sent.exists()
-    report = find.clean(SLURM, "slurm", runs, dry_run=False)
-    assert [(node.state, node.unused) for node in report.nodes] == [("clean", (str(sent),))] * is_removed
-    assert sent.exists() is not is_removed
+    return stored
 
 
 def test_clean_reports_a_store_that_it_cannot_search(tmp_path: Path, programs: Path) -> None:
@@ -130,9 +127,3 @@ def test_clean_reports_a_store_that_it_cannot_search(tmp_path: Path, programs: P
     (programs / "jobs").write_text("")
     (node,) = find.clean(SLURM, "slurm", tmp_path, dry_run=False).nodes
     assert (node.state, "/no/node.py" in node.problem) == ("left", True)
-
-
-def test_clean_does_not_cancel_the_job_of_an_active_run(folder: Path, programs: Path) -> None:
-    (programs / "jobs").write_text("12|orch-x|RUNNING|N/A|n1|None\n")
-    assert find.clean(SLURM, "slurm", folder.parent, dry_run=False).nodes == ()
-    assert json.loads((folder / "plan.json").read_text())["location"]["job"] == "12"
