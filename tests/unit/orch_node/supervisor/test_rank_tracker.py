@@ -57,26 +57,23 @@ def test_timeout_of_nccl_keeps_the_diagnosis_of_the_stall() -> None:
     assert tracker.collective_timeout() == ""
 
 
-def test_ranks_that_never_reached_a_collective_are_named() -> None:
-    events = [Joined(rank=0), Joined(rank=1), Heartbeat(rank=0, collectives=1)]
-    tracker = make_tracker("node0", "node1", events=events)
-    assert tracker.behind() == [1]
-    assert tracker.describe_missing_ranks().endswith("; node1 rank 1 never reached the first collective")
-
-
-def test_stopped_rank_is_not_said_to_have_reached_no_collective() -> None:
-    """Check the message about a rank that may have made collectives since its last report."""
-    events = [Joined(rank=0), Joined(rank=1), Heartbeat(rank=0, collectives=18)]
-    tracker = make_tracker("node0", "node1", events=events)
-    tracker.stopped = {1}
-    text = tracker.describe_missing_ranks()
-    assert "never reached" not in text
-    assert text.endswith("; node1 rank 1 is stopped by a signal (SIGSTOP, SIGTSTP) or a debugger")
-
-
-def test_ranks_that_have_ended_are_not_behind() -> None:
-    tracker = make_tracker("node0", "node1", events=[Joined(rank=0), Joined(rank=1), Exited(rank=0)])
-    assert tracker.describe_missing_ranks() == "1 of 2 ranks have ended; no progress of node1 rank 1"
+def test_reason_why_a_rank_is_behind_is_named() -> None:
+    joined = [Joined(rank=0), Joined(rank=1)]
+    for event, stopped, text in (
+        (Heartbeat(rank=0, collectives=1), set(), "; node1 rank 1 never reached the first collective"),
+        # A stopped rank may have made collectives since its last report.
+        (
+            Heartbeat(rank=0, collectives=18),
+            {1},
+            "node1 rank 1 is stopped by a signal (SIGSTOP, SIGTSTP) or a debugger",
+        ),
+        (Exited(rank=0), set(), "1 of 2 ranks have ended; no progress of node1 rank 1"),
+    ):
+        tracker = make_tracker("node0", "node1", events=[*joined, event])
+        tracker.stopped = stopped
+        description = tracker.describe_missing_ranks()
+        assert description.endswith(text)
+        assert ("never reached" in description) is ("never reached" in text)
 
 
 def test_log_that_grows_by_stack_traces_is_no_progress() -> None:
@@ -106,11 +103,8 @@ def test_rank_that_all_ranks_name_in_their_errors_has_failed() -> None:
     tracker = make_tracker("node0", "node1", events=[Raised(rank=rank, text=text, time=1.0) for rank in (1, 0)])
     assert tracker.first_failure().rank == 0
     assert tracker.undecided(), "its exit code is not known yet"
-
-
-def test_rank_that_was_stopped_has_not_failed() -> None:
-    tracker = make_tracker("node0", events=[Exited(rank=0, signal="SIGTERM", stopped=True)])
-    assert tracker.first_failure() is None
+    stopped = Exited(rank=0, signal="SIGTERM", stopped=True)
+    assert make_tracker("node0", events=[stopped]).first_failure() is None
 
 
 def test_ranks_that_wait_for_an_ended_script_are_named_with_it() -> None:
