@@ -7,14 +7,21 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.slurm.site import LOGIN, Site, orch_command
+from tests.slurm.site import LOGIN, USER, Site, orch_command
+from tests.support.projects import RESULT, write_project
 from tests.support.waiting import SECONDS, wait_until
+from tests.support.wheels import make_wheel
 
 PROJECT_ON_TWO_NODES = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo")
 # The script where it is; it starts in the run's folder.
 TWO_NODES = (*PROJECT_ON_TWO_NODES, "--project", "none")
 ONE_NODE = tuple("1" if option == "2" else option for option in TWO_NODES)
 LONG_RUN = ("--", "--seconds", "0.2", "--steps", "5000")  # of faulty.py; a test always ends it earlier
+# A user's project, and the only index of packages that its requirements name.
+PROJECT = "my project"
+TRAIN_PROJECT = ("train", f"{PROJECT}/train.py", *PROJECT_ON_TWO_NODES, "--requirements", "needs.txt")
+PROJECT_OUTPUTS = ["conf/small.json", "out/model.txt"]
+PRINT_PACKAGE = "\nimport orch_test_greeter\nprint('PACKAGE', orch_test_greeter.__file__, flush=True)\n"
 # Runs until the run folder has the file `finish`, so that a test decides what happens before the end of the run.
 UNTIL_FINISH = "until_finish.py"
 UNTIL_FINISH_SCRIPT = """
@@ -44,6 +51,18 @@ for step in range(first, first + (8 if preemptions == int(sys.argv[1]) else 10_0
         preemption.end(step)
     if step == first:
         print("listening", flush=True)  # before the first query, a signal ends a rank at once
+"""
+
+# Rank 1 takes more memory than a job of 1000 MB has, and keeps it until Slurm, which looks every second, has seen it.
+HUNGRY_SCRIPT = """
+import time
+import torch, torch.distributed as dist
+dist.init_process_group()
+dist.barrier()
+if dist.get_rank() == 1:
+    memory = torch.ones(1 << 29)
+    time.sleep(20)
+dist.barrier()
 """
 
 
@@ -121,6 +140,39 @@ def train(site: Site, *arguments: str, code: int = 0) -> dict[str, Any]:
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     result: dict[str, Any] = json.loads(done.stdout) if "--json" in options else {}
     return result
+
+
+def cancel_until_forgotten(site: Site) -> str:
+    """Cancel a run that trains, wait until Slurm has forgotten its job, and return the run's id."""
+    run = train(site, *TWO_NODES, "--detach", "--json", *LONG_RUN)["run_id"]
+    folder = site.home / "runs" / run
+    wait_until(lambda: count_events(folder, "joined") == 2, "that both ranks have joined")
+    job = read_job_id(folder)
+    site.stdout_of("scancel", job)
+    show_job = ("scontrol", "show", "job", job)
+    wait_until(lambda: site.run_on(LOGIN, *show_job).returncode, "that Slurm has forgotten the job", seconds=240)
+    return str(run)
+
+
+def write_project_with_packages(home: Path, visible_home: str, *, git: bool = True) -> None:
+    """Write PROJECT, which needs a package, into a home; `visible_home` is its path where orch runs."""
+    write_project(home / PROJECT, git=git)
+    with (home / PROJECT / "train.py").open("a") as script:
+        script.write(PRINT_PACKAGE)
+    make_wheel(home / "index", "orch_test_greeter", "1.0", module="VERSION = '1.0'")
+    (home / "needs.txt").write_text(f"--no-index\n--find-links {visible_home}/index\norch-test-greeter\n")
+
+
+def check_project_logs(logs: str) -> None:
+    """Check that both ranks have found the project and, in the shared folder of runs, the package."""
+    assert logs.count(f"RESULT {RESULT}") == 2
+    assert logs.count(f"PACKAGE /home/{USER}/runs/.orch/store/") == 2
+
+
+def check_project_outputs(copy: Path) -> None:
+    """Check that a run has written its files into a copy of the project."""
+    assert json.loads((copy / "conf/small.json").read_text()) == {"steps": 4}
+    assert (copy / "out/model.txt").read_text() == "trained"
 
 
 def start_checkpointing_run(site: Site, *arguments: str, preemptions: int = 1) -> BackgroundRun:

@@ -3,81 +3,60 @@
 from __future__ import annotations
 
 import json
-import subprocess
-
-import pytest
+import re
+import shlex
 
 from tests.slurm.runs import LONG_RUN, ONE_NODE, TWO_NODES, BackgroundRun, find_row, interrupt
 from tests.slurm.site import LOGIN, Site, orch_command
 from tests.support.waiting import wait_until
 
 ALLOCATE = ("salloc", "--nodes=2", "--exclusive")
+LIST_JOBS = 'squeue --noheader --me --format="%i %T"'
 # Runs a command in the allocation, and prints its exit code and the user's jobs.
-LIST_JOBS_AFTER = ("sh", "-c", '"$@"; echo "code $?"; squeue --noheader --me --format="%i %T"', "sh")
+LIST_JOBS_AFTER = ("sh", "-c", f'"$@"; echo "code $?"; {LIST_JOBS}', "sh")
+# Options of runs, and what orch says about them; the allocation has two nodes with two CPUs each.
+REFUSED = {
+    ("--nodes", "3"): "has 2 nodes, but the run needs 3",
+    ("--ppn", "3"): "has 2 CPUs on a node, but --ppn is 3",
+    ("--slurm", "time=5", "--array", "seed=1,2"): "--slurm time, --array: allocation ",
+}
 
 
-def train_in_allocation(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = orch_command("train", "faulty.py", *arguments)
-    return site.run_on(LOGIN, *ALLOCATE, *LIST_JOBS_AFTER, *command)
-
-
-@pytest.mark.parametrize("launcher", ["srun", "mpirun", "torchrun"])
-def test_a_run_in_an_allocation_is_a_step_of_it(site: Site, launcher: str) -> None:
-    done = train_in_allocation(site, *TWO_NODES, "--launcher", launcher, "--json", "--", "--steps", "5")
-    output, _, listed = done.stdout.rpartition("code ")
-    assert listed.startswith("0\n"), done.stdout + done.stderr
-    result = json.loads(output)
-    assert (result["state"], result["ranks"], result["ran_on"]) == ("done", 2, 2)
-    plan = json.loads((site.home / "runs" / result["run_id"] / "plan.json").read_text())
+def test_runs_in_an_allocation_are_steps_of_it_unless_they_do_not_fit(site: Site) -> None:
+    """Train with mpirun, which starts steps itself; on fewer nodes than there are; and, if requested, as a new job."""
+    requests = (
+        (*TWO_NODES, "--launcher", "mpirun", "--json", "--", "--steps", "5"),
+        (*ONE_NODE, "--ppn", "2", "--json", "--", "--steps", "3"),
+        *((*TWO_NODES, *options) for options in REFUSED),
+        (*ONE_NODE, "--slurm", "allocation=new", "--slurm", "hold", "--detach"),
+    )
+    commands = [shlex.join(orch_command("train", "faulty.py", *request)) for request in requests]
+    streams = ["" if "--json" in request else " 2>&1" for request in requests]
+    script = "".join(f'{command}{stream}; echo "code $?"\n' for command, stream in zip(commands, streams, strict=True))
+    done = site.run_on(LOGIN, *ALLOCATE, "sh", "-c", script + LIST_JOBS)
+    messages = done.stdout + done.stderr
+    *outputs, jobs = re.split(r"^code \d+\n", done.stdout, flags=re.MULTILINE)
+    assert re.findall(r"^code (\d+)$", done.stdout, re.MULTILINE) == ["0", "0", "2", "2", "2", "0"], messages
+    results = [json.loads(output) for output in outputs[:2]]
+    assert [(run["state"], run["ranks"], run["ran_on"]) for run in results] == [("done", 2, 2), ("done", 2, 1)]
+    plan = json.loads((site.home / "runs" / results[0]["run_id"] / "plan.json").read_text())
     allocation, dot, _ = plan["location"]["job"].partition(".")
     assert dot
-    assert listed.splitlines()[1:] == [f"{allocation} RUNNING"], "no other job"
-    assert find_row(site, result["run_id"])["state"] == "done"
+    assert f"{allocation} RUNNING" in jobs
+    assert re.findall(r" (\w+)$", jobs, re.MULTILINE).count("PENDING") == 1, jobs
+    assert len(jobs.splitlines()) == 2, "only the new job besides the allocation"
+    assert find_row(site, results[0]["run_id"])["state"] == "done"
+    for output, reason in zip(outputs[2:], REFUSED.values(), strict=False):
+        assert reason in output
+        assert "--slurm allocation=new" in output
 
 
-def test_a_run_takes_fewer_nodes_than_its_allocation_has(site: Site) -> None:
-    options = ("--on", "slurm", "--nodes", "1", "--ppn", "2", "--backend", "gloo", "--project", "none")
-    done = train_in_allocation(site, *options, "--json", "--", "--steps", "3")
-    output, _, listed = done.stdout.rpartition("code ")
-    assert listed.startswith("0\n"), done.stdout + done.stderr
-    result = json.loads(output)
-    assert (result["ranks"], result["ran_on"]) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        pytest.param(("--nodes", "3"), "has 2 nodes, but the run needs 3", id="nodes"),
-        pytest.param(("--ppn", "3"), "has 2 CPUs on a node, but --ppn is 3", id="ppn"),
-        pytest.param(("--slurm", "time=5"), "--slurm time: allocation ", id="time"),
-        pytest.param(("--array", "seed=1,2"), "--array: allocation ", id="array"),
-    ],
-)
-def test_a_request_that_does_not_fit_the_allocation_is_refused(
-    site: Site, options: tuple[str, ...], reason: str
-) -> None:
-    done = train_in_allocation(site, *TWO_NODES, *options)
-    assert "code 2" in done.stdout, done.stdout + done.stderr
-    assert reason in done.stderr
-    assert "--slurm allocation=new" in done.stderr
-
-
-def test_a_new_job_is_submitted_if_the_user_requests_one(site: Site) -> None:
-    done = train_in_allocation(site, *ONE_NODE, "--slurm", "allocation=new", "--detach")
-    assert "code 0" in done.stdout, done.stdout + done.stderr
-    assert len(done.stdout.rpartition("code 0\n")[2].splitlines()) == 2, done.stdout
-
-
-@pytest.mark.parametrize("end", ["stop", "interrupt"])
-def test_stop_and_interrupt_end_the_step_and_not_the_allocation(site: Site, end: str) -> None:
+def test_stop_ends_the_step_and_not_the_allocation(site: Site) -> None:
     run = BackgroundRun(site, *TWO_NODES, *LONG_RUN, prefix=(*ALLOCATE, *LIST_JOBS_AFTER))
     run.wait_for_event("joined", 2)
     assert find_row(site, run.folder.name)["state"] == "running"
-    if end == "stop":
-        done = site.orch("stop", run.folder.name)
-        assert done.returncode == 0, done.stdout + done.stderr
-    else:
-        interrupt(site)
+    done = site.orch("stop", run.folder.name)
+    assert done.returncode == 0, done.stdout + done.stderr
     _, output = run.wait()
     assert "code 130" in output, output
     assert f"{run.job_id().partition('.')[0]} RUNNING" in output, output
@@ -109,16 +88,16 @@ def test_an_interrupt_before_slurm_lists_the_step_ends_it(site: Site) -> None:
     site.stdout_of("sh", "-c", SQUEUE_WITHOUT_STEPS)
     environment = ("env", "PATH=/tmp/without-steps:/usr/bin:/bin")
     allocation = (*ALLOCATE, "sh", "-c", LIST_STEPS_AFTER, "sh")
-    run = BackgroundRun(site, *TWO_NODES, *LONG_RUN, prefix=(*allocation, *environment))
-    run.wait_for_event("joined", 2)
+    run = BackgroundRun(site, *ONE_NODE, *LONG_RUN, prefix=(*allocation, *environment))
+    run.wait_for_event("joined")
     interrupt(site)
     out, err = run.process.communicate(timeout=300)
     assert out.rpartition("code ")[2].split() == ["130"], f"{out}{err}"
 
 
 def test_the_end_of_the_allocation_is_the_end_of_the_run(site: Site) -> None:
-    run = BackgroundRun(site, *TWO_NODES, *LONG_RUN, prefix=ALLOCATE)
-    run.wait_for_event("joined", 2)
+    run = BackgroundRun(site, *ONE_NODE, *LONG_RUN, prefix=ALLOCATE)
+    run.wait_for_event("joined")
     site.stdout_of("scancel", run.job_id().partition(".")[0])
     code, output = run.wait()
     assert code != 0, output

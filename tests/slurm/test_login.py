@@ -9,10 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.conftest import FAULTY
 from tests.slurm.laptop import NAME, Laptop
-from tests.slurm.runs import LONG_RUN, TWO_NODES
-from tests.slurm.site import LOGIN, Site
+from tests.slurm.runs import (
+    LONG_RUN,
+    PROJECT_OUTPUTS,
+    TRAIN_PROJECT,
+    TWO_NODES,
+    check_project_logs,
+    check_project_outputs,
+    write_project_with_packages,
+)
+from tests.slurm.site import LOGIN, USER, Site
+from tests.support.projects import ARGUMENTS
 from tests.support.waiting import wait_until
 
 
@@ -25,22 +33,34 @@ def find_running(laptop: Laptop) -> list[Path]:
 
 
 def test_all_commands_work_from_a_laptop(site: Site, laptop: Laptop) -> None:
-    result = json.loads(laptop.orch("train", "faulty.py", *TWO_NODES, "--json", "--", "--steps", "5"))
+    """Train a project with packages, which go through the login node."""
+    write_project_with_packages(laptop.home, str(laptop.home))
+    result = json.loads(laptop.orch(*TRAIN_PROJECT, "--json", "--", *ARGUMENTS))
     assert (result["state"], result["ranks"]) == ("done", 2)
     name = result["run_id"]
-    remote_folder = site.home / "runs" / name
-    assert (remote_folder / "files" / "0" / "faulty.py").read_bytes() == FAULTY.read_bytes()
+    remote, local = site.home / "runs" / name, laptop.home / "runs" / name
     rows = json.loads(laptop.orch("runs", "--inventory", "slurm", "--json"))["runs"]
     assert [(row["state"], row["nodes"]) for row in rows if row["id"] == name] == [("done", ["n1", "n2"])]
-    assert "[1 n2] finished" in laptop.orch("logs", name)
+    check_project_logs(laptop.orch("logs", name))
+    check_project_logs(site.orch("logs", name).stdout)  # the login node itself has the run, too
     laptop.orch("attach", name)
-    (remote_folder / "output").mkdir(exist_ok=True)
-    (remote_folder / "output" / "model.bin").write_bytes(b"weights")
-    laptop.orch("fetch", name, "--from", f"/home/alice/runs/{name}/output")
-    assert (laptop.home / "runs" / name / "output" / "model.bin").read_bytes() == b"weights"
-    laptop.orch("clean", "--inventory", "slurm")
-    # The login node itself has the run, too.
-    assert "[1 n2] finished" in site.orch("logs", name).stdout
+    check_project_outputs(remote / "project")
+    fetched = json.loads(laptop.orch("fetch", name, "--json"))
+    assert sorted(fetched["brought"]) == PROJECT_OUTPUTS
+    check_project_outputs(local / "output")
+    laptop.orch("fetch", name, "--code")
+    assert json.loads((local / "code/conf/small.json").read_text()) == {"steps": 3}
+    (remote / "output").mkdir(exist_ok=True)
+    (remote / "output" / "model.bin").write_bytes(b"weights")
+    laptop.orch("fetch", name, "--from", f"/home/{USER}/runs/{name}/output")
+    assert (local / "output" / "model.bin").read_bytes() == b"weights"
+    locks = [path for path in (site.home / "runs/.orch/store").glob(".*.lock") if name in path.read_text()]
+    sent = [lock.with_name(lock.name[1:].removesuffix(".lock")) for lock in locks]
+    for lock in locks:
+        os.utime(lock, (0, 0))
+    output = laptop.orch("clean", "--inventory", "slurm")
+    assert sent
+    assert all(path.name in output and not path.exists() for path in sent), output
 
 
 def test_a_run_continues_while_its_login_node_is_unreachable(site: Site, laptop: Laptop) -> None:

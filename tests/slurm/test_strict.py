@@ -9,20 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.slurm.conftest import prepare, start_site
-from tests.slurm.runs import LONG_RUN, TWO_NODES, BackgroundRun, count_events, read_job_id, train
+from tests.slurm.runs import HUNGRY_SCRIPT, LONG_RUN, TWO_NODES, BackgroundRun, cancel_until_forgotten, train
 from tests.slurm.site import LOGIN, USER, Site
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
-# Rank 1 takes more memory than a job of 1000 MB has.
-HUNGRY_SCRIPT = """
-import torch, torch.distributed as dist
-dist.init_process_group()
-dist.barrier()
-if dist.get_rank() == 1:
-    memory = torch.ones(1 << 29)
-dist.barrier()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -111,17 +102,7 @@ def test_a_cancelled_job_that_slurm_has_forgotten_is_looked_up_in_accounting(sit
     settings.write_text(text.replace("MinJobAge=300", "MinJobAge=2"))
     site.stdout_of("scontrol", "reconfigure", user="root")
     try:
-        result = train(site, *TWO_NODES, "--detach", "--json", *LONG_RUN)
-        folder = site.home / "runs" / result["run_id"]
-        wait_until(lambda: count_events(folder, "joined") == 2, "that both ranks have joined")
-        job = read_job_id(folder)
-        site.stdout_of("scancel", job)
-        wait_until(
-            lambda: site.run_on(LOGIN, "scontrol", "show", "job", job).returncode,
-            "that Slurm has forgotten the job",
-            seconds=240,
-        )
-        done = site.orch("attach", result["run_id"])
+        done = site.orch("attach", cancel_until_forgotten(site))
     finally:
         settings.write_text(text)
         site.stdout_of("scontrol", "reconfigure", user="root")

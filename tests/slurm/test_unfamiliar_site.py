@@ -1,4 +1,4 @@
-"""Test what some sites do: suspend jobs, give grace times, wrap sbatch, close partitions, lose nodes."""
+"""Test what some sites do: suspend jobs, give grace times, wrap sbatch, close partitions, lose nodes, end long jobs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ import pytest
 
 from tests.slurm.conftest import prepare, start_site
 from tests.slurm.runs import (
+    CHECKPOINTING,
+    HUNGRY_SCRIPT,
     LONG_RUN,
     ONE_NODE,
     TWO_NODES,
     UNTIL_FINISH,
     BackgroundRun,
+    cancel_until_forgotten,
     count_events,
     find_row,
-    read_job_id,
     release_requeued_job,
     start_checkpointing_run,
     start_requeued_job,
-    train,
     wait_for_requeue,
 )
 from tests.slurm.site import LOGIN, NODES, USER, Site, orch_command
@@ -32,19 +33,14 @@ from tests.support.images import run_program
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
-# Rank 1 takes more memory than a job of 1000 MB has, and keeps it until Slurm, which looks every second, has seen it.
-HUNGRY_SCRIPT = """
-import time
-import torch, torch.distributed as dist
-dist.init_process_group()
-dist.barrier()
-if dist.get_rank() == 1:
-    memory = torch.ones(1 << 29)
-    time.sleep(20)
-dist.barrier()
-"""
 # Calls the real sbatch, and prints a line as wrappers of sites do.
 SBATCH_WRAPPER = '#!/bin/sh\n/usr/bin/sbatch "$@"; code=$?\necho "You have 340 hours left."\nexit $code\n'
+GREETING_SCRIPT = """
+import os
+import torch.distributed as dist
+dist.init_process_group()
+print("greeting:", os.environ["GREETING"])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +64,29 @@ def closed_partition(site: Site) -> Iterator[None]:
         yield
     finally:
         site.stdout_of(*update, "allowgroups=ALL", user="root")
+
+
+def test_a_node_that_dies_without_a_spare_is_named(site: Site) -> None:
+    run = BackgroundRun(site, *TWO_NODES, *LONG_RUN)
+    run.wait_for_event("joined", 2)
+    subprocess.run(["docker", "kill", site.container("n2")], check=True, capture_output=True)
+    code, output = run.wait()
+    assert code == 1, output
+    assert "n2" in output
+    assert run.read_outcome()["state"] == "failed"
+
+
+def test_a_job_at_its_time_limit_writes_a_checkpoint_and_continues(site: Site) -> None:
+    """Use a limit of three minutes: Slurm signals the job 50 to 80 s earlier, when the ranks have certainly joined."""
+    time_limit = ("--slurm", "time=3", "--slurm", "signal=B:TERM@50")
+    run = BackgroundRun(site, *TWO_NODES, *time_limit, "--", "1", script=CHECKPOINTING)
+    run.wait_for_event("joined", 2)
+    start_requeued_job(run, seconds=240)
+    first_outcome = json.loads((run.folder / "outcome-0.json").read_text())
+    assert first_outcome["problem"].startswith("checkpoint at step")
+    site.stdout_of("scontrol", "update", f"jobid={run.job_id()}", "timelimit=10", user="root")
+    code, output = run.wait()
+    assert code == 0, output
 
 
 def test_a_suspended_job_continues(site: Site) -> None:
@@ -105,36 +124,21 @@ def test_a_cancelled_job_does_not_come_back_by_itself(site: Site) -> None:
     site.wait_for_no_jobs()
 
 
-def test_a_run_starts_with_a_wrapper_around_sbatch_and_variables_of_another_job(site: Site) -> None:
+@pytest.mark.parametrize("launcher", ["srun", "mpirun", "torchrun"])
+def test_ranks_get_the_environment_of_setup_commands_and_not_that_of_another_job(site: Site, launcher: str) -> None:
+    """Submit with a wrapper around sbatch."""
+    (site.home / "greeting.py").write_text(GREETING_SCRIPT)
     wrapper = site.home / "wrapped" / "sbatch"
     wrapper.parent.mkdir(exist_ok=True)
     wrapper.write_text(SBATCH_WRAPPER)
     wrapper.chmod(0o755)
-    environment = (
-        "env",
-        f"PATH=/home/{USER}/wrapped:/usr/bin:/bin",
-        "SLURM_MEM_PER_CPU=100",
-        "SLURM_MEM_PER_NODE=100",
-        "SLURM_JOB_ID=1",
+    other_job = ("SLURM_MEM_PER_CPU=100", "SLURM_MEM_PER_NODE=100", "SLURM_JOB_ID=1")
+    environment = ("env", f"PATH=/home/{USER}/wrapped:/usr/bin:/bin", *other_job)
+    options = (
+        *("--slurm", "setup=export GREETING='a b'", "--slurm", "setup=GREETING+=' c'"),
+        *("--launcher", launcher),
     )
-    run = BackgroundRun(site, *TWO_NODES, "--", "--steps", "3", prefix=environment)
-    code, output = run.wait()
-    assert code == 0, output
-
-
-GREETING_SCRIPT = """
-import os
-import torch.distributed as dist
-dist.init_process_group()
-print("greeting:", os.environ["GREETING"])
-"""
-
-
-@pytest.mark.parametrize("launcher", ["srun", "mpirun", "torchrun"])
-def test_the_environment_of_setup_commands_reaches_all_ranks(site: Site, launcher: str) -> None:
-    (site.home / "greeting.py").write_text(GREETING_SCRIPT)
-    setup = ("--slurm", "setup=export GREETING='a b'", "--slurm", "setup=GREETING+=' c'")
-    run = BackgroundRun(site, *TWO_NODES, *setup, "--launcher", launcher, script="greeting.py")
+    run = BackgroundRun(site, *TWO_NODES, *options, script="greeting.py", prefix=environment)
     code, output = run.wait()
     assert code == 0, output
     logs = [(run.folder / "ranks" / f"rank-{rank}.log").read_text() for rank in range(2)]
@@ -258,15 +262,8 @@ def test_a_run_that_ended_on_a_node_without_network_is_not_repeated(site: Site) 
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun", "torchrun"])
-def test_nodes_may_have_names_that_differ_from_their_host_names(unusual_site: Site, launcher: str) -> None:
-    result = train(unusual_site, *TWO_NODES, "--launcher", launcher, "--json", "--", "--steps", "3")
-    assert (result["state"], result["ranks"]) == ("done", 2)
-    layout = json.loads((unusual_site.home / "runs" / result["run_id"] / "layout.json").read_text())
-    assert [node["name"] for node in layout["nodes"]] == ["beta1", "beta2"]
-
-
-@pytest.mark.parametrize("launcher", ["srun", "mpirun", "torchrun"])
 def test_memory_that_runs_out_without_cgroups_is_named(unusual_site: Site, launcher: str) -> None:
+    """Use nodes whose names in Slurm differ from their host names."""
     limit = ("--slurm", "mem=1000", "--slurm", "cpus-per-task=1")
     run = BackgroundRun(unusual_site, *TWO_NODES, *limit, "--launcher", launcher, script="hungry.py")
     code, output = run.wait()
@@ -274,6 +271,8 @@ def test_memory_that_runs_out_without_cgroups_is_named(unusual_site: Site, launc
     result = run.read_outcome()
     assert (result["state"], result["first_failure"]) == ("failed", None)
     assert result["problem"].startswith("it ran out of memory (--slurm mem=): slurmstepd-beta2"), output
+    layout = json.loads((run.folder / "layout.json").read_text())
+    assert [node["name"] for node in layout["nodes"]] == ["beta1", "beta2"]
 
 
 def test_whole_nodes_come_with_their_memory(unusual_site: Site) -> None:
@@ -283,17 +282,7 @@ def test_whole_nodes_come_with_their_memory(unusual_site: Site) -> None:
 
 
 def test_a_cancelled_job_that_slurm_has_forgotten_is_unknown_without_accounting(unusual_site: Site) -> None:
-    result = train(unusual_site, *TWO_NODES, "--detach", "--json", *LONG_RUN)
-    folder = unusual_site.home / "runs" / result["run_id"]
-    wait_until(lambda: count_events(folder, "joined") == 2, "that both ranks have joined")
-    job = read_job_id(folder)
-    unusual_site.stdout_of("scancel", job)
-    wait_until(
-        lambda: unusual_site.run_on(LOGIN, "scontrol", "show", "job", job).returncode,
-        "that Slurm has forgotten the job",
-        seconds=240,
-    )
-    done = unusual_site.orch("attach", result["run_id"])
+    done = unusual_site.orch("attach", cancel_until_forgotten(unusual_site))
     assert done.returncode not in (0, 3), done.stdout + done.stderr
     assert "cannot tell whether it was cancelled" in done.stdout, done.stdout + done.stderr
     assert "was lost" not in done.stdout
