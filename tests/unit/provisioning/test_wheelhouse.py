@@ -117,11 +117,11 @@ def test_a_wheelhouse_that_has_all_packages_stays_as_it_is(house: Wheelhouse, in
 
 
 def test_a_file_with_another_hash_is_refused_and_leaves_nothing(house: Wheelhouse, index: Path) -> None:
-    shutil.rmtree(extend(house, "tiny").folder)  # the cache still has the lock
-    make_wheel(index, "tiny", "1.0", module="CHANGED = 1")
+    shutil.rmtree(extend(house, "helper").folder)  # the cache still has the lock
+    make_wheel(index, "helper", "2.1", module="CHANGED = 1")
     before = sorted(house.folder.iterdir())
     with pytest.raises(OrchError, match="DO NOT MATCH THE HASHES"):
-        extend(house, "tiny")
+        extend(house, "helper")
     assert sorted(house.folder.iterdir()) == before
 
 
