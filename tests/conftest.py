@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from orch_node.standalone.facts import CPU_ISA
 
+from orchestrator.files import cache_home
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Cluster, Core, Facts, Node, Selection, lay_out, links
 from orchestrator.planning.launchers import Job
@@ -36,6 +37,7 @@ TESTS = Path(__file__).parent
 # xdist groups that take longest, and folders whose tests take no time.
 LONGEST_GROUPS = ("cluster runs", "cluster", "recipes", "slurm/test_run_slurm.py", "other torches")
 QUICK_FOLDERS = ("unit", "roles")
+SETTINGS_CACHE = cache_home().absolute() / "settings"  # of the user; its files are named by what they depend on
 # Each run of the tests draws other examples, so that a few of them find as much in time; `make test-all` draws many.
 settings.register_profile("quick", max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300)
@@ -234,16 +236,18 @@ def run_orch_in(
 
 
 def orch_environment(tmp_path: Path) -> dict[str, str]:
-    """Return the environment of a new controller, which shares only its cache of inventories with other tests.
+    """Return the environment of a new controller, which shares two caches with other tests.
 
-    Ansible takes half a second to read an inventory.
+    Ansible takes half a second to read an inventory, and the parser of a recipe that imports torch five.
     """
     variables = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_") or name == CPU_ISA}
     homes = {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "XDG_STATE_HOME": str(tmp_path / ".state")}
-    link = tmp_path / ".cache" / "orch" / "inventory"
-    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        link.symlink_to(inventory_cache())
+    cache = tmp_path / ".cache" / "orch"
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    SETTINGS_CACHE.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, folder in (("inventory", inventory_cache()), ("settings", SETTINGS_CACHE)):
+        with contextlib.suppress(FileExistsError):
+            (cache / name).symlink_to(folder)
     return variables | homes | {"COLUMNS": "200", "NO_COLOR": "1"}
 
 

@@ -68,6 +68,8 @@ def test_option_without_an_effect_is_refused() -> None:
 
 
 def test_hint_of_an_error_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
+    (tmp_path / "broken.yml").write_text("all:\n  hosts: [\n")
     for arguments, hint in (
         (("provision", "inventory/prod"), "`orch init prod HOST...` creates inventory/prod."),
         (("provision", "./inventory/prod/"), "`orch init prod HOST...` creates inventory/prod."),
@@ -87,17 +89,11 @@ def test_hint_of_an_error_says_what_to_do(tmp_path: Path) -> None:
         (("recipes", "new", "bert-qa"), "Choose another name: my-recipe."),
         (("image", "build", "--engine", "no-such-engine"), "--engine podman, or install docker"),
     ):
-        (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
-        (tmp_path / "broken.yml").write_text("all:\n  hosts: [\n")
         paths = tuple(f"./{argument}" if argument.endswith(".yml") else argument for argument in arguments)
         assert hint in error_of(*paths).hint
-
-
-def test_unknown_nodes_are_listed_with_the_command_that_provisions_them(tmp_path: Path) -> None:
-    (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
-    result = orch("nodes", "./lab.yml")
-    assert "unknown" in result.stdout
-    assert "hint: orch provision ./lab.yml" in result.stderr
+    listed = orch("nodes", "./lab.yml")
+    assert "unknown" in listed.stdout
+    assert "hint: orch provision ./lab.yml" in listed.stderr
 
 
 def test_setting_of_a_wrong_type_is_refused_before_anything_starts() -> None:

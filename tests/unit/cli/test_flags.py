@@ -105,7 +105,6 @@ def lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Create four hosts and a user recipe."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.delenv("ORCH_K8S_FILE", raising=False)
     if (folder / "lab.yml").exists():
         return

@@ -165,25 +165,39 @@ def scored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+# Run commands in child processes of one that has imported orch.
+RUN_COMMANDS = """
+import json, os, sys
+from orchestrator.cli.main import main
+for command in json.loads(sys.argv[1]):
+    if not os.fork():
+        sys.argv = ["orch", *command]
+        main()
+    os.wait()
+"""
+
+
 def test_outputs_on_a_terminal_have_no_escaped_codes(scored_run: Path) -> None:
-    for command, expected in (
-        (("attach",), "Before"),  # the end of train
-        (("runs", "show"), "Before"),
-        (("report",), "report.html"),
-        (("logs",), ""),
-        (("nodes", "local"), "NODE"),
-        (("train", "own.py", "--dry-run"), "ranks"),
-        (("train", "nosuch.py"), "error: There is no script"),
-    ):
-        folder = scored_run.parent.parent
-        (folder / "own.py").touch()
-        environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "ORCH_RUNS_DIR")}
-        homes = {name: str(folder / "home") for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME")}
-        program = [sys.executable, "-m", "orchestrator.cli.main", *command]
-        shown = run_on_terminal(program, {**environment, **homes, "TERM": "xterm-256color"}, folder)
-        assert expected in shown
-        assert "\\x1b" not in shown
-        assert "Traceback" not in shown
+    folder = scored_run.parent.parent
+    (folder / "own.py").touch()
+    commands = (
+        ("attach",),  # the end of train
+        ("runs", "show"),
+        ("report",),
+        ("logs",),
+        ("nodes", "local"),
+        ("train", "own.py", "--dry-run"),
+        ("train", "nosuch.py"),
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "ORCH_RUNS_DIR")}
+    homes = {name: str(folder / "home") for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME")}
+    program = [sys.executable, "-c", RUN_COMMANDS, json.dumps(commands)]
+    shown = run_on_terminal(program, {**environment, **homes, "TERM": "xterm-256color"}, folder)
+    assert shown.count("Before") == 2
+    for text in ("report.html", "NODE", "ranks", "error: There is no script", "\x1b["):
+        assert text in shown
+    assert "\\x1b" not in shown
+    assert "Traceback" not in shown
 
 
 def run_on_terminal(command: list[str], environment: dict[str, str], folder: Path) -> str:

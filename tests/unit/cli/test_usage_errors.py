@@ -69,7 +69,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(folder: Path) -> None:
         (("train", "-m", "bad", "--on", "slurm"), "bad.py, line 1", "Nothing was"),  # module-slurm
         (("train", "bad.py", *PODS), "bad.py, line 1", "newer Python"),  # syntax-pods
         (("train", "bert-qa", "--", "--xyzzy", "3"), "'--xyzzy'", "orch recipes show bert-qa"),  # recipe-argument
-        (("train", "bert-qa-quant", "--", "--num_train_epoch_s=1"), "_s", "'num_train_epochs'?"),  # near-argument
+        (("train", "bert-qa", "--", "--num_train_epoch_s=1"), "_s", "'num_train_epochs'?"),  # near-argument
         (("train", "bert-qa", "--on", "slurm", "--", "--save_step_s", "1"), "_s", "'save_steps'?"),  # slurm-argument
         (("train", "bert-qa", *PODS, "--", "--sed", "1"), "'--sed'", "'seed'?"),  # pods-argument
         (("train", "own.py", "--stack", "latest"), "stack 'latest'", "`orch stacks` lists"),
