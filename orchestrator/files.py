@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -166,14 +166,6 @@ def make_user_folder(path: Path) -> Path:
     return path
 
 
-def state_home() -> Path:
-    return user_folder("XDG_STATE_HOME")
-
-
-def cache_home() -> Path:
-    return user_folder("XDG_CACHE_HOME")
-
-
 def user_folder(variable: str) -> Path:
     """Return orch's folder in the variable's folder, else in the user's home, else in a private temporary folder.
 
@@ -183,6 +175,10 @@ def user_folder(variable: str) -> Path:
     value = os.environ.get(variable)
     folder = Path(value) / "orch" if value else folder_in_home(HOME_FOLDERS[variable])
     return check_owner(folder) if folder else fallback_home() / HOME_FOLDERS[variable]
+
+
+state_home = partial(user_folder, "XDG_STATE_HOME")
+cache_home = partial(user_folder, "XDG_CACHE_HOME")
 
 
 def check_owner(folder: Path) -> Path:

@@ -204,7 +204,7 @@ def local_facts(python: str) -> Facts:
     """
     prefix = Path(python).parent.parent
     try:
-        gathered: dict[str, Any] = facts.gather(prefix, query_fabrics=False)
+        gathered: dict[str, Any] = facts.gather(prefix, for_plan=True)
     except ValueError as error:
         raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or set it to a lower level.") from None
     try:

@@ -189,20 +189,13 @@ class Cluster:
     fabric: str | None = None
     requirements: str = ""
 
-    def selected_nodes(self) -> tuple[Node, ...]:
-        """Return the selected nodes.
+    def selected_nodes(self, names: tuple[str, ...] | None = None) -> tuple[Node, ...]:
+        """Return the selected nodes, or those with these names.
 
         Raises:
             PlanError: if one is not provisioned or its record is damaged.
         """
-        return self.provisioned_nodes(self.selection.hosts)
-
-    def provisioned_nodes(self, names: tuple[str, ...]) -> tuple[Node, ...]:
-        """Return the nodes with these names.
-
-        Raises:
-            PlanError: if one is not provisioned or its record is damaged.
-        """
+        names = self.selection.hosts if names is None else names
         nodes_by_name = {node.name: node for node in self.nodes}
         hint = f"Run `orch provision {self.source}`, or exclude these nodes with --exclude."
         if damaged := [self.damaged[name] for name in names if name in self.damaged]:
@@ -222,7 +215,7 @@ class Cluster:
         Raises:
             PlanError: if a spare node cannot replace every selected node.
         """
-        selected, spares = self.selected_nodes(), self.provisioned_nodes(self.selection.spares)
+        selected, spares = self.selected_nodes(), self.selected_nodes(self.selection.spares)
         for spare in spares:
             facts = spare.facts
             mismatches = [

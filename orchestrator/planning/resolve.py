@@ -322,13 +322,6 @@ MEASURED_SPLIT = (
 )
 
 
-def choose_nodes(cluster: Cluster) -> Choice[tuple[Node, ...]]:
-    """Return the selected nodes; raise PlanError if one is not provisioned."""
-    selection = cluster.selection
-    decision = Decision(topic="nodes", value=fold(selection.hosts), reason=selection.reason)
-    return Choice(cluster.selected_nodes(), (decision,))
-
-
 def choose_links(nodes: tuple[Node, ...]) -> Choice[tuple[Link, ...]]:
     """Return the interface of every node; raise PlanError if it cannot be determined."""
     node_links = links(nodes)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from orch_node.protocol import files
 from orch_node.protocol import layout as run_layouts
-from orch_node.protocol.environment import ALWAYS, local_rank_variables, preload_variables
+from orch_node.protocol.environment import local_rank_variables
 from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout, Spare
 from orch_node.protocol.record import RunNode
 
@@ -98,27 +97,6 @@ def rank_entries(
     return entries
 
 
-def env_json(address: str, port: int, backend: Backend, preload: tuple[str, ...], launcher: Mapping[str, str]) -> str:
-    """Return the content of env.json: the variables that are the same for every rank.
-
-    Args:
-        address: the address of rank 0's rendezvous.
-        port: its port.
-        backend: the backend of the process group.
-        preload: the libraries for LD_PRELOAD.
-        launcher: the variables that the launcher requires, and those of the user.
-    """
-    environment = {
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-        **ALWAYS,
-        **preload_variables(preload),
-        **dict(backend.env),
-        **launcher,
-    }
-    return json.dumps(environment, indent=1) + "\n"
-
-
 def master_port(run_id: str) -> int:
     """Return a port for the rendezvous, derived from the run's id, below Linux's ephemeral range (32768)."""
     return 20000 + int(hashlib.sha256(run_id.encode()).hexdigest(), 16) % 12000
@@ -132,28 +110,26 @@ class Files:
     sent: tuple[SendFile | StoreFolder | CopyFiles, ...]
 
 
-def module_folders(recipe: Recipe, run_dir: str, packages: str = "") -> tuple[str, ...]:
+def module_folders(recipe: Recipe, run_dir: str, store: str = "") -> tuple[str, ...]:
     """Return the folders of the user's modules that ranks search after those of the stack.
 
     Args:
         recipe: the recipe.
         run_dir: the folder of the run on the nodes.
-        packages: the folder of the packages there, or nothing.
+        store: the folder of the nodes that has the packages; '' if the ranks use those of this machine.
     """
     source = recipe.source_folder
     if source and recipe.project:
         source = recipe.project.path_in(project_copy(run_dir), source)
-    return tuple(filter(None, [source, packages]))
+    folders = [source] if source else []
+    if recipe.packages:
+        folders.append(f"{store}/{recipe.packages.digest}" if store else recipe.packages.folder)
+    return tuple(folders)
 
 
 def claims_folder(store: str) -> str:
     """Return the folder next to a node's store in which its runs reserve cores."""
     return str(PurePosixPath(store).with_name("claims"))
-
-
-def stored_packages(recipe: Recipe, site: Site) -> str:
-    """Return the folder of the packages in the store of the nodes, or nothing."""
-    return f"{site.store}/{recipe.packages.digest}" if recipe.packages else ""
 
 
 def sent_packages(recipe: Recipe, nodes: tuple[RunNode, ...], site: Site, *, python: str) -> tuple[StoreFolder, ...]:
@@ -164,7 +140,7 @@ def sent_packages(recipe: Recipe, nodes: tuple[RunNode, ...], site: Site, *, pyt
         nodes=nodes,
         source=recipe.packages.folder,
         files=(),
-        path=stored_packages(recipe, site),
+        path=f"{site.store}/{recipe.packages.digest}",
         node_program=(python, f"{site.train}/node.py"),
         run_dir=site.run_dir,
     )
@@ -196,11 +172,6 @@ def project_of_copy(recipe: Recipe, site: Site) -> Project | None:
     if resume and resume.project and recipe.project and not resume.sends_code:
         return resume.project
     return recipe.project
-
-
-def working_directory(recipe: Recipe, run_dir: str) -> str:
-    """Return the folder in which the script starts, in the run's copy of the project; empty without a project."""
-    return recipe.project.working_directory(project_copy(run_dir)) if recipe.project else ""
 
 
 def sent_files(

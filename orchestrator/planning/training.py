@@ -24,7 +24,7 @@ from orch_node.protocol.record import DEFAULT_TARGET, RunNode, RunRecord
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Link, UserPython
 from orchestrator.model.decision import Decision
-from orchestrator.model.printable import enumeration, find_secrets, masked
+from orchestrator.model.printable import enumeration, find_secrets, mask, masked
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, as_arguments
 from orchestrator.planning.accelerate_options import AccelerateOptions
@@ -64,6 +64,8 @@ def new_plan(
         location: the values with which it finds the run.
     """
     recipe, project, preset = resolved.recipe, project_of_copy(resolved.recipe, site), request.preset
+    arguments = (*([f"preset={preset}"] if preset else []), *request.settings, *request.script_args)
+    secrets = find_secrets((*request.env, *arguments))
     origin = Origin(
         request=request,
         script=recipe.script_file,
@@ -72,7 +74,7 @@ def new_plan(
         settings=resolved.settings,
         project=project,
         packages=recipe.packages,
-        secrets=find_secrets((*request.env, *request.settings, *request.script_args)),
+        secrets=secrets,
     )
     run = RunRecord(
         run_id=site.run_id,
@@ -93,7 +95,7 @@ def new_plan(
         target=target,
         location=dict(location),
         name=request.name or "",
-        arguments=masked((*([f"preset={preset}"] if preset else []), *request.settings, *request.script_args)),
+        arguments=tuple(mask(argument, secrets) for argument in arguments),
     )
     return Plan(run=run, origin=origin, steps=())
 

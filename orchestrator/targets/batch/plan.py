@@ -45,8 +45,6 @@ from orchestrator.planning.run_files import (
     project_copy,
     sent_files,
     sent_packages,
-    stored_packages,
-    working_directory,
 )
 from orchestrator.planning.sweep import Member, label_plans
 from orchestrator.planning.training import (
@@ -459,7 +457,7 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site
             **ALWAYS,
             **dict(backend.env),
             **launch.environment,
-            **rank_variables(request, recipe, module_folders(recipe, site.run_dir, stored_packages(recipe, site))),
+            **rank_variables(request, recipe, module_folders(recipe, site.run_dir, site.store)),
         },
         preload=tuple(resolved.stack.value.preload),
         torch=inputs.facts.packages.get("torch"),
@@ -472,7 +470,7 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site
         options=supervisor_options(request, recipe, launch, site.resume),
         requeue=system.can_resume(inputs.batch.options) and inputs.batch.held is None,
         max_requeues=inputs.batch.max_requeues,
-        working_directory=working_directory(recipe, site.run_dir),
+        working_directory=recipe.project.working_directory(project_copy(site.run_dir)) if recipe.project else "",
         on_gpus=backend.gpu,
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from orch_node.protocol.cores import default_ranks
+from orch_node.protocol.environment import ALWAYS, preload_variables
 from orch_node.protocol.files import BINDINGS, LAYOUT, RECORD
 from orch_node.protocol.record import RunNode, RunRecord, render
 
@@ -34,7 +35,6 @@ from orchestrator.planning.resolve import (
     Resolved,
     by_value,
     choose_links,
-    choose_nodes,
     explain_damaged,
     explain_gpus,
     explain_idle_cores,
@@ -45,14 +45,12 @@ from orchestrator.planning.resolve import (
 from orchestrator.planning.run_files import (
     Files,
     claims_folder,
-    env_json,
     layout_json,
     module_folders,
     named_files,
+    project_copy,
     sent_files,
     sent_packages,
-    stored_packages,
-    working_directory,
 )
 from orchestrator.planning.training import (
     explain_restarts,
@@ -105,8 +103,9 @@ def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | No
     cluster, docker = inputs.cluster, inputs.docker
     spares = cluster.spare_nodes() if cluster.selection.spares else ()
     replacing = Decision(topic="spare nodes", value=fold(node.name for node in spares), reason="to replace lost nodes")
+    selected = Decision(topic="nodes", value=fold(cluster.selection.hosts), reason=cluster.selection.reason)
     nodes = KnownNodes(
-        nodes=choose_nodes(cluster),
+        nodes=Choice(cluster.selected_nodes(), (selected,)),
         spares=Choice(spares, (replacing,) if spares else ()),
         measurement=inputs.measurement and valid_for(inputs.measurement, cluster.selected_nodes(), by_name=True),
     )
@@ -290,21 +289,27 @@ def put_files(
     every node.
     """
     recipe, backend = resolved.recipe, resolved.backend.value
-    packages = stored_packages(recipe, site)
-    if recipe.packages and all(node.local for node in resolved.all_nodes):
-        packages = recipe.packages.folder
     python = resolved.nodes.value[0].user_python
     bindings = [f"{site.run_dir}/{BINDINGS}"] if python and python.bindings else []
-    folders = (*module_folders(recipe, site.run_dir, packages), *bindings)
-    variables = {**launch.environment, **rank_variables(request, recipe, folders, python)}
-    directory = working_directory(recipe, site.run_dir)
+    store = "" if all(node.local for node in resolved.all_nodes) else site.store
+    folders = (*module_folders(recipe, site.run_dir, store), *bindings)
+    directory = recipe.project.working_directory(project_copy(site.run_dir)) if recipe.project else ""
+    environment = {  # the same for every rank
+        "MASTER_ADDR": job.address,
+        "MASTER_PORT": str(job.port),
+        **ALWAYS,
+        **preload_variables(resolved.preload.value),
+        **dict(backend.env),
+        **launch.environment,
+        **rank_variables(request, recipe, folders, python),
+    }
     contents = {
         **launch.files,
         LAYOUT: layout_json(job.layout, backend, job.nodes, resolved.spares.value, job.links, directory),
         RECORD: json.dumps(render(run)) + "\n",
     }
     shared = {
-        "env.json": env_json(job.address, job.port, backend, resolved.preload.value, variables),
+        "env.json": json.dumps(environment, indent=1) + "\n",
         **launch.shared,
         **(container_files(request, inputs.docker, resolved, site, files) if inputs.docker else {}),
     }

@@ -92,13 +92,8 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
         cluster=cluster,
         accelerate=accelerate,
         docker=docker,
-        measurement=read_measurement(measurement_file(cluster.source)),
+        measurement=read_measurement(state_of(Path(cluster.source)).folder / MEASURED),
     )
-
-
-def measurement_file(inventory: str) -> Path:
-    """Return the file in which `orch bench` stores what it has measured on the nodes of an inventory."""
-    return state_of(find_inventory(inventory)).folder / MEASURED
 
 
 def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequest:
@@ -146,7 +141,7 @@ class SshTarget(Target):
                 yield finding_of(error, name)
 
     def measurement_file(self, request: TrainRequest) -> Path:
-        return measurement_file(request.inventory)
+        return state_of(find_inventory(request.inventory)).folder / MEASURED
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         from orchestrator.targets.ssh import start

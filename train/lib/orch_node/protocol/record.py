@@ -43,10 +43,6 @@ class RankPlacement:
     threads: int  # 0 until a batch system has assigned the cores
     worker_cpus: tuple[int, ...] = ()  # reserved for its oneCCL workers
 
-    def describe(self) -> str:
-        """Return the placement as one line."""
-        return f"rank {self.rank}: {self.node}, {self.binding()}"
-
     def binding(self) -> str:
         """Return the cores and threads; the cores of a pod are not known yet."""
         cores = f"cores {number_ranges(self.cpus)}, " if self.cpus else ""

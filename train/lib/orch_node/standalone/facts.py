@@ -77,13 +77,13 @@ GPU_VENDORS = {"0x1002": "amd", "0x8086": "intel"}
 GPU_CLASSES = {"amd": ("0x0302", "0x0380", "0x1200"), "intel": ("0x0302", "0x0380")}
 
 
-def gather(prefix: Path, folders: Sequence[str] = (), *, query_fabrics: bool = True) -> dict[str, object]:
+def gather(prefix: Path, folders: Sequence[str] = (), *, for_plan: bool = False) -> dict[str, object]:
     """Return all facts.
 
     Args:
         prefix: the folder of the Python environment.
         folders: all folders of its packages, if it has others than its own.
-        query_fabrics: whether to start fi_info, which takes 0.1 s.
+        for_plan: leave out the network interfaces, which only `orch nodes` shows, and fi_info, which takes 0.1 s.
     """
     devices, installed = rdma_devices(), packages(prefix, folders)
     requirements = "".join(f"{name}=={version}\n" for name, version in installed.items())
@@ -105,9 +105,9 @@ def gather(prefix: Path, folders: Sequence[str] = (), *, query_fabrics: bool = T
         "fingerprint": hashlib.sha256(requirements.encode()).hexdigest(),
         "mpi": launchers(prefix, installed),
         "gpus": gpus(),
-        "nics": nics(),
+        "nics": {} if for_plan else nics(),
         "devices": devices,
-        "fabrics": fabrics(fi_info(prefix), devices) if query_fabrics else {},
+        "fabrics": {} if for_plan else fabrics(fi_info(prefix), devices),
     }
 
 
