@@ -180,6 +180,8 @@ def test_claims_of_two_users_conflict(tmp_path: Path) -> None:
 
 def test_usage_names_the_runs_that_hold_cores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     claims = tmp_path / "claims"
+    core_claims.main([str(claims)])  # on a node that has had no run
+    assert capsys.readouterr().out.startswith("{")
     first, second = Claims(claims), Claims(claims)
     assert first.take(Claim(run="train", run_dir="", cpus=(9601, 9600))) == ()
     assert second.take(Claim(run="ended", run_dir="", cpus=(9602,))) == ()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.agent import cleanup, processes
-from orch_node.protocol.environment import configured_signal
+from orch_node.protocol.environment import configured_signal, signal_name
 from orch_node.protocol.layout import render
 
 from orchestrator.files import TRAIN
@@ -98,6 +98,7 @@ def test_stack_signal_is_a_name_or_a_number() -> None:
         ("0", 0),  # zero
     ):
         assert configured_signal({"ORCH_STACK_SIGNAL": value}) == number
+    assert [signal_name(number) for number in (signal.SIGRTMIN + 11, signal.SIGUSR1)] == ["SIGRTMIN+11", "SIGUSR1"]
 
 
 def test_invalid_stack_signal_is_rejected() -> None:

@@ -213,3 +213,8 @@ USER_FILES = "torch_data torch_weights.pt train.npy sem.mine psm_1a2b3c4d ccl_da
 def test_segments_are_recognized_by_the_names_that_libraries_give_them() -> None:
     names = [*LIBRARY_SEGMENTS.split(), *USER_FILES.split()]
     assert [name for name in names if shared_memory.LIBRARY_NAMES.fullmatch(name)] == LIBRARY_SEGMENTS.split()
+
+
+def test_segments_are_empty_without_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "SHM", f"{tmp_path}/none/")
+    assert shared_memory.segments() == {}
