@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.local.runs import Orch, expect_exit, last_run, start_orch, write_script
-from tests.local.workspaces import Workspace
 from tests.support.recorded import make_outcome, make_run, write_json
 from tests.support.waiting import wait_until
 
@@ -108,13 +107,6 @@ def test_progress_that_rank_0_prints_is_not_repeated(orch: Orch, tmp_path: Path)
     assert (process.stdout + process.stderr).count(last_run(tmp_path).name) == 2
     assert "train: " not in process.stderr
     assert "train: 3/3" in orch(*train, "--show", "none").stderr
-
-
-def test_prefix_selects_a_run_on_the_nodes_of_an_inventory(two_hosts: Workspace, tmp_path: Path) -> None:
-    run = two_hosts.train_text("").report["run_id"]
-    inventory = two_hosts.options[2:]
-    shown = two_hosts.orch("runs", "show", run[:-1], *inventory, "--runs-dir", str(tmp_path), "--json")
-    assert json.loads(expect_exit(shown).stdout)["run_id"] == run
 
 
 def test_missing_key_file_is_named(orch: Orch, tmp_path: Path, sshd: str) -> None:

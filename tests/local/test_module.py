@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import orch_environment, run_orch_in
+from tests.conftest import orch_environment
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
 
@@ -51,9 +51,12 @@ def test_module_has_the_names_and_arguments_of_python_m(project: Workspace, laun
         assert cell.printed("ARGV", rank) == "-m"
 
 
-def test_package_runs_its_main_module(project: Workspace) -> None:
+def test_package_runs_its_main_module_and_is_imported_only_by_ranks(project: Workspace) -> None:
+    expected = run_python(project.folder, "package")
+    with (project.folder / "package" / "__init__.py").open("a") as initializer:
+        initializer.write("import torch.distributed as dist\nassert dist.is_initialized()\n")
     path, *names = json.loads(project.train("package", "-m").printed("NAMES", 0))
-    assert [path[:-1], *names] == run_python(project.folder, "package")
+    assert [path[:-1], *names] == expected
 
 
 @pytest.mark.parametrize(
@@ -73,12 +76,6 @@ def test_module_that_cannot_run_is_refused(project: Workspace, name: str, hint: 
     assert name in process.stderr
     assert hint in process.stderr
     assert not (project.folder / "runs").exists()
-
-
-def test_only_ranks_import_the_packages_of_a_module(project: Workspace) -> None:
-    initializer = project.folder / "package" / "__init__.py"
-    initializer.write_text("import torch.distributed as dist\nassert dist.is_initialized()\n")
-    expect_exit(run_orch_in(project.folder, "train", "-m", "package.train", "--ppn", "1"))
 
 
 @pytest.mark.usefixtures("project")

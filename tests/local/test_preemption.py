@@ -124,15 +124,6 @@ def test_script_with_a_handler_of_sigterm_receives_it(tmp_path: Path) -> None:
     assert [log.read_text() for log in logs] == ["ready\nsaved\n"] * 2
 
 
-def test_stop_is_not_a_preemption(tmp_path: Path, orch: Orch) -> None:
-    run = Run(tmp_path, write_script(tmp_path, CHECKPOINT_SCRIPT), "--backend", "gloo")
-    run.await_events("joined", 2)
-    expect_exit(orch("stop", run.folder.name))
-    output, outcome = run.wait(130)
-    assert outcome["state"] == "stopped", output
-    assert not read_events(run.folder, "preempted")
-
-
 def test_ranks_agree_about_preemption_once_a_second() -> None:
     assert calls_in(1.0, calls=1, seconds=5.0) == 1
     assert calls_in(1.0, calls=1, seconds=0.01) == 2, "the first step is too short for an estimate"

@@ -28,7 +28,9 @@ def test_dry_run_writes_nothing_and_the_run_is_private(orch: Orch, ssh_node: Ssh
     assert not (tmp_path / "runs").exists()
     assert not (ssh_node.root / "runs").exists()
     supervise = next(line for line in dry_run.stdout.splitlines() if " supervise " in line)
-    assert expect_exit(orch(*TRAIN)).stdout.count("sum 2.0") == 1
+    expect_exit(orch(*TRAIN, "--detach"))
+    check_list_of_runs(orch, ssh_node)
+    assert expect_exit(orch("attach")).stdout.count("sum 2.0") == 1
     argv = json.loads((last_run(tmp_path) / "plan.json").read_text())["command"]["argv"]
     assert shlex.split(supervise)[-len(argv)] == argv[0]
     assert ssh_node.state.joinpath("ssh_config").stat().st_mode & 0o077 == 0
@@ -62,8 +64,8 @@ def test_commands_work_from_this_and_from_another_controller(orch: Orch, ssh_nod
     assert accessible_to_others(ssh_node.root / "runs") == accessible_to_others(tmp_path / "runs") == []
 
 
-def test_list_of_runs_has_the_state_that_the_node_reports(orch: Orch, ssh_node: SshNode) -> None:
-    expect_exit(orch(*TRAIN, "--detach"))
+def check_list_of_runs(orch: Orch, ssh_node: SshNode) -> None:
+    """Check that the list of runs has the state that the node reports, and says when it cannot."""
     wait_until(lambda: any(ssh_node.root.glob("runs/*/outcome.json")), "the end of the run")
     config = ssh_node.state / "ssh_config"
     text = config.read_text()

@@ -8,8 +8,6 @@ import pty
 import signal
 from pathlib import Path
 
-import pytest
-
 from orchestrator.cli.running import QUESTION
 from tests.conftest import orch_environment
 from tests.local.runs import Orch, expect_exit, start_orch, write_script
@@ -73,6 +71,10 @@ def test_output_of_hosts_is_on_both_streams_and_later_in_the_order_of_time(two_h
     process = expect_exit(two_hosts.orch("train", script, *two_hosts.options, "--show", "all"))
     assert sorted(process.stdout.splitlines()) == sorted(f"[{rank}] {turn}" for rank in (0, 1) for turn in range(3))
     assert {f"[{rank}] remark" for rank in (0, 1)} < set(process.stderr.splitlines())
+    run = json.loads(expect_exit(two_hosts.orch("runs", "show", "--json")).stdout)["run_id"]
+    other_controller = ("--runs-dir", "elsewhere", *two_hosts.options[2:])
+    shown = two_hosts.orch("runs", "show", run[:-1], *other_controller, "--json")
+    assert json.loads(expect_exit(shown).stdout)["run_id"] == run, "the nodes know a run by a prefix of its id"
     expected = [f"{rank} {turn}" for turn in range(3) for rank in (0, 1)]
     for command in (("attach", "--show", "all"), ("logs",)):
         lines = expect_exit(two_hosts.orch(*command)).stdout.splitlines()
@@ -110,18 +112,19 @@ def test_ctrl_c_asks_what_to_do_with_a_run_on_hosts(two_hosts: Workspace) -> Non
     read_all(terminal)
 
 
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_one_stream_is_a_terminal(tmp_path: Path, stream: str) -> None:
-    terminal, orch_end = pty.openpty()
+def test_one_stream_is_a_terminal(tmp_path: Path) -> None:
+    """Train with standard output on a terminal, and attach to the run with standard error there."""
     output = tmp_path / "other.txt"
     environment = {**orch_environment(tmp_path), "TERM": "xterm", "COLUMNS": "100"}
     train = ("train", write_script(tmp_path, SCRIPT), *ONE_RANK)
-    with output.open("w") as file:
-        streams = {"stdout": file, "stderr": file, stream: orch_end}
-        with start_orch(tmp_path, *train, env=environment, **streams) as process:
-            os.close(orch_end)
-            shown = read_all(terminal)
-    assert process.returncode == 0, shown
-    results, remarks = (shown, output.read_text()) if stream == "stdout" else (output.read_text(), shown)
-    assert results.splitlines() == RESULTS
-    assert all(remark in remarks for remark in (*REMARKS, "done in"))
+    for stream, command in {"stdout": train, "stderr": ("attach",)}.items():
+        terminal, orch_end = pty.openpty()
+        with output.open("w") as file:
+            streams = {"stdout": file, "stderr": file, stream: orch_end}
+            with start_orch(tmp_path, *command, env=environment, **streams) as process:
+                os.close(orch_end)
+                shown = read_all(terminal)
+        assert process.returncode == 0, shown
+        results, remarks = (shown, output.read_text()) if stream == "stdout" else (output.read_text(), shown)
+        assert results.splitlines() == RESULTS
+        assert all(remark in remarks for remark in (*REMARKS, "done in"))
