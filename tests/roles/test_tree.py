@@ -29,29 +29,16 @@ def test_absent_files_are_deleted(tmp_path: Path) -> None:
     assert tree.compare(options)["drift"] == []
 
 
-def test_full_disk_is_reported_and_leaves_no_part_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "large").write_bytes(os.urandom(3 << 20))
-    with small_file_system(tmp_path / "disk", "1M"):
-        task = {"root": str(tmp_path / "disk"), "trees": [{"src": str(tmp_path / "large"), "dest": "models/large"}]}
+def test_disk_in_the_folder_is_filled_until_it_is_full_and_has_no_part_of_a_file(tmp_path: Path) -> None:
+    for name, content in (("small", b"x"), ("large", os.urandom(3 << 20))):
+        (tmp_path / name).write_bytes(content)
+    root = tmp_path / "root"
+    root.mkdir()
+    trees = [[{"src": str(tmp_path / name), "dest": f"models/{name}"}] for name in ("small", "large")]
+    with small_file_system(root / "models", "1M"):
         with pytest.raises(AssertionError, match="No space left on device"):
-            run_play(tmp_path, {"tasks": [{"orch_tree": task}]})
-        assert [path for path in (tmp_path / "disk").rglob("*") if path.is_file()] == []
-
-
-def test_file_takes_the_place_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "root/env.json/inner").mkdir(parents=True)
-    task = {"root": str(tmp_path / "root"), "files": [{"dest": "env.json", "content": "{}", "mode": "0600"}]}
-    run_play(tmp_path, {"tasks": [{"orch_tree": task}]})
-    assert (tmp_path / "root/env.json").read_text() == "{}"
-
-
-def test_folder_on_a_disk_of_its_own_is_filled(tmp_path: Path) -> None:
-    (tmp_path / "large").write_bytes(b"x")
-    (tmp_path / "root").mkdir()
-    with small_file_system(tmp_path / "root/models", "1M"):
-        task = {"root": str(tmp_path / "root"), "trees": [{"src": str(tmp_path / "large"), "dest": "models/large"}]}
-        run_play(tmp_path, {"tasks": [{"orch_tree": task}]})
-        assert [path.name for path in (tmp_path / "root/models").iterdir()] == ["large"]
+            run_play(tmp_path, {"tasks": [{"orch_tree": {"root": str(root), "trees": tree}} for tree in trees]})
+        assert [path.name for path in root.rglob("*") if path.is_file()] == ["small"]
 
 
 def mode(path: Path) -> int:
@@ -65,45 +52,36 @@ def wide_umask() -> Iterator[None]:
     os.umask(before)
 
 
-@pytest.mark.parametrize("content", [b"", os.urandom(2 << 20)], ids=["small", "large"])
-def test_only_the_user_can_read_mirrored_files(tmp_path: Path, wide_umask: None, content: bytes) -> None:
-    """Run the module with Ansible on this machine; large files are streamed."""
+def test_only_the_user_can_read_mirrored_files_but_all_users_a_public_tree(tmp_path: Path, wide_umask: None) -> None:
+    """Run the module with Ansible on this machine; large files are streamed, and a file takes the place of a folder."""
     data = tmp_path / "data" / "inner"
     data.mkdir(parents=True)
     for name, bits in (("secret", 0o600), ("public", 0o644), ("program", 0o755)):
         (data / name).write_text(name)
         (data / name).chmod(bits)
-    (data.parent / "more").write_bytes(content)
-    root = tmp_path / "root"
-    task = {
+    large = os.urandom(2 << 20)
+    (data.parent / "large").write_bytes(large)
+    (data.parent / "empty").touch()
+    root, public = tmp_path / "root", tmp_path / "public"
+    (root / "env.json/inner").mkdir(parents=True)
+    source = {"src": str(tmp_path / "data"), "dest": "data"}
+    private_task = {
         "root": str(root),
         "folders": {"": "0755", "data": "0700"},
-        "trees": [{"src": str(tmp_path / "data"), "dest": "data"}],
+        "trees": [source],
         "files": [{"dest": "env.json", "content": "{}", "mode": "0600"}],
     }
+    public_task = {"root": str(public), "folders": {"data": "0755"}, "trees": [{**source, "public": True}]}
     for state in ("CHANGED", "SUCCESS"):
-        assert f"| {state}" in run_play(tmp_path, {"tasks": [{"orch_tree": task}]})
-    assert (root / "data/more").read_bytes() == content
+        output = run_play(tmp_path, {"tasks": [{"orch_tree": private_task}, {"orch_tree": public_task}]})
+        assert output.count(f"| {state}") == 2
+    assert (root / "data/large").read_bytes() == large
+    assert (root / "data/empty").read_bytes() == b""
+    assert (root / "env.json").read_text() == "{}"
     assert mode(root) == 0o755
     assert mode(root / "env.json") == 0o600
     assert {mode(path) for path in root.rglob("*") if path.is_dir()} == {0o700}
-    modes = {path.name: mode(path) for path in (root / "data/inner").iterdir()}
-    assert modes == {"secret": 0o600, "public": 0o600, "program": 0o700}
-
-
-def test_all_users_can_read_a_public_tree(tmp_path: Path) -> None:
-    data = tmp_path / "data" / "inner"
-    data.mkdir(parents=True)
-    for name, bits in (("text", 0o600), ("program", 0o700)):
-        (data / name).write_text(name)
-        (data / name).chmod(bits)
-    root = tmp_path / "root"
-    tree_options = {"src": str(tmp_path / "data"), "dest": "data", "public": True}
-    play = {"tasks": [{"orch_tree": {"root": str(root), "folders": {"data": "0755"}, "trees": [tree_options]}}]}
-    assert "| CHANGED" in run_play(tmp_path, play)
-    assert {path.name: mode(path) for path in root.rglob("*")} == {
-        "data": 0o755,
-        "inner": 0o755,
-        "text": 0o644,
-        "program": 0o755,
-    }
+    names = ("secret", "public", "program")
+    assert [mode(root / "data/inner" / name) for name in names] == [0o600, 0o600, 0o700]
+    assert [mode(public / "data/inner" / name) for name in names] == [0o644, 0o644, 0o755]
+    assert {mode(path) for path in (public / "data", public / "data/inner")} == {0o755}
