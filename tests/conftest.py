@@ -24,7 +24,7 @@ from orch_node.standalone.facts import CPU_ISA
 from orchestrator.files import cache_home
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Cluster, Core, Facts, Node, Selection, lay_out, links
-from orchestrator.planning.launchers import Job
+from orchestrator.planning.launchers import LaunchSpec
 from orchestrator.stacks.stack import Stack
 from tests.support.warm import ORCH_SERVER, run_orch
 
@@ -166,8 +166,8 @@ def make_cluster(*nodes: Node) -> Cluster:
     return Cluster(name="lab", source="inventory/lab", selection=selection, nodes=nodes)
 
 
-def make_job(nodes: tuple[Node, ...], *, ppn: int | None = None, **changed: Any) -> Job:
-    return Job(
+def make_job(nodes: tuple[Node, ...], *, ppn: int | None = None, **changed: Any) -> LaunchSpec:
+    return LaunchSpec(
         **{
             "nodes": nodes,
             "layout": lay_out(nodes, ppn),

@@ -38,16 +38,16 @@ def stacks(context: typer.Context, as_json: AsJson = False) -> None:
     if context.invoked_subcommand:
         check_subcommand(context)
         return
-    stacks, platform = load.all_stacks(), operation.local_platform()
-    rows = [report.row(stack, platform) for stack in stacks]
-    print_text(listing.as_json("stacks", rows) if as_json else report.listing(stacks, platform))
+    stacks, machine = load.all_stacks(), operation.this_machine()
+    rows = [report.row(stack, machine) for stack in stacks]
+    print_text(listing.as_json("stacks", rows) if as_json else report.listing(stacks, machine))
 
 
 @app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show a stack in detail, each fact with its source."""
-    stack, platform = load.stack(name), operation.local_platform()
-    print_text(report.as_json(stack, platform) if as_json else report.describe(stack, platform))
+    stack, machine = load.stack(name), operation.this_machine()
+    print_text(report.as_json(stack, machine) if as_json else report.describe(stack, machine))
 
 
 @app.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orch_node.protocol.node_reports import ReservedCores
-from orch_node.protocol.record import number_ranges
+from orch_node.protocol.record import DEFAULT_TARGET, number_ranges
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import State
@@ -70,7 +70,7 @@ def rows(inventory: str) -> list[dict[str, Any]]:
     Raises:
         RequestError: if there is no such inventory, or another tool manages the nodes.
     """
-    if (target := registry.target_at(inventory)).name != registry.SSH:
+    if (target := registry.target_at(inventory)).name != DEFAULT_TARGET:
         target.live_nodes(inventory)
     source = find_inventory(inventory)
     state = state_of(source)
@@ -130,7 +130,7 @@ def find_commands(name: str, nodes: Nodes | None, *, stack: str, runs_dir: Path,
         RequestError: if there is no such inventory, run or node, or another tool runs commands there.
     """
     target = registry.target_at(name)
-    if target.name == registry.SSH and names_run(name):
+    if target.name == DEFAULT_TARGET and names_run(name):
         return find(runs_dir, name, None, notify).commands(nodes)
     return target.commands(name, nodes, stack)
 

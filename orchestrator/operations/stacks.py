@@ -17,14 +17,7 @@ from orchestrator.errors import RequestError
 from orchestrator.files import STANDALONE
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.decision import Finding
-from orchestrator.stacks.compatibility import (
-    Environment,
-    Platform,
-    Shell,
-    mismatches,
-    nearest_to_torch,
-    reference_stack,
-)
+from orchestrator.stacks.compatibility import Environment, Machine, Shell, mismatches, nearest_to_torch, reference_stack
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
 
 DISTRIBUTION = "orch-train"  # on PyPI; `orch` is the command
@@ -54,8 +47,8 @@ def describe_stack(packages: dict[str, str]) -> str:
     return f"{name} (torch {torch}{ccl})"
 
 
-def local_platform() -> Platform:
-    return Platform(python=platform.python_version(), system=platform.system(), machine=platform.machine())
+def this_machine() -> Machine:
+    return Machine(python=platform.python_version(), system=platform.system(), machine=platform.machine())
 
 
 def expected_stack(name: str | None, backend: str | None) -> Stack | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.decision import Decision
 from orchestrator.model.hosts import NodeCount
-from orchestrator.planning.launchers import Job
+from orchestrator.planning.launchers import LaunchSpec
 
 TYPES = ("MULTI_CPU", "MULTI_GPU", "NO")
 # Ways to distribute a model that orch's own configuration does not have.
@@ -107,9 +107,9 @@ def parse_options(values: Mapping[str, object], source: str) -> AccelerateOption
     )
 
 
-def check_device(options: AccelerateOptions, job: Job) -> None:
+def check_device(options: AccelerateOptions, spec: LaunchSpec) -> None:
     """Raise PlanError for a file for GPUs if the ranks train on CPUs."""
-    if options.for_gpus and not job.on_gpus:
+    if options.for_gpus and not spec.on_gpus:
         raise PlanError(
             f"{options.source} is for GPUs, but the ranks train on CPUs: {options.for_gpus}.", hint=CPU_FILE
         )
@@ -145,9 +145,9 @@ def integer(values: Mapping[str, object], name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def explain_options(options: AccelerateOptions, job: Job) -> tuple[Decision, ...]:
+def explain_options(options: AccelerateOptions, spec: LaunchSpec) -> tuple[Decision, ...]:
     """Return one decision for the settings that the plan applies, and one for each that it overrides."""
-    reasons = dict(override_reasons(options.values, job))
+    reasons = dict(override_reasons(options.values, spec))
     names = [f"{name} {options.values[name]}" for name, reason in reasons.items() if not reason]
     applied = Decision(
         topic="accelerate config", value=f"honoured: {', '.join(names) or 'nothing'}", reason=options.source
@@ -160,15 +160,15 @@ def explain_options(options: AccelerateOptions, job: Job) -> tuple[Decision, ...
     return (applied, *overridden)
 
 
-def override_reasons(values: Mapping[str, object], job: Job) -> Iterator[tuple[str, str]]:
+def override_reasons(values: Mapping[str, object], spec: LaunchSpec) -> Iterator[tuple[str, str]]:
     """Yield each setting with a value, and why the plan overrides it; empty if it does not."""
     planned: dict[str, tuple[object, str]] = {
-        "num_processes": (job.layout.world_size, "ranks, from --ppn and the nodes' cores"),
-        "num_machines": (len(job.nodes), "nodes, from --nodes and the inventory"),
-        "mixed_precision": ("bf16" if job.precision == "bf16" else "no", "from --precision or the recipe"),
-        "main_process_ip": (job.address, "node0's address on the nodes' network"),
-        "main_process_port": (job.port, "the run's port"),
-        "use_cpu": (not job.on_gpus, "from the backend and the GPUs of the nodes"),
+        "num_processes": (spec.layout.world_size, "ranks, from --ppn and the nodes' cores"),
+        "num_machines": (len(spec.nodes), "nodes, from --nodes and the inventory"),
+        "mixed_precision": ("bf16" if spec.precision == "bf16" else "no", "from --precision or the recipe"),
+        "main_process_ip": (spec.address, "node0's address on the nodes' network"),
+        "main_process_port": (spec.port, "the run's port"),
+        "use_cpu": (not spec.on_gpus, "from the backend and the GPUs of the nodes"),
     }
     for name, value in values.items():
         if value in (None, "", {}) or name == "compute_environment":
@@ -177,7 +177,7 @@ def override_reasons(values: Mapping[str, object], job: Job) -> Iterator[tuple[s
             yield name, "orch writes the hostfile itself, from the inventory"
         elif name == "ipex_config":
             uses_ipex = isinstance(value, Mapping) and bool(value.get("ipex"))
-            yield name, "" if uses_ipex == job.ipex else f"ipex {job.ipex}: --ipex decides"
+            yield name, "" if uses_ipex == spec.ipex else f"ipex {spec.ipex}: --ipex decides"
         elif name in planned and planned[name][0] != value:
             yield name, f"{planned[name][0]}: {planned[name][1]}"
         elif name == "machine_rank" and value != 0:

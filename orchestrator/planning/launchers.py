@@ -1,4 +1,4 @@
-"""Launchers: choose one and the MPI implementation, and turn a Job into the command that starts the ranks."""
+"""Launchers: choose one and the MPI implementation, and turn a LaunchSpec into the command that starts the ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MPI_NAMES = {"intel": "Intel MPI", "mpich": "MPICH", "openmpi": "Open MPI"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class LaunchSpec:
     """The ranks to start.
 
     Attributes:
@@ -69,7 +69,7 @@ class Job:
         return tuple(dict.fromkeys(link.interface for link in self.links))
 
     def mpi_program(self) -> str:
-        """Return the launcher of the job's MPI implementation; raise PlanError if a node has none."""
+        """Return the launcher of the requested MPI implementation; raise PlanError if a node has none."""
         for node in self.nodes:
             if self.mpi not in node.facts.mpi:
                 available = (
@@ -83,7 +83,7 @@ class Job:
         return self.nodes[0].facts.mpi[self.mpi]
 
     def hosts(self) -> str:
-        """Return a hostfile for the job's MPI implementation."""
+        """Return a hostfile for the requested MPI implementation."""
         by_node = self.layout.by_node()
         slots = ((node.address, len(by_node[node.name])) for node in self.nodes)
         return hostfile(self.mpi, slots)
@@ -147,56 +147,56 @@ MAX_OPEN_MPI_TREE = 64
 PASSED_VARIABLES = ("ORCH_RUN_DIR", "ORCH_ATTEMPT", "PATH")
 
 
-def launch_mpirun(job: Job) -> Launch:
-    """Return the command of the job's MPI implementation; raise PlanError if a node lacks the implementation.
+def launch_mpirun(spec: LaunchSpec) -> Launch:
+    """Return the command of the requested MPI implementation; raise PlanError if a node lacks the implementation.
 
     Open MPI 5 (PRRTE) places ranks in the hostfile's order, unbound; the supervisor allows it to run as root.
     """
-    option, summary = IMPLEMENTATIONS[job.mpi]
-    head: tuple[str, ...] = (job.mpi_program(), option, job.hostfile)
+    option, summary = IMPLEMENTATIONS[spec.mpi]
+    head: tuple[str, ...] = (spec.mpi_program(), option, spec.hostfile)
     env: tuple[tuple[str, str], ...] = ()
-    if job.mpi == "openmpi":  # options in place of variables
+    if spec.mpi == "openmpi":  # options in place of variables
         exports = (word for name in PASSED_VARIABLES for word in ("-x", name))
-        head = (*head, "--map-by", "slot", "--bind-to", "none", *open_mpi_options(job), *exports)
+        head = (*head, "--map-by", "slot", "--bind-to", "none", *open_mpi_options(spec), *exports)
     else:
-        env = ENVIRONMENTS[job.mpi](job)
-    argv = (*head, "-n", str(job.layout.world_size), *job.ranks)
-    files = {HOSTFILE: job.hosts()}
+        env = ENVIRONMENTS[spec.mpi](spec)
+    argv = (*head, "-n", str(spec.layout.world_size), *spec.ranks)
+    files = {HOSTFILE: spec.hosts()}
     return Launch(command=Command(argv=argv, env=env), summary=summary, files=files, size_at=len(head) + 1)
 
 
-def intel_environment(job: Job) -> tuple[tuple[str, str], ...]:
+def intel_environment(spec: LaunchSpec) -> tuple[tuple[str, str], ...]:
     """Return the variables with which hydra reaches the other nodes.
 
     The proxies of a tree look up the name of node0's interface on their own node. If the names differ, node0 must
     start all proxies itself.
     """
-    if len(job.nodes) == 1:
+    if len(spec.nodes) == 1:
         return INTEL_ENVIRONMENT
-    needs_flat_tree = len(job.interfaces) > 1 and len(job.nodes) > INTEL_TREE_WIDTH
+    needs_flat_tree = len(spec.interfaces) > 1 and len(spec.nodes) > INTEL_TREE_WIDTH
     return (
         *INTEL_ENVIRONMENT,
         ("I_MPI_HYDRA_BOOTSTRAP", "ssh"),
-        ("I_MPI_HYDRA_BOOTSTRAP_EXEC", job.ssh_program),
-        ("I_MPI_HYDRA_IFACE", job.links[0].interface),
-        *([("I_MPI_HYDRA_BRANCH_COUNT", str(len(job.nodes)))] if needs_flat_tree else []),
+        ("I_MPI_HYDRA_BOOTSTRAP_EXEC", spec.ssh_program),
+        ("I_MPI_HYDRA_IFACE", spec.links[0].interface),
+        *([("I_MPI_HYDRA_BRANCH_COUNT", str(len(spec.nodes)))] if needs_flat_tree else []),
     )
 
 
-def mpich_environment(job: Job) -> tuple[tuple[str, str], ...]:
+def mpich_environment(spec: LaunchSpec) -> tuple[tuple[str, str], ...]:
     """Return the variables with which hydra reaches the other nodes; by default it neither binds nor starts a tree."""
-    if len(job.nodes) == 1:
+    if len(spec.nodes) == 1:
         return ()
     return (
         ("HYDRA_LAUNCHER", "ssh"),
-        ("HYDRA_LAUNCHER_EXEC", job.ssh_program),
-        ("HYDRA_IFACE", job.links[0].interface),
+        ("HYDRA_LAUNCHER_EXEC", spec.ssh_program),
+        ("HYDRA_IFACE", spec.links[0].interface),
     )
 
 
-def open_mpi_environment(job: Job) -> tuple[tuple[str, str], ...]:
+def open_mpi_environment(spec: LaunchSpec) -> tuple[tuple[str, str], ...]:
     """Return the options as variables, for an mpirun that another program starts without them."""
-    options = open_mpi_options(job)
+    options = open_mpi_options(spec)
     variables = [("OMPI_MCA_mca_base_env_list", ";".join(PASSED_VARIABLES))]
     for kind, name, value in zip(options[::3], options[1::3], options[2::3], strict=True):
         prefix = "PRTE_MCA" if kind == "--prtemca" else "OMPI_MCA"
@@ -204,17 +204,17 @@ def open_mpi_environment(job: Job) -> tuple[tuple[str, str], ...]:
     return tuple(variables)
 
 
-def open_mpi_options(job: Job) -> tuple[str, ...]:
+def open_mpi_options(spec: LaunchSpec) -> tuple[str, ...]:
     """Return the options for several nodes."""
-    if len(job.nodes) == 1:
+    if len(spec.nodes) == 1:
         return ()
-    interfaces = ",".join(job.interfaces)
+    interfaces = ",".join(spec.interfaces)
     flat_tree = ("--prtemca", "plm_ssh_no_tree_spawn", "1")
     return (
-        *("--prtemca", "plm_ssh_agent", job.ssh_program),
+        *("--prtemca", "plm_ssh_agent", spec.ssh_program),
         *("--prtemca", "prte_if_include", interfaces),
         *("--mca", "btl_tcp_if_include", interfaces),
-        *(flat_tree if len(job.nodes) >= MAX_OPEN_MPI_TREE else ()),
+        *(flat_tree if len(spec.nodes) >= MAX_OPEN_MPI_TREE else ()),
     )
 
 
@@ -226,21 +226,23 @@ ENVIRONMENTS = {"intel": intel_environment, "mpich": mpich_environment, "openmpi
 PORT_OFFSET = 500
 
 
-def launch_torchrun(job: Job) -> Launch:
+def launch_torchrun(spec: LaunchSpec) -> Launch:
     """Return the command of torchrun, which needs no hostfile: it reads layout.json, also after a restart."""
-    host = f"[{job.address}]" if ":" in job.address else job.address
+    host = f"[{spec.address}]" if ":" in spec.address else spec.address
     argv = (
-        job.ranks[0],
-        f"{job.train}/node.py",
+        spec.ranks[0],
+        f"{spec.train}/node.py",
         "torchrun",
-        job.run_dir,
-        f"--meet={host}:{job.port + PORT_OFFSET}",
-        *([f"--max-restarts={job.restarts}"] if job.restarts else []),
-        *([f"--min-nodes={job.min_nodes}"] if job.min_nodes else []),
+        spec.run_dir,
+        f"--meet={host}:{spec.port + PORT_OFFSET}",
+        *([f"--max-restarts={spec.restarts}"] if spec.restarts else []),
+        *([f"--min-nodes={spec.min_nodes}"] if spec.min_nodes else []),
         "--",
-        *job.ranks,
+        *spec.ranks,
     )
-    return Launch(command=Command(argv=argv), summary="one torchrun on each node, c10d on node0", restarts=job.restarts)
+    return Launch(
+        command=Command(argv=argv), summary="one torchrun on each node, c10d on node0", restarts=spec.restarts
+    )
 
 
 ACCELERATE_FILE = "accelerate.yaml"
@@ -265,15 +267,15 @@ PLANNED_KEYS = (
 )
 
 
-def accelerate_version(job: Job) -> Version:
+def accelerate_version(spec: LaunchSpec) -> Version:
     """Return the version of accelerate on the nodes; raise PlanError if it is missing or too old."""
-    for node in job.nodes:
+    for node in spec.nodes:
         if "accelerate" not in node.facts.packages:
             raise PlanError(
-                f"{node.name} has no accelerate for {job.ranks[0]}.",
+                f"{node.name} has no accelerate for {spec.ranks[0]}.",
                 hint="Use a stack that includes it (`orch stacks`), or --launcher mpirun.",
             )
-    version = Version(job.nodes[0].facts.packages["accelerate"])
+    version = Version(spec.nodes[0].facts.packages["accelerate"])
     if version < FIRST_WITH_MPIRUN:
         raise PlanError(
             f"accelerate {version} cannot start mpirun; {FIRST_WITH_MPIRUN} is the first version that can.",
@@ -282,49 +284,49 @@ def accelerate_version(job: Job) -> Version:
     return version
 
 
-def accelerate_config(job: Job, version: Version, *, starts_mpirun: bool) -> dict[str, object]:
+def accelerate_config(spec: LaunchSpec, version: Version, *, starts_mpirun: bool) -> dict[str, object]:
     """Return the configuration: orch's values, and the other values of the user's file.
 
     On GPUs accelerate starts torchrun, not mpirun. If mpirun starts it for each rank, it starts a single process.
     """
-    ranks = job.layout.world_size if starts_mpirun or not job.on_gpus else 1
-    device = "GPU" if job.on_gpus else "CPU"
+    ranks = spec.layout.world_size if starts_mpirun or not spec.on_gpus else 1
+    device = "GPU" if spec.on_gpus else "CPU"
     old = version < FIRST_WITHOUT_IPEX
-    mpirun: dict[str, object] = {"mpirun_hostfile": job.hostfile}
+    mpirun: dict[str, object] = {"mpirun_hostfile": spec.hostfile}
     if old:
-        mpirun["mpirun_ccl"] = str(max(1, len(job.layout.rank_places[0].worker_cpus)))
+        mpirun["mpirun_ccl"] = str(max(1, len(spec.layout.rank_places[0].worker_cpus)))
     planned: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": f"MULTI_{device}" if ranks > 1 else "NO",
-        "use_cpu": not job.on_gpus,
-        "mixed_precision": mixed_precision(job),
-        "num_machines": 1 if job.on_gpus else len(job.nodes),
+        "use_cpu": not spec.on_gpus,
+        "mixed_precision": mixed_precision(spec),
+        "num_machines": 1 if spec.on_gpus else len(spec.nodes),
         "num_processes": ranks,
         "machine_rank": 0,
-        "main_process_ip": job.address,
-        "main_process_port": job.port + (PORT_OFFSET if job.on_gpus else 0),
+        "main_process_ip": spec.address,
+        "main_process_port": spec.port + (PORT_OFFSET if spec.on_gpus else 0),
         "main_training_function": "main",
         "rdzv_backend": "static",
         "same_network": True,
         "downcast_bf16": False,
         "debug": False,
-        **({"ipex_config": {"ipex": job.ipex, "use_xpu": False}} if old else {}),
-        **({"mpirun_config": mpirun} if starts_mpirun and ranks > 1 and not job.on_gpus else {}),
+        **({"ipex_config": {"ipex": spec.ipex, "use_xpu": False}} if old else {}),
+        **({"mpirun_config": mpirun} if starts_mpirun and ranks > 1 and not spec.on_gpus else {}),
     }
-    user_values = {name: value for name, value in job.accelerate.items() if name not in PLANNED_KEYS}
+    user_values = {name: value for name, value in spec.accelerate.items() if name not in PLANNED_KEYS}
     return {**planned, **user_values}
 
 
-def mixed_precision(job: Job) -> str:
-    return ACCELERATE_PRECISIONS.get(job.precision, "no")
+def mixed_precision(spec: LaunchSpec) -> str:
+    return ACCELERATE_PRECISIONS.get(spec.precision, "no")
 
 
-def accelerate_environment(job: Job) -> dict[str, str]:
+def accelerate_environment(spec: LaunchSpec) -> dict[str, str]:
     """Return the variables that `accelerate launch` sets for a script's Accelerator().
 
     They are set on every node because mpirun may not pass them on.
     """
-    return {"ACCELERATE_USE_CPU": str(not job.on_gpus), "ACCELERATE_MIXED_PRECISION": mixed_precision(job)}
+    return {"ACCELERATE_USE_CPU": str(not spec.on_gpus), "ACCELERATE_MIXED_PRECISION": mixed_precision(spec)}
 
 
 def as_yaml(value: Mapping[str, object], indent: str = "") -> str:
@@ -343,7 +345,7 @@ SINGLE_PROCESS = (("RANK", "0"), ("WORLD_SIZE", "1"))
 ACCELERATE_PROGRAM = ("-m", "accelerate.commands.launch")
 
 
-def launch_accelerate(job: Job) -> Launch:
+def launch_accelerate(spec: LaunchSpec) -> Launch:
     """Return the command of accelerate.
 
     The numbers are also on the command line, where a restart with fewer nodes changes them.
@@ -351,42 +353,42 @@ def launch_accelerate(job: Job) -> Launch:
     Raises:
         PlanError: if accelerate or mpirun is missing, the nodes have different numbers of ranks, or several nodes GPUs.
     """
-    version = accelerate_version(job)
-    check_even(job)
-    if job.on_gpus and len(job.nodes) > 1:
+    version = accelerate_version(spec)
+    check_even(spec)
+    if spec.on_gpus and len(spec.nodes) > 1:
         raise PlanError(
             "--launcher accelerate starts ranks on several nodes by mpirun, and then only on CPUs.",
             hint="On GPUs use --launcher mpirun-accelerate, mpirun or torchrun.",
         )
-    program = "" if job.on_gpus else job.mpi_program()
-    config = accelerate_config(job, version, starts_mpirun=True)
+    program = "" if spec.on_gpus else spec.mpi_program()
+    config = accelerate_config(spec, version, starts_mpirun=True)
     head = (
-        *(job.ranks[0], *ACCELERATE_PROGRAM),
-        *("--config_file", f"{job.run_dir}/{ACCELERATE_FILE}"),
+        *(spec.ranks[0], *ACCELERATE_PROGRAM),
+        *("--config_file", f"{spec.run_dir}/{ACCELERATE_FILE}"),
         "--num_processes",
     )
     argv = (
-        *(*head, str(job.layout.world_size), "--num_machines", str(len(job.nodes))),
-        *job.ranks[1:],  # accelerate starts the Python that it runs on
+        *(*head, str(spec.layout.world_size), "--num_machines", str(len(spec.nodes))),
+        *spec.ranks[1:],  # accelerate starts the Python that it runs on
     )
-    single = job.layout.world_size == 1
-    launcher = "torchrun" if job.on_gpus else f"mpirun of {MPI_NAMES[job.mpi]}"
+    single = spec.layout.world_size == 1
+    launcher = "torchrun" if spec.on_gpus else f"mpirun of {MPI_NAMES[spec.mpi]}"
     action = "starts one process" if single else f"starts {launcher}"
-    environment = () if job.on_gpus else ENVIRONMENTS[job.mpi](job)
+    environment = () if spec.on_gpus else ENVIRONMENTS[spec.mpi](spec)
     return Launch(
         command=Command(argv=argv, env=SINGLE_PROCESS if single else environment),
         summary=f"accelerate {version}, which {action}",
-        files={HOSTFILE: job.hosts(), ACCELERATE_FILE: as_yaml(config)},
-        environment=accelerate_environment(job),
+        files={HOSTFILE: spec.hosts(), ACCELERATE_FILE: as_yaml(config)},
+        environment=accelerate_environment(spec),
         size_at=len(head),
         nodes_at=len(head) + 2,
         path=program.rpartition("/")[0],
     )
 
 
-def check_even(job: Job) -> None:
+def check_even(spec: LaunchSpec) -> None:
     """Raise PlanError if nodes have different numbers of ranks, because accelerate passes -ppn."""
-    counts = {node: len(rank_places) for node, rank_places in job.layout.by_node().items()}
+    counts = {node: len(rank_places) for node, rank_places in spec.layout.by_node().items()}
     if len(set(counts.values())) > 1:
         listing = ", ".join(f"{count} on {node}" for node, count in counts.items())
         raise PlanError(
@@ -395,20 +397,20 @@ def check_even(job: Job) -> None:
         )
 
 
-def launch_mpirun_accelerate(job: Job) -> Launch:
+def launch_mpirun_accelerate(spec: LaunchSpec) -> Launch:
     """Return the command of mpirun; raise PlanError if accelerate or mpirun is missing."""
-    version = accelerate_version(job)
-    config = accelerate_config(job, version, starts_mpirun=False)
-    path = f"{job.run_dir}/{ACCELERATE_FILE}"
+    version = accelerate_version(spec)
+    config = accelerate_config(spec, version, starts_mpirun=False)
+    path = f"{spec.run_dir}/{ACCELERATE_FILE}"
     # accelerate keeps running while its rank does, and would keep the socket that hydra leaves open.
-    closing = (job.ranks[0], f"{job.train}/node.py", "no-listen")
-    rank_command = (*closing, job.ranks[0], *ACCELERATE_PROGRAM, "--config_file", path, *job.ranks[1:])
-    launch = launch_mpirun(replace(job, ranks=rank_command))
+    closing = (spec.ranks[0], f"{spec.train}/node.py", "no-listen")
+    rank_command = (*closing, spec.ranks[0], *ACCELERATE_PROGRAM, "--config_file", path, *spec.ranks[1:])
+    launch = launch_mpirun(replace(spec, ranks=rank_command))
     return replace(
         launch,
         summary=f"{launch.summary}, which starts accelerate {version} for each rank",
         shared={ACCELERATE_FILE: as_yaml(config)},
-        environment=accelerate_environment(job),
+        environment=accelerate_environment(spec),
     )
 
 
@@ -486,9 +488,9 @@ def check_launcher(name: str, accelerate_file: str, mpi: str | None) -> None:
         check_mpi(mpi, name, WITHOUT_MPI, DEFAULT)
 
 
-def choose_launch(name: str, job: Job, mpi: Decision) -> Choice[Launch]:
+def choose_launch(name: str, spec: LaunchSpec, mpi: Decision) -> Choice[Launch]:
     """Return what starts the ranks; raise PlanError if the nodes lack it."""
-    launch = LAUNCHERS[name](job)
+    launch = LAUNCHERS[name](spec)
     reason = launch.summary
     if mpi.reason and "MPI" in launch.summary:
         reason = f"{reason}; {mpi.reason}"

@@ -83,22 +83,31 @@ def check_name(name: str) -> None:
         )
 
 
-OPTION, PANEL, FLAGS = "option", "panel", "flags"  # in the metadata of a field
+OPTION, PANEL, FLAGS, FOR_SHARED_FOLDER = "option", "panel", "flags", "for_shared_folder"  # in the metadata of a field
 ARGUMENTS, TRAINING, NODES, RANKS = "Arguments", "What", "Where", "Ranks"  # panels of the help
 PRECISION, RESTARTS, IMAGE = "Precision", "Restarts", "Image"
 LAUNCHER_NAMES = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # copied: importing LAUNCHERS is slow
 
 
-def option(default: Any = MISSING, *, panel: str, flags: tuple[str, ...] = (), **arguments: Any) -> Any:
+def option(
+    default: Any = MISSING,
+    *,
+    panel: str = "",
+    flags: tuple[str, ...] = (),
+    for_shared_folder: bool = False,
+    **arguments: Any,
+) -> Any:
     """Return a field that the command line, the Python interface and [tool.orch] have as an option.
 
     Args:
         default: the value without the option; MISSING for an argument that is required.
-        panel: the heading of the option in the help.
+        panel: the heading of the option in the help; a target's options have that of the target.
         flags: its flags, if they do not follow from the name of the field.
-        arguments: what typer.Option takes, such as `help` and `metavar`.
+        for_shared_folder: whether `orch provision --on` has this option of a target, too.
+        arguments: what typer.Option takes, such as `help`, `metavar` and `envvar`.
     """
-    return field(default=default, metadata={OPTION: arguments, PANEL: panel, FLAGS: flags})
+    metadata = {OPTION: arguments, PANEL: panel, FLAGS: flags, FOR_SHARED_FOLDER: for_shared_folder}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

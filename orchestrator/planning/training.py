@@ -28,7 +28,7 @@ from orchestrator.model.printable import enumeration, find_secrets, mask, masked
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, as_arguments
 from orchestrator.planning.accelerate_options import AccelerateOptions
-from orchestrator.planning.launchers import Job, Launch
+from orchestrator.planning.launchers import Launch, LaunchSpec
 from orchestrator.planning.plan import Origin, Plan
 from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import Resolved
@@ -121,7 +121,7 @@ def all_decisions(
     )
 
 
-def launcher_job(
+def launch_spec(
     request: TrainRequest,
     resolved: Resolved,
     site: Site,
@@ -130,8 +130,8 @@ def launcher_job(
     links: tuple[Link, ...],
     address: str,
     accelerate: AccelerateOptions | None = None,
-) -> Job:
-    """Return the job that a launcher has to start.
+) -> LaunchSpec:
+    """Return the ranks that a launcher has to start, and how.
 
     Args:
         request: the request.
@@ -142,7 +142,7 @@ def launcher_job(
         address: the address of node0.
         accelerate: the user's configuration of accelerate.
     """
-    return Job(
+    return LaunchSpec(
         nodes=resolved.nodes.value,
         layout=resolved.layout.value,
         links=links,

@@ -89,7 +89,7 @@ def plan_provision(
             sudo_nodes={host.name for host in hosts if host.may_become or request.may_become},
         ),
         decisions=tuple(describe_decisions(stack, probes)),
-        platforms=tuple(dict.fromkeys(platform_of(probe) for probe in probes)),
+        platforms=tuple(dict.fromkeys(probed_platform(probe) for probe in probes)),
         trust={
             "known_hosts": known_hosts(probes, addresses, ports),
             "config": ssh_config(probes, addresses, ports, root),
@@ -108,7 +108,7 @@ def plan_provision(
     )
 
 
-def platform_of(probe: Probe) -> Platform:
+def probed_platform(probe: Probe) -> Platform:
     """Return the platform of a node."""
     major, minor, _ = probe.python
     return Platform(python=f"{major}.{minor}", machine=probe.machine, libc=probe.libc)
@@ -136,7 +136,7 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str, may_be
         "become": probe.uid != 0,
         "sudo": probe.sudo or host.may_become or may_become,
         "python": probe.python_path,
-        "wheelhouse": platform_of(probe).key,
+        "wheelhouse": probed_platform(probe).key,
         "verified": dict(host.verified),
         "record": {
             **probe.facts,
@@ -176,7 +176,7 @@ def find_routes(probe: Probe) -> tuple[str, dict[str, str]]:
 
 def describe_decisions(stack: Stack, probes: tuple[Probe, ...]) -> list[Decision]:
     """Return the decisions that are printed before the nodes are changed."""
-    platforms = {platform_of(probe).key for probe in probes}
+    platforms = {probed_platform(probe).key for probe in probes}
     bf16 = {flag for flag in ("amx_bf16", "avx512_bf16") for p in probes if flag in p.facts["flags"]}
     return [
         Decision(topic="stack", value=stack.name, reason=stack.summary),

@@ -9,14 +9,14 @@ from typing import Any
 from orchestrator.model.decision import Finding
 from orchestrator.model.printable import counted
 from orchestrator.report.listing import finding_lines, json_text, table
-from orchestrator.stacks.compatibility import Environment, Platform, component_version, status
+from orchestrator.stacks.compatibility import Environment, Machine, component_version, status
 from orchestrator.stacks.stack import BINDINGS, Stack
 
 COLUMNS = ("name", "torch", "ipex", "bindings", "backends", "python", "state")
 Checked = tuple[Environment, Stack, tuple[Finding, ...]]
 
 
-def row(stack: Stack, platform: Platform) -> dict[str, Any]:
+def row(stack: Stack, machine: Machine) -> dict[str, Any]:
     """Return a stack as a row of a listing."""
     return {
         "name": stack.name,
@@ -25,29 +25,29 @@ def row(stack: Stack, platform: Platform) -> dict[str, Any]:
         "bindings": component_version(stack, "bindings") or "-",
         "backends": list(stack.backends),
         "python": stack.python,
-        "state": list(status(stack, platform)),
+        "state": list(status(stack, machine)),
         "summary": stack.summary,
     }
 
 
-def listing(stacks: Sequence[Stack], platform: Platform) -> str:
+def listing(stacks: Sequence[Stack], machine: Machine) -> str:
     """Return the table of the stacks."""
-    rows = [{**row(stack, platform), "state": "; ".join(status(stack, platform))} for stack in stacks]
+    rows = [{**row(stack, machine), "state": "; ".join(status(stack, machine))} for stack in stacks]
     return table(rows, COLUMNS)
 
 
-def as_json(stack: Stack, platform: Platform) -> str:
-    """Return a stack with its state on this platform as JSON."""
+def as_json(stack: Stack, machine: Machine) -> str:
+    """Return a stack with its state on this machine as JSON."""
     value = asdict(stack)
     if stack.end_of_life:
         value["end_of_life"]["since"] = stack.end_of_life.since.isoformat()
-    value["state"] = list(status(stack, platform))
+    value["state"] = list(status(stack, machine))
     return json_text("stack", stack=value)
 
 
-def describe(stack: Stack, platform: Platform) -> str:
+def describe(stack: Stack, machine: Machine) -> str:
     """Return all recorded facts about a stack, each with its source."""
-    facts = [*summary(stack, platform), *packages(stack), *bindings(stack), *indexes(stack)]
+    facts = [*summary(stack, machine), *packages(stack), *bindings(stack), *indexes(stack)]
     lines = [f"{stack.name}: {stack.summary}"]
     for name, value, key in facts:
         lines.append(f"  {name + ':':<30}{value}")
@@ -59,9 +59,9 @@ def describe(stack: Stack, platform: Platform) -> str:
 Fact = tuple[str, str, str]  # name, value, key of its source
 
 
-def summary(stack: Stack, platform: Platform) -> Iterator[Fact]:
+def summary(stack: Stack, machine: Machine) -> Iterator[Fact]:
     """Yield the state, the Python version, the backends and the flags of a stack."""
-    yield "state here", "; ".join(status(stack, platform)), ""
+    yield "state here", "; ".join(status(stack, machine)), ""
     yield "python", stack.python, "python"
     yield "backends", ", ".join(stack.backends), ""
     if stack.ipex:

@@ -326,7 +326,7 @@ RULES: tuple[Rule, ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Platform:
+class Machine:
     """A machine that may run a stack."""
 
     python: str  # version
@@ -391,12 +391,12 @@ def bindings_fit_torch(stacks: Sequence[Stack], bindings: str, torch: str) -> bo
     return minor(bindings) == minor(torch)
 
 
-def status(stack: Stack, platform: Platform) -> tuple[str, ...]:
+def status(stack: Stack, machine: Machine) -> tuple[str, ...]:
     """Return what the machine lacks to run the stack, or `works here`, and any end of life."""
     needs = []
-    if platform.system != "Linux" or platform.machine != "x86_64":
+    if machine.system != "Linux" or machine.machine != "x86_64":
         needs.append("needs Linux on x86-64")
-    if not stack.runs_on_python(platform.python):
+    if not stack.runs_on_python(machine.python):
         needs.append(f"needs Python {stack.python}")
     needs += dict.fromkeys(f"needs {index.name}" for index in stack.indexes if index.only_there)
     end_of_life = [stack.end_of_life.describe()] if stack.end_of_life else []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
+from orchestrator.planning.request import FOR_SHARED_FOLDER as FOR_SHARED_FOLDER
 from orchestrator.planning.request import OPTION as OPTION
 from orchestrator.planning.request import TargetOptions, TrainRequest
+from orchestrator.planning.request import option as option
 
-FOR_SHARED_FOLDER = "for_shared_folder"  # in the metadata of a field
 # What no option of a target can be named: the parameters and flags of `orch train` and `orch provision`.
 COMMAND_OPTIONS = {
     *(field.name for field in dataclasses.fields(TrainRequest)),
@@ -43,14 +43,3 @@ class TargetEntry:
     launchers: tuple[str, ...] = ()
     has_manifest: bool = False
     has_shared_folder: bool = False
-
-
-def option(default: Any, *, for_shared_folder: bool = False, **arguments: Any) -> Any:
-    """Return a field of a target's options.
-
-    Args:
-        default: the value without the option.
-        for_shared_folder: whether `orch provision --on` has the option, too.
-        arguments: what typer.Option takes, such as `help`, `metavar` and `envvar`.
-    """
-    return dataclasses.field(default=default, metadata={OPTION: arguments, FOR_SHARED_FOLDER: for_shared_folder})

@@ -9,6 +9,8 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
+from orch_node.protocol.record import DEFAULT_TARGET
+
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import entry_points
 from orchestrator.planning.request import TrainRequest
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from orchestrator.targets.interface import Target
 
 GROUP = "orch.targets"  # entry points of other packages, each the name of a TargetEntry
-SSH = "ssh"  # the default, which --on does not name
 SSH_TARGET = "orchestrator.targets.ssh.target:SshTarget"
 INCLUDED = {
     "k8s": "orchestrator.targets.kubernetes.options:ENTRY",
@@ -63,7 +64,7 @@ def fault_of(entry: object, name: str, entries: Mapping[str, TargetEntry]) -> st
     """Return why an entry cannot be used under a name in addition to these entries; empty if it can."""
     if not isinstance(entry, TargetEntry) or not is_dataclass(entry.options) or entry.options.on != name:
         return f"is not a TargetEntry whose options are a dataclass with on = {name!r}"
-    if name in entries or entry.name in (SSH, *(target.name for target in entries.values())):
+    if name in entries or entry.name in (DEFAULT_TARGET, *(target.name for target in entries.values())):
         return "has the name of another target"
     used_names = {field.name for target in entries.values() for field in fields(target.options)} | COMMAND_OPTIONS
     if conflicts := {field.name for field in fields(entry.options)} & used_names:
@@ -120,7 +121,7 @@ def target_of(record: RunRecord) -> Target:
     Raises:
         ExecuteError: if this installation of orch does not have that target.
     """
-    by_name = {SSH: None, **{entry.name: entry for entry in entries().values()}}
+    by_name = {DEFAULT_TARGET: None, **{entry.name: entry for entry in entries().values()}}
     if record.target not in by_name:
         raise ExecuteError(
             f"{record.run_id} runs on {record.target}, which this installation of orch does not know.",

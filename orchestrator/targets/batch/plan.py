@@ -49,7 +49,7 @@ from orchestrator.planning.run_files import (
 from orchestrator.planning.sweep import Member, label_plans
 from orchestrator.planning.training import (
     explain_restarts,
-    launcher_job,
+    launch_spec,
     new_plan,
     output_of,
     rank_command,
@@ -396,8 +396,8 @@ def launch_of(
     links = tuple(
         Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes.value
     )
-    job = launcher_job(request, resolved, site, ranks=ranks, links=links, address=NODE0)
-    return LAUNCHERS[resolved.launcher](job)
+    spec = launch_spec(request, resolved, site, ranks=ranks, links=links, address=NODE0)
+    return LAUNCHERS[resolved.launcher](spec)
 
 
 def explain_job(request: TrainRequest, resolved: Resolved, batch: BatchSettings) -> tuple[Decision, ...]:

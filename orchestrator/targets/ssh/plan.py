@@ -24,7 +24,7 @@ from orchestrator.planning import accelerate_options, fabrics
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.containers import FILE as CONTAINER_FILE
 from orchestrator.planning.containers import Docker, shared_folders
-from orchestrator.planning.launchers import DEFAULT, Job, Launch, check_launcher, choose_launch, choose_mpi
+from orchestrator.planning.launchers import DEFAULT, Launch, LaunchSpec, check_launcher, choose_launch, choose_mpi
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
 from orchestrator.planning.request import Resume, Site, TrainRequest
@@ -54,7 +54,7 @@ from orchestrator.planning.run_files import (
 )
 from orchestrator.planning.training import (
     explain_restarts,
-    launcher_job,
+    launch_spec,
     new_plan,
     output_of,
     rank_command,
@@ -198,7 +198,7 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
     files = reachable_files(recipe, resolved.settings, resolved.all_nodes, site)
     output = output_of(recipe, site.run_dir)
     script = script_command(request, resolved, files.paths, output)
-    job = launcher_job(
+    spec = launch_spec(
         request,
         resolved,
         site,
@@ -208,10 +208,10 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         accelerate=inputs.accelerate,
     )
     if inputs.accelerate:
-        accelerate_options.check_device(inputs.accelerate, job)
-    launch = choose_launch(resolved.launcher, job, resolved.mpi)
+        accelerate_options.check_device(inputs.accelerate, spec)
+    launch = choose_launch(resolved.launcher, spec, resolved.mpi)
     decisions = (
-        *decisions_of(request, inputs, resolved, job, launch),
+        *decisions_of(request, inputs, resolved, spec, launch),
         *(explain_restarts(request.max_restarts, recipe, request.min_nodes) if request.max_restarts else ()),
         *([WAITS] if request.wait_for_cores else []),
         *(explain_files(run_nodes, site.resume) if site.resume else []),
@@ -231,18 +231,18 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         earlier = tuple(host for host in site.resume.nodes if host.node not in {node.node for node in run_nodes})
         plan = replace(plan, run=replace(plan.run, earlier_nodes=earlier))
     steps = (
-        *([check_imports(inputs.loaded.imports, job)] if inputs.loaded.imports else []),
+        *([check_imports(inputs.loaded.imports, spec)] if inputs.loaded.imports else []),
         *([prepare_attempt(plan.run)] if site.resume else []),
         *files.sent,
         *(give_files(plan.run, site.resume) if site.resume else []),
-        *put_files(request, inputs, resolved, site, plan.run, files=files, job=job, launch=launch.value),
+        *put_files(request, inputs, resolved, site, plan.run, files=files, spec=spec, launch=launch.value),
         start_run(request, resolved, site, launch.value),
     )
     return replace(plan, steps=steps)
 
 
 def decisions_of(
-    request: TrainRequest, inputs: HostInputs, resolved: Resolved, job: Job, launch: Choice[Launch]
+    request: TrainRequest, inputs: HostInputs, resolved: Resolved, spec: LaunchSpec, launch: Choice[Launch]
 ) -> tuple[Decision, ...]:
     """Return all decisions, in the order in which they are printed."""
     options, docker = inputs.accelerate, inputs.docker
@@ -252,7 +252,7 @@ def decisions_of(
         *(explain_gpus(resolved.all_nodes, resolved.backend.value) if any(gpus) else ()),
         *launch.decisions,
         *([docker.explain()] if docker else []),
-        *(accelerate_options.explain_options(options, job) if options else ()),
+        *(accelerate_options.explain_options(options, spec) if options else ()),
         *(explain_torch(resolved.all_nodes) if len(resolved.all_nodes) > 1 and not docker else []),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload, resolved.links),
         *explain_idle_cores(resolved.nodes.value, resolved.layout.value),
@@ -280,7 +280,7 @@ def put_files(
     run: RunRecord,
     *,
     files: Files,
-    job: Job,
+    spec: LaunchSpec,
     launch: Launch,
 ) -> tuple[PutFile, ...]:
     """Return the steps that write the files in the run's folder.
@@ -295,8 +295,8 @@ def put_files(
     folders = (*module_folders(recipe, site.run_dir, store), *bindings)
     directory = recipe.project.working_directory(project_copy(site.run_dir)) if recipe.project else ""
     environment = {  # the same for every rank
-        "MASTER_ADDR": job.address,
-        "MASTER_PORT": str(job.port),
+        "MASTER_ADDR": spec.address,
+        "MASTER_PORT": str(spec.port),
         **ALWAYS,
         **preload_variables(resolved.preload.value),
         **dict(backend.env),
@@ -305,7 +305,7 @@ def put_files(
     }
     contents = {
         **launch.files,
-        LAYOUT: layout_json(job.layout, backend, job.nodes, resolved.spares.value, job.links, directory),
+        LAYOUT: layout_json(spec.layout, backend, spec.nodes, resolved.spares.value, spec.links, directory),
         RECORD: json.dumps(render(run)) + "\n",
     }
     shared = {
@@ -332,10 +332,10 @@ def start_run(request: TrainRequest, resolved: Resolved, site: Site, launch: Lau
     return StartRun(nodes=(node0.run_node,), run_dir=site.run_dir, command=command)
 
 
-def check_imports(imports: Imports, job: Job) -> CheckImports:
+def check_imports(imports: Imports, spec: LaunchSpec) -> CheckImports:
     """Return the step that checks what the script imports on node0."""
-    command = (job.ranks[0], f"{job.train}/node.py", "find-module", "--missing", *imports.importers)
-    return CheckImports(nodes=(job.nodes[0].run_node,), command=command, imports=imports)
+    command = (spec.ranks[0], f"{spec.train}/node.py", "find-module", "--missing", *imports.importers)
+    return CheckImports(nodes=(spec.nodes[0].run_node,), command=command, imports=imports)
 
 
 def prepare_attempt(run: RunRecord) -> RunProgram:

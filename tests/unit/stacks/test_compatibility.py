@@ -6,7 +6,7 @@ from orchestrator import load
 from orchestrator.model.decision import Finding
 from orchestrator.stacks.compatibility import (
     Environment,
-    Platform,
+    Machine,
     Shell,
     bindings_fit_torch,
     mismatches,
@@ -16,7 +16,7 @@ from orchestrator.stacks.compatibility import (
 from orchestrator.stacks.stack import BINDINGS, IPEX, Stack
 
 STACKS = load.all_stacks()
-LINUX = Platform(python="3.11.2", system="Linux", machine="x86_64")
+LINUX = Machine(python="3.11.2", system="Linux", machine="x86_64")
 GOOD_SHELL = Shell(
     variables={"MASTER_ADDR": "10.0.0.1", "CCL_WORKER_COUNT": "1"},
     mpirun="/opt/mpi/bin/mpirun",
@@ -159,6 +159,6 @@ def test_status_names_what_the_machine_lacks() -> None:
         ("intel-2.8", LINUX, ("works here", "end of life since 2026-03-30")),  # without support
         ("intel-2.7", LINUX, ("needs Intel's index", "end of life since 2025-12-31")),  # own index
         ("torch-ccl-1.10", LINUX, ("needs Python >=3.9,<3.10", "needs Intel's index", "end of life since 2025-12-31")),
-        ("current", Platform(python="3.11.2", system="Darwin", machine="arm64"), ("needs Linux on x86-64",)),  # macOS
+        ("current", Machine(python="3.11.2", system="Darwin", machine="arm64"), ("needs Linux on x86-64",)),  # macOS
     ):
         assert status(load.stack(name), platform) == result
