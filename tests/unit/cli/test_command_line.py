@@ -40,17 +40,15 @@ def error_of(*arguments: str) -> OrchError:
 
 def test_option_without_an_effect_is_refused() -> None:
     for arguments, message in (
-        (
-            (*K8S, "--inventory", "nosuch", "--accelerate-config", "/nonexistent"),
-            "--inventory is for nodes behind SSH. --accelerate-config is for --launcher accelerate",
-        ),
         ((*K8S, "--recipe-path", "/nonexistent"), "--recipe-path /nonexistent: no recipe.toml"),
         ((*K8S, "--mpi", "openmpi"), "in pods, torchrun starts them"),
         ((*K8S, "-o", "yaml", "--json"), "-o yaml does not work with --json"),
         ((*K8S[:-1], "-o", "yaml"), "-o yaml requires --dry-run"),
         ((*K8S[:-1], "-o", "sh"), "-o sh requires --dry-run"),
-        (("train", "bert-qa", "--k8s", "cpu=2"), "--k8s is for --on k8s"),
-        (("train", "bert-qa", "--k8s-file", "x.toml"), "--k8s-file is for --on k8s"),
+        (
+            ("train", "bert-qa", "--k8s", "cpu=2", "--k8s-file", "x"),
+            "--k8s is for --on k8s. --k8s-file is for --on k8s",
+        ),
         (("train", "bert-qa", "--launcher", "trainjob"), "--launcher trainjob requires --on k8s"),
         (("train", "bert-qa", "--on", "nosuch"), "--on nosuch"),
         (("train", "bert-qa", "--ppn", "many"), "--ppn many: expected a number or auto"),

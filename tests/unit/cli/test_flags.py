@@ -17,7 +17,7 @@ from orchestrator.errors import OrchError, PlanError
 from orchestrator.model.decision import Decision
 from orchestrator.model.hosts import NodeCount, NodePattern
 from orchestrator.operations import train
-from orchestrator.planning.request import TrainRequest, UnsupportedOption, check_unsupported_options, flag
+from orchestrator.planning.request import TrainRequest, flag
 from orchestrator.planning.run_files import master_port
 from orchestrator.targets import registry
 from orchestrator.targets.batch.options import PbsOptions, SlurmOptions
@@ -165,17 +165,6 @@ def test_all_refused_fields_are_reported_at_once() -> None:
         train.plan(request)
     for option in ("--inventory is for nodes", "--accelerate-config", "--wait-for-cores"):
         assert option in exc_info.value.message
-
-
-def test_options_of_another_target_are_refused() -> None:
-    with pytest.raises(PlanError, match=r"--k8s is for --on k8s\. --k8s-file is for --on k8s"):
-        train.plan(replace(BASE["ssh"], options=(replace(PODS, k8s_file=Path("x.toml")),)))
-    train.plan(replace(BASE["ssh"], options=(KubernetesOptions(),)))
-
-
-def test_fields_with_their_default_are_not_refused() -> None:
-    everything = {name: UnsupportedOption("is refused", "") for name in FIELDS if name != "recipe"}
-    check_unsupported_options(TrainRequest(recipe="x"), everything)
 
 
 def test_every_field_is_an_option_of_the_command_line() -> None:

@@ -31,25 +31,16 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_resumed_runs_get_the_project_as_it_was_submitted(folder: Path, tmp_path: Path) -> None:
+def test_copy_is_the_project_as_it_was_submitted(folder: Path, tmp_path: Path) -> None:
+    """Keep the copy when the runs are resumed, and replace it only by a whole other project."""
     submitted = read_project(folder)
     copy_project(submitted, tmp_path)
     (folder / "train.py").unlink()
     copy_project(submitted, tmp_path)
     assert has_project(tmp_path / SNAPSHOT, submitted)
-
-
-def test_changed_project_replaces_the_copy(folder: Path, tmp_path: Path) -> None:
-    copy_project(read_project(folder), tmp_path)
-    (folder / "train.py").unlink()
     (folder / "other.py").write_text("2")
     changed = read_project(folder)
     copy_project(changed, tmp_path)
     assert has_project(tmp_path / SNAPSHOT, changed)
-
-
-def test_missing_file_of_a_resumed_run_leaves_no_whole_copy(folder: Path, tmp_path: Path) -> None:
-    submitted = read_project(folder)
-    (folder / "train.py").unlink()
     copy_project(submitted, tmp_path)
-    assert not has_project(tmp_path / SNAPSHOT, submitted)
+    assert not has_project(tmp_path / SNAPSHOT, submitted), "train.py is missing"

@@ -71,12 +71,6 @@ def test_golden_plan_of_an_image_that_starts_its_ranks(test_stack: Stack) -> Non
     assert result.describe() == (GOLDEN / "docker-start-node.sh").read_text()
 
 
-def test_without_an_image_nothing_is_different(test_stack: Stack) -> None:
-    request = replace(QA_REQUEST, ppn=2)
-    result = plan_train(request, make_inputs(make_cluster(*TWO_NODES), QA_RECIPE, test_stack), SITE_OF_TWO)
-    assert "container" not in result.describe()
-
-
 def test_folders_of_script_runs_and_programs_exist_on_this_machine(test_stack: Stack) -> None:
     cluster = make_cluster(*ONE_NODE)
     inputs = make_inputs(cluster, USER_SCRIPT, test_stack, docker=DOCKER)

@@ -34,14 +34,11 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_checkout_with_other_untracked_files_is_clean(script: Path) -> None:
+def test_checkout_is_dirty_if_its_script_is_changed_or_untracked(script: Path) -> None:
     (script.parent / "runs.txt").write_text("not known to git")
     state = git_state(script)
     assert len(state.commit) == 40
     assert (state.dirty, state.changed) == (False, ())
-
-
-def test_changed_or_untracked_script_is_dirty(script: Path) -> None:
     script.write_text("print(2)\n")
     state = git_state(script)
     assert (state.dirty, state.changed) == (True, ("two words/it's.py",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,10 +25,11 @@ from orchestrator.targets.fetch import fetch_project
 from orchestrator.targets.interface import FetchRequest
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """Return a project that is in the store of this machine."""
-    source = tmp_path / "source"
+@pytest.fixture(scope="module")
+def stored_project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path]:
+    """Return a project, and its folder in a store, which no test changes."""
+    base = tmp_path_factory.mktemp("stored")
+    source = base / "source"
     for name in ("train.py", "net/layers.py", "run.sh", "a b"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(name)
@@ -40,11 +42,19 @@ def project(tmp_path: Path) -> Project:
         nodes=(RunNode(node="node0"),),
         source=str(source),
         files=tuple(project.files),
-        path=str(tmp_path / "store" / project.digest),
+        path=str(base / "store" / project.digest),
         node_program=(sys.executable, str(TRAIN / "node.py")),
-        run_dir=str(tmp_path / "run"),
+        run_dir=str(base / "run"),
     )
     store(step, {step.nodes[0].node: Local()})
+    return project, Path(step.path)
+
+
+@pytest.fixture
+def project(stored_project: tuple[Project, Path], tmp_path: Path) -> Project:
+    """Return a project that is in the store of the test."""
+    project, stored = stored_project
+    shutil.copytree(stored, tmp_path / "store" / project.digest, symlinks=True)
     return project
 
 
@@ -73,13 +83,15 @@ def test_a_project_comes_back_as_it_was_sent(fetch: Callable[[], Path], project:
     assert os.access(folder / "train.py", os.W_OK)
 
 
-@pytest.mark.parametrize("name", ["back", "back/mine", "back/train.py"], ids=["file", "other name", "other content"])
-def test_a_destination_with_other_content_is_refused(fetch: Callable[[], Path], tmp_path: Path, name: str) -> None:
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text("")
-    with pytest.raises(RequestError, match="back has other content"):
-        fetch()
-    assert (tmp_path / name).read_text() == ""
+def test_a_destination_with_other_content_is_refused(fetch: Callable[[], Path], tmp_path: Path) -> None:
+    for name in ("back", "back/mine", "back/train.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+        with pytest.raises(RequestError, match="back has other content"):
+            fetch()
+        assert path.read_text() == ""
+        path.unlink()
 
 
 def change(stored: Path) -> None:

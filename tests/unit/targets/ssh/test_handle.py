@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from orch_node.protocol.record import RunNode
 
 from orchestrator.targets.ssh.handle import SshHandle
@@ -25,30 +24,19 @@ def discard(runs: Path, run_dir: str, run_id: str = ID) -> list[str]:
     return messages
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    (tmp_path / "runs" / ID).mkdir(parents=True)
-    return tmp_path / "runs"
-
-
-def test_folder_of_the_run_is_deleted(runs: Path) -> None:
-    assert discard(runs, str(runs / ID)) == []
-    assert list(runs.iterdir()) == []
-
-
-@pytest.mark.parametrize("run_dir", ["{}", "{}/other", "{}/other/" + ID, "{}/x/../" + ID, ID, "/", ""])
-def test_another_folder_is_not_deleted(runs: Path, run_dir: str) -> None:
-    (runs / "other" / ID).mkdir(parents=True)
-    (runs / "x").mkdir()
-    (message,) = discard(runs, run_dir.format(runs))
-    assert "was not deleted" in message
+def test_only_the_folder_of_the_run_is_deleted(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for folder in (ID, f"other/{ID}", "x"):
+        (runs / folder).mkdir(parents=True)
+    for run_dir in (f"{runs}", f"{runs}/other", f"{runs}/other/{ID}", f"{runs}/x/../{ID}", ID, "/", ""):
+        (message,) = discard(runs, run_dir)
+        assert "was not deleted" in message
+    (message,) = discard(runs, str(runs), run_id="runs")
+    assert "was not deleted" in message, "it is no proper id"
     assert sorted(path.name for path in runs.iterdir()) == [ID, "other", "x"]
     assert (runs / "other" / ID).is_dir()
-
-
-def test_run_without_a_proper_id_is_not_deleted(runs: Path) -> None:
-    assert "was not deleted" in discard(runs, str(runs), run_id="runs")[0]
-    assert runs.is_dir()
+    assert discard(runs, str(runs / ID)) == []
+    assert sorted(path.name for path in runs.iterdir()) == ["other", "x"]
 
 
 def test_nodes_that_do_not_answer_are_named_together(tmp_path: Path) -> None:
