@@ -48,52 +48,33 @@ def test_setup_and_max_requeues_are_read_from_files_and_options(tmp_path: Path) 
             slurm_settings(None, assignments, {}).check()
 
 
-MISPLACED = {
-    "option": ('partition = "cpu"\ntime = "12:00:00"\n', "belong below a line [sbatch]"),
-    "letter": ('p = "cpu"\n', "belong below a line [sbatch]"),
-    "resembles container": ('constraint = "avx512"\n', "belong below a line [sbatch]"),
-    "of PBS": ('queue = "long"\n', "below a line [sbatch], as partition"),
-    "other table": ('[slurm]\npartition = "cpu"\n', "belong below a line [sbatch]"),
-    "in container": ('[container]\nimage = "/a.sif"\nqos = "high"\n', "belong below a line [sbatch]"),
-    "of container": ('mounts = ["/data:/data"]\n', "mounts belongs below a line [container]"),
-    "of orch": ("nodes = 4\n", "Use --nodes."),
-    "misspelled": ('pyton = "/x"\n', "Did you mean 'python'?"),
-    "misspelled in container": ('[container]\nmount = "/data"\n', "Did you mean 'mounts'?"),
-}
+BELOW_SBATCH, BELOW_QSUB = "belong below a line [sbatch]", "Options of qsub belong below a line [qsub]."
+REFUSED_FILES = (
+    (SLURM, 'partition = "cpu"\ntime = "12:00:00"\n', "unknown key", BELOW_SBATCH),
+    (SLURM, 'p = "cpu"\n', "unknown key", BELOW_SBATCH),
+    (SLURM, 'constraint = "avx512"\n', "unknown key", BELOW_SBATCH),  # resembles container
+    (SLURM, 'queue = "long"\n', "unknown key", "below a line [sbatch], as partition"),
+    (SLURM, '[slurm]\npartition = "cpu"\n', "unknown key", BELOW_SBATCH),
+    (SLURM, '[container]\nimage = "/a.sif"\nqos = "high"\n', "unknown key", BELOW_SBATCH),
+    (SLURM, 'mounts = ["/data:/data"]\n', "unknown key", "mounts belongs below a line [container]"),
+    (SLURM, "nodes = 4\n", "unknown key", "Use --nodes."),
+    (SLURM, 'pyton = "/x"\n', "unknown key", "Did you mean 'python'?"),
+    (SLURM, '[container]\nmount = "/data"\n', "unknown key", "Did you mean 'mounts'?"),
+    *((PBS, f'{key} = "x"\n', f"{key}: unknown key", BELOW_QSUB) for key in ("queue", "walltime", "q", "l")),
+    (SLURM, '[sbatch]\npartition = "cpu"\nroot = "/x"\n', "root is a setting of orch.*above the line", ""),
+    (SLURM, "[sbatch]\ntime = 12:00:00\n", "time: expected a string; write it in quotes", ""),
+    (SLURM, '[sbatch]\nnodelist = ["a", "b"]\n', "nodelist: expected a string", ""),
+    (SLURM, 'sbatch = ["--partition=cpu"]\n', r"expected a table: a line \[sbatch\]", ""),
+)
 
 
-def test_misplaced_key_is_refused_with_its_table(tmp_path: Path) -> None:
-    for content, hint in MISPLACED.values():
+def test_misplaced_key_or_wrong_value_is_refused_with_its_table(tmp_path: Path) -> None:
+    for system, content, problem, hint in REFUSED_FILES:
         path = tmp_path / "site.toml"
         path.write_text(content)
-        with pytest.raises(RequestError, match="unknown key") as caught:
-            slurm_settings(path, (), {})
+        with pytest.raises(RequestError, match=problem) as caught:
+            batch_settings(system, path, (), {})
         assert hint in caught.value.hint
-
-
-def test_misplaced_option_of_qsub_is_refused_with_its_table(tmp_path: Path) -> None:
-    for key in ("queue", "walltime", "q", "l"):
-        path = tmp_path / "site.toml"
-        path.write_text(f'{key} = "x"\n')
-        with pytest.raises(RequestError, match=f"{key}: unknown key") as caught:
-            batch_settings(PBS, path, (), {})
-        assert "Options of qsub belong below a line [qsub]." in caught.value.hint
-
-
-WRONG_TABLES = {
-    "setting of orch": ('[sbatch]\npartition = "cpu"\nroot = "/x"\n', "root is a setting of orch.*above the line"),
-    "time without quotes": ("[sbatch]\ntime = 12:00:00\n", "time: expected a string; write it in quotes"),
-    "list": ('[sbatch]\nnodelist = ["a", "b"]\n', "nodelist: expected a string"),
-    "no table": ('sbatch = ["--partition=cpu"]\n', r"expected a table: a line \[sbatch\]"),
-}
-
-
-def test_wrong_value_in_the_table_of_options_is_named(tmp_path: Path) -> None:
-    for content, problem in WRONG_TABLES.values():
-        path = tmp_path / "site.toml"
-        path.write_text(content)
-        with pytest.raises(RequestError, match=problem):
-            slurm_settings(path, (), {})
 
 
 def test_short_options_of_sbatch_count_as_the_long_ones(tmp_path: Path) -> None:

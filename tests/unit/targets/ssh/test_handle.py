@@ -32,7 +32,7 @@ def test_only_the_folder_of_the_run_is_deleted(tmp_path: Path) -> None:
         (message,) = discard(runs, run_dir)
         assert "was not deleted" in message
     (message,) = discard(runs, str(runs), run_id="runs")
-    assert "was not deleted" in message, "it is no proper id"
+    assert "was not deleted" in message, "the id of a run has a date"
     assert sorted(path.name for path in runs.iterdir()) == [ID, "other", "x"]
     assert (runs / "other" / ID).is_dir()
     assert discard(runs, str(runs / ID)) == []
