@@ -28,7 +28,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def orch(*arguments: str) -> Result:
-    return CliRunner().invoke(make_app(arguments[0]), arguments)
+    return CliRunner().invoke(make_app(arguments[0]), arguments, prog_name="orch")
 
 
 def error_of(*arguments: str) -> OrchError:

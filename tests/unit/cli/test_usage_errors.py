@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 from orchestrator import load
 from orchestrator.cli.main import make_app
-from orchestrator.errors import OrchError, RequestError
+from orchestrator.errors import RequestError
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.scripts import check_script_arguments
 from tests.support.recorded import make_run
+from tests.unit.cli.test_command_line import error_of
 
 PODS = ("--on", "k8s", "--launcher", "job", "--nodes", "1", "--image", "orch")
 
@@ -30,12 +31,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in range(12):
         make_run(tmp_path / "runs", f"202601{number + 10}-120000-qa-0000", ranks=1, nodes=1, seconds=1)
     return tmp_path
-
-
-def error_of(*arguments: str) -> OrchError:
-    result = CliRunner().invoke(make_app(arguments[0]), arguments, prog_name="orch")
-    assert isinstance(result.exception, OrchError), result.output
-    return result.exception
 
 
 def test_usage_error_has_exit_code_2_and_a_short_hint(folder: Path) -> None:

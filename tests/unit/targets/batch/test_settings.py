@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from orch_node.agent import containers
@@ -28,9 +29,14 @@ def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> Batc
     return slurm_settings(None, ("login=login1",), {}, image=image, image_options=image_options)
 
 
-@pytest.mark.parametrize(
-    ("fields", "image_options", "image", "problem"),
-    [
+def plan_with(fields: dict[str, Any], settings: BatchSettings) -> Plan:
+    request = replace(make_request({"nodes": NodeCount(2)}), **fields)
+    check_unsupported_options(request, unsupported_options(SLURM))
+    return plan_job(request, make_inputs(settings), SITE)
+
+
+def test_impossible_images_are_refused() -> None:
+    cases: tuple[tuple[dict[str, Any], tuple[str, ...], str, str], ...] = (
         ({}, (), "docker://torch", "runs do not pull images"),
         ({}, (), "nvcr.io#torch", "runs do not pull images"),
         ({}, (), "torch.sif", "not an absolute path"),
@@ -39,21 +45,11 @@ def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> Batc
         ({}, ("arguments=/torch2.sif",), "/torch.sif", "not an option"),
         ({}, ("arguments=--pid",), "/torch.sif", "orch sets this option itself"),
         ({"backend": "mpi", "launcher": "mpirun"}, (), "/torch.sif", "run without containers"),
-    ],
-)
-def test_impossible_images_are_refused(
-    fields: dict[str, object], image_options: tuple[str, ...], image: str, problem: str
-) -> None:
-    request = replace(make_request({"nodes": NodeCount(2)}), **fields)  # type: ignore[arg-type]
-    settings = make_settings(*image_options, image=image)
-
-    def plan() -> Plan:
-        check_unsupported_options(request, unsupported_options(SLURM))
-        return plan_job(request, make_inputs(settings), SITE)
-
-    with pytest.raises(OrchError) as refused:
-        plan()
-    assert problem in f"{refused.value.message} {refused.value.hint}"
+    )
+    for fields, image_options, image, problem in cases:
+        with pytest.raises(OrchError) as refused:
+            plan_with(fields, make_settings(*image_options, image=image))
+        assert problem in f"{refused.value.message} {refused.value.hint}"
 
 
 def test_relative_image_path_starts_at_the_current_folder_or_the_settings_file(
