@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from tests.pbs.site import NODE, Site
+from tests.pbs.site import NODE, Site, orch_command
 from tests.support.waiting import wait_until
 
 TWO_NODES = ("--on", "pbs", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "--project", "none")
+ONE_NODE = tuple("1" if option == "2" else option for option in TWO_NODES)
 LONG_RUN = ("--", "--seconds", "0.2", "--steps", "5000")  # of faulty.py; a test always ends it earlier
 
 
@@ -36,9 +37,8 @@ def test_stop_ends_the_run_and_its_job(site: Site) -> None:
 
 
 def test_a_failed_job_leaves_no_output_in_the_current_folder(site: Site) -> None:
-    options = tuple("1" if option == "2" else option for option in TWO_NODES)
     other_host = ("--pbs", f"select=ncpus=2:host={NODE}", "--ppn", "2")  # from which PBS would have to copy it
-    site.train("faulty.py", *options, *other_host, "--", "--fault", "exit", code=1)
+    site.train("faulty.py", *ONE_NODE, *other_host, "--", "--fault", "exit", code=1)
     wait_until(lambda: not site.active_jobs(), "the end of the job", 10)
     assert not list(site.home.glob("orch-*"))
 
@@ -56,10 +56,10 @@ def test_a_run_continues_in_a_new_job_before_its_time_limit(site: Site) -> None:
     result = site.train("checkpointing.py", *TWO_NODES, "--pbs", "walltime=00:00:40", "--", "1")
     assert result["state"] == "done"
     run = site.newest_run()
-    assert json.loads((run / "pbs-job.json").read_text())["restarts"] == 1
+    submitted = json.loads((run / "pbs-job.json").read_text())
+    assert submitted["restarts"] == 1
     assert json.loads((run / "outcome-0.json").read_text())["problem"].startswith("checkpoint at step")
-    jobs = {json.loads((run / name).read_text()).get("job") for name in ("pbs-job.json",)}
-    assert jobs == {json.loads((run / "plan.json").read_text())["location"]["job"]}
+    assert submitted["job"] == json.loads((run / "plan.json").read_text())["location"]["job"]
 
 
 def test_a_run_that_may_not_continue_says_so(site: Site) -> None:
@@ -69,32 +69,22 @@ def test_a_run_that_may_not_continue_says_so(site: Site) -> None:
 
 
 def test_an_array_has_a_run_for_each_value(site: Site) -> None:
-    one_node = tuple("1" if option == "2" else option for option in TWO_NODES)
-    result = site.train("faulty.py", *one_node, "--array", "steps=2,3%1", "--", "--seconds", "0.1")
+    result = site.train("faulty.py", *ONE_NODE, "--array", "steps=2,3%1", "--", "--seconds", "0.1")
     assert [run["state"] for run in result["runs"]] == ["done", "done"]
     outputs = [run for run in (site.home / "runs").glob("*/pbs-*.out") if run.parent.name.endswith(("-0", "-1"))]
     assert len(outputs) == 2
 
 
 def test_a_job_that_can_never_run_is_cancelled(site: Site) -> None:
-    three_nodes = tuple("3" if option == "2" else option for option in TWO_NODES)
-    done = site.run(*("python", "-m", "orchestrator.cli.main", "train", "faulty.py", *three_nodes), seconds=60)
+    done = site.run(*orch_command("train", "faulty.py", *TWO_NODES, "--nodes", "3"), seconds=60)
     assert done.returncode == 1
     assert "Can Never Run" in done.stderr
     site.wait_for_no_jobs()
 
 
-def test_a_job_that_waits_says_why(site: Site) -> None:
-    site.run("sh", "-c", "echo sleep 20 | qsub -f -l select=2:ncpus=2 -l place=scatter")
-    site.orch("train", "faulty.py", *TWO_NODES, "--detach", "--", "--steps", "2")
-    text = site.orch("attach", site.newest_run().name)
-    assert "not enough nodes are free" in text or "done" in text
-
-
 def test_a_site_with_several_jobs_lists_the_state_of_each(site: Site) -> None:
-    one_node = tuple("1" if option == "2" else option for option in TWO_NODES)
     for _ in range(3):  # the third waits for a node
-        site.orch("train", "faulty.py", *one_node, "--detach", *LONG_RUN)
+        site.orch("train", "faulty.py", *ONE_NODE, "--detach", *LONG_RUN)
     site.wait_for_event("joined")
     listed = json.loads(site.orch("runs", "--inventory", "pbs", "--json"))["runs"]
     assert [run["state"] for run in listed] == ["running", "running", "waiting"]
