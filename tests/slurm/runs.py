@@ -109,10 +109,11 @@ class BackgroundRun:
         """Let the script UNTIL_FINISH end."""
         (self.folder / "finish").touch()
 
-    def wait(self) -> tuple[int, str]:
-        """Wait for the end of orch, and return its exit code and output."""
+    def wait(self, code: int = 0) -> str:
+        """Wait for the end of orch, check its exit code, and return its output."""
         out, err = self.process.communicate(timeout=300)
-        return self.process.returncode, out + err
+        assert self.process.returncode == code, out + err
+        return out + err
 
     def read_outcome(self) -> dict[str, Any]:
         outcome: dict[str, Any] = json.loads((self.folder / "outcome.json").read_text())
@@ -135,8 +136,7 @@ def count_events(folder: Path, kind: str) -> int:
 
 def train(site: Site, *arguments: str, code: int = 0) -> dict[str, Any]:
     """Run faulty.py, check the exit code of orch, and return what it printed with --json."""
-    done = site.orch("train", "faulty.py", *arguments)
-    assert done.returncode == code, done.stdout + done.stderr
+    done = site.orch("train", "faulty.py", *arguments, code=code)
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     result: dict[str, Any] = json.loads(done.stdout) if "--json" in options else {}
     return result
@@ -196,7 +196,6 @@ def wait_until_listening(run: BackgroundRun, starts: int = 1) -> None:
 def find_row(site: Site, run_id: str) -> dict[str, Any]:
     """Return the entry of a run in the output of `orch runs`."""
     done = site.orch("runs", "--inventory", "slurm", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
     (row,) = [row for row in json.loads(done.stdout)["runs"] if row["id"] == run_id]
     return dict(row)
 

@@ -172,9 +172,11 @@ class Site:
         assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
-    def orch(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run orch on the login node, which may fail."""
-        return self.run_on(LOGIN, *orch_command(*arguments))
+    def orch(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run orch on the login node, check its exit code, and return its output."""
+        done = self.run_on(LOGIN, *orch_command(*arguments))
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
 
     def wait_for_idle_nodes(self) -> None:
         """Wait until all nodes can take a job."""

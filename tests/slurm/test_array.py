@@ -15,8 +15,7 @@ def test_an_array_resumes_only_the_run_that_failed(site: Site) -> None:
     (site.home / "sweep").mkdir(exist_ok=True)
     shutil.copy(FAULTY, site.home / "sweep")
     options = (*ONE_NODE, "--project", "sweep", "--slurm", "cpus-per-task=1", "--array", "steps=8,none%1", "--json")
-    done = site.orch("train", "sweep/faulty.py", *options)
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = site.orch("train", "sweep/faulty.py", *options, code=1)
     runs = json.loads(done.stdout)["runs"]
     assert [run["state"] for run in runs] == ["done", "failed"]
     good, bad = (run["run_id"] for run in runs)
@@ -31,11 +30,8 @@ def test_an_array_resumes_only_the_run_that_failed(site: Site) -> None:
     assert outcomes[0]["ended"] <= outcomes[1]["started"], "one run at a time"
     assert all((folder / "project/faulty.py").is_file() for folder in folders)
     assert [find_row(site, name)["state"] for name in (good, bad)] == ["done", "failed"]
-    done = site.orch("resume", array, "--json")
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = site.orch("resume", array, "--json", code=1)
     assert json.loads(done.stdout)["run_id"] == bad
-    done = site.orch("resume", good)
-    assert done.returncode == 2, done.stdout + done.stderr
+    done = site.orch("resume", good, code=2)
     assert "nothing to resume" in done.stderr
-    done = site.orch("report", bad)
-    assert done.returncode == 0, done.stdout + done.stderr
+    site.orch("report", bad)

@@ -39,13 +39,6 @@ class Block:
         return commands
 
 
-def block_id(value: object) -> str:
-    """Return the id of a test parameter: the path of a page, or the language and line of a block."""
-    if isinstance(value, Path):
-        return str(value.relative_to(ROOT))
-    return f"{value.language}-{value.line}" if isinstance(value, Block) else str(value)
-
-
 def blocks(page: Path) -> Iterator[Block]:
     """Yield all fenced blocks of a page."""
     lines = page.read_text().splitlines()
