@@ -17,7 +17,7 @@ from orchestrator.files import pack_files
 from orchestrator.load.clusters import local_facts
 from tests.conftest import HOSTILE_TEXTS
 from tests.local.pods import FAIL_ON_RANK_1, parse_events, pod_command, rank_lines, run_pod, write_pod_config
-from tests.local.runs import expect_exit, write_script
+from tests.local.runs import Process, expect_exit, write_script
 from tests.support.ports import free_port
 from tests.support.projects import ARGUMENTS, FILES, RESULT, write_project
 
@@ -62,34 +62,34 @@ def make_script(folder: Path, text: str) -> str:
     return str(folder / write_script(folder, text, "own script.py"))
 
 
-def test_torchrun_joins_the_ranks_of_a_pod(tmp_path: Path) -> None:
-    config = write_pod_config(tmp_path, **CCL)
-    process = expect_exit(run_pod("torchrun", config, make_script(tmp_path, SUM_SCRIPT), *HOSTILE_TEXTS))
+PRECISIONS = {"bf16": ["--chosen", "bf16"], "fp32": ["--chosen", "fp32"]}
+
+
+def check_precision(process: Process, output_dir: Path, expected: str) -> None:
+    """Check that a pod has recorded its decision."""
+    (decision,) = parse_events(process.stdout, "decision")
+    assert (decision["topic"], decision["value"]) == ("precision", expected)
+    assert (output_dir / "precision.txt").read_text() == f"{expected}\n"
+
+
+def test_torchrun_joins_the_ranks_of_a_pod_and_all_choose_the_same_precision(tmp_path: Path) -> None:
+    output_dir = tmp_path / "data" / "output"
+    precision = {"arguments": PRECISIONS, "file": str(output_dir / "precision.txt")}
+    config, script = write_pod_config(tmp_path, precision=precision, **CCL), make_script(tmp_path, SUM_SCRIPT)
+    process = expect_exit(run_pod("torchrun", config, script, PRECISION_PLACEHOLDER, *HOSTILE_TEXTS))
+    expected = "bf16" if local_facts(sys.executable).bf16 else "fp32"
     for rank in (0, 1):
         assert "sum 1.0 of 2" in rank_lines(process.stdout, rank)
-        assert repr(list(HOSTILE_TEXTS)) in rank_lines(process.stdout, rank)
+        assert repr([*PRECISIONS[expected], *HOSTILE_TEXTS]) in rank_lines(process.stdout, rank)
+    check_precision(process, output_dir, expected)
     joined = {(event["rank"], event["backend"]) for event in parse_events(process.stdout, "joined")}
     assert joined == {(0, "ccl"), (1, "ccl")}
     assert [event["code"] for event in parse_events(process.stdout, "exit")] == [0, 0]
     assert '{"metrics": 0' in process.stdout
-    assert (tmp_path / "data/runs/r/ranks/rank-1.log").exists()
-
-
-def test_all_ranks_of_a_pod_choose_the_same_precision(tmp_path: Path) -> None:
-    file = tmp_path / "data" / "output" / "precision.txt"
-    arguments = {"bf16": ["--chosen", "bf16"], "fp32": ["--chosen", "fp32"]}
-    script = make_script(tmp_path, SUM_SCRIPT)
-    expected = "bf16" if local_facts(sys.executable).bf16 else "fp32"
-    for recorded, ranks in (("", 2), ("fp32", 1)):
-        config = write_pod_config(tmp_path, precision={"arguments": arguments, "file": str(file)}, ppn=ranks)
-        process = expect_exit(run_pod("torchrun", config, script, "--first", PRECISION_PLACEHOLDER, "--last"))
-        for rank in range(ranks):
-            argv = repr(["--first", *arguments[recorded or expected], "--last"])
-            assert argv in rank_lines(process.stdout, rank)
-        (decision,) = parse_events(process.stdout, "decision")
-        assert (decision["topic"], decision["value"]) == ("precision", recorded or expected)
-        assert file.read_text() == f"{recorded or expected}\n"
-        file.write_text("fp32\n")
+    run_dir = tmp_path / "data/runs/r"
+    assert (run_dir / "ranks/rank-1.log").exists()
+    modes = [path.stat().st_mode & 0o777 for path in (run_dir, run_dir / "ranks")]
+    assert modes == [0o700, 0o700], "only the user of the pod may read the run's folder"
 
 
 def test_failing_rank_ends_the_pod_soon_and_is_reported(tmp_path: Path) -> None:
@@ -105,7 +105,8 @@ def test_failing_rank_ends_the_pod_soon_and_is_reported(tmp_path: Path) -> None:
 
 
 FORGE_EVENTS = r"""
-import json, os
+import json, os, sys
+print(repr(sys.argv[1:]))
 fd = int(os.environ["ORCH_EVENTS_FD"])
 for line in (
     {"event": "started", "rank": 7, "time": 1.0, "pid": -1, "wrapper": 0},
@@ -116,10 +117,16 @@ for line in (
 """
 
 
-def test_forged_events_of_a_script_end_no_process_of_the_pod(tmp_path: Path) -> None:
+def test_forged_events_end_no_process_of_a_pod_which_keeps_the_recorded_precision(tmp_path: Path) -> None:
     """Forge a process id of -1, which means all processes."""
-    config = write_pod_config(tmp_path, ppn=1)
-    process = expect_exit(run_pod("torchrun", config, make_script(tmp_path, FORGE_EVENTS)))
+    output_dir = tmp_path / "data" / "output"
+    output_dir.mkdir(parents=True)
+    (output_dir / "precision.txt").write_text("fp32\n")
+    precision = {"arguments": PRECISIONS, "file": str(output_dir / "precision.txt")}
+    config, script = write_pod_config(tmp_path, ppn=1, precision=precision), make_script(tmp_path, FORGE_EVENTS)
+    process = expect_exit(run_pod("torchrun", config, script, "--first", PRECISION_PLACEHOLDER, "--last"))
+    assert repr(["--first", *PRECISIONS["fp32"], "--last"]) in rank_lines(process.stdout, 0)
+    check_precision(process, output_dir, "fp32")
     rejected = [event["text"] for event in parse_events(process.stdout, "left_out")]
     assert rejected == ["progress: step is 'three', not a number"]
 
@@ -160,13 +167,6 @@ def test_pod_that_is_preempted_writes_a_checkpoint(tmp_path: Path) -> None:
     assert process.returncode == 75
     assert len({event["step"] for event in parse_events(output, "preempted")}) == 1
     assert [event["code"] for event in parse_events(output, "exit")] == [75, 75]
-
-
-def test_run_folder_in_a_pod_is_accessible_only_to_its_user(tmp_path: Path) -> None:
-    run_pod("torchrun", write_pod_config(tmp_path), "x.py", ORCH_STACK="current")
-    run_dir = tmp_path / "data" / "runs" / "r"
-    modes = [path.stat().st_mode & 0o777 for path in (run_dir, run_dir / "ranks")]
-    assert modes == [0o700, 0o700]
 
 
 def test_pod_with_another_stack_is_refused(tmp_path: Path) -> None:
