@@ -68,8 +68,8 @@ def submit(plan: Plan, base: Path) -> RunHandle:
     queue = base / (names[0].rpartition("-")[0] if plan.array else names[0])
     for member, name in zip(members, names, strict=True):
         store.create(member, base / name)
-        store.forget_end(base / name)
         queued.mark(base / name, queue.name)
+        store.forget_end(base / name)
     make_user_folder(queue)
     if plan.origin.project:
         copy_project(plan.origin.project, queue)

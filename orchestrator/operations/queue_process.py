@@ -251,8 +251,8 @@ class Queue:
 
     def put_back(self, run: Run, reason: str) -> None:
         """Let a run wait at the front of the queue again."""
+        queued.mark(run.folder, self.folder.name)  # first, or who follows the run sees that it does not wait
         store.forget_end(run.folder)
-        queued.mark(run.folder, self.folder.name)
         if run.id not in self.waiting:
             self.waiting.insert(0, run.id)
         self.write_state(reason)

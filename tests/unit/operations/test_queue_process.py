@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from orch_node.protocol.node_reports import NodeUsage, ReservedCores
+from orch_node.protocol.outcome import REFUSED
 
 from orchestrator.files import make_user_folder
 from orchestrator.operations.queue_process import ActiveRun, Queue, choose_nodes, is_first
 from orchestrator.operations.resume import limit_of
 from orchestrator.operations.runs import handle_of
-from orchestrator.runs import store
+from orchestrator.runs import queued, store
 from orchestrator.targets.interface import LiveNode
 from tests.support.recorded import make_run
 
@@ -60,3 +62,26 @@ def test_queue_forgets_an_active_run_whose_folder_was_deleted(tmp_path: Path) ->
     shutil.rmtree(tmp_path / "array-1")
     queue.end_finished()
     assert queue.active == {}
+
+
+def test_run_that_is_put_back_is_never_seen_as_neither_refused_nor_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(tmp_path, "run", ranks=1, nodes=1)
+    store.record_end(folder, REFUSED)
+    queue = Queue(tmp_path, make_user_folder(tmp_path / "queue"), waiting=[], limit=None, unmasked={})
+    states = []
+
+    def watched(change: Callable[..., None]) -> Callable[..., None]:
+        def change_and_look(*arguments: str | Path) -> None:
+            change(*arguments)
+            states.append(store.load(folder).state)
+
+        return change_and_look
+
+    monkeypatch.setattr(store, "forget_end", watched(store.forget_end))
+    monkeypatch.setattr(queued, "mark", watched(queued.mark))
+    with queued.lock(queue.folder):
+        queue.put_back(store.load(folder), "")
+    assert states == [queued.QUEUED, queued.QUEUED]
+    assert queue.waiting == ["run"]

@@ -59,8 +59,8 @@ def test_refused_run_that_waits_again_is_followed_further(
     waiting = WaitingRun(folder)
 
     def put_back() -> None:
-        store.forget_end(folder)
         queued.mark(folder, folder.name)
+        store.forget_end(folder)
         threading.Timer(0.7, queued.unmark, [folder]).start()
 
     with queued.lock(folder):
