@@ -63,18 +63,16 @@ def new_plan(
         target: the name of the target.
         location: the values with which it finds the run.
     """
-    recipe, project, preset = resolved.recipe, project_of_copy(resolved.recipe, site), request.preset
-    arguments = (*([f"preset={preset}"] if preset else []), *request.settings, *request.script_args)
-    secrets = find_secrets((*request.env, *arguments))
+    arguments = (*([f"preset={request.preset}"] if request.preset else []), *request.settings, *request.script_args)
     origin = Origin(
         request=request,
-        script=recipe.script_file,
+        script=resolved.recipe.script_file,
         stack=resolved.stack.value.name,
         fingerprints=fingerprints,
         settings=resolved.settings,
-        project=project,
-        packages=recipe.packages,
-        secrets=secrets,
+        project=project_of_copy(resolved.recipe, site),
+        packages=resolved.recipe.packages,
+        secrets=find_secrets((*request.env, *arguments)),
     )
     run = RunRecord(
         run_id=site.run_id,
@@ -83,19 +81,19 @@ def new_plan(
         run_dir=site.run_dir,
         train=site.train,
         python=python,
-        recipe=recipe.name,
-        resumes=recipe.resumes,
+        recipe=resolved.recipe.name,
+        resumes=resolved.recipe.resumes,
         output_dir=output,
         backend=resolved.backend.value.name,
         precision=resolved.precision.value,
         started_by=site.started_by,
         created=site.created,
-        decisions=all_decisions(request, resolved, site, project, decisions),
+        decisions=all_decisions(request, resolved, site, origin.project, decisions),
         layout=resolved.layout.value.rank_places,
         target=target,
         location=dict(location),
         name=request.name or "",
-        arguments=tuple(mask(argument, secrets) for argument in arguments),
+        arguments=tuple(mask(argument, origin.secrets) for argument in arguments),
     )
     return Plan(run=run, origin=origin, steps=())
 
