@@ -35,7 +35,7 @@ HOSTILE_TEXTS = (
 )
 TESTS = Path(__file__).parent
 # xdist groups that take longest, and folders whose tests take no time.
-LONGEST_GROUPS = ("cluster runs", "cluster", "recipes", "slurm/test_run_slurm.py", "other torches")
+LONGEST_GROUPS = ("cluster", "recipes", "slurm/test_run_slurm.py", "other torches")
 QUICK_FOLDERS = ("unit", "roles")
 SETTINGS_CACHE = cache_home().absolute() / "settings"  # of the user; its files are named by what they depend on
 # Each run of the tests draws other examples, so that a few of them find as much in time; `make test-all` draws many.

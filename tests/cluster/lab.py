@@ -155,16 +155,6 @@ def find_pid(run_id: str, *parts: str) -> int:
     return matches[0]
 
 
-def find_rank_pid(run_id: str, rank: int) -> int | None:
-    """Return the process id of a rank's training process, or None if it has not started."""
-    for pid, line in run_processes(run_id).items():
-        if " run-script " in line:
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if f"RANK={rank}".encode() in variables:
-                return pid
-    return None
-
-
 @contextmanager
 def replaced_file(site: Site, node: str, path: str, content: str) -> Iterator[None]:
     """Replace the content of a node's file, and restore or delete the file afterwards."""

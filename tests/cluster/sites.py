@@ -34,14 +34,12 @@ class Site:
 
     Attributes:
         folder: the controller's working folder, with its state.
-        name: the file name of the inventory.
         program: the command that starts `orch`.
         variables: additional environment variables.
     """
 
     cluster: TestCluster
     folder: Path
-    name: str = "hosts.yml"
     program: tuple[str, ...] = ORCH
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,10 +50,10 @@ class Site:
 
     @property
     def inventory(self) -> Path:
-        return self.folder / "lab" / self.name
+        return self.folder / "lab/hosts.yml"
 
-    def inventory_content(self, *nodes: str, **variables: Any) -> dict[str, Any]:
-        """Return the hosts and variables of an inventory. A variable of None is omitted."""
+    def write_inventory(self, *nodes: str, **variables: Any) -> None:
+        """Write the inventory, with variables for all nodes; a variable of None is omitted."""
         options = f"-o UserKnownHostsFile={self.cluster.state}/known_hosts -o IdentitiesOnly=yes"
         common = {
             "ansible_user": "vagrant",
@@ -67,19 +65,16 @@ class Site:
             "orch_secrets": {"HF_TOKEN": TOKEN},
             **variables,
         }
-        return {
+        group = {
             "hosts": {node: {"ansible_host": self.cluster.address(node)} for node in nodes},
             "vars": {name: value for name, value in common.items() if value is not None},
         }
-
-    def write_inventory(self, *nodes: str, **variables: Any) -> None:
-        """Write the inventory, with variables for all nodes."""
         self.inventory.parent.mkdir(exist_ok=True, parents=True)
-        self.inventory.write_text(yaml.safe_dump({"all": self.inventory_content(*nodes, **variables)}))
+        self.inventory.write_text(yaml.safe_dump({"all": group}))
 
-    def start(self, *flags: str, command: str = "provision") -> subprocess.Popen[str]:
-        """Start a command of orch that takes the inventory as its argument."""
-        return self.spawn(command, str(self.inventory), *flags)
+    def start(self, *flags: str) -> subprocess.Popen[str]:
+        """Start `orch provision`."""
+        return self.spawn("provision", str(self.inventory), *flags)
 
     def spawn(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command of orch."""

@@ -1,4 +1,4 @@
-"""Provision with vaults, sudo passwords and inventories that are programs."""
+"""Provision with vaults, sudo passwords and a leftover lock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.sites import ROOT, Site, drift, nodes_by_name, run_on
+from tests.cluster.sites import LOCK, ROOT, Site, drift, nodes_by_name, run_on
 
 pytestmark = pytest.mark.cluster
 
@@ -42,6 +42,7 @@ def password_file(tmp_path: Path) -> Path:
 
 
 def test_sync_writes_secret_of_vault_and_deletes_it_without_vault(site: Site, password_file: Path) -> None:
+    """Check also that the second sync takes over a lock that another controller has left behind."""
     site.write_inventory("node0", "node1", orch_secrets=None)
     variables = site.inventory.parent / "host_vars" / "node0.yml"
     variables.parent.mkdir()
@@ -55,10 +56,13 @@ def test_sync_writes_secret_of_vault_and_deletes_it_without_vault(site: Site, pa
     assert not [path for path in state_files if b"hf_fromTheVault" in path.read_bytes()]
     variables.unlink()
     run_on(site, "node1", "rm", f"{ROOT}/train/node.py")
-    assert drift(site.orch(command="sync")) == {"node0": {"secrets.json"}, "node1": {"train/node.py"}}
+    lock = {"token": "x", "user": "eve", "host": "far", "pid": "7", "what": "sync", "started": "then"}
+    run_on(site, "node0", "sh", "-c", f"echo '{json.dumps(lock)}' >{LOCK}; touch -d '7 hours ago' {LOCK}")
+    done = site.run("sync", str(site.inventory), "--json", seconds=120)
+    assert drift(json.loads(done.stdout)) == {"node0": {"secrets.json"}, "node1": {"train/node.py"}}
+    assert "node0: took over a lock that was taken 7 hours ago: eve@far (process 7)" in done.stderr
     for node in ("node0", "node1"):
-        assert "secrets.json" not in run_on(site, node, "ls", ROOT)
-    assert drift(site.orch(command="sync")) == {"node0": set(), "node1": set()}
+        assert not {"secrets.json", ".lock"} & {*run_on(site, node, "ls", "-A", ROOT).split()}
 
 
 @pytest.fixture
@@ -100,17 +104,3 @@ def test_provision_writes_names_of_nodes_only_with_sudo_password(
     assert [node["failed"] for node in report["nodes"]] == [0, 0]
     assert "/etc/hosts" in drift(report)["node0"]
     site.cluster.exec("node0", ("sed", "-i", "/^127.0.1.1 node1$/d", "/etc/hosts"))
-
-
-def test_provision_reads_inventory_that_is_a_program(site: Site) -> None:
-    program_site = replace(site, name="inventory.py")
-    content = site.inventory_content("node0", "node1")
-    listing = {
-        "all": {"hosts": list(content["hosts"]), "vars": content["vars"]},
-        "_meta": {"hostvars": content["hosts"]},
-    }
-    program_site.inventory.write_text(f"#!{sys.executable}\nprint({json.dumps(json.dumps(listing))})\n")
-    program_site.inventory.chmod(0o755)
-    report = program_site.orch("--dry-run", code=1)  # finds drift: each inventory has its own ssh key
-    assert {name: node["failed"] for name, node in nodes_by_name(report).items()} == {"node0": 0, "node1": 0}
-    assert "train/node.py" not in drift(report)["node0"]

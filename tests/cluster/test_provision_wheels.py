@@ -1,10 +1,12 @@
-"""Install stacks from a package index, and provision with orch installed from its own wheel."""
+"""Repair drifted nodes from a package index, add packages of the user, and use an orch from its own wheel."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +14,22 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import CHECKOUT
-from tests.cluster.sites import ROOT, SITE_PACKAGES, Site, drift, nodes_by_name, run_on
+from tests.cluster.sites import ROOT, SITE_PACKAGES, STACK, TOKEN, Site, drift, run_on
 from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.cluster
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orch/wheelhouses"
+USER_FILE = f"{ROOT}/data/mine.txt"
+# Programs that change node1, which has no uv because its stack is a copy, and what provisioning reports of that.
+CHANGES = (
+    f"echo x >> {SITE_PACKAGES}/torchmetrics/__init__.py",
+    f"rm -r {SITE_PACKAGES}/accelerate {SITE_PACKAGES}/oneccl_bindings_for_pytorch {STACK}/mpi/mpich",
+    f"rm {ROOT}/train/node.py",
+    f"touch {ROOT}/train/unknown.py {USER_FILE}",
+    f"echo '{{}}' > {ROOT}/env.json",
+)
+DRIFT = {*("torchmetrics", "accelerate", "oneccl-bind-pt", "mpich"), *("env.json", "train/node.py", "train/unknown.py")}
 
 
 @pytest.fixture
@@ -42,42 +54,6 @@ def index(site: Site, tmp_path: Path) -> Iterator[str]:
             process.terminate()
 
 
-def test_nodes_install_wheels_from_index(site: Site, index: str) -> None:
-    removed = f"{SITE_PACKAGES}/accelerate {SITE_PACKAGES}/oneccl_bindings_for_pytorch {ROOT}/bin/uv"
-    run_on(site, "node1", "sh", "-c", f"rm -r {removed}")
-    site.write_inventory("node0", "node1", stack_index_url=index)
-    expected = {"accelerate", "oneccl-bind-pt"}
-    assert drift(site.orch("--wheels", "index")) == {"node0": set(), "node1": expected}
-    assert run_on(site, "node1", "ls", f"{SITE_PACKAGES}/accelerate/__init__.py")
-    assert site.orch("--dry-run")["state"] == "done"
-
-
-def test_packages_of_the_user_are_installed_for_all_runs_and_removed_with_a_note(site: Site, tmp_path: Path) -> None:
-    make_wheel(tmp_path, "orch_test_greeter", "1.0", requires=["orch-test-names>=2"], module="VERSION = '1.0'")
-    make_wheel(tmp_path, "orch_test_names", "2.0", module="VERSION = '2.0'")
-    make_wheel(tmp_path, "orch_test_torch", "1.0", requires=["torch<2"])
-    needs = tmp_path / "needs.txt"
-    needs.write_text(f"--no-index\n--find-links {tmp_path}\norch-test-greeter\n")
-    script = tmp_path / "greet.py"
-    script.write_text("import orch_test_greeter\nprint('GREETER', orch_test_greeter.VERSION, flush=True)\n")
-    run = (str(script), "--backend", "gloo", "--launcher", "torchrun", "--project", "none")
-    site.write_inventory("node0", "node1")
-    added = {"orch-test-greeter", "orch-test-names"}
-    assert drift(site.orch("--requirements", str(needs))) == {"node0": added, "node1": added}
-    assert site.train(*run)["state"] == "done"
-    site.write_inventory("node0", "node1", orch_requirements=str(needs))
-    assert site.orch("--dry-run")["state"] == "done"
-    needs.write_text(needs.read_text() + "orch-test-torch\n")
-    refused = site.orch(code=2)["stderr"]
-    assert "orch-test-torch depend" in refused
-    assert "is the version of stack 'current'" in refused
-    site.write_inventory("node0", "node1")
-    done = site.run("provision", str(site.inventory), seconds=900)
-    assert "node1: removes orch-test-greeter 1.0, orch-test-names 2.0, which neither stack" in done.stderr
-    refused = site.run("train", *run, "--inventory", str(site.inventory), seconds=60)
-    assert "greet.py imports orch_test_greeter" in refused.stderr
-
-
 @pytest.fixture
 def site_of_installed_orch(site: Site, tmp_path: Path) -> Site:
     """Return the site with an orch that is installed from its wheel in a new environment outside the checkout."""
@@ -95,10 +71,60 @@ def site_of_installed_orch(site: Site, tmp_path: Path) -> Site:
     return replace(site, program=program, variables={"PYTHONPATH": ""})
 
 
-def test_orch_installed_from_its_wheel_provisions(site_of_installed_orch: Site) -> None:
-    site = site_of_installed_orch
-    site.write_inventory("node0", "node1")
-    run_on(site, "node1", "rm", f"{ROOT}/train/node.py")
-    report = site.orch()
-    assert drift(report) == {"node0": set(), "node1": {"train/node.py"}}
-    assert [node["changed"] for node in nodes_by_name(report).values()] == [0, 1]
+def command_lines_with_token(process: subprocess.Popen[str]) -> list[Path]:
+    """Wait for a process, and return all command lines of /proc, also of nodes, that contained the secret meanwhile."""
+    leaks = []
+    while process.poll() is None:
+        leaks += [path for path in Path("/proc").glob("[0-9]*/cmdline") if contains_token(path)]
+        time.sleep(0.01)  # shorter than the life of any program that gets arguments
+    return leaks
+
+
+def contains_token(path: Path) -> bool:
+    try:
+        return TOKEN.encode() in path.read_bytes()
+    except OSError:
+        return False
+
+
+def test_provision_reports_and_repairs_only_drift(site: Site, site_of_installed_orch: Site, index: str) -> None:
+    """Repair node1 from an index; afterwards orch from its wheel, with its own playbooks and files, changes nothing."""
+    run_on(site, "node1", "sh", "-ec", "; ".join(CHANGES))
+    site.write_inventory(*site.cluster.nodes, stack_index_url=index)
+    expected = {"node0": set(), "node1": DRIFT, "node2": set()}
+    assert drift(site.orch("--dry-run", "--wheels", "index", code=1)) == expected
+    process = site.start("--json", "--wheels", "index")
+    leaks = command_lines_with_token(process)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert drift(json.loads(out)) == expected, "--dry-run repairs nothing"
+    assert run_on(site, "node1", "ls", USER_FILE, f"{SITE_PACKAGES}/accelerate/__init__.py")
+    assert not leaks, "command lines contain the secret"
+    report = site_of_installed_orch.orch()
+    assert not any(drift(report).values())
+    assert {node["changed"] for node in report["nodes"]} == {0}
+
+
+def test_packages_of_the_user_are_installed_for_all_runs_and_removed_with_a_note(site: Site, tmp_path: Path) -> None:
+    make_wheel(tmp_path, "orch_test_greeter", "1.0", requires=["orch-test-names>=2"], module="VERSION = '1.0'")
+    make_wheel(tmp_path, "orch_test_names", "2.0", module="VERSION = '2.0'")
+    make_wheel(tmp_path, "orch_test_torch", "1.0", requires=["torch<2"])
+    needs = tmp_path / "needs.txt"
+    needs.write_text(f"--no-index\n--find-links {tmp_path}\norch-test-greeter\n")
+    site.write_inventory(*site.cluster.nodes, orch_requirements=str(needs))
+    added = {"orch-test-greeter", "orch-test-names"}
+    assert drift(site.orch()) == dict.fromkeys(site.cluster.nodes, added)
+    greet = "import orch_test_greeter; print(orch_test_greeter.VERSION)"
+    assert run_on(site, "node1", f"{STACK}/bin/python", "-c", greet) == "1.0\n"
+    needs.write_text(needs.read_text() + "orch-test-torch\n")
+    refused = site.orch(code=2)["stderr"]
+    assert "orch-test-torch depend" in refused
+    assert "is the version of stack 'current'" in refused
+    site.write_inventory(*site.cluster.nodes)
+    done = site.run("provision", str(site.inventory), seconds=900)
+    assert "node1: removes orch-test-greeter 1.0, orch-test-names 2.0, which neither stack" in done.stderr
+    script = tmp_path / "greet.py"
+    script.write_text("import orch_test_greeter\n")
+    run = (str(script), "--backend", "gloo", "--launcher", "torchrun", "--project", "none")
+    refused = site.run("train", *run, "--inventory", str(site.inventory), seconds=60)
+    assert "greet.py imports orch_test_greeter" in refused.stderr

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
 import subprocess
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.cluster.lab import (
     TWO_NODES,
-    find_pid,
-    find_rank_pid,
     replaced_file,
     run_orch_json,
     run_processes,
@@ -24,16 +20,15 @@ from tests.cluster.lab import (
     wait_for_no_processes,
 )
 from tests.cluster.sites import ROOT, SITE_PACKAGES, Site
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 FAILURE_SECONDS = 5.0  # in which a failed rank is reported
 LOSS_SECONDS = 45.0  # in which a lost node is reported; its processes end within as many more
 
 
-def test_failure_names_rank_and_cause(lab: Site) -> None:
+def test_failure_names_rank_and_cause(site: Site) -> None:
     """Fill the shared memory of node1; tests/local has the other ways in which a rank may fail."""
-    run = start_faulty(lab, "shm")
+    run = start_faulty(site, "shm")
     report = run.wait_for_report(code=1)
     failure = report["failure"]
     assert (failure["rank"], failure["node"]) == (1, "node1")
@@ -45,7 +40,7 @@ def test_failure_names_rank_and_cause(lab: Site) -> None:
     assert event_times["failed"] - exit_time < FAILURE_SECONDS
     assert [node["left"] for node in report["nodes"].values()] == [[], []]
     assert run_processes(run.id) == {}
-    assert "torch_" not in lab.cluster.exec("node1", ("ls", "/dev/shm"))
+    assert "torch_" not in site.cluster.exec("node1", ("ls", "/dev/shm"))
 
 
 def explanations(report: dict[str, Any]) -> set[str]:
@@ -53,46 +48,31 @@ def explanations(report: dict[str, Any]) -> set[str]:
     return {explanation["name"] for explanation in report["explanations"]}
 
 
-def test_stall_names_rank_that_sleeps_forever(lab: Site) -> None:
-    run = start_faulty(lab, "sleep", "--stall-timeout", "20")
-    report = run.wait_for_report(code=1)
-    assert report["problem"].startswith("no progress for 20 s: 1 of 2 ranks wait in collective")
-    assert "behind: node1 rank 1" in report["problem"]
-    (event,) = run.events("stalled")
-    assert "faulty.py" in event["stands"]["1"], "the stack shows where the rank sleeps"
-    assert "<lambda>" in (run.folder / "stacks/rank-1.txt").read_text()
-    assert run_processes(run.id) == {}
-
-
-@pytest.mark.parametrize("fault", ["kill", "cut", "pause"])
-def test_run_ends_and_names_a_lost_node(lab: Site, fault: str) -> None:
-    """Start each run on the nodes that the fault before has left, and one more after the last fault."""
-    run = start_faulty(lab, script=("--steps", "100000"))
+def test_run_ends_and_names_a_frozen_node(site: Site) -> None:
+    """Freeze node1, whose kernel still accepts connections, and let it continue after the run has ended."""
+    run = start_faulty(site, script=("--steps", "100000"))
     run.wait_for_first_step()
-    getattr(lab.cluster, fault)("node1")
+    site.cluster.pause("node1")
     fault_time = time.monotonic()
     report = run.wait_for_report(code=1, seconds=LOSS_SECONDS + 20)
     assert time.monotonic() - fault_time < LOSS_SECONDS
     assert "node1 was lost" in report["problem"]
     assert report["nodes"]["node0"]["left"] == []
-    lab.cluster.unpause("node1")
+    site.cluster.unpause("node1")
     wait_for_no_processes(run.id, LOSS_SECONDS + 20)
-    lab.cluster.repair()
-    if fault == "pause":
-        assert start_faulty(lab).wait_for_report(code=0)["state"] == "done"
 
 
-def test_failure_names_node_with_unplanned_torch(lab: Site) -> None:
+def test_failure_names_node_with_unplanned_torch(site: Site) -> None:
     version = "__version__ = '2.12.0'\ndebug = False\ncuda = hip = rocm = xpu = git_version = None\n"
-    with replaced_file(lab, "node1", f"{SITE_PACKAGES}/torch/version.py", version):
-        run = start_faulty(lab)
+    with replaced_file(site, "node1", f"{SITE_PACKAGES}/torch/version.py", version):
+        run = start_faulty(site)
         report = run.wait_for_report(code=1)
     assert (report["failure"]["rank"], report["failure"]["node"]) == (1, "node1")
     assert "another torch than planned" in explanations(report)
     assert run_processes(run.id) == {}
 
 
-def test_used_port_is_explained(lab: Site) -> None:
+def test_used_port_is_explained(site: Site) -> None:
     """Listen on the planned port of rank 0 before rank 0 does."""
     listener = (
         "import glob, json, os, socket, sys, time\n"
@@ -102,70 +82,67 @@ def test_used_port_is_explained(lab: Site) -> None:
         "port = int(json.load(open(new_files.pop()))['MASTER_PORT'])\n"
         "server = socket.create_server(('', port)); time.sleep(30)\n"
     )
-    old_files = lab.cluster.exec("node0", ("sh", "-c", f"ls {ROOT}/runs/*/env.json || true")).split()
-    node = lab.cluster.container("node0")
+    old_files = site.cluster.exec("node0", ("sh", "-c", f"ls {ROOT}/runs/*/env.json || true")).split()
+    node = site.cluster.container("node0")
     command = ["docker", "exec", node, "python3", "-c", listener, *old_files]
     with subprocess.Popen(command) as process:
-        report = start_faulty(lab).wait_for_report(code=1)
-        lab.cluster.exec("node0", ("pkill", "-f", "create_server"))
+        report = start_faulty(site).wait_for_report(code=1)
+        site.cluster.exec("node0", ("pkill", "-f", "create_server"))
         process.wait()
     assert "port taken" in explanations(report)
     assert report["failure"]["rank"] == 0
 
 
-def test_wrong_clock_is_reported(lab: Site) -> None:
-    """Set the clock of all programs on node1 a minute ahead."""
-    clock_ahead = "import time; time.time = (lambda now: lambda: now() + 60)(time.time)\n"
-    with replaced_file(lab, "node1", f"{SITE_PACKAGES}/ahead.pth", clock_ahead):
-        report = start_faulty(lab).wait_for_report(code=0)
-    texts = [entry["text"] for entry in report["timeline"]]
-    assert any(re.match(r"node1: its clock is \+\d+ s off node0", text) for text in texts)
-
-
-def test_full_disk_is_explained_and_run_resumes_on_a_larger_disk(lab: Site) -> None:
-    """Fill the disk by a checkpoint; the checkpoint before it stays usable."""
+def test_full_disk_is_explained_and_run_resumes_on_a_larger_disk(site: Site) -> None:
+    """Fill the disk by a checkpoint; the run resumes from the checkpoint before it, and is stopped during the next."""
     runs = f"{ROOT}/runs"
-    lab.cluster.mount("node0", "-t", "tmpfs", "-o", "size=330m,mode=0777", "tmpfs", runs)
+    site.cluster.mount("node0", "-t", "tmpfs", "-o", "size=330m,mode=0777", "tmpfs", runs)
     try:
-        run = start_training(lab, *small_bert_qa(save_steps=2), *TWO_NODES)
+        run = start_training(site, *small_bert_qa(max_steps=300, save_steps=2), *TWO_NODES)
         report = run.wait_for_report(code=1, seconds=240)
         assert "disk full" in explanations(report)
         assert (report["failure"]["rank"], report["failure"]["node"]) == (0, "node0")
         assert run_processes(run.id) == {}
-        lab.cluster.mount("node0", "-o", "remount,size=2g", runs)
-        second_report = run_orch_json(lab, "resume", run.id, seconds=240)
-        assert second_report["state"] == "done"
-        assert "resume" in {decision["topic"] for decision in second_report["decisions"]}
+        site.cluster.mount("node0", "-o", "remount,size=2g", runs)
+        saved = len(run.events("progress"))
+        run = replace(run, process=site.spawn("resume", run.id, "--json", "--show", "none"))
+        run.wait_for_event("launched", attempt=2)
+        run.wait_until(lambda: is_saving(run.events("progress")[saved:]), "a further checkpoint")
+        stop_report = run_orch_json(site, "stop", run.id)
+        assert stop_report["seconds"] < 10
+        assert {node["node"]: node["state"] for node in stop_report["nodes"]} == {"node0": "clean", "node1": "clean"}
+        report = run.wait_for_report(code=130)
+        assert report["state"] == "stopped"
+        assert "resume" in {decision["topic"] for decision in report["decisions"]}
+        assert run_processes(run.id) == {}
     finally:
-        lab.cluster.mount("node0", "--lazy", runs, program="umount")
+        site.cluster.mount("node0", "--lazy", runs, program="umount")
 
 
-def listed_state(lab: Site, run_id: str) -> str:
-    """Return the state of a run as `orch runs` lists it."""
-    rows = run_orch_json(lab, "runs", "--inventory", str(lab.inventory))["runs"]
-    return next(str(row["state"]) for row in rows if row["id"] == run_id)
+def is_saving(events: list[dict[str, Any]]) -> bool:
+    return any(event.get("phase") == "save" for event in events)
 
 
-def test_processes_on_node1_end_when_node0_dies(lab: Site) -> None:
-    run = start_faulty(lab, "none", "--detach", script=("--steps", "100000"))
-    run.wait_for_report(code=0)
-    run.wait_until(lambda: find_rank_pid(run.id, 1) is not None, "rank 1 on node1")
-    lab.cluster.kill("node0")
+def test_processes_on_node1_end_when_node0_dies(site: Site) -> None:
+    run = start_faulty(site, script=("--steps", "100000"))
+    run.wait_for_first_step()
+    run.process.kill()
+    run.process.communicate()
+    site.cluster.kill("node0")
     wait_for_no_processes(run.id, LOSS_SECONDS + 20)
-    report = run_orch_json(lab, "stop", run.id, code=1)
+    report = run_orch_json(site, "stop", run.id, code=1)
     states = {node["node"]: node["state"] for node in report["nodes"]}
     assert states == {"node0": "unreachable", "node1": "clean"}
     assert report["seconds"] < 10
-    lab.cluster.start("node0")
+    site.cluster.start("node0")
     # A restarted container is a different machine to orch, so the run counts as alive until its lease expires.
-    wait_until(lambda: listed_state(lab, run.id) == "killed", "the end of the lease", seconds=180)
-    assert start_faulty(lab).wait_for_report(code=0)["state"] == "done"
+    deadline = time.monotonic() + 180
+    while listed_state(site, run.id) != "killed":
+        assert time.monotonic() < deadline, "the lease has not expired"
+        time.sleep(10)  # a list takes a CPU second
 
 
-def test_run_without_supervisor_ends_as_killed(lab: Site) -> None:
-    run = start_faulty(lab, script=("--steps", "100000"))
-    run.wait_for_first_step()
-    os.kill(find_pid(run.id, "node.py supervise "), signal.SIGKILL)
-    report = run.wait_for_report(code=1, seconds=LOSS_SECONDS)
-    assert report["state"] == "killed"
-    wait_for_no_processes(run.id, LOSS_SECONDS)
+def listed_state(site: Site, run_id: str) -> str:
+    """Return the state of a run as `orch runs` lists it."""
+    rows = run_orch_json(site, "runs", "--inventory", str(site.inventory))["runs"]
+    return next(str(row["state"]) for row in rows if row["id"] == run_id)

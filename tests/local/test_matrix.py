@@ -16,9 +16,3 @@ def test_cell_trains_on_one_node(one_host: Workspace, starter: str, backend: str
     options = matrix.STARTERS[starter]
     require_mpi(options[options.index("--mpi") + 1] if "--mpi" in options else "intel")
     matrix.check(partial(one_host.train, code=1), starter, backend, planned=("127.0.0.1",))
-
-
-def test_cells_cover_all_pairs_and_every_starter_on_one_and_two_nodes() -> None:
-    one_node, two_nodes = matrix.cells(1), matrix.cells(2)
-    assert sorted({*one_node, *two_nodes}) == sorted(matrix.CELLS)
-    assert all({starter for starter, _ in cells} == set(matrix.STARTERS) for cells in (one_node, two_nodes))

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[3]
 LOOKUP = re.compile(r'"(ORCH_\w+)"(?: not)? in os\.environ|os\.environ(?:\.get\(|\[)"(ORCH_\w+)"')
 # Set by ranks and fixtures, or by developers.
 NOT_CONDITIONS = """
-    ORCH_ATTEMPT ORCH_DATA ORCH_EVENTS_FD ORCH_KEEP_CLUSTER ORCH_NODE ORCH_NODE_CPUSETS ORCH_RUN_DIR ORCH_WRITE_GOLDEN
+    ORCH_ATTEMPT ORCH_DATA ORCH_EVENTS_FD ORCH_NODE ORCH_RUN_DIR ORCH_WRITE_GOLDEN
 """
 
 
