@@ -21,7 +21,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from orch_node.standalone.facts import CPU_ISA
 
-from orchestrator.files import cache_home
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Cluster, Core, Facts, Node, Selection, lay_out, links
 from orchestrator.planning.launchers import LaunchSpec
@@ -37,7 +36,6 @@ TESTS = Path(__file__).parent
 # xdist groups that take longest, and folders whose tests take no time.
 LONGEST_GROUPS = ("cluster", "recipes", "slurm/test_run_slurm.py", "other torches")
 QUICK_FOLDERS = ("unit", "roles")
-SETTINGS_CACHE = cache_home().absolute() / "settings"  # of the user; its files are named by what they depend on
 # Each run of the tests draws other examples, so that a few of them find as much in time; `make test-all` draws many.
 settings.register_profile("quick", max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300)
@@ -244,19 +242,21 @@ def orch_environment(tmp_path: Path) -> dict[str, str]:
     homes = {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "XDG_STATE_HOME": str(tmp_path / ".state")}
     cache = tmp_path / ".cache" / "orch"
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    SETTINGS_CACHE.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, folder in (("inventory", inventory_cache()), ("settings", SETTINGS_CACHE)):
+    for folder in shared_caches():
         with contextlib.suppress(FileExistsError):
-            (cache / name).symlink_to(folder)
+            (cache / folder.name).symlink_to(folder)
     return variables | homes | {"COLUMNS": "200", "NO_COLOR": "1"}
 
 
 @functools.cache
-def inventory_cache() -> Path:
-    """Return the folder in which all tests of this process cache inventories."""
-    folder = Path(tempfile.mkdtemp(prefix="orch-inventories-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+def shared_caches() -> tuple[Path, ...]:
+    """Return the folders in which all tests of this process cache inventories and the settings of recipes."""
+    parent = Path(tempfile.mkdtemp(prefix="orch-caches-"))
+    atexit.register(shutil.rmtree, parent, ignore_errors=True)
+    folders = (parent / "inventory", parent / "settings")
+    for folder in folders:
+        folder.mkdir(mode=0o700)
+    return folders
 
 
 @pytest.fixture
