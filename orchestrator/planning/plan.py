@@ -406,8 +406,8 @@ def describe_places(rank_places: Sequence[RankPlacement]) -> list[str]:
     lines = []
     for bindings, nodes in nodes_by_bindings.items():
         if len(nodes) == 1:
-            places = zip(by_node[nodes[0]], bindings, strict=True)
-            lines += [f"rank {rank_place.rank}: {rank_place.node}, {binding}" for rank_place, binding in places]
+            bound_ranks = zip(by_node[nodes[0]], bindings, strict=True)
+            lines += [f"rank {place.rank}: {place.node}, {binding}" for place, binding in bound_ranks]
             continue
         ranks = number_ranges(rank_place.rank for node in nodes for rank_place in by_node[node])
         lines.append(f"ranks {ranks}: {len(bindings)} on each of {fold(nodes)}: {merge_bindings(bindings)}")

@@ -117,7 +117,7 @@ def test_training_restarts_from_checkpoint_with_a_spare_node_and_is_fetched(site
     assert (run.folder / "ranks/node2/rank-1.metrics.jsonl").stat().st_size
     first_fetch = run_orch_json(site, "fetch", run.id, "--only", "checkpoint-*", code=1)
     assert "checkpoint-12/model.safetensors" in first_fetch["brought"]
-    assert [left["path"] for left in first_fetch["omitted"]] == ["node1/"]
+    assert [omission["path"] for omission in first_fetch["omitted"]] == ["node1/"]
     site.cluster.start("node1")
     second_fetch = run_orch_json(site, "fetch", run.id, "--only", "checkpoint-*")
     assert second_fetch["brought"]

@@ -1,4 +1,4 @@
-"""Check that the target of a run is found, and that no other one is imported for it."""
+"""Check that the target of a run is found without importing the other targets."""
 
 from __future__ import annotations
 
