@@ -22,11 +22,10 @@ setup: .venv/.orch    ## install orch and the stack `current` into .venv, or men
 # One where there is a single core (many a virtual machine with 2 CPUs has but one).
 RANKS = $(shell $(BIN)/python -c 'import sys; from orchestrator.load.clusters import local_facts; \
 	print(min(2, len(local_facts(sys.executable).cores)))')
-# Four epochs on a single core, five on two: as good a score, and 3 minutes also on a CPU with AVX2. CI, which does not
-# check the score, sets DEMO_EPOCHS.
+# Four epochs on a single core, five on two: as good a score, and 3 minutes also on a CPU with AVX2.
 demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks, or with 1 on a single core
 	ranks=$(RANKS); $(BIN)/orch train bert-qa --preset demo --ppn $$ranks \
-		--set per_device_train_batch_size=$$((8 / ranks)) --set num_train_epochs=$${DEMO_EPOCHS:-$$((3 + ranks))}
+		--set per_device_train_batch_size=$$((8 / ranks)) --set num_train_epochs=$$((3 + ranks))
 
 test: .venv/.dev machine wheels    ## run all tests
 	@# RERUN=1, as CI has it: if a few tests fail, they run once more, alone, and are named.

@@ -33,7 +33,7 @@ def configuration() -> Index:
     return index_of(subprocess.run(pip, stdout=subprocess.PIPE, text=True).stdout.splitlines())
 
 
-def container(name: str, image: str, index: Index, steps: tuple[str, ...]) -> list[str]:
+def container(name: str, image: str, index: Index) -> list[str]:
     case = CASES[name]
     arguments = ["docker", "run", "--rm", "--interactive", "--init", "--user", case.user]
     arguments += ["--name", f"orch-fresh-{name}-{os.getpid()}", "--label", f"orch.fresh={CHECKOUT}"]
@@ -41,29 +41,26 @@ def container(name: str, image: str, index: Index, steps: tuple[str, ...]) -> li
         arguments += ["--env", f"PATH={PATH}", "--security-opt", "no-new-privileges"]
     if case.locked_home:
         arguments += ["--tmpfs", "/locked:ro,mode=0555", "--env", "HOME=/locked"]
-    if steps == STEPS[:1]:
-        arguments += ["--env", "DEMO_EPOCHS=1"]
     if case.one_core:
         arguments += ["--cpuset-cpus", "0"]
     if case.small_tmp:
         arguments += ["--tmpfs", "/tmp:size=256m,mode=1777,exec"]
     arguments += [*index.arguments(case), "--volume", f"{FOLDER / 'begin'}:/begin:ro"]
-    return [*arguments, image, "/begin", case.folder, case.umask, case.build, *steps]
+    return [*arguments, image, "/begin", case.folder, case.umask, case.build, *STEPS]
 
 
-def run(name: str, index: Index, steps: tuple[str, ...]) -> Result:
-    command = container(name, output_of(str(FOLDER / "image"), CASES[name].suite), index, steps)
+def run(name: str, index: Index) -> Result:
+    command = container(name, output_of(str(FOLDER / "image"), CASES[name].suite), index)
     clone = subprocess.Popen(["git", "archive", "--format=tar", "HEAD"], cwd=CHECKOUT, stdout=subprocess.PIPE)
     path = LOGS / f"{name}.log"
     with clone, path.open("w") as log:
         code = subprocess.run(command, stdin=clone.stdout, stdout=log, stderr=log).returncode
-    return result_of(code, path.read_text(errors="replace"), steps)
+    return result_of(code, path.read_text(errors="replace"))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m tests.fresh", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--demo", action="store_true", help="run only the first command, for one epoch")
     parser.add_argument("--list", action="store_true", help="list the cases and exit")
     options = parser.parse_args()
     if unknown_cases := set(options.cases) - set(CASES):
@@ -71,10 +68,10 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{name}: {case}" for name, case in CASES.items()))
         return 0
-    return print_results(run_all(options.cases or list(CASES), STEPS[:1] if options.demo else STEPS))
+    return print_results(run_all(options.cases or list(CASES)))
 
 
-def run_all(names: list[str], steps: tuple[str, ...]) -> dict[str, Result]:
+def run_all(names: list[str]) -> dict[str, Result]:
     if output_of("git", "status", "--porcelain"):
         print("fresh: uncommitted changes are left out, as in a clone", file=sys.stderr)
     LOGS.mkdir(parents=True, exist_ok=True)
@@ -82,7 +79,7 @@ def run_all(names: list[str], steps: tuple[str, ...]) -> dict[str, Result]:
     results = {}
     for name in names:
         print(f"fresh: {name}: {CASES[name]}; log: {LOGS / name}.log", file=sys.stderr)
-        results[name] = run(name, index, steps)
+        results[name] = run(name, index)
         print(f"fresh: {name}: {results[name].verdict(CASES[name])}", file=sys.stderr)
     return results
 

@@ -18,7 +18,6 @@ class Result:
     """The result of a case."""
 
     code: int  # exit code of the container
-    expected_steps: tuple[str, ...] = STEPS
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)  # name -> (exit code, seconds)
     figures: dict[str, Any] = field(default_factory=dict)
     torch: str = ""  # version
@@ -30,7 +29,7 @@ class Result:
         for name, (code, _) in self.steps.items():
             if code:
                 return f"FAILED: make {name} ended with {code}"
-        if self.code or tuple(self.steps) != self.expected_steps:
+        if self.code or tuple(self.steps) != STEPS:
             return f"FAILED: ended with {self.code}"
         if self.torch.endswith("+cpu") != (case.build == "cpu"):
             return f"FAILED: not the {case.build} build"
@@ -52,7 +51,7 @@ class Result:
         return (name, self.verdict(CASES[name]), self.torch or "-", *times, training, *figures)
 
 
-def result_of(code: int, text: str, expected_steps: tuple[str, ...] = STEPS) -> Result:
+def result_of(code: int, text: str) -> Result:
     lines = [line[len(MARK) :] for line in text.splitlines() if line.startswith(MARK)]
     values: dict[str, Any] = {"steps": {}}
     for line in lines:
@@ -64,7 +63,7 @@ def result_of(code: int, text: str, expected_steps: tuple[str, ...] = STEPS) -> 
             values[kind] = json.loads(value)
         else:
             values[kind] = value.strip()
-    return Result(code=code, expected_steps=expected_steps, **values)
+    return Result(code=code, **values)
 
 
 def table(results: dict[str, Result]) -> str:

@@ -1,4 +1,4 @@
-"""Train a linear model without orch's modules; with --fault shm, fill the shared memory on rank 1 at step 5.
+"""Train a linear model without orch's modules, and fail on rank 1 at step 5 as --fault says.
 
 The script averages gradients and updates weights itself: DDP and the optimizers of torch import torch's compiler,
 which takes half of the time of a short run. tests/support/matrix.py runs a script with both.
@@ -12,6 +12,8 @@ which takes half of the time of a short run. tests/support/matrix.py runs a scri
 import argparse
 import mmap
 import os
+import signal
+import sys
 import time
 from typing import Any
 
@@ -47,8 +49,9 @@ def fill_shm() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--fault", choices=["none", "shm"], default="none")
+    parser.add_argument("--fault", default="none")
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--seconds", type=float, default=0.02, help="of a step")
     parser.add_argument("--lines", type=int, default=0, help="printed at each step")
     options = parser.parse_args()
     dist.init_process_group()
@@ -56,8 +59,8 @@ def main() -> None:
     model = torch.nn.Linear(8, 1)
     optimizer = Descent([{"params": model.parameters(), "lr": 0.01}], {})
     for step in range(options.steps):
-        if options.fault == "shm" and (step, dist.get_rank()) == (5, 1):
-            fill_shm()
+        if step == 5 and dist.get_rank() == 1:
+            FAULTS[options.fault]()
         model(torch.ones(4, 8)).square().mean().backward()
         for weight in model.parameters():
             dist.all_reduce(weight.grad)
@@ -65,9 +68,22 @@ def main() -> None:
         optimizer.step()
         for line in range(options.lines):
             print(f"step {step} line {line}", flush=True)
-        time.sleep(0.02)
+        time.sleep(options.seconds)
     print("finished", flush=True)
 
+
+def raise_error() -> None:
+    raise ValueError("boom")
+
+
+FAULTS = {
+    "none": lambda: None,
+    "exception": raise_error,
+    "exit": lambda: sys.exit(7),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "shm": fill_shm,
+    "sleep": lambda: time.sleep(3600),
+}
 
 if __name__ == "__main__":
     main()
