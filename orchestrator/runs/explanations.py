@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.model.decision import Finding
 from orchestrator.model.project import script_block, similar_module
-from orchestrator.runs.known_errors import KNOWN_SIGNATURES, Signature
+from orchestrator.runs.known_errors import RENDEZVOUS, Signature, known_signatures
 from orchestrator.runs.tracebacks import Frame, parse_frame
 
 LONGEST_LINE = 2000  # characters; the time of patterns with .* grows with the square of this length
@@ -44,25 +44,25 @@ def explain(
     for line, frames in dict.fromkeys(lines_with_frames(log_text)):
         if all_joined and TORCH_WARNING.match(line):
             continue
-        for signature in KNOWN_SIGNATURES:
+        for signature in known_signatures():
             if signature.may_be_harmless and exception and line not in reasons:
                 continue
-            match = re.search(signature.pattern, line)
+            match = signature.search(line)
             if match and raised_where_expected(signature, match, line, frames):
                 cause, hint = (fill(text, match) for text in signature.explanation(on_gpus=on_gpus))
                 finding = Finding(subject=signature.name, message=cause, evidence=line.strip(), hint=hint)
                 explanations.setdefault(signature.name, finding)
                 break
-    for signature in KNOWN_SIGNATURES:
+    for signature in known_signatures():
         if signature.name in explanations:
             explanations = {name: value for name, value in explanations.items() if name not in signature.hides}
-    order = [signature.name for signature in KNOWN_SIGNATURES]
+    order = [signature.name for signature in known_signatures()]
     return tuple(sorted(explanations.values(), key=lambda entry: order.index(entry.subject)))
 
 
 def raised_where_expected(signature: Signature, match: re.Match[str], line: str, frames: tuple[Frame, ...]) -> bool:
     """Return whether the line and the frames of its traceback are those that a signature expects."""
-    pattern = fill(signature.frame, match, as_pattern=True)
+    pattern = RENDEZVOUS if signature.in_rendezvous else fill(signature.frame, match, as_pattern=True)
     innermost = frames[-1].path if frames else ""
     if not (re.search(pattern, line) or re.search(pattern, innermost)):
         return False
