@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import signal
 import sys
@@ -80,10 +81,18 @@ class ClosedOutput:
 closed_output = ClosedOutput()
 
 
+class SlowSteps(logging.Handler):
+    """Prints what orch logs about steps that take long."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print_text(record.getMessage(), err=True)
+
+
 def prepare() -> None:
     """Escape characters that the terminal's encoding lacks, and discard output to a closed descriptor (`2>&-`).
 
     /dev/null replaces each standard stream that is closed; otherwise a file that is opened later takes its place.
+    What orch logs is printed on standard error.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -100,6 +109,9 @@ def prepare() -> None:
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError, ValueError):
                 stream.reconfigure(errors="backslashreplace")
+    logger = logging.getLogger("orchestrator")
+    logger.handlers[:] = [SlowSteps()]
+    logger.setLevel(logging.INFO)
 
 
 def console(*, stderr: bool = True) -> Console:

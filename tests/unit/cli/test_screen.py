@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import logging
 import os
 import pty
 import subprocess
@@ -68,6 +69,17 @@ def test_lines_of_ranks_are_text_and_a_bar_that_writes_over_itself_is_one_line(
     assert capsys.readouterr().out == "[0] [b] \\x1b[2J\n[12] 100%|##########\n"
     live.Screen(of_ranks="0", keeps_stdout=True).lines(lines[:1])
     assert capsys.readouterr().err == "[b] \\x1b[2J\n"
+
+
+def test_steps_that_take_long_are_announced_whichever_module_logs_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("orchestrator")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    screen.prepare()
+    logging.getLogger("orchestrator.load.scripts").info("settings: reading the arguments of %s", "x\x1b.py")
+    assert capsys.readouterr().err == "settings: reading the arguments of x\\x1b.py\n"
 
 
 STARTS = "starting the ranks"
