@@ -139,7 +139,7 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str, may_be
         "wheelhouse": probed_platform(probe).key,
         "verified": dict(host.verified),
         "record": {
-            **probe.facts,
+            **probe.facts.model_dump(mode="json", by_alias=True),
             "root": probe.root,
             "stack": stack,
             "venv": prefix,
@@ -157,8 +157,7 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str, may_be
 
 def find_interface(address: str, probe: Probe) -> str | None:
     """Return the interface of a node that has this address."""
-    interfaces: Mapping[str, list[str]] = probe.facts["interfaces"]
-    return next((name for name, addresses in interfaces.items() if address in addresses), None)
+    return next((name for name, addresses in probe.facts.interfaces.items() if address in addresses), None)
 
 
 def find_routes(probe: Probe) -> tuple[str, dict[str, str]]:
@@ -177,7 +176,7 @@ def find_routes(probe: Probe) -> tuple[str, dict[str, str]]:
 def describe_decisions(stack: Stack, probes: tuple[Probe, ...]) -> list[Decision]:
     """Return the decisions that are printed before the nodes are changed."""
     platforms = {probed_platform(probe).key for probe in probes}
-    bf16 = {flag for flag in ("amx_bf16", "avx512_bf16") for p in probes if flag in p.facts["flags"]}
+    bf16 = {flag for flag in ("amx_bf16", "avx512_bf16") for p in probes if flag in p.facts.flags}
     return [
         Decision(topic="stack", value=stack.name, reason=stack.summary),
         Decision(topic="root", value=probes[0].root, reason=f"of {probes[0].user}"),

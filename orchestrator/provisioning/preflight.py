@@ -67,7 +67,7 @@ def machine_problems(probe: Probe, limits: Limits) -> Iterator[Finding]:
     """Yield problems of the hardware, the C library and the clock."""
     facts = probe.facts
     # A node with an installed stack needs space for repairs only.
-    disk = limits.disk // 5 if facts["packages"] else limits.disk
+    disk = limits.disk // 5 if facts.packages else limits.disk
     if probe.disk_free < disk:
         yield Finding(
             subject=probe.name,
@@ -75,22 +75,22 @@ def machine_problems(probe: Probe, limits: Limits) -> Iterator[Finding]:
             hint="Free some disk space, or set orch_root to a folder on a larger disk. "
             "orch_limits: {disk_gb: ...} in the inventory sets the required space.",
         )
-    if facts["memory_bytes"] < limits.memory:
+    if facts.memory_bytes < limits.memory:
         yield Finding(
             subject=probe.name,
-            message=f"{facts['memory_bytes'] / GIB:.1f} GiB of memory, needs {limits.memory / GIB:.1f}",
+            message=f"{facts.memory_bytes / GIB:.1f} GiB of memory, needs {limits.memory / GIB:.1f}",
             hint="orch_limits: {memory_gb: ...} in the inventory sets the required memory.",
         )
-    if facts["shm_bytes"] < limits.shm:
+    if facts.shm_bytes < limits.shm:
         yield Finding(
             subject=probe.name,
-            message=f"{facts['shm_bytes'] >> 20} MiB free in /dev/shm, needs {limits.shm >> 20}",
+            message=f"{facts.shm_bytes >> 20} MiB free in /dev/shm, needs {limits.shm >> 20}",
             hint="mount -o remount,size=1g /dev/shm; in a container: --shm-size 1g.",
         )
     if not probe.libc:
         yield Finding(subject=probe.name, message="its C library is not glibc, which the wheels need")
-    if "avx2" not in facts["flags"]:
-        yield Finding(subject=probe.name, message=f"its CPU ({facts['cpu_model']}) has no AVX2")
+    if "avx2" not in facts.flags:
+        yield Finding(subject=probe.name, message=f"its CPU ({facts.cpu_model}) has no AVX2")
     if abs(probe.skew) > limits.skew:
         yield Finding(
             subject=probe.name,

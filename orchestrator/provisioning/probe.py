@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -46,48 +45,13 @@ Family = Literal["debian", "rhel", ""]
 FABRIC_TASK = "Check the fabrics"  # of the role `fabric`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
+class Peer(FromNode):
     """Another node, as seen from one node."""
 
-    address: str
-    source: str  # address from which packets to the peer leave
-    resolves: tuple[str, ...]  # addresses of the peer's name
-    error: str  # why its sshd does not respond, empty if it does
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """The state of one node before provisioning."""
-
-    name: str
-    user: str
-    uid: int
-    home: str
-    root: str  # folder of orch
-    machine: str  # platform.machine()
-    python: tuple[int, int, int]  # version
-    python_path: str
-    libc: str  # version of glibc, empty for another C library
-    family: Family
-    sudo: bool  # without a password
-    writable: bool  # root
-    disk_free: int  # bytes
-    missing: tuple[str, ...]  # programs and libraries
-    host_keys: tuple[str, ...]
-    hosts_file: str  # text of /etc/hosts
-    peers: Mapping[str, Peer]
-    skew: float  # seconds by which its clock differs from the controller's
-    facts: Mapping[str, Any]  # output of facts.py
-
-
-class PeerResult(FromNode):
-    """A peer in the result of the module."""
-
     address: Address | Literal[""]
-    source: Address | Literal[""]
-    resolves: list[Address]
-    error: Line
+    source: Address | Literal[""]  # from which packets to the peer leave
+    resolves: list[Address]  # of the peer's name
+    error: Line  # why its sshd does not respond, empty if it does
 
 
 class Release(FromNode):
@@ -98,26 +62,45 @@ class Release(FromNode):
 
 
 class ProbeResult(FromNode):
-    """The result of the module orch_probe, with the fields of Probe."""
+    """The result of the module orch_probe: the state of a node before provisioning."""
 
     user: User
     uid: Count
-    home: NodePath
-    root: NodePath
-    machine: Token
-    python: Annotated[list[Number], Field(min_length=3, max_length=3)]
+    root: NodePath  # folder of orch
+    machine: Token  # platform.machine()
+    python: Annotated[list[Number], Field(min_length=3, max_length=3)]  # version
     python_path: NodePath
-    libc: LibcVersion
+    libc: LibcVersion  # version of glibc, empty for another C library
     os: Release
-    sudo: bool
-    disk_free: Count
-    writable: bool
-    missing: list[Missable]
+    sudo: bool  # without a password
+    disk_free: Count  # bytes
+    writable: bool  # root
+    missing: list[Missable]  # programs and libraries
     host_keys: list[HostKey]
-    hosts_file: Text
-    peers: dict[Host, PeerResult]
+    hosts_file: Text  # text of /etc/hosts
+    peers: dict[Host, Peer]
     facts: NodeFacts
     time: float
+
+    @property
+    def family(self) -> Family:
+        """Return the family of the distribution: Ubuntu is like Debian, Rocky Linux and Fedora are like RHEL."""
+        names = {self.os.id, *self.os.like.split()}
+        if "debian" in names:
+            return "debian"
+        return "rhel" if names & {"rhel", "fedora"} else ""
+
+
+class Probe(ProbeResult):
+    """The state of a node, with what the node does not report itself.
+
+    Attributes:
+        name: of the node in the inventory.
+        skew: seconds by which its clock differs from the controller's.
+    """
+
+    name: str
+    skew: float
 
 
 def parse_result(name: str, result: object) -> ProbeResult:
@@ -130,46 +113,8 @@ def parse_result(name: str, result: object) -> ProbeResult:
 
 
 def make_probe(name: str, result: ProbeResult, skew: float) -> Probe:
-    """Return the probe of a node.
-
-    Args:
-        name: of the node in the inventory.
-        result: of the module.
-        skew: seconds by which its clock differs from the controller's.
-    """
-    major, minor, micro = result.python
-    return Probe(
-        name=name,
-        user=result.user,
-        uid=result.uid,
-        home=result.home,
-        root=result.root,
-        machine=result.machine,
-        python=(major, minor, micro),
-        python_path=result.python_path,
-        libc=result.libc,
-        family=family_of(result.os),
-        sudo=result.sudo,
-        writable=result.writable,
-        disk_free=result.disk_free,
-        missing=tuple(result.missing),
-        host_keys=tuple(result.host_keys),
-        hosts_file=result.hosts_file,
-        peers={
-            peer: Peer(address=p.address, source=p.source, resolves=tuple(p.resolves), error=p.error)
-            for peer, p in result.peers.items()
-        },
-        skew=skew,
-        facts=result.facts.model_dump(mode="json", by_alias=True),
-    )
-
-
-def family_of(release: Release) -> Family:
-    """Return the family of a distribution: Ubuntu is like Debian, Rocky Linux and Fedora are like RHEL."""
-    names = {release.id, *release.like.split()}
-    if "debian" in names:
-        return "debian"
-    return "rhel" if names & {"rhel", "fedora"} else ""
+    """Return the probe of a node."""
+    return Probe.model_construct(**dict(result), name=name, skew=skew)
 
 
 class FabricResults(FromNode):

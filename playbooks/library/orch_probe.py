@@ -72,7 +72,6 @@ def main() -> None:
     probe = {
         "user": subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip(),
         "uid": os.getuid(),
-        "home": os.path.expanduser("~"),
         "root": root,
         "machine": platform.machine(),
         "python": list(sys.version_info[:3]),

@@ -87,7 +87,6 @@ def make_probe_result(**changes: Any) -> dict[str, Any]:
     result = {
         "user": "trainer",
         "uid": 1000,
-        "home": "/home/trainer",
         "root": "/home/trainer/orch",
         "machine": "x86_64",
         "python": [3, 11, 2],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from orchestrator.provisioning import probe as probe_module
@@ -15,8 +14,7 @@ ADDRESSES = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
 def make_peer(name: str, **changes: Any) -> Peer:
     """Return a node as another one sees it."""
     address = ADDRESSES[name]
-    peer = Peer(address=address, source="10.0.0.9", resolves=(address,), error="")
-    return replace(peer, **changes)
+    return Peer(**{"address": address, "source": "10.0.0.9", "resolves": [address], "error": "", **changes})
 
 
 def make_probe(name: str = "node0", **changes: Any) -> Probe:
@@ -25,9 +23,9 @@ def make_probe(name: str = "node0", **changes: Any) -> Probe:
     flags = ["avx2", "avx512f", "avx512_bf16"]
     facts = make_reported_facts(hostname=name, packages={}, flags=flags, interfaces=interfaces)
     result = make_probe_result(facts=facts, missing=[])
-    host_keys, peers = (f"ssh-ed25519 AAAA{name}",), {peer: make_peer(peer) for peer in ADDRESSES}
+    host_keys, peers = [f"ssh-ed25519 AAAA{name}"], {peer: make_peer(peer) for peer in ADDRESSES}
     probe = probe_module.make_probe(name, probe_module.parse_result(name, result), 0.0)
-    return replace(probe, **{"host_keys": host_keys, "peers": peers, **changes})
+    return probe.model_copy(update={"host_keys": host_keys, "peers": peers, **changes})
 
 
 TWO_PROBES = (make_probe("node0"), make_probe("node1"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from orchestrator import load
@@ -36,14 +35,14 @@ def test_record_contains_the_routes_to_the_other_nodes() -> None:
     interfaces = {"eth0": ["192.0.2.1"], "eth1": ["10.0.0.1"]}
     peers = {
         "node0": make_peer("node0"),
-        "node1": replace(make_peer("node1"), source="192.0.2.1"),
-        "node2": replace(make_peer("node1"), source="10.0.0.1"),
-        "node3": replace(make_peer("node1"), source="10.0.0.1"),
+        "node1": make_peer("node1", source="192.0.2.1"),
+        "node2": make_peer("node1", source="10.0.0.1"),
+        "node3": make_peer("node1", source="10.0.0.1"),
     }
-    probe = make_probe(peers=peers)
-    probe = replace(probe, facts={**probe.facts, "interfaces": interfaces})
+    facts = make_probe().facts.model_copy(update={"interfaces": interfaces})
+    probe = make_probe(peers=peers, facts=facts)
     assert find_routes(probe) == ("eth1", {"node1": "eth0"})
-    assert find_routes(replace(probe, peers={})) == ("", {})
+    assert find_routes(make_probe(peers={}, facts=facts)) == ("", {})
 
 
 def test_plan_omits_unreachable_nodes() -> None:

@@ -7,7 +7,7 @@ from typing import get_args
 from orchestrator import load
 from orchestrator.model.cluster import GIB, Limits
 from orchestrator.provisioning.preflight import PACKAGES, find_problems
-from orchestrator.provisioning.probe import Missable, Probe
+from orchestrator.provisioning.probe import Missable, Probe, Release
 from tests.roles.modules import load_module
 from tests.support.probes import ADDRESSES, TWO_PROBES, make_peer, make_probe
 
@@ -28,15 +28,18 @@ def test_problem_of_a_node_is_reported() -> None:
     for change, problem in (
         ({"disk_free": GIB}, "1.0 GiB free"),
         ({"skew": -90.0}, "-90 s off"),  # clock
-        ({"python": (3, 8, 1)}, "Python 3.8.1"),
+        ({"python": [3, 8, 1]}, "Python 3.8.1"),
         ({"writable": False}, "cannot write"),  # rights
         ({"root": "/home/two words/orch"}, "/home/two words/orch has ' ' in its name"),  # space
         ({"root": "/opt/$a:b"}, "/opt/$a:b has '$' ':' in its name"),  # shell
-        ({"facts": {**make_probe().facts, "shm_bytes": 64 << 20}}, "64 MiB free in /dev/shm"),
-        ({"facts": {**make_probe().facts, "memory_bytes": GIB}}, "1.0 GiB of memory"),
-        ({"facts": {**make_probe().facts, "flags": []}}, "no AVX2"),  # CPU
+        ({"facts": make_probe().facts.model_copy(update={"shm_bytes": 64 << 20})}, "64 MiB free in /dev/shm"),
+        ({"facts": make_probe().facts.model_copy(update={"memory_bytes": GIB})}, "1.0 GiB of memory"),
+        ({"facts": make_probe().facts.model_copy(update={"flags": []})}, "no AVX2"),  # CPU
         ({"missing": ("ssh",), "sudo": False}, "may not install"),  # packages
-        ({"missing": ("ssh",), "family": ""}, "ssh missing, and orch knows the packages of Debian and RHEL only"),
+        (
+            {"missing": ("ssh",), "os": Release(id="", like="")},
+            "ssh missing, and orch knows the packages of Debian and RHEL only",
+        ),
     ):
         (text,) = problem_texts(make_probe(**change))
         assert problem in text
@@ -49,7 +52,9 @@ def test_limits_of_the_inventory_replace_the_defaults() -> None:
 
 
 def test_hint_names_the_packages_of_the_distribution() -> None:
-    probe = make_probe(missing=("ssh", "libhwloc.so.15", "libtcmalloc_minimal.so.4"), sudo=False, family="rhel")
+    probe = make_probe(
+        missing=("ssh", "libhwloc.so.15", "libtcmalloc_minimal.so.4"), sudo=False, os=Release(id="rhel", like="")
+    )
     (problem,) = find_problems((probe,), STACK, limits=LIMITS, sudo_nodes=())
     assert "dnf install openssh-clients hwloc-libs." in problem.hint, "tcmalloc is not in the repositories of RHEL"
     assert problem_texts(probe, may_become=True) == []
@@ -67,7 +72,7 @@ def test_connections_to_unreachable_nodes_are_ignored() -> None:
 
 
 def test_wrong_names_are_a_problem_only_without_root_rights() -> None:
-    for resolves in ((), ("127.0.1.1",), ("10.0.0.2", "127.0.1.1")):
+    for resolves in ([], ["127.0.1.1"], ["10.0.0.2", "127.0.1.1"]):
         peers = {"node0": make_peer("node0"), "node1": make_peer("node1", resolves=resolves)}
         assert problem_texts(make_probe(peers=peers), TWO_PROBES[1]) == []
         (text,) = problem_texts(make_probe(peers=peers, sudo=False), TWO_PROBES[1])
