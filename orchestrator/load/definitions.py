@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import difflib
 import importlib.util
 import json
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from orch_node.protocol.environment import find_reserved
-from pydantic import Field, StringConstraints, ValidationError, field_validator
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import RECIPES, STACKS, entry_points
@@ -333,43 +332,24 @@ def load_entry_point(entry: EntryPoint) -> Backend:
     return table.backend(source)
 
 
-class BindingsTable(StrictModel):
-    version: str
-    built_by: Literal["orch", "Intel"]
-    module: str
-    setvars: str
-    oneccl: str
-
-
-class IndexTable(StrictModel):
-    name: str
-    option: Literal["extra-index-url", "find-links"]
-    url: str
-    serves: list[str]
-    only_there: bool
-
-
-class EndOfLifeTable(StrictModel):
-    since: dt.date
-    reason: str
-
-
 class StackFile(StrictModel):
     """The keys of stacks/NAME.toml; orchestrator.stacks.stack.Stack describes them."""
+
+    model_config = ConfigDict(strict=False)  # lists become tuples, and tables dataclasses
 
     summary: str
     python: str
     mpi: Literal["intel", "mpich", "openmpi"]
-    backends: list[str]
-    flags: list[str] = Field(default_factory=list)
-    ipex_precisions: list[Literal["fp32", "bf16"]] = Field(default=["fp32"])
-    preload: list[str] = Field(default_factory=list)
-    without_dependencies: list[str] = Field(default_factory=list)
+    backends: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    ipex_precisions: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
+    preload: tuple[str, ...] = ()
+    without_dependencies: tuple[str, ...] = ()
     requirements: dict[str, str]
-    bindings: BindingsTable | None = None
-    indexes: list[IndexTable] = Field(default_factory=list)
-    end_of_life: EndOfLifeTable | None = None
-    plugins: list[BackendTable] = Field(default_factory=list)
+    bindings: Bindings | None = None
+    indexes: tuple[Index, ...] = ()
+    end_of_life: EndOfLife | None = None
+    plugins: tuple[BackendTable, ...] = ()
     resolved_conflicts: dict[str, str] = Field(default_factory=dict)
     sources: dict[str, str]
 
@@ -406,24 +386,8 @@ def stack_from(path: Path) -> Stack:
         RequestError: naming the file, the line and the key that is wrong.
     """
     file = read_toml(path, StackFile)
-    bindings = Bindings(**file.bindings.model_dump()) if file.bindings else None
-    with_bindings = {BINDINGS: bindings.version} if bindings and "ccl" in file.backends else {}
-    end = EndOfLife(**file.end_of_life.model_dump()) if file.end_of_life else None
-    return Stack(
-        name=path.stem,
-        summary=file.summary,
-        python=file.python,
-        mpi=file.mpi,
-        backends=tuple(file.backends),
-        requirements={**file.requirements, **with_bindings},
-        without_dependencies=tuple(file.without_dependencies),
-        preload=tuple(file.preload),
-        flags=tuple(file.flags),
-        ipex_precisions=tuple(file.ipex_precisions),
-        bindings=bindings,
-        indexes=tuple(Index(**{**table.model_dump(), "serves": tuple(table.serves)}) for table in file.indexes),
-        end_of_life=end,
-        sources=file.sources,
-        resolved_conflicts=file.resolved_conflicts,
-        plugins=tuple(table.backend(f"stack '{path.stem}'") for table in file.plugins),
-    )
+    requirements = file.requirements
+    if file.bindings and "ccl" in file.backends:
+        requirements = {**requirements, BINDINGS: file.bindings.version}
+    plugins = tuple(table.backend(f"stack '{path.stem}'") for table in file.plugins)
+    return Stack(**{**dict(file), "name": path.stem, "requirements": requirements, "plugins": plugins})

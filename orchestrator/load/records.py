@@ -23,7 +23,7 @@ from orchestrator.model.cluster import Facts, Gpu, Node
 from orchestrator.model.hosts import is_address, is_host, is_host_key, is_host_name, is_interface
 from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import LOGIN_SCRIPT_HINT, one_line
-from orchestrator.model.ssh_options import SshOptions, host_block
+from orchestrator.model.ssh_options import host_block
 
 MAX_LINE = 500  # characters; honest nodes send fewer
 
@@ -147,7 +147,7 @@ class NodeFacts(FromNode):
 
 
 class SshSettings(FromNode):
-    """The settings of ssh for one host; see model.ssh_options.SshOptions."""
+    """The settings of ssh for one host; `arguments` are those of ssh, as typed."""
 
     host: Word
     port: str = Field(default="", pattern=r"^[0-9]{0,5}$")
@@ -428,10 +428,7 @@ def ssh_blocks(state: State, name: str, connection: NodeConnection) -> str:
 def connection_blocks(name: str, connection: NodeConnection) -> str:
     """Return the blocks of a host and its jump hosts; raise RequestError or ValueError for a setting that is unsafe."""
     settings: dict[str, SshSettings] = {name: connection, **connection.hops}
-    blocks = [
-        host_block(SshOptions(node=host, **values.model_dump(exclude={"hops"}))) for host, values in settings.items()
-    ]
-    return "\n".join(blocks)
+    return "\n".join(host_block(host, **values.model_dump(exclude={"hops"})) for host, values in settings.items())
 
 
 def parse_facts(reported: NodeFacts | Mapping[str, Any]) -> Facts:

@@ -195,10 +195,9 @@ def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> 
         return None
     is_local = bool(python.local_path)
     path = find_module(python, recipe.script) if recipe.module and is_local else recipe.script_file
-    if path:
-        check_syntax(path, python)
-    if path and not recipe.module:
-        check_relative_imports(Path(path))
+    tree = check_syntax(path, python) if path else None
+    if tree and not recipe.module:
+        check_relative_imports(Path(path), tree)
     if python.image or any(item.startswith("PYTHONPATH=") for item in request.env):
         return None
     if python.packages and "torch" not in python.packages:  # planning explains that the stack is not installed
@@ -271,25 +270,25 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
     )
 
 
-def check_syntax(script: str, python: RanksPython) -> None:
-    """Check that Python can compile a script, unless its ranks have a newer Python than this one.
+def check_syntax(script: str, python: RanksPython) -> ast.Module | None:
+    """Return the syntax tree of a script; None if it cannot be read, which the ranks report.
 
     Args:
         script: the path of the script.
         python: the ranks' Python.
 
     Raises:
-        RequestError: with the line of a syntax error.
+        RequestError: with the line of a syntax error, unless the ranks have a newer Python than this one.
     """
-    major, _, remainder = python.version.partition(".")
-    minor = remainder.partition(".")[0]
-    if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > sys.version_info[:2]:
-        return
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
+            tree = ast.parse(Path(script).read_bytes(), script)
+            compile(tree, script, "exec", dont_inherit=True)  # finds more than the parser, such as a misplaced return
+            return tree
     except SyntaxError as error:
+        if is_newer(python.version):
+            return None
         line = f": {error.text.strip()}" if error.text else ""
         cell = " Lines with ! or % belong to notebooks; remove them." if NOTEBOOK_LINE.match(error.text or "") else ""
         newer = f" If the image has a newer Python than {python.version}, call orch with that one."
@@ -297,24 +296,24 @@ def check_syntax(script: str, python: RanksPython) -> None:
             one_line(f"{script}, line {error.lineno}: {error.msg}{line}"),
             hint=f"Nothing was started.{cell}{newer if python.image else ''}",
         ) from None
-    except (OSError, ValueError):  # the ranks report it
-        return
+    except (OSError, ValueError):
+        return None
 
 
-def check_relative_imports(script: Path) -> None:
+def is_newer(version: str) -> bool:
+    """Return whether a version of Python is newer than this one, or unknown."""
+    parts = version.split(".")[:2]
+    return not all(map(str.isdigit, parts)) or tuple(map(int, parts)) > sys.version_info[:2]
+
+
+def check_relative_imports(script: Path, tree: ast.Module) -> None:
     """Check that a script has no relative import outside of functions, conditions and try, which always fails.
 
     Raises:
         RequestError: with the module to name instead of the script.
     """
-    try:
-        content = script.read_bytes()
-        statements = [] if b"__package__" in content else ast.parse(content).body  # some files set their package
-    except (OSError, ValueError, SyntaxError):  # the ranks report it
-        return
-    imports = [statement for statement in statements if isinstance(statement, ast.ImportFrom)]
-    statement = next((statement for statement in imports if statement.level), None)
-    if statement is None:
+    statement = next((item for item in tree.body if isinstance(item, ast.ImportFrom) and item.level), None)
+    if statement is None or "__package__" in ast.dump(tree):  # some files set their package
         return
     package = next(parent for parent in script.parents if not (parent / INIT).is_file())
     package = script.parent.parent if package == script.parent else package

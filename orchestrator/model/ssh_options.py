@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 from orchestrator.errors import RequestError
 from orchestrator.model.hosts import is_host
@@ -85,9 +84,10 @@ def find_unsafe_argument(text: str) -> str:
     """Return the ssh argument that would accept an unknown key; empty if there is none."""
     if not text:
         return ""
-    if names_configuration(text):
+    if any(OTHER_CONFIGURATION.match(word) for word, _ in options_of(text)):
         return "-F selects a configuration that orch cannot check"
-    if names_socket(text):
+    sockets = [match[1] or argument for word, argument in options_of(text) if (match := SHARED.match(word))]
+    if any(socket != "none" for socket in sockets):
         return "-S selects a connection that somebody else may have opened"
     for layer in quoting_layers(text):
         for option, value in OPTION.findall(layer):
@@ -96,34 +96,21 @@ def find_unsafe_argument(text: str) -> str:
     return ""
 
 
-def names_configuration(text: str) -> bool:
-    """Return whether ssh itself is given a configuration file.
+def options_of(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the words of ssh's own arguments that are not the value of the word before, each with the next word.
 
-    That of a ProxyCommand applies to the jump host only; the node's key is verified through it.
+    Those of a ProxyCommand are left out: its configuration applies to the jump host only, and the node's key is
+    verified through it.
     """
     try:
-        arguments = iter(shlex.split(text))
+        words = shlex.split(text)
     except ValueError:
-        return False
-    for word in arguments:
-        if OTHER_CONFIGURATION.match(word):
-            return True
-        if word in WITH_ARGUMENT:
-            next(arguments, None)
-    return False
-
-
-def names_socket(text: str) -> bool:
-    try:
-        arguments = iter(shlex.split(text))
-    except ValueError:
-        return False
-    for word in arguments:
-        if match := SHARED.match(word):
-            return (match[1] or next(arguments, "")) != "none"
-        if word in WITH_ARGUMENT:
-            next(arguments, None)
-    return False
+        return
+    is_value = False
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if not is_value:
+            yield word, following
+        is_value = word in WITH_ARGUMENT and not is_value
 
 
 def is_safe(option: str, value: str) -> bool:
@@ -147,77 +134,55 @@ def quoting_layers(text: str) -> Iterator[str]:
         text = " ".join(arguments)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SshOptions:
-    """A node's connection variables as rendered by Ansible; `arguments` are those of ssh, as typed."""
-
-    node: str
-    host: str
-    port: str = ""
-    user: str = ""
-    key: str = ""
-    arguments: str = ""
-
-
-def render(connections: Iterable[SshOptions]) -> str:
-    """Return an ssh configuration with one `Host` block per node.
+def host_block(node: str, *, host: str, port: str = "", user: str = "", key: str = "", arguments: str = "") -> str:
+    """Return the block of an ssh configuration with a node's connection variables, as Ansible has rendered them.
 
     Raises:
         RequestError: if a setting cannot be expressed or is unsafe.
     """
-    return "".join(f"{host_block(connection)}\n" for connection in connections)
-
-
-def host_block(connection: SshOptions) -> str:
-    values = {
-        "HostName": connection.host,
-        "Port": connection.port,
-        "User": connection.user,
-        "IdentityFile": quoted(connection.key),
-    }
-    check_connection(connection)
+    check_connection(node, host, arguments)
+    values = {"HostName": host, "Port": port, "User": user, "IdentityFile": quoted(key)}
     # ssh uses the first value of an option: the inventory cannot change StrictHostKeyChecking, but those at the end.
     lines = ["StrictHostKeyChecking yes"]
     lines += [f"{name} {value}" for name, value in values.items() if value]
-    lines += argument_lines(connection)
+    lines += argument_lines(node, arguments)
     lines += ["BatchMode yes", "ConnectTimeout 10"]
     lines += ["ServerAliveInterval 5", "ServerAliveCountMax 3"]
     for line in lines:
         if not line.isprintable():
             raise RequestError(
-                f"{connection.node}: {line!r:.80} has more than one line.",
+                f"{node}: {line!r:.80} has more than one line.",
                 hint="Each ansible_* variable of a host must be a single line.",
             )
-    return f"Host {connection.node}\n" + "".join(f"    {line}\n" for line in lines)
+    return f"Host {node}\n" + "".join(f"    {line}\n" for line in lines)
 
 
-def check_connection(connection: SshOptions) -> None:
+def check_connection(node: str, host: str, arguments: str) -> None:
     """Raise RequestError for an invalid host, or for arguments that disable the verification of host keys."""
-    for host in (connection.node, connection.host):
-        if not is_host(host):
+    for name in (node, host):
+        if not is_host(name):
             raise RequestError(
-                f"{connection.node}: {host!r:.80} is not a host name or address.",
+                f"{node}: {name!r:.80} is not a host name or address.",
                 hint="Set ansible_host in the inventory to the address of the host.",
             )
-    if argument := find_unsafe_argument(connection.arguments):
+    if argument := find_unsafe_argument(arguments):
         raise RequestError(
-            f"{connection.node}: host keys would not be verified ({argument}).",
-            hint=f"{HINT} Then run `orch provision` again.",
+            f"{node}: host keys would not be verified ({argument}).", hint=f"{HINT} Then run `orch provision` again."
         )
 
 
-def argument_lines(connection: SshOptions) -> list[str]:
+def argument_lines(node: str, arguments: str) -> list[str]:
     """Return `-o Key=Value`, `-J host` and `-i key` as lines of a configuration."""
     lines = []
-    arguments = iter(shlex.split(connection.arguments))
-    for word in arguments:
+    words = iter(shlex.split(arguments))
+    for word in words:
         flag, value = word[:2], word[2:]
         if flag not in ("-o", "-J", "-i"):
             raise RequestError(
-                f"{connection.node}: orch's own connections do not support the inventory's ssh argument {word}.",
+                f"{node}: orch's own connections do not support the inventory's ssh argument {word}.",
                 hint="Write it as -o Option=value.",
             )
-        value = value or next(arguments, "")
+        value = value or next(words, "")
         if flag == "-o":
             name, _, setting = value.replace("=", " ", 1).partition(" ")
             lines.append(f"{name} {setting.strip()}")

@@ -19,17 +19,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
-from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.errors import ExecuteError
 from orchestrator.files import STACKS
 from orchestrator.model.packages import Platform
-from orchestrator.stacks.stack import BINDINGS, MPI_WHEELS, TORCH, Stack
+from orchestrator.stacks.stack import MPI_WHEELS, TORCH, Stack
 
 LOCKS = STACKS / "locks"
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
-UNLOCKED = frozenset({canonicalize_name(TORCH), canonicalize_name(BINDINGS)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +67,11 @@ def platform_for(python: str | None = None) -> Platform:
 
 
 def locked_packages(stack: Stack, platform: Platform) -> tuple[LockedPackage, ...]:
-    """Return the packages of a stack for a platform; none if the stack has no lock.
-
-    Raises:
-        RequestError: if the lock is damaged, or is for other versions than the stack has.
-    """
+    """Return the packages of a stack for a platform; none if the stack has no lock."""
     path = LOCKS / f"{stack.name}.txt"
     if not path.exists():
         return ()
     packages = [package for package in parse_lock(path) if package.fits(platform)]
-    check_lock(path, packages, stack)
     unused = {name for name in MPI_WHEELS if name not in stack.requirements}
     if TORCH not in stack.requirements:  # MPI alone, whose wheels require no others
         unused = {package.name for package in packages} - {"uv", *stack.requirements}
@@ -85,54 +79,16 @@ def locked_packages(stack: Stack, platform: Platform) -> tuple[LockedPackage, ..
 
 
 def parse_lock(path: Path) -> list[LockedPackage]:
-    """Return the packages of a requirements file with hashes, or of the lock that it names by `-r`.
-
-    Raises:
-        RequestError: if a line is not a pinned requirement with SHA-256 hashes.
-    """
+    """Return the packages of a lock, or of the one that it names by `-r`."""
     text = re.sub(r"\s*\\\n\s*", " ", path.read_text())
-    lines = (line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#")
     packages: list[LockedPackage] = []
-    for line in lines:
+    for line in (line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"):
         if line.startswith("-r "):
             packages += parse_lock(path.with_name(line.removeprefix("-r ").strip()))
         else:
-            packages.append(parse_line(path, line))
+            requirement = Requirement(line.partition(" --hash=")[0])
+            packages.append(LockedPackage(requirement=requirement, hashes=tuple(HASH.findall(line))))
     return packages
-
-
-def parse_line(path: Path, line: str) -> LockedPackage:
-    """Return the package of one logical line.
-
-    Raises:
-        RequestError: if it is not a pinned requirement with SHA-256 hashes.
-    """
-    hashes = tuple(HASH.findall(line))
-    try:
-        requirement = Requirement(line.partition(" --hash=")[0])
-    except InvalidRequirement:
-        requirement = None
-    if requirement is None or not hashes or not str(requirement.specifier).startswith("=="):
-        raise RequestError(
-            f"{path}: expected NAME==VERSION --hash=sha256:..., found {line[:80]!r}.",
-            hint="Write the lock again with `make locks`.",
-        )
-    return LockedPackage(requirement=requirement, hashes=hashes)
-
-
-def check_lock(path: Path, packages: list[LockedPackage], stack: Stack) -> None:
-    """Raise RequestError if a requirement of the stack is not in the lock in the same version."""
-    pins = {package.name: package.requirement.specifier for package in packages}
-    for name, version in stack.requirements.items():
-        specifier = pins.get(canonicalize_name(name))
-        if canonicalize_name(name) in UNLOCKED:
-            continue
-        if specifier is None or not specifier.contains(version, prereleases=True):
-            raise RequestError(
-                f"{path} has {f'{name}{specifier}' if specifier else f'no {name}'}, stack '{stack.name}' requires "
-                f"{version}.",
-                hint="Write the lock again with `make locks`.",
-            )
 
 
 def check_hashes(hashes: Mapping[str, str], packages: tuple[LockedPackage, ...]) -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Literal
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -28,7 +29,7 @@ class Bindings:
     """The wheel that adds the backend `ccl` to torch."""
 
     version: str
-    built_by: str  # "orch" or "Intel"
+    built_by: Literal["orch", "Intel"]
     module: str  # import name
     setvars: str  # path of setvars.sh inside the module's folder
     oneccl: str  # version of oneCCL
@@ -39,7 +40,7 @@ class Index:
     """A package index or page of wheels in addition to pip's default index."""
 
     name: str
-    option: str  # pip's option for it: extra-index-url or find-links
+    option: Literal["extra-index-url", "find-links"]  # pip's option for it
     url: str
     serves: tuple[str, ...]  # packages
     only_there: bool  # whether only this index has these packages

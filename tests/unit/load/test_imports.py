@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from pathlib import Path
 
@@ -156,10 +157,10 @@ def test_script_with_a_relative_import_is_refused_with_its_module(tmp_path: Path
     ):
         script.write_text(content)
         if not is_refused:
-            check_relative_imports(script)
+            check_relative_imports(script, ast.parse(script.read_text()))
             continue
         with pytest.raises(RequestError, match="leading dot") as caught:
-            check_relative_imports(script)
+            check_relative_imports(script, ast.parse(script.read_text()))
         assert caught.value.hint.endswith(f"in the folder {tmp_path}: orch train -m nets.big.train")
 
 

@@ -9,16 +9,16 @@ import paramiko
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.model.ssh_options import SshOptions, render
+from orchestrator.model.ssh_options import host_block
 from tests.conftest import require_program
 
 ARGUMENTS = "-o 'UserKnownHostsFile=\"/known hosts\"' -oIdentitiesOnly=yes -J jump -o StrictHostKeyChecking=ask"
-OPTIONS = SshOptions(node="node1", host="10.0.0.7", port="2222", user="me", key="/keys/the key", arguments=ARGUMENTS)
+OPTIONS = {"host": "10.0.0.7", "port": "2222", "user": "me", "key": "/keys/the key", "arguments": ARGUMENTS}
 
 
 def test_openssh_and_paramiko_read_the_same_options(tmp_path: Path) -> None:
     require_program("ssh")
-    text = render([OPTIONS, SshOptions(node="other", host="10.0.0.8")])
+    text = host_block("node1", **OPTIONS) + host_block("other", host="10.0.0.8")
     (tmp_path / "config").write_text(text)
     command = ["ssh", "-G", "-F", str(tmp_path / "config"), "node1"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -47,7 +47,7 @@ def test_argument_that_cannot_or_must_not_be_rendered_is_rejected() -> None:
         ("-o 'StrictHostKeyChecking off'", "would not be verified"),  # quoted
     ):
         with pytest.raises(RequestError, match=message):
-            render([SshOptions(node="node1", host="h", arguments=arguments)])
+            host_block("node1", host="h", arguments=arguments)
 
 
 def test_value_cannot_add_a_line() -> None:
@@ -60,4 +60,4 @@ def test_value_cannot_add_a_line() -> None:
         ("arguments", "-o 'IdentitiesOnly=yes\n    ProxyCommand id'"),
     ):
         with pytest.raises(RequestError):
-            render([SshOptions(**{"node": "node1", "host": "h", field: value})])
+            host_block(**{"node": "node1", "host": "h", field: value})
