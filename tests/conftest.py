@@ -164,7 +164,7 @@ def make_cluster(*nodes: Node) -> Cluster:
     return Cluster(name="lab", source="inventory/lab", selection=selection, nodes=nodes)
 
 
-def make_job(nodes: tuple[Node, ...], *, ppn: int | None = None, **changed: Any) -> LaunchSpec:
+def make_spec(nodes: tuple[Node, ...], *, ppn: int | None = None, **changed: Any) -> LaunchSpec:
     return LaunchSpec(
         **{
             "nodes": nodes,

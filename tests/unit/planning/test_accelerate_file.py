@@ -11,7 +11,7 @@ from orchestrator.planning import accelerate_options as accelerate_file
 from orchestrator.planning import launchers
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import HostInputs, plan_train
-from tests.conftest import make_cluster, make_job, make_node
+from tests.conftest import make_cluster, make_spec, make_node
 from tests.support.plans import QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT, make_inputs
 
 FILE: dict[str, Any] = {
@@ -63,7 +63,7 @@ def test_file_for_gpus_is_refused_on_cpus() -> None:
     ):
         options = accelerate_file.parse_options(values, "f.yaml")
         with pytest.raises(PlanError, match=rf"f\.yaml is for GPUs, but .*: {problem}"):
-            accelerate_file.check_device(options, make_job(TWO_NODES))
+            accelerate_file.check_device(options, make_spec(TWO_NODES))
 
 
 def test_error_about_an_option_names_the_key_of_the_file() -> None:
@@ -102,10 +102,10 @@ def test_file_is_for_launchers_that_start_accelerate(test_stack: Stack) -> None:
 
 
 def test_old_versions_get_the_keys_that_they_read() -> None:
-    job = make_job(TWO_NODES, ppn=2)
+    spec = make_spec(TWO_NODES, ppn=2)
     for text, expected in (("0.34.2", True), ("1.7.0", True), ("1.15.0", False)):
         version = launchers.Version(text)
-        config = launchers.accelerate_config(job, version, starts_mpirun=True)
+        config = launchers.accelerate_config(spec, version, starts_mpirun=True)
         assert ("ipex_config" in config) == expected
         assert ("mpirun_ccl" in dict(config["mpirun_config"])) == expected  # type: ignore[call-overload]
 
@@ -114,4 +114,4 @@ def test_missing_or_old_accelerate_is_refused() -> None:
     for packages, message in (({}, "node0 has no accelerate"), ({"accelerate": "0.27.2"}, "0.28")):
         facts = replace(make_node().facts, packages=packages)
         with pytest.raises(PlanError, match=message):
-            launchers.accelerate_version(make_job((make_node(facts=facts),)))
+            launchers.accelerate_version(make_spec((make_node(facts=facts),)))

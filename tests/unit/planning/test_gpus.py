@@ -25,7 +25,7 @@ from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.planning.resolve import Inputs
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import HostInputs, plan_train
-from tests.conftest import make_cluster, make_facts, make_job, make_node
+from tests.conftest import make_cluster, make_facts, make_spec, make_node
 from tests.support.plans import GOLDEN, LOCAL_SITE, QA_REQUEST, REMOTE_SITE, USER_SCRIPT, make_inputs, make_remote_node
 
 H100 = Gpu(index=0, name="NVIDIA H100 80GB HBM3", memory_bytes=85520809984, driver="550.54.15", numa=0)
@@ -152,13 +152,13 @@ def test_nccl_uses_the_interface_of_the_plan(test_stack: Stack) -> None:
 
 def test_accelerate_follows_the_device(test_stack: Stack) -> None:
     version = launchers.Version("1.15.0")
-    job = replace(make_job((GPU_NODE,), ppn=8), on_gpus=True)
-    config = launchers.accelerate_config(job, version, starts_mpirun=True)
+    spec = replace(make_spec((GPU_NODE,), ppn=8), on_gpus=True)
+    config = launchers.accelerate_config(spec, version, starts_mpirun=True)
     assert (config["distributed_type"], config["use_cpu"], config["num_processes"]) == ("MULTI_GPU", False, 8)
-    assert config["main_process_port"] != job.port, "torchrun's own store must not take the port of the ranks"
-    of_rank = launchers.accelerate_config(job, version, starts_mpirun=False)
+    assert config["main_process_port"] != spec.port, "torchrun's own store must not take the port of the ranks"
+    of_rank = launchers.accelerate_config(spec, version, starts_mpirun=False)
     assert (of_rank["distributed_type"], of_rank["use_cpu"], of_rank["num_processes"]) == ("NO", False, 1)
-    assert launchers.accelerate_environment(job)["ACCELERATE_USE_CPU"] == "False"
+    assert launchers.accelerate_environment(spec)["ACCELERATE_USE_CPU"] == "False"
     for backend, packages, use_cpu in (
         ("nccl", None, "False"),
         ("gloo", None, "False"),

@@ -12,7 +12,7 @@ from orchestrator.model.cluster import Cluster, Node
 from orchestrator.planning.launchers import IMPLEMENTATIONS, LAUNCHERS, Launch
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
-from tests.conftest import HOSTILE_TEXTS, make_cluster, make_facts, make_job
+from tests.conftest import HOSTILE_TEXTS, make_cluster, make_facts, make_spec
 from tests.support.plans import ONE_NODE, QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT, make_inputs, make_remote_node
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
@@ -37,8 +37,8 @@ def rendered(launch: Launch) -> str:
 
 
 def case(launcher: str, mpi: str, nodes: tuple[Node, ...]) -> Launch:
-    job = make_job(nodes, ppn=2 if len(nodes) == 2 else None, ranks=RANKS, mpi=mpi)
-    return LAUNCHERS[launcher](job)
+    spec = make_spec(nodes, ppn=2 if len(nodes) == 2 else None, ranks=RANKS, mpi=mpi)
+    return LAUNCHERS[launcher](spec)
 
 
 CASES = {
