@@ -1,10 +1,11 @@
-"""Do the steps of a plan through connections to its nodes."""
+"""Do steps of a plan through connections to its nodes."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -23,11 +24,8 @@ from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import make_user_folder, pack_files, source_files, write_private
 from orchestrator.model.printable import Command, CommandResult, one_line
 from orchestrator.planning.plan import (
-    ApplyObjects,
     CheckImports,
     CopyFiles,
-    Object,
-    Plan,
     PutFile,
     RunProgram,
     SendFile,
@@ -35,7 +33,6 @@ from orchestrator.planning.plan import (
     StartRun,
     Step,
     StoreFolder,
-    SubmitScript,
 )
 
 MAX_PARALLEL_NODES = 32
@@ -72,75 +69,42 @@ class Connection(Protocol):
         """Close the connection, which ends what other threads do with it."""
 
 
-class Applier(Protocol):
-    """An engine that holds objects, such as a Kubernetes cluster."""
-
-    def apply(self, manifest: Object) -> None:
-        """Create an object, or update it to match its manifest; raise ExecuteError if that fails."""
-
-
-class Submitter(Protocol):
-    """An engine that runs submitted scripts, such as Slurm."""
-
-    def submit(self, step: SubmitScript) -> None:
-        """Submit a script; raise ExecuteError with the engine's reason if it is rejected."""
-
-
-def execute(
-    plan: Plan,
-    connections: Mapping[str, Connection],
-    applier: Applier | None = None,
-    submitter: Submitter | None = None,
-) -> None:
-    """Do the steps of a plan in order, up to the first that fails.
+def execute(steps: Iterable[Step], connections: Mapping[str, Connection]) -> None:
+    """Do steps in order, up to the first that fails.
 
     Args:
-        plan: the plan.
-        connections: a connection to each node of the plan, by the name of the node.
-        applier: the engine for plans that create objects.
-        submitter: the engine for plans that submit scripts.
+        steps: the steps, without those whose targets do them: the creation of objects, the submission of a script.
+        connections: a connection to each node of the steps, by the name of the node.
 
     Raises:
         ExecuteError: if a step fails.
-    """
-    for step in plan.steps:
-        if isinstance(step, SubmitScript):
-            assert submitter is not None
-            submitter.submit(step)
-        else:
-            do(step, connections, applier)
-
-
-def do(step: Step, connections: Mapping[str, Connection], applier: Applier | None) -> None:
-    """Do one step that is not the submission of a script.
-
-    Raises:
-        ExecuteError: if it fails.
         RequestError: if a module is missing that a script imports.
     """
-    match step:
-        case PutFile(nodes=(), path=path, content=content):
-            write_private(Path(path), content)
-        case PutFile() | SendFile() | RunProgram():
-            on_all(step.nodes, connections, lambda node: do_on_node(step, connections[node.node]))
-        case SendFolder():
-            with packed(Path(step.source), source_files(Path(step.source))) as archive:
-                head = {"root": step.path, "receiver": step.unpack()}
-                send_archive(connections[step.node.node], "python3", archive, [step.node.node], head)
-        case StoreFolder():
-            store(step, connections)
-        case CheckImports(command=command, imports=imports):
-            imports.check(connections[step.node.node].capture(command, seconds=CHECK_SECONDS).out.split())
-        case CopyFiles():
-            copy_files(step)
-        case StartRun(command=command, run_dir=run_dir):
-            connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
-        case ApplyObjects():
-            apply_objects(step, applier)
+    for step in steps:
+        match step:
+            case PutFile(nodes=(), path=path, content=content):
+                write_private(Path(path), content)
+            case PutFile() | SendFile() | RunProgram():
+                on_all(step.nodes, connections, functools.partial(do_on_node, step, connections))
+            case SendFolder():
+                with packed(Path(step.source), source_files(Path(step.source))) as archive:
+                    head = {"root": step.path, "receiver": step.unpack()}
+                    send_archive(connections[step.node.node], "python3", archive, [step.node.node], head)
+            case StoreFolder():
+                store(step, connections)
+            case CheckImports(command=command, imports=imports):
+                imports.check(connections[step.node.node].capture(command, seconds=CHECK_SECONDS).out.split())
+            case CopyFiles():
+                copy_files(step)
+            case StartRun(command=command, run_dir=run_dir):
+                connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
+            case _:
+                raise NotImplementedError(step.title())
 
 
-def do_on_node(step: PutFile | SendFile | RunProgram, connection: Connection) -> None:
+def do_on_node(step: PutFile | SendFile | RunProgram, connections: Mapping[str, Connection], node: RunNode) -> None:
     """Do a step on one of its nodes; raise ExecuteError if that fails."""
+    connection = connections[node.node]
     if isinstance(step, PutFile):
         connection.put(step.path, step.content)
         return
@@ -155,12 +119,6 @@ def do_on_node(step: PutFile | SendFile | RunProgram, connection: Connection) ->
         # on_all() replaces NODE with the names of the nodes.
         reason = result.err.strip().removesuffix(".") or f"exit code {result.code}"
         raise ExecuteError(f"NODE: {reason}.", hint=step.hint or ATTEMPT_HINT)
-
-
-def apply_objects(step: ApplyObjects, applier: Applier | None) -> None:
-    assert applier is not None
-    for manifest in step.objects:
-        applier.apply(manifest)
 
 
 def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:

@@ -38,6 +38,8 @@ def start(system: BatchSystem, plan: Plan, folder: Path) -> tuple[RunRecord, Pos
         OrchError: if the run cannot be started.
     """
     plans = plan.array or (plan,)
+    *preparation, submission = plan.steps
+    assert isinstance(submission, SubmitScript)
     folders = [folder.parent / member.run.run_id for member in plans]
     earlier_plan = store.plan_bytes(folder)
     earlier = store.positions(folder) if earlier_plan else None
@@ -53,12 +55,13 @@ def start(system: BatchSystem, plan: Plan, folder: Path) -> tuple[RunRecord, Pos
     host = host_at(location_of(plan.run).login)
     scheduler = scheduler_at(system, host)
     try:
-        execute(plan, {node.node: host for step in plan.steps for node in step.nodes}, submitter=scheduler)
+        execute(preparation, {node.node: host for step in preparation for node in step.nodes})
+        scheduler.submit(submission)
         if earlier:
             store.forget_end(folder)
         return record_jobs(plan, folders, scheduler), earlier
     except KeyboardInterrupt:
-        if scheduler.has_accepted(job_name(plan)):
+        if scheduler.has_accepted(submission.name):
             record_jobs(plan, folders, scheduler)  # so that the job can be stopped
         elif not scheduler.uncertain:
             forget_start()
@@ -82,11 +85,6 @@ def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRec
         if isinstance(scheduler.host, Ssh):
             write_remote_record(record, scheduler.host)
     return records[0]
-
-
-def job_name(plan: Plan) -> str:
-    """Return the name of the job that the plan submits."""
-    return next(step.name for step in plan.steps if isinstance(step, SubmitScript))
 
 
 def delete_folders(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:

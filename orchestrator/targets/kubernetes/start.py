@@ -14,11 +14,10 @@ from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.files import write_whole
-from orchestrator.planning.plan import ApplyObjects, Object, Plan
+from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.runs import store
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Positions
-from orchestrator.targets.execute import execute
 from orchestrator.targets.kubernetes.client import KubernetesClient, connect
 from orchestrator.targets.kubernetes.objects import (
     STOPPED,
@@ -56,7 +55,10 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
     store.create(plan, folder)
     remove_expired(cluster)
     try:
-        execute(plan, {}, UninterruptedApplier(cluster))
+        for manifest in step.objects:
+            # The API may create an object after nobody awaits the response; its deletion would come too early.
+            with deferred_interrupt():
+                cluster.apply(manifest)
     except (OrchError, KeyboardInterrupt):
         if earlier_plan:
             write_whole(folder / PLAN, earlier_plan)
@@ -84,27 +86,6 @@ def delete_attempt(cluster: KubernetesClient, record: RunRecord) -> None:
             f"Pods of the last attempt of {record.run_id} still exist: {', '.join(remaining)}.",
             hint="`kubectl describe pod` shows why; resume the run when they are gone.",
         )
-
-
-class UninterruptedApplier:
-    """A cluster in which each object is created whole, although Ctrl-C is pressed.
-
-    The API may create an object after the response is not awaited any more, and its deletion would
-    come too early.
-    """
-
-    def __init__(self, cluster: KubernetesClient) -> None:
-        self.cluster = cluster
-
-    def apply(self, manifest: Object) -> None:
-        """Create or change an object.
-
-        Raises:
-            ExecuteError: if the API refuses it.
-            KeyboardInterrupt: after a signal, when the object has been created.
-        """
-        with deferred_interrupt():
-            self.cluster.apply(manifest)
 
 
 @contextmanager

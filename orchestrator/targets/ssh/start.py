@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from orch_node.protocol import files
@@ -74,11 +73,11 @@ def start_steps(plan: Plan, folder: Path) -> None:
     """
     hosts = {host.node: host for step in plan.steps for host in step.nodes}
     connections = {node: connection_to(host) for node, host in hosts.items()}
-    preparation = tuple(step for step in plan.steps if not isinstance(step, StartRun))
-    supervisor_start = tuple(step for step in plan.steps if isinstance(step, StartRun))
+    preparation = [step for step in plan.steps if not isinstance(step, StartRun)]
+    supervisor_start = [step for step in plan.steps if isinstance(step, StartRun)]
     try:
         try:
-            execute(replace(plan, steps=preparation), connections)
+            execute(preparation, connections)
         except ExecuteError as error:
             store.record_end(folder, FAILED, error.message)
             raise not_started(error) from None
@@ -86,7 +85,7 @@ def start_steps(plan: Plan, folder: Path) -> None:
             store.record_end(folder, STOPPED)
             raise
         store.forget_end(folder)
-        execute(replace(plan, steps=supervisor_start), connections)
+        execute(supervisor_start, connections)
     finally:
         for connection in connections.values():
             connection.close()

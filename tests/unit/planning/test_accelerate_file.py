@@ -11,7 +11,7 @@ from orchestrator.planning import accelerate_options as accelerate_file
 from orchestrator.planning import launchers
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import HostInputs, plan_train
-from tests.conftest import make_cluster, make_spec, make_node
+from tests.conftest import make_cluster, make_node, make_spec
 from tests.support.plans import QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT, make_inputs
 
 FILE: dict[str, Any] = {

@@ -25,7 +25,7 @@ from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.planning.resolve import Inputs
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import HostInputs, plan_train
-from tests.conftest import make_cluster, make_facts, make_spec, make_node
+from tests.conftest import make_cluster, make_facts, make_node, make_spec
 from tests.support.plans import GOLDEN, LOCAL_SITE, QA_REQUEST, REMOTE_SITE, USER_SCRIPT, make_inputs, make_remote_node
 
 H100 = Gpu(index=0, name="NVIDIA H100 80GB HBM3", memory_bytes=85520809984, driver="550.54.15", numa=0)

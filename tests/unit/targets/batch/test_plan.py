@@ -24,7 +24,7 @@ from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.plan import LOGIN, plan_job, with_size
 from orchestrator.targets.batch.slurm import RESERVED_OPTIONS, SLURM
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.execute import do, packed
+from orchestrator.targets.execute import execute, packed
 from tests.support.environments import make_environment
 from tests.support.slurm_plans import SITE, make_inputs, make_plan, make_request, make_settings, slurm_settings
 
@@ -33,7 +33,7 @@ def test_sent_folder_is_complete_or_absent(tmp_path: Path) -> None:
     """Send the folder twice, the second time over the existing copy, and then a truncated one."""
     step = SendFolder(nodes=(LOGIN,), source=str(TRAIN), path=str(tmp_path / "a b" / "train"))
     for _ in range(2):
-        do(step, {LOGIN.node: Local()}, None)
+        execute([step], {LOGIN.node: Local()})
     with packed(TRAIN, source_files(TRAIN)) as archive:
         (tmp_path / "truncated").write_bytes(archive.read_bytes()[:5000])
     assert (tmp_path / "a b" / "train" / "node.py").read_bytes() == (TRAIN / "node.py").read_bytes()
@@ -69,7 +69,7 @@ def test_run_gets_a_writable_copy_of_the_project(tmp_path: Path, project: Recipe
     copy, submit = plan_project(project, tmp_path).steps
     assert isinstance(copy, CopyFiles)
     assert "#   bin/it's $(x)" in copy.describe()
-    do(copy, {}, None)
+    execute([copy], {})
     assert Path(copy.path, "locked").stat().st_mode & 0o200
     assert copy.path == str(tmp_path / SITE.run_id / "project")
     assert hash_of(Path(copy.path)) == copy.digest
@@ -83,10 +83,10 @@ def test_project_that_changes_after_the_plan_is_refused(tmp_path: Path, project:
     copy, _ = plan_project(project, tmp_path).steps
     Path(project.script).write_text("changed")
     with pytest.raises(OrchError, match="has changed since the run was planned"):
-        do(copy, {}, None)
+        execute([copy], {})
     Path(project.script).unlink()
     with pytest.raises(OrchError, match=r"cannot be copied: \S+ project/train.py: No such file"):
-        do(copy, {}, None)
+        execute([copy], {})
 
 
 def test_project_goes_into_the_store_of_a_login_node(tmp_path: Path, project: Recipe) -> None:
