@@ -25,7 +25,7 @@ from packaging.version import InvalidVersion, Version
 
 from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
 from orchestrator.files import cache_home, exclusive, private_folder, write_whole
-from orchestrator.load.requirements import HASHES, NO_PACKAGES
+from orchestrator.load.requirements import NO_PACKAGES, named
 from orchestrator.model.cluster import Facts
 from orchestrator.model.packages import Packages, Platform, Requirements, describe_versions
 from orchestrator.model.printable import one_line
@@ -144,9 +144,10 @@ def all_satisfied(
     markers = {**platform.markers, "python_full_version": python}
     satisfied = True
     for line in requirements.lines:
-        if line.startswith("-"):
+        requirement = named(line)
+        if requirement is None:
+            satisfied = satisfied and line.startswith("-")
             continue
-        requirement = Requirement(HASHES.sub("", line))
         if requirement.marker and not requirement.marker.evaluate(markers):
             continue
         version = installed.get(canonicalize_name(requirement.name))
@@ -293,9 +294,9 @@ def with_user_hashes(lock: str, requirements: Requirements) -> str:
         RequestError: if it allows none of a package's files.
     """
     allowed = {
-        canonicalize_name(Requirement(HASHES.sub("", line)).name): set(HASH.findall(line))
+        canonicalize_name(requirement.name): set(HASH.findall(line))
         for line in requirements.lines
-        if HASH.search(line) and not line.startswith("-")
+        if HASH.search(line) and (requirement := named(line))
     }
     blocks = []
     for requirement, hashes in parse_lock(lock):

@@ -33,9 +33,9 @@ PACKAGE_OPTION = "--with"
 BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 INCLUDE = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S.*)")
 FIND_LINKS = re.compile(r"(?:-f|--find-links)[ =]\s*(\S.*)")
-EDITABLE = re.compile(r"(-e|--editable)[ =]\s*")
+EDITABLE = re.compile(r"^(-e|--editable)[ =]\s*")
 LOCAL = re.compile(r"^(-e|--editable)\b|^\.{0,2}/|^\.$|^file:|@\s*file:")
-REMOTE = re.compile(r"\bhttps?://|\bgit@|\b(?:git|hg|svn|bzr)\+")
+REMOTE = re.compile(r"\bhttps?://|\b(?:git|hg|svn|bzr)\+")
 HASHES = re.compile(r"\s+--hash=.*")
 NO_PACKAGES = "To run without them: --requirements none, and no --with."
 
@@ -148,8 +148,8 @@ def with_image_requirements(
             hint="Add the packages to the image: `orch image build --requirements FILE`.",
         )
     requirements = requirements_of(recipe, request, common_file=common_file)
-    lines = [HASHES.sub("", line) for line in requirements.lines if line[0] != "-"] if requirements else []
-    needed = {canonicalize_name(Requirement(line).name): line for line in lines if is_used(Requirement(line))}
+    named_lines = filter(None, map(named, requirements.lines)) if requirements else ()
+    needed = {canonicalize_name(item.name): str(item) for item in named_lines if is_used(item)}
     for name in stack.requirements:
         needed.pop(canonicalize_name(name), None)
     if not requirements or not needed:
@@ -305,49 +305,42 @@ def requirement_lines(path: Path, parents: tuple[Path, ...]) -> Iterator[tuple[s
                 hint="Remove the line: the script's project is sent to the nodes as a whole. A package of conda: give "
                 "its version, as in NAME==VERSION (`pip list --format=freeze`).",
             )
-        elif EDITABLE.match(line) or line.startswith("git@"):
-            raise unnamed_package(line, str(path))
         elif links := FIND_LINKS.fullmatch(line):
             folder = path.parent / links[1]
             yield f"--find-links {folder.absolute() if folder.exists() else links[1]}", False
-        elif line.startswith("-"):
-            yield line, False
         elif line:
-            yield from ((checked_line, False) for checked_line in checked([line], str(path)))
+            line = EDITABLE.sub("", line)
+            yield line if line.startswith("-") else checked([line], str(path))[0], False
 
 
 def checked(lines: Iterable[str], source: str) -> tuple[str, ...]:
     """Return requirements.
 
     Raises:
-        RequestError: if one is not valid (PEP 508).
+        RequestError: if one is neither valid (PEP 508) nor the URL of a package.
     """
     lines = tuple(lines)
     for line in lines:
         try:
+            if line.startswith("git@"):  # valid as a package with the name git
+                raise InvalidRequirement("it is an address of git")
             Requirement(HASHES.sub("", line))
         except InvalidRequirement as error:
-            if REMOTE.search(line):
-                raise unnamed_package(line, source) from None
+            if REMOTE.search(line) and not HASHES.search(line):  # uv finds out the name, but does not check hashes
+                continue
             raise RequestError(
                 f"{source}: '{line}' is not a requirement: {str(error).splitlines()[0]}.",
-                hint="Expected a form such as einops>=0.8.",
+                hint="Expected a form such as einops>=0.8, or lib @ git+ssh://git@host/lib.git.",
             ) from None
     return lines
 
 
-def unnamed_package(line: str, source: str) -> RequestError:
-    """Return the error for the URL of a package without the package's name, with the line that is meant."""
-    url = EDITABLE.sub("", line)
-    url = re.sub(r"^(?:git\+)?(?:ssh://)?git@([^:/]+)[:/]", r"git+ssh://git@\1/", url)
-    address, _, fragment = url.partition("#")
-    egg = re.search(r"(?:^|&)egg=([\w.-]+)", fragment)
-    last = re.split(r"[/@]", re.sub(r"(?<=\w)@[\w.-]+$", "", address).rstrip("/"))[-1]
-    name = egg[1] if egg else re.split(r"-\d|\.git$", last)[0]
-    return RequestError(
-        f"{source}: '{line}' is an address without the name of the package.",
-        hint=f"Write it as NAME @ URL, such as {name} @ {address}",
-    )
+def named(line: str) -> Requirement | None:
+    """Return a line as a requirement; None for an option, or for a URL whose package uv finds out."""
+    try:
+        return None if line.startswith("-") else Requirement(HASHES.sub("", line))
+    except InvalidRequirement:
+        return None
 
 
 def strings(table: Mapping[str, Any], key: str, path: Path) -> list[str]:

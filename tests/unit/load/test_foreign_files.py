@@ -69,15 +69,7 @@ PACKAGE_LISTS = {
     "setup.py": ("setup.py", "import setuptools\n", "a file of setuptools", "requirements file"),
     "pip list": ("p.txt", "Package Version\n------- -------\neinops  0.8\n", "the table of `pip list`", "pip freeze"),
     "notebook": ("a.ipynb", NOTEBOOK, "a notebook", "requirements file"),
-    "git": ("r.txt", "git+https://h/me/einops.git@v1\n", "without the name", "einops @ git+https://h/me/einops.git@v1"),
-    "ssh": ("r.txt", "git@h.org:me/lib.git\n", "without the name", "lib @ git+ssh://git@h.org/me/lib.git"),
-    "editable git": ("r.txt", "-e git+https://h/a#egg=b\n", "without the name", "b @ git+https://h/a"),
-    "wheel": (
-        "r.txt",
-        "https://h/einops-0.8.0-py3-none-any.whl\n",
-        "without the name",
-        "einops @ https://h/einops-0.8.0",
-    ),
+    "ssh": ("r.txt", "git@h.org:me/lib.git\n", "is not a requirement", "lib @ git+ssh://git@host/lib.git"),
     "freeze of conda": (
         "r.txt",
         "numpy @ file:///croot/numpy/work\n",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import http.server
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +17,7 @@ import pytest
 from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
 from orchestrator.load import packages
 from orchestrator.load.packages import packages_for
+from orchestrator.load.requirements import file_requirements
 from orchestrator.model.cluster import Facts
 from orchestrator.model.packages import Packages, Requirements
 from tests.conftest import make_facts
@@ -61,6 +65,20 @@ def test_only_packages_that_the_stack_lacks_are_installed_once(index: Path) -> N
     assert resolved("tiny", "numpy", "torch") == result, "a later run needs no index"
     with pytest.raises(OrchError):
         resolved("tiny", "helper<2.2")
+
+
+def test_package_at_a_url_needs_no_name(index: Path, tmp_path: Path) -> None:
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(index))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/helper-2.1-py3-none-any.whl"
+        (tmp_path / "r.txt").write_text(f"-e {url}\n")
+        result = resolved(*file_requirements(tmp_path / "r.txt").lines, "tiny")
+        server.shutdown()
+    assert result.versions == {"helper": "helper-2.1-py3-none-any.whl", "tiny": "1.0"}
+    (tmp_path / "r.txt").write_text(f"{url} --hash=sha256:00\n")
+    with pytest.raises(RequestError, match="is not a requirement"):
+        file_requirements(tmp_path / "r.txt")
 
 
 def test_versions_of_a_lock_are_preferred_and_torch_stays_as_it_is(index: Path) -> None:
