@@ -5,12 +5,11 @@ from __future__ import annotations
 from orchestrator.load.clusters import cluster, common_requirements, hosts_outside, limits, mpi_implementations
 from orchestrator.load.definitions import all_stacks, recipe, recipe_folders, settings, stack, stack_names
 from orchestrator.load.docker import common_docker_variable, docker, image_file
-from orchestrator.load.inputs import RankSoftware, accelerate_config, array_members, environment, inputs
+from orchestrator.load.inputs import accelerate_config, array_members, environment, inputs
 from orchestrator.load.projects import largest_files, project_of
 from orchestrator.load.requirements import shared_requirements
 
 __all__ = [
-    "RankSoftware",
     "accelerate_config",
     "all_stacks",
     "array_members",

@@ -49,27 +49,6 @@ SAMPLE_SEED = 0  # The same command draws the same sample.
 ACCELERATE_FILE = "~/.cache/huggingface/accelerate/default_config.yaml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSoftware:
-    """The software of the ranks, as far as a target knows it before it reads the files of a request.
-
-    Attributes:
-        image: what errors call the image that has it; '' if it is the stack of the nodes.
-        nodes: the facts of the nodes with the stack; empty if they are unknown.
-        user_python: the interpreter that --python names, whose packages `nodes` have; '' for that of the stack.
-        local_python: the ranks' Python, if it runs on this machine and finds the modules that the ranks find; or ''.
-        shares_files: whether the ranks find the files of this machine at the same paths.
-        requirements: a file with packages for all runs, or ''.
-    """
-
-    image: str = ""
-    nodes: tuple[Facts, ...] = ()
-    user_python: str = ""
-    local_python: str = ""
-    shares_files: bool = False
-    requirements: str = ""
-
-
 def array_members(arguments: Sequence[str], sample: int | None) -> list[Member]:
     """Return the runs of an array, whose values are in its arguments or in the lines of a file.
 
@@ -109,8 +88,13 @@ def lines_of(argument: str) -> list[Member]:
 
 def inputs(
     request: TrainRequest,
-    software: RankSoftware,
     *,
+    image: str = "",
+    nodes: Sequence[Facts] = (),
+    user_python: str = "",
+    local_python: str = "",
+    shares_files: bool = False,
+    common_file: str = "",
     has_project: bool | None = None,
     left_out: Iterable[Path] = (),
     volume: str = "",
@@ -119,7 +103,12 @@ def inputs(
 
     Args:
         request: the request.
-        software: the software of the ranks.
+        image: what errors call the image that has the ranks' software; '' if it is the stack of the nodes.
+        nodes: the facts of the nodes with the stack; empty if they are unknown.
+        user_python: the interpreter that --python names, whose packages `nodes` have; '' for that of the stack.
+        local_python: the ranks' Python, if it runs on this machine and finds the modules that the ranks find; or ''.
+        shares_files: whether the ranks find the files of this machine at the same paths.
+        common_file: a file with packages for all runs, or ''.
         has_project: whether a script's project is sent if --project does not decide it; None for all but a module that
             is neither in the current folder nor in the folder `src`, which is one of the stack or of the image.
         left_out: files and folders that are not sent, in addition to recorded runs.
@@ -133,7 +122,7 @@ def inputs(
     # The tests check the defaults and presets of orch's own recipes.
     has_values = request.settings or request.script_args or request.array
     if not recipe.own_script and (recipe.files or has_values):
-        recipe = with_parser(recipe, software.local_python)
+        recipe = with_parser(recipe, local_python)
     values = read_settings(request.settings, recipe, volume) if request.settings else {}
     if has_project is None:
         folders = filter(None, [".", source_folder(recipe)])
@@ -142,24 +131,23 @@ def inputs(
         left_out = (Path(request.runs_dir), *left_out)
         project = project_of(recipe, request.project, limit=request.project_limit, left_out=left_out)
         recipe = replace(recipe, project=project)
-    if recipe.project or software.shares_files:
+    if recipe.project or shares_files:
         recipe = replace(recipe, source_folder=source_folder(recipe))
-    if software.user_python:
-        packages = software.nodes[0].packages
-        stack = stack.for_user_python(software.user_python, packages, own_script=recipe.own_script)
-    common_file, imports = software.requirements, None
-    if software.image:
-        recipe = with_image_requirements(recipe, request, stack, software.image, common_file=common_file)
+    if user_python:
+        stack = stack.for_user_python(user_python, nodes[0].packages, own_script=recipe.own_script)
+    imports = None
+    if image:
+        recipe = with_image_requirements(recipe, request, stack, image, common_file=common_file)
         imports = check_script(request, recipe, RanksPython(version=python_for(stack), image=True))
     elif requirements := requirements_of(recipe, request, common_file=common_file):
-        stack_name = software.user_python or f"stack '{stack.name}'"
-        recipe = replace(recipe, packages=packages_for(requirements, software.nodes, stack_name))
-    if software.nodes and not software.image:
-        facts, packages_folder = software.nodes[0], recipe.packages.folder if recipe.packages else ""
+        stack_name = user_python or f"stack '{stack.name}'"
+        recipe = replace(recipe, packages=packages_for(requirements, nodes, stack_name))
+    if nodes and not image:
+        facts, packages_folder = nodes[0], recipe.packages.folder if recipe.packages else ""
         python = RanksPython(
             version=facts.python,
-            local_path=software.local_python,
-            source=software.user_python or f"stack {stack.name}",
+            local_path=local_python,
+            source=user_python or f"stack {stack.name}",
             packages=facts.packages,
             module_folders=tuple(filter(None, [recipe.source_folder, packages_folder])),
         )

@@ -22,26 +22,13 @@ from orchestrator.files import INVENTORY, SHARE, ansible_home, cache_home, priva
 from orchestrator.model.cluster import LOCAL
 from orchestrator.model.hosts import is_host
 from orchestrator.model.printable import one_line
-from orchestrator.model.ssh_options import HINT, find_unsafe_setting
+from orchestrator.model.ssh_options import ARGUMENTS, HINT, PROGRAMS, REVERSED, SOCKETS, SWITCHES, find_unsafe_setting
 
 CONFIG = SHARE / "ansible.cfg"
 # The inventory variable that corresponds to each environment variable of Ansible.
 INVENTORY_VARIABLES = {
-    "ANSIBLE_HOST_KEY_CHECKING": "ansible_host_key_checking",
-    "ANSIBLE_SSH_HOST_KEY_CHECKING": "ansible_ssh_host_key_checking",
-    "ANSIBLE_PARAMIKO_HOST_KEY_CHECKING": "ansible_paramiko_host_key_checking",
-    "ANSIBLE_PARAMIKO_HOST_KEY_AUTO_ADD": "ansible_paramiko_host_key_auto_add",
-    "ANSIBLE_PARAMIKO_PROXY_COMMAND": "ansible_paramiko_proxy_command",
-    "ANSIBLE_SSH_ARGS": "ansible_ssh_args",
-    "ANSIBLE_SSH_COMMON_ARGS": "ansible_ssh_common_args",
-    "ANSIBLE_SSH_EXTRA_ARGS": "ansible_ssh_extra_args",
-    "ANSIBLE_SCP_EXTRA_ARGS": "ansible_scp_extra_args",
-    "ANSIBLE_SFTP_EXTRA_ARGS": "ansible_sftp_extra_args",
-    "ANSIBLE_SSH_CONTROL_PATH": "ansible_control_path",
-    "ANSIBLE_SSH_CONTROL_PATH_DIR": "ansible_control_path_dir",
-    "ANSIBLE_SSH_EXECUTABLE": "ansible_ssh_executable",
-    "ANSIBLE_SCP_EXECUTABLE": "ansible_scp_executable",
-    "ANSIBLE_SFTP_EXECUTABLE": "ansible_sftp_executable",
+    **{name.upper(): name for name in (*SWITCHES, *REVERSED, *ARGUMENTS, *PROGRAMS)},
+    **{name.upper().replace("_CONTROL", "_SSH_CONTROL"): name for name in SOCKETS},
 }
 
 

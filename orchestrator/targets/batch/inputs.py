@@ -390,15 +390,16 @@ def plan_member(request: TrainRequest, inputs: JobInputs, site: Site, member: sw
 def read(request: TrainRequest, batch: BatchSettings, python: str, facts: Facts) -> JobInputs:
     """Return the inputs that a request names, after reading its files."""
     path = None if batch.image else batch.python
-    software = load.RankSoftware(
+    loaded = load.inputs(
+        request,
         image=batch.image.path if batch.image else "",
         nodes=(facts,),
         user_python=path or "",
         local_python="" if batch.login or batch.setup else python,  # the commands of setup may set PYTHONPATH
         shares_files=not batch.login,
+        left_out=[Path(batch.root)] if batch.root else [],
     )
     batch = with_size(batch)
-    loaded = load.inputs(request, software, left_out=[Path(batch.root)] if batch.root else [])
     for_gpus = uses_gpus(request.backend, loaded.plugins)
     return JobInputs(
         loaded=loaded,

@@ -144,10 +144,7 @@ def read(request: TrainRequest) -> PodInputs:
     kubernetes = kubernetes_settings(options.k8s_file, list(options.k8s), request.image)
     kubeconfigs = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube")
     loaded = load.inputs(
-        request,
-        load.RankSoftware(image="pods"),
-        left_out=map(Path, kubeconfigs.split(os.pathsep)),
-        volume=kubernetes.mount,
+        request, image="pods", left_out=map(Path, kubeconfigs.split(os.pathsep)), volume=kubernetes.mount
     )
     recipe, project = loaded.recipe, loaded.recipe.project
     paths = named_files(recipe, recipe.settings(request.preset, loaded.settings))

@@ -73,17 +73,14 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
     node0 = cluster.nodes[0] if cluster.nodes else None
     is_remote = not all(node.local for node in cluster.nodes)
     has_project = is_remote and not (request.module and docker)
-    software = load.RankSoftware(
+    loaded = load.inputs(
+        request,
         image=docker.image if docker else "",
         nodes=tuple(node.facts for node in cluster.nodes),
         user_python=node0.user_python.path if node0 and node0.user_python else "",
         local_python=node0.ranks_python if node0 and node0.local else "",
         shares_files=not is_remote,
-        requirements=cluster.requirements,
-    )
-    loaded = load.inputs(
-        request,
-        software,
+        common_file=cluster.requirements,
         has_project=has_project,
         left_out=inventory_files(Path(cluster.source)) if has_project or request.project is not None else (),
     )

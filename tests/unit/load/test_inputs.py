@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.load import RankSoftware, inputs
+from orchestrator.load import inputs
 from orchestrator.planning.request import TrainRequest
 
 
@@ -26,6 +26,6 @@ def test_project_of_a_module_is_sent_if_this_machine_finds_it(
     (tmp_path / folder / "my_model/train.py").touch()
     monkeypatch.chdir(tmp_path)
     request = TrainRequest(recipe="my_model.train", module=True)
-    result = inputs(request, RankSoftware(image="the image")).recipe
+    result = inputs(request, image="the image").recipe
     assert (result.project is not None) is has_project
     assert result.source_folder == (str(tmp_path / "src") if folder == "src" else "")
