@@ -36,8 +36,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_wheel(folder, "old_torch", "1.0", requires=["torch<2.10"])
     make_wheel(folder, "numpy", "2.4.6")
     make_wheel(folder, "compiled", "1.0", tag="cp39-cp39-manylinux_2_17_x86_64")
-    for name, value in {**index_variables(folder), "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
-        monkeypatch.setenv(name, value)
+    # Settings of uv, because those of pip are read by a process of pip each time.
+    for name, value in {"UV_FIND_LINKS": folder, "UV_OFFLINE": "1", "XDG_CACHE_HOME": tmp_path / "cache"}.items():
+        monkeypatch.setenv(name, str(value))
     return folder
 
 
@@ -67,7 +68,11 @@ def test_only_packages_that_the_stack_lacks_are_installed_once(index: Path) -> N
         resolved("tiny", "helper<2.2")
 
 
-def test_package_at_a_url_needs_no_name(index: Path, tmp_path: Path) -> None:
+def test_package_at_a_url_needs_no_name(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("UV_FIND_LINKS", "UV_OFFLINE"):
+        monkeypatch.delenv(name)
+    for name, value in index_variables(index).items():
+        monkeypatch.setenv(name, value)
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(index))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
