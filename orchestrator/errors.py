@@ -62,5 +62,6 @@ def did_you_mean(name: str, valid_names: Iterable[str], *, listing: str = "") ->
 def describe_invalid(message: str) -> str:
     """Return pydantic's message about an invalid value without its phrases for developers."""
     reason = message.removeprefix("Value error, ").partition(", unable to parse")[0]
+    reason = reason.replace("valid tuple", "valid list")
     phrases = {"Extra inputs are not permitted": "unknown key", "Field required": "is missing"}
     return phrases.get(reason, reason.replace("Input should be", "expected").replace("String should", "it should"))

@@ -21,10 +21,11 @@ from typing import Any
 from orch_node import permissions
 from orch_node.protocol.layout import check_flags
 from orch_node.standalone import facts
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat
 
-from orchestrator.errors import RequestError, describe_invalid, did_you_mean
+from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import INVENTORY
+from orchestrator.load.files import parse_variable
 from orchestrator.load.inventory import Listing, ansible_environment, cache_path, read_listing, write_cache
 from orchestrator.load.records import OWN_STACK, Records, load_records, parse_facts, state_of
 from orchestrator.model.cluster import GIB, Cluster, Facts, Limits, Node, Selection, first_hosts
@@ -255,15 +256,7 @@ def limits(host: str, variables: Mapping[str, Any]) -> Limits:
     Raises:
         RequestError: naming the key that is wrong.
     """
-    try:
-        values = LimitsVariable.model_validate(variables.get(LIMITS, {}))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join([LIMITS, *map(str, first["loc"])])
-        raise RequestError(
-            f"{key} of {host}: {describe_invalid(first['msg'])}.",
-            hint=f"Keys of {LIMITS}: {', '.join(LimitsVariable.model_fields)}.",
-        ) from None
+    values = parse_variable(LIMITS, host, variables.get(LIMITS, {}), LimitsVariable)
     return Limits(
         disk=int(values.disk_gb * GIB),
         memory=int(values.memory_gb * GIB),

@@ -23,6 +23,7 @@ from orchestrator.stacks.stack import BINDINGS, Bindings, EndOfLife, Index, Stac
 SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Texts = Annotated[tuple[str, ...], Field(strict=False)]  # a list in TOML
 
 
 class SettingFile(StrictModel):
@@ -46,19 +47,19 @@ class RecipeFile(StrictModel):
         "its global batch, order of data and schedule.",
     )
     ipex: bool = Field(default=False, description="The script takes --use_ipex, which `--ipex` adds.")
-    stacks: list[str] = Field(
-        default_factory=list, description="The stacks it runs on: names, or patterns such as torch-2.*. Default: all."
+    stacks: Texts = Field(
+        default_factory=tuple, description="The stacks it runs on: names, or patterns such as torch-2.*. Default: all."
     )
-    paths: list[str] = Field(
-        default_factory=list, description="Settings whose values are files; they are sent to the nodes."
+    paths: Texts = Field(
+        default_factory=tuple, description="Settings whose values are files; they are sent to the nodes."
     )
-    excludes: dict[str, list[str]] = Field(
+    excludes: dict[str, Texts] = Field(
         default_factory=dict, description="For each setting, the names whose defaults it removes."
     )
     environment: dict[Name, str] = Field(
         default_factory=dict, description="Environment variables of the ranks, unless they are set elsewhere."
     )
-    precisions: dict[Literal["bf16", "fp32"], list[str]] = Field(
+    precisions: dict[Literal["bf16", "fp32"], Texts] = Field(
         min_length=1,
         description="The script's arguments that select bf16 or fp32. With both, --precision auto chooses by "
         "the nodes' instructions; one is required.",
@@ -219,20 +220,12 @@ def recipe_from(name: str, folder: Path) -> Recipe:
         if isinstance(value, SettingFile)
     }
     return Recipe(
+        **file.model_dump(exclude={"script", "settings", "presets"}),
         name=name,
-        summary=file.summary,
         script=str(folder / file.script),
-        resumes=file.resumes,
-        elastic=file.elastic,
-        ipex=file.ipex,
         declared=declared,
         defaults=with_paths(folder, file, file.settings),
-        paths=tuple(file.paths),
-        excludes={key: tuple(value) for key, value in file.excludes.items()},
         presets={name: with_paths(folder, file, values) for name, values in file.presets.items()},
-        precisions={key: tuple(value) for key, value in file.precisions.items()},
-        stacks=tuple(file.stacks),
-        environment=file.environment,
         folder=str(folder),
         files=() if is_included else files_of(folder),
     )

@@ -9,10 +9,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from orchestrator.errors import RequestError, describe_invalid, did_you_mean
+from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.clusters import find_inventory
+from orchestrator.load.files import parse_variable
 from orchestrator.load.inventory import read_inventory
 from orchestrator.planning.containers import Docker
 
@@ -50,15 +51,7 @@ def docker_variable(host: str, variables: Mapping[str, Any]) -> DockerVariable |
     """
     if VARIABLE not in variables:
         return None
-    try:
-        return DockerVariable.model_validate(variables[VARIABLE] or {})
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join([VARIABLE, *map(str, first["loc"])])
-        raise RequestError(
-            f"{key} of {host}: {describe_invalid(first['msg'])}.",
-            hint=f"Keys of {VARIABLE}: {', '.join(DockerVariable.model_fields)}.",
-        ) from None
+    return parse_variable(VARIABLE, host, variables[VARIABLE] or {}, DockerVariable)
 
 
 def common_docker_variable(hosts: Mapping[str, Mapping[str, Any]]) -> DockerVariable | None:

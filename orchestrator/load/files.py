@@ -71,6 +71,31 @@ def read_toml(path: Path, model: type[Model]) -> Model:
     return parse_toml(content, path, model)
 
 
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """Return the first key that is wrong, such as `limits.disk`, and why; the key is empty for the whole value."""
+    first = error.errors(include_url=False)[0]
+    return ".".join(map(str, first["loc"])), describe_invalid(first["msg"])
+
+
+Variable = TypeVar("Variable", bound=BaseModel)
+
+
+def parse_variable(name: str, host: str, value: object, model: type[Variable]) -> Variable:
+    """Return the value of an inventory's variable, which is a table.
+
+    Raises:
+        RequestError: naming the key that is wrong.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        key, reason = first_problem(error)
+        raise RequestError(
+            f"{'.'.join(filter(None, [name, key]))} of {host}: {reason}.",
+            hint=f"Keys of {name}: {', '.join(model.model_fields)}.",
+        ) from None
+
+
 def unreadable(path: Path, error: OSError) -> RequestError:
     """Return the error for a file that cannot be read."""
     return RequestError(f"{path} cannot be read: {error.strerror}.", hint="Name an existing file that you may read.")

@@ -17,8 +17,9 @@ import yaml
 from orch_node.protocol.environment import find_reserved
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from orchestrator.errors import RequestError, describe_invalid, did_you_mean
+from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import INVENTORY, SHARE, ansible_home, cache_home, private_folder, write_whole
+from orchestrator.load.files import first_problem
 from orchestrator.model.cluster import LOCAL
 from orchestrator.model.hosts import is_host
 from orchestrator.model.printable import one_line
@@ -255,10 +256,9 @@ def parse_listing(output: object) -> Listing:
         variables = Meta.model_validate(entries.pop("_meta", {})).hostvars
         groups = {name: Group.model_validate(entry) for name, entry in entries.items()}
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
+        key, reason = first_problem(error)
         raise RequestError(
-            one_line(f"Invalid {key} in the inventory: {describe_invalid(first['msg'])}."),
+            one_line(f"Invalid {key} in the inventory: {reason}."),
             hint="`ansible-inventory -i INVENTORY --list` prints its content.",
         ) from None
     hosts = {host: variables.get(host, {}) for host in ordered_hosts(groups)}

@@ -16,8 +16,9 @@ from orch_node.protocol.fabrics import Device, Proof
 from orch_node.protocol.values import ProtocolError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
-from orchestrator.errors import OrchError, RequestError, describe_invalid
+from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import NODES, State, private_folder, write_private
+from orchestrator.load.files import first_problem
 from orchestrator.load.inventory import is_template, read_inventory
 from orchestrator.model.cluster import Facts, Gpu, Node
 from orchestrator.model.hosts import is_address, is_host, is_host_key, is_host_name, is_interface
@@ -226,10 +227,9 @@ def validate(model: type[Model], value: object, source: str) -> Model:
 
 def describe_problem(error: ValidationError) -> str:
     """Return the first problem and the key that has it."""
-    first = error.errors(include_url=False)[0]
-    key = ".".join(map(str, first["loc"]))
-    message = describe_invalid(first["msg"])
-    return f"{key} = {first['input']!r:.80}: {message}" if key else message
+    key, message = first_problem(error)
+    value = error.errors(include_url=False)[0]["input"]
+    return f"{key} = {value!r:.80}: {message}" if key else message
 
 
 def recorded_facts(inventory: Path, host: str, warn: Callable[[str], None]) -> NodeRecord | None:
