@@ -47,7 +47,7 @@ def run_ranks(configuration: str, ranks: int, tests: list[str], folder: Path) ->
     output = folder / "output"
     processes = [
         start(command, output, env=env)
-        for command, env in commands(CONFIGURATIONS[configuration], ranks, program, clean_environment({}))
+        for command, env in commands(CONFIGURATIONS[configuration], ranks, program, clean_environment({}), warm=True)
     ]
     wait_or_kill(processes, 60 + 95 * len(tests))
     return output.read_text(errors="replace")

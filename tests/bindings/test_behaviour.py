@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 
 import pytest
 
@@ -22,13 +21,9 @@ def test_dataloader_workers_can_be_forked_while_a_group_exists(run_ranks):
     run_ranks("forks.py")
 
 
-@pytest.mark.parametrize(
-    ("action", "shared"),
-    [(action, "1") for action in ("destroy", "destroy-one", "drop", "abort", "query", "communicate")]
-    + [("destroy", "0"), ("communicate", "0")],
-)
-def test_a_forked_child_does_not_crash_hang_or_disturb_its_parent(run_ranks, action, shared):
-    run_ranks("forked_child.py", action, launcher="bare", timeout=100, env={"ORCH_CCL_SHARED_MEMORY": shared})
+@pytest.mark.parametrize("shared", ["0", "1"], ids=["oneccl", "shared"])
+def test_a_forked_child_does_not_crash_hang_or_disturb_its_parent(run_ranks, shared):
+    run_ranks("forked_child.py", launcher="bare", timeout=100, env={"ORCH_CCL_SHARED_MEMORY": shared})
 
 
 @pytest.mark.parametrize("shared", ["0", "1"], ids=["oneccl", "shared"])
@@ -39,11 +34,6 @@ def test_a_thousand_mixed_rounds_on_two_groups(run_ranks, shared):
 def test_models_train_as_on_gloo(run_ranks, tmp_path):
     expected = "functional collectives are right"
     run_ranks("models.py", str(tmp_path / "checkpoint"), timeout=120, expected=expected)
-
-
-@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
-def test_trainer_uses_the_existing_group(run_ranks, tmp_path):
-    run_ranks("trainer.py", str(tmp_path / "out"), timeout=120, expected="trained on ccl")
 
 
 def test_setup_of_a_group_names_an_absent_rank(launch):
@@ -80,4 +70,4 @@ def test_oneccl_waits_in_the_store_for_a_late_rank(run_ranks):
     ],
 )
 def test_the_communication_thread_has_a_low_priority_on_one_host(run_ranks, hosts, env, nice):
-    run_ranks("polite.py", hosts, launcher="bare", warm=False, env=env, expected=f"nice {nice}\n")
+    run_ranks("polite.py", hosts, launcher="bare", warm=hosts == "together", env=env, expected=f"nice {nice}\n")

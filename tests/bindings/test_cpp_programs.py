@@ -1,8 +1,7 @@
-"""Parts of the backend without MPI, tested by C++ programs: waiting, route selection, bfloat16."""
+"""Parts of the backend without MPI, tested by C++ programs: waiting, route selection, shared files; and bfloat16."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from tests.bindings.conftest import PROGRAMS
 
 SOURCES = Path(__file__).parents[2] / "bindings/csrc"
-SIMD_LEVELS = {None: ("none", "avx2", "avx512"), "avx2": ("none", "avx2"), "default": ("none",)}
 Build = Callable[..., Path]
 
 
@@ -29,10 +27,10 @@ def build(tmp_path_factory) -> Build:
     return compile_program
 
 
-def output_of(program: Path, env: dict[str, str] | None = None) -> str:
+def output_of(program: Path) -> str:
     # ThreadSanitizer's shadow memory needs fixed addresses.
     command = ["setarch", "--addr-no-randomize", program]
-    result = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return result.stdout
 
 
@@ -49,30 +47,23 @@ def test_the_faster_route_is_selected_and_selected_again_after_a_change(build: B
     assert output_of(build("routes", SOURCES / "routes.cpp")) == "fine\n"
 
 
-@pytest.fixture(scope="module")
-def combiner(build: Build) -> Path:
-    return build("combiner", SOURCES / "combiner.cpp")
+def test_forged_memory_files_and_ids_are_rejected(build: Build):
+    assert output_of(build("memory_file", SOURCES / "memory_file.cpp")) == "fine\n"
 
 
-@pytest.mark.parametrize("capability", SIMD_LEVELS, ids=["processor", "avx2", "default"])
-def test_bfloat16_sums_have_the_bits_of_the_scalar_loop(combiner: Path, capability: str | None):
-    env = {name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"}
-    output = output_of(combiner, env | ({"ATEN_CPU_CAPABILITY": capability} if capability else {}))
-    assert output.strip() in SIMD_LEVELS[capability], output
-    if capability == "avx2" and "avx2" in Path("/proc/cpuinfo").read_text():
-        assert output == "avx2\n"
+@pytest.mark.parametrize("capability", [None, "avx2", "default"], ids=["processor", "avx2", "scalar"])
+def test_bfloat16_results_in_shared_memory_are_rounded_once(run_ranks, capability):
+    """Compare the arithmetic of each instruction set, with several numbers of sources."""
+    env = {"ORCH_CCL_SHARED_MEMORY": "1"} | ({"ATEN_CPU_CAPABILITY": capability} if capability else {})
+    run_ranks("bfloat16.py", "SUM", "PRODUCT", "MIN", "MAX", launcher="bare", ranks=3, env=env)
 
 
 @pytest.mark.parametrize(
-    ("launcher", "capability", "env"),
-    [
-        ("mpi", "avx2", {"ORCH_CCL_SHARED_MEMORY": "1"}),
-        ("mpi", "default", {"ORCH_CCL_SHARED_MEMORY": "1"}),
-        ("mpi", "avx2", {"CCL_ALLREDUCE": "direct"}),
-        ("mpi", "default", {"CCL_ALLREDUCE": "ring"}),
-        ("bare", "avx2", {}),
-    ],
-    ids=["shared-memory", "shared-memory-scalar", "mpi", "ring", "ofi"],
+    ("launcher", "capability", "algorithm"),
+    [("mpi", "avx2", "direct"), ("mpi", "default", "ring"), ("bare", "avx2", "ring")],
+    ids=["mpi", "ring", "ofi"],
 )
-def test_bfloat16_sums_of_ranks_are_rounded_once(run_ranks, launcher, capability, env):
-    run_ranks("bfloat16.py", launcher=launcher, env=env | {"ATEN_CPU_CAPABILITY": capability})
+def test_bfloat16_sums_of_oneccl_are_rounded_once(run_ranks, launcher, capability, algorithm):
+    """Use two ranks: with more, oneCCL rounds each partial sum."""
+    env = {"CCL_ALLREDUCE": algorithm, "ATEN_CPU_CAPABILITY": capability}
+    run_ranks("bfloat16.py", "SUM", launcher=launcher, env=env)

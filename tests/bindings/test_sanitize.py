@@ -40,8 +40,8 @@ LONG = [
             ("heap.py", ("interrupted",)),
         )
     ),
-    ("address", "hostile.py", ("offset-beyond",), 2, "[1] fine"),
-    ("address", "hostile.py", ("too-long",), 2, "[1] fine"),
+    ("address", "hostile.py", ("offsets",), 2, "[1] fine"),
+    ("address", "hostile.py", ("empty",), 2, "[1] fine"),
 ]
 USE_SHARED_MEMORY = ("shared.py", "heap.py", "hostile.py")
 CASES = SHORT + (LONG if "ORCH_SANITIZE_ALL" in os.environ else [])

@@ -1,6 +1,9 @@
-"""Check that bfloat16 sums of ranks have the bits of float32 sums that are rounded once."""
+"""Check that bfloat16 results have the bits of float32 results that are rounded once: bfloat16.py OPERATION..."""
 
 from __future__ import annotations
+
+import functools
+import sys
 
 import torch
 import torch.distributed as dist
@@ -14,6 +17,13 @@ SPECIAL = [
 NAN = 0x7FC0
 LENGTHS = (1, 7, 17, 1001, 70_001)
 SHIFTS = (0, 1, 5)  # elements, for starts that are not aligned to vectors
+BEHIND = 0x1234  # bits behind the end of a tensor
+OPERATIONS = {
+    "SUM": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": lambda result, value: torch.where(value < result, value, result),
+    "MAX": lambda result, value: torch.where(result < value, value, result),
+}
 
 
 def random_bits(rank: int, length: int) -> torch.Tensor:
@@ -23,30 +33,32 @@ def random_bits(rank: int, length: int) -> torch.Tensor:
 
 
 def special_pairs(rank: int) -> torch.Tensor:
-    """Return for rank 0 and 1 all pairs of special numbers, for other ranks zeros."""
+    """Return one number of each pair of special numbers."""
     bits = torch.tensor(SPECIAL, dtype=torch.int32).to(torch.int16)
     combinations = torch.cartesian_prod(bits, bits).T.contiguous()
-    return (combinations[rank] if rank < 2 else torch.zeros_like(combinations[0])).view(torch.bfloat16)
+    return combinations[rank % 2].view(torch.bfloat16)
 
 
-def check_sum(parts: list[torch.Tensor], shift: int) -> None:
-    data = torch.zeros(parts[0].numel() + shift, dtype=torch.bfloat16)[shift:]
+def check(operation: str, parts: list[torch.Tensor], shift: int) -> None:
+    memory = torch.full((parts[0].numel() + shift + 1,), BEHIND, dtype=torch.int16).view(torch.bfloat16)
+    data = memory[shift:-1]
     data.copy_(parts[RANK])
-    dist.all_reduce(data)
-    expected = sum((part.float() for part in parts[1:]), parts[0].float()).bfloat16()
+    dist.all_reduce(data, getattr(dist.ReduceOp, operation))
+    expected = functools.reduce(OPERATIONS[operation], [part.float() for part in parts]).bfloat16()
     bits = expected.view(torch.int16)
     bits[expected.isnan()] = NAN  # torch has several NaNs
     different = data.view(torch.int16) != bits
-    assert not different.any(), (shift, data[different][:4], expected[different][:4])
+    assert not different.any(), (operation, shift, data[different][:4], expected[different][:4])
+    assert memory.view(torch.int16)[-1] == BEHIND, "wrote past the end"
 
 
 def main() -> None:
     init(20)
-    assert SIZE == 2  # with more ranks oneCCL rounds each partial sum
-    check_sum([special_pairs(rank) for rank in range(SIZE)], 0)
-    for length in LENGTHS:
-        for shift in SHIFTS:
-            check_sum([random_bits(rank, length) for rank in range(SIZE)], shift)
+    for operation in sys.argv[1:]:
+        check(operation, [special_pairs(rank) for rank in range(SIZE)], 0)
+        for length in LENGTHS:
+            for shift in SHIFTS:
+                check(operation, [random_bits(rank, length) for rank in range(SIZE)], shift)
     print_line("fine")
     dist.destroy_process_group()
 

@@ -1,13 +1,12 @@
-"""Use, drop and query all objects of a parent in a forked child: forked_child.py ACTION.
+"""Use, drop and query all objects of a parent in forked children, one for each action.
 
-The child must end with exit code 0, and the parent must be able to communicate as before.
+Each child must end with exit code 0, and the parent must be able to communicate as before.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -95,22 +94,13 @@ def communicate(parent: Parent) -> None:
         assert "forked" in error, error
 
 
-ACTIONS = {
-    "destroy": destroy,
-    "destroy-one": destroy_one,
-    "drop": drop,
-    "abort": abort,
-    "query": query,
-    "communicate": communicate,
-}
-
-
 init(60)
 parent = Parent()
-code = run_in_child(lambda: ACTIONS[sys.argv[1]](parent))
-if code != 0:
-    print_line("the child ended with", code)
-    os._exit(1)
+for action in (destroy, destroy_one, drop, abort, query, communicate):
+    code = run_in_child(lambda action=action: action(parent))
+    if code != 0:
+        print_line("the child of", action.__name__, "ended with", code)
+        os._exit(1)
 if RANK == 1:
     dist.all_reduce(parent.tensor, group=parent.group)
     dist.send(torch.full((10,), 3.0), 0)

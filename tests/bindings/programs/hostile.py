@@ -1,19 +1,19 @@
 """Forge values in the store and in shared memory: hostile.py CASE.
 
 Rank 0 is the attacker, rank 1 the victim. The cases of FILES replace the id of rank 0's file that
-the victim reads; the cases of FORGED_OFFSETS replace the offset of rank 0's tensor after rank 0 has
-announced it; the case of RANDOM changes values at random.
+the victim reads; `offsets` replaces the offset of rank 0's tensor after rank 0 has announced it;
+`random` changes values at random. memory_file.cpp forges more files.
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import itertools
 import os
 import random
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -24,43 +24,23 @@ from heap import is_in_heap
 from start import RANK, SIZE, error_of, init, print_line
 
 CASE = sys.argv[1]
-PAGE = 4096
+PAGE, PAGES = 4096, 16
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 TOKEN = 77
 LENGTH = 50_000
 
 
-def memory_file(*, pages: int = 16, seals: int = SEALS, name: str = "orch-ccl") -> int:
-    """Return the descriptor of a file that passes all checks by default."""
-    file = os.memfd_create(name, os.MFD_ALLOW_SEALING)
-    os.truncate(file, pages * PAGE)
+def memory_file() -> int:
+    """Return the descriptor of a file that passes all checks."""
+    file = os.memfd_create("orch-ccl", os.MFD_ALLOW_SEALING)
+    os.truncate(file, PAGES * PAGE)
     os.pwrite(file, TOKEN.to_bytes(8, sys.byteorder), 0)
-    fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
     return file
 
 
-def file_id(file: int, *, pid: int = 0, pages: int = 16, token: int = TOKEN) -> str:
-    return f"{pid or os.getpid()} {file} {pages * PAGE} {token}"
-
-
-def owned_by_another_user() -> str:
-    file = memory_file()
-    os.fchown(file, 65534, -1)
-    return file_id(file)
-
-
-def fifo() -> str:
-    path = Path(tempfile.mkdtemp(), "fifo")
-    os.mkfifo(path)
-    return file_id(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-
-
-def ordinary_file() -> str:
-    file, path = tempfile.mkstemp(dir="/dev/shm")
-    os.unlink(path)
-    os.truncate(file, 16 * PAGE)
-    os.pwrite(file, TOKEN.to_bytes(8, sys.byteorder), 0)
-    return file_id(file)
+def file_id(file: int, *, pid: int = 0, token: int = TOKEN) -> str:
+    return f"{pid or os.getpid()} {file} {PAGES * PAGE} {token}"
 
 
 def of_another_process() -> str:
@@ -70,42 +50,15 @@ def of_another_process() -> str:
 
 
 FILES: dict[str, Callable[[], str]] = {
-    "another-user": owned_by_another_user,
-    "no-seals": lambda: file_id(memory_file(seals=0)),
-    "may-shrink": lambda: file_id(memory_file(seals=fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)),
-    "not-writable": lambda: file_id(memory_file(seals=SEALS | 0x10)),  # F_SEAL_FUTURE_WRITE
-    "shorter": lambda: file_id(memory_file(), pages=32),
-    "longer": lambda: file_id(memory_file(), pages=8),
-    "another-name": lambda: file_id(memory_file(name="python")),
     "another-token": lambda: file_id(memory_file(), token=TOKEN + 1),
     "another-process": of_another_process,
-    "ordinary-file": ordinary_file,
-    "fifo": fifo,
-    "standard-input": lambda: file_id(0),
-    "nothing-there": lambda: file_id(9999),
-    "no-numbers": lambda: "1 two 3 4",
-    "negative": lambda: f"{os.getpid()} -1 65536 77",
-    "too-long": lambda: f"{os.getpid()} 1 99999999999999999999999999 77",
-    "one-more-word": lambda: file_id(memory_file()) + " 1",
     "empty": lambda: "",
 }
-# Offsets that lie outside the heap, or overflow when a length is added.
-FORGED_OFFSETS: dict[str, int] = {
-    "offset-in-the-header": 0,
-    "offset-at-the-end": -PAGE,
-    "offset-beyond": PAGE,
-    "offset-far-beyond": 2**62,
-    "offset-wraps": 2**64 - 2,
-}
-RANDOM = "random"
+HEAP_BYTES = min(256 << 30, os.sysconf("SC_PHYS_PAGES") * PAGE)
+# In the header, at the end, beyond it, far beyond it, and one that overflows when a length is added.
+FORGED_OFFSETS = (0, HEAP_BYTES - PAGE, HEAP_BYTES + PAGE, 2**62, 2**64 - 2)
 ROUNDS = 15
 OWN_KEYS = ("hello/", "shared/", "kept/")  # The others are those of oneCCL.
-
-RELATIVE_TO_END = ("offset-at-the-end", "offset-beyond")
-
-
-def heap_bytes() -> int:
-    return min(256 << 30, os.sysconf("SC_PHYS_PAGES") * PAGE)
 
 
 class Rewriting(dist.Store):
@@ -175,10 +128,10 @@ OPERATIONS: dict[str, Callable[[dist.ProcessGroup, torch.Tensor, torch.Tensor], 
 }
 
 
-def replace_offset() -> None:
-    """Announce an offset outside the heap in each operation that reads tensors in place."""
+def replace_offsets() -> None:
+    """Announce offsets outside the heap in each operation that reads tensors in place."""
     store = dist.distributed_c10d._get_default_store()
-    for name, begin in OPERATIONS.items():
+    for forged, (name, begin) in itertools.product(FORGED_OFFSETS, OPERATIONS.items()):
         group = dist.new_group()
         backend = group._get_backend(torch.device("cpu"))
         tensor = backend.allocate_tensor(SIZE * LENGTH, dtype=torch.float32, device=torch.device("cpu"))
@@ -190,16 +143,15 @@ def replace_offset() -> None:
             variables = announced_offsets(tensor.data_ptr() - heap)
             assert variables
             assert not work.is_completed()
-            forged = FORGED_OFFSETS[CASE] + (heap_bytes() if CASE in RELATIVE_TO_END else 0)
             for variable in variables:
                 variable.value = forged
-            store.set(f"{name}/forged", "1")
-            store.wait([f"{name}/seen"], timedelta(seconds=50))
+            store.set(f"{name}/{forged}/forged", "1")
+            store.wait([f"{name}/{forged}/seen"], timedelta(seconds=50))
         else:
-            store.wait([f"{name}/forged"], timedelta(seconds=50))
+            store.wait([f"{name}/{forged}/forged"], timedelta(seconds=50))
             error = error_of(lambda: begin(group, tensor, part).wait())  # noqa: B023
-            assert "announced a tensor outside its shared memory" in error, (name, error)
-            store.set(f"{name}/seen", "1")
+            assert "announced a tensor outside its shared memory" in error, (name, forged, error)
+            store.set(f"{name}/{forged}/seen", "1")
     print_line("fine")
     os._exit(0)
 
@@ -262,14 +214,12 @@ def damage_values(store: dist.Store) -> None:
 
 
 def main() -> None:
-    if CASE in FORGED_OFFSETS:
+    if CASE == "offsets":
         init(30)
-        return replace_offset()
-    if CASE == "another-user" and os.geteuid() != 0:
-        return print_line("fine; this cannot be tried without root")
+        replace_offsets()
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(address, port, SIZE, is_master=RANK == 0)
-    if CASE == RANDOM:
+    if CASE == "random":
         damage_values(store)
     else:
         replace_file(store)

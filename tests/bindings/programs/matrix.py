@@ -198,13 +198,15 @@ def large() -> None:
 
 init()
 dtypes = (*FLOATS, *INTEGERS)
-for dtype, op, size in itertools.product(dtypes, ARITHMETIC, SIZES):
+for dtype, op in itertools.product(dtypes, ARITHMETIC):
+    reductions(dtype, op, 1000)
+for dtype, op, size in itertools.product((torch.float32, torch.bfloat16), ("SUM", "AVG"), SIZES):
     reductions(dtype, op, size)
 for dtype, op in itertools.product(INTEGERS, BITWISE):
     reductions(dtype, op, 1000)
 for op in ("SUM", "MIN", "MAX", "PRODUCT", *BITWISE):
     reductions(torch.bool, op, 1000)
-for dtype, size in itertools.product((*dtypes, torch.bool), SIZES):
+for dtype, size in [*itertools.product((*dtypes, torch.bool), (1000,)), *itertools.product((torch.bfloat16,), SIZES)]:
     gathers(dtype, size)
     exchanges(dtype, size)
 coalesced()
