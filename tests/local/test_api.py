@@ -88,13 +88,6 @@ EXPECTED_FAILURES = [
     r"RequestError data is a text, not a list: 'squad'",
     r"RequestError patterns is a text, not a list",
 ]
-TYPED = """
-import orch
-run = orch.train("train.py", inventory="lab", nodes=4, args=["--epochs", "3"], max_restarts=2)
-state: str = run.wait().state
-first: float = next(run.events()).time
-orch.train("train.py", nonsense=3)
-"""
 
 
 def run_python(workspace: Workspace, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -129,17 +122,6 @@ def test_errors_are_exceptions_with_a_hint(one_host: Workspace) -> None:
     assert len(lines) == len(EXPECTED_FAILURES)
     for line, pattern in zip(lines, EXPECTED_FAILURES, strict=True):
         assert re.match(pattern, line), line
-
-
-def test_programs_that_use_orch_can_be_type_checked_strictly(tmp_path: Path) -> None:
-    (tmp_path / "typed.py").write_text(TYPED)
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "typed.py"]
-    environment = {"MYPYPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    errors = [line for line in done.stdout.splitlines() if line.startswith("typed.py")]
-    assert [line.partition(": ")[2] for line in errors if "error" in line] == [
-        'error: Unexpected keyword argument "nonsense" for "train"  [call-arg]'
-    ], done.stdout
 
 
 def test_the_notebook_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
