@@ -36,6 +36,12 @@ STARTERS: dict[str, tuple[str, ...]] = {
 }
 BACKENDS = ("ccl", "gloo")
 CELLS = [(starter, backend) for starter in STARTERS for backend in BACKENDS]
+ON_ONE_NODE = [
+    ("mpirun, MPICH", "ccl"),
+    ("torchrun", "ccl"),
+    ("accelerate, Intel MPI", "gloo"),
+    ("accelerate, Open MPI", "gloo"),
+]
 BETWEEN_NODES = [
     ("mpirun, Intel MPI", "ccl"),
     ("mpirun, Open MPI", "ccl"),
@@ -85,15 +91,13 @@ class Cell:
 def cells(nodes: int) -> list[tuple[str, str]]:
     """Return the pairs of starter and backend to test with this number of nodes.
 
-    With ORCH_MATRIX_ALL these are all pairs. Otherwise one node runs each starter with one backend, and two nodes those
-    that differ in how they reach another node: MPICH starts its daemons as Intel MPI does, and accelerate starts the
-    launcher of each MPI in the same way.
+    With ORCH_MATRIX_ALL these are all pairs. Otherwise each starter runs once, on one node or on two, and torchrun on
+    both. Two nodes run those that differ in how they reach another node: MPICH starts its daemons as Intel MPI does,
+    and accelerate starts the launcher of each MPI in the same way.
     """
     if "ORCH_MATRIX_ALL" in os.environ:
         return CELLS
-    if nodes > 1:
-        return BETWEEN_NODES
-    return [cell for number, cell in enumerate(CELLS) if (number + number // 2) % 2]
+    return BETWEEN_NODES if nodes > 1 else ON_ONE_NODE
 
 
 def averages_by_ddp(starter: str) -> bool:
