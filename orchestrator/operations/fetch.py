@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
-from orchestrator.planning.run_files import project_copy
+from orchestrator.planning.run_files import project_copy, working_directory
 from orchestrator.runs import store
 from orchestrator.runs.fetch import Collected as Collected
 from orchestrator.runs.fetch import FetchListener as FetchListener
@@ -94,8 +94,7 @@ def with_output(handle: RunHandle, request: FetchRequest) -> FetchRequest:
 def find_folders(handle: RunHandle, source: str) -> tuple[str, ...]:
     """Return the paths that a folder may have: in the output, in the script's working directory, or as it is named."""
     project = store.load(handle.folder).origin.project
-    working_directory = project.working_directory(project_copy(handle.record.run_dir)) if project else ""
-    bases = filter(None, (find_output(handle), working_directory))
+    bases = filter(None, (find_output(handle), working_directory(project, handle.record.run_dir)))
     user_path = str(Path(source).absolute()) if is_local(handle.record) else source
     return tuple(dict.fromkeys([*(str(PurePosixPath(base, source)) for base in bases), user_path]))
 
@@ -115,6 +114,6 @@ def find_output(handle: RunHandle) -> str | None:
         if option in ("--output_dir", "--output-dir"):
             folder = value if is_joined else following
     if origin.project:
-        copy = project_copy(record.run_dir)
-        return str(PurePosixPath(origin.project.working_directory(copy), folder)) if folder else copy
+        base = working_directory(origin.project, record.run_dir)
+        return str(PurePosixPath(base, folder)) if folder else project_copy(record.run_dir)
     return str(Path(folder).absolute()) if folder and is_local(record) else folder

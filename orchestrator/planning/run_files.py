@@ -17,7 +17,7 @@ from orchestrator.model.cluster import LOOPBACK, Layout, Link, Node, RankPlaceme
 from orchestrator.model.process_group import Backend
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
-from orchestrator.planning.plan import CopyFiles, SendFile, StoreFolder
+from orchestrator.planning.plan import CopyFiles, SendFile, SendFolder, StoreFolder
 from orchestrator.planning.request import Site
 
 TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
@@ -107,7 +107,7 @@ class Files:
     """The path of each local file for the ranks, and the steps that copy them."""
 
     paths: Mapping[str, str]
-    sent: tuple[SendFile | StoreFolder | CopyFiles, ...]
+    sent: tuple[SendFile | SendFolder | StoreFolder | CopyFiles, ...]
 
 
 def module_folders(recipe: Recipe, run_dir: str, store: str = "") -> tuple[str, ...]:
@@ -164,6 +164,11 @@ def in_train(path: str, site: Site) -> str | None:
 def project_copy(run_dir: str) -> str:
     """Return the folder of a run's copy of the project, on every node."""
     return f"{run_dir}/{files.PROJECT}"
+
+
+def working_directory(project: Project | None, run_dir: str) -> str:
+    """Return where the script starts in the run's copy of the project; '' without a project."""
+    return project.working_directory(project_copy(run_dir)) if project else ""
 
 
 def project_of_copy(recipe: Recipe, site: Site) -> Project | None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from orchestrator import load
+from orchestrator.model.cluster import Facts
 from orchestrator.model.hosts import NodeCount
 from orchestrator.model.recipe import Setting
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import Site, TrainRequest
 from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.batch.inputs import batch_settings, plan_of_array
-from orchestrator.targets.batch.plan import JobInputs, plan_job, with_size
+from orchestrator.targets.batch.plan import job_node, job_nodes, plan_job, with_size
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.slurm import SLURM
 from tests.conftest import make_facts
@@ -52,19 +54,18 @@ def make_settings(**fields: Any) -> BatchSettings:
     return BatchSettings(**{"system": SLURM, "launcher": {"pmi": "auto"}, **fields})
 
 
-def make_inputs(settings: BatchSettings | None = None) -> JobInputs:
-    """Return the inputs of a plan of the recipe bert-qa, on nodes that have its stack."""
+def make_inputs() -> Inputs:
+    """Return the recipe bert-qa and its stack."""
     recipe, stack = load.recipe("bert-qa"), load.stack("current")
     # Only the script's parser knows these settings of arrays.
     parsed = dict.fromkeys(("learning_rate", "seed", "max_seq_length"), Setting())
     recipe = replace(recipe, declared={**recipe.declared, **parsed})
-    facts = replace(make_facts(), packages={**stack.requirements, "torch": "2.13.0+cpu"})
-    return JobInputs(
-        loaded=Inputs(recipe=recipe, stack=stack),
-        batch=with_size(settings or make_settings()),
-        facts=facts,
-        python="/shared/orch/stacks/current/bin/python",
-    )
+    return Inputs(recipe=recipe, stack=stack)
+
+
+def make_host_facts() -> Facts:
+    """Return the facts of a login host that has the stack of make_inputs()."""
+    return replace(make_facts(), packages={**load.stack("current").requirements, "torch": "2.13.0+cpu"})
 
 
 def make_request(fields: dict[str, object] | None = None) -> TrainRequest:
@@ -74,7 +75,24 @@ def make_request(fields: dict[str, object] | None = None) -> TrainRequest:
 
 def make_plan(fields: dict[str, object] | None = None, settings: BatchSettings | None = None) -> Plan:
     """Return the plan of a request with these fields."""
-    return plan_job(make_request(fields), make_inputs(settings), SITE)
+    return plan_request(make_request(fields), settings)
+
+
+def plan_request(
+    request: TrainRequest,
+    settings: BatchSettings | None = None,
+    *,
+    site: Site = SITE,
+    loaded: Inputs | None = None,
+    facts: Facts | None = None,
+    planner: Callable[..., Any] = plan_job,
+) -> Any:
+    """Return what a function such as plan_job plans for a request, on nodes that have its stack."""
+    batch = with_size(settings or make_settings())
+    batch.check()
+    loaded = loaded or make_inputs()
+    node = job_node(batch, facts or make_host_facts(), "/shared/orch/stacks/current/bin/python")
+    return planner(request, loaded, batch, job_nodes(request, loaded, batch, node), site)
 
 
 def submit_step(plan: Plan) -> SubmitScript:
@@ -87,7 +105,7 @@ def submit_step(plan: Plan) -> SubmitScript:
 def make_array(*axes: str, sample: int | None = None, **fields: object) -> Plan:
     """Return the plan of an array of runs on two nodes."""
     request = make_request({"nodes": NodeCount(2), "array": axes, "array_sample": sample, **fields})
-    return plan_of_array(request, make_inputs(), SITE)
+    return plan_request(request, planner=plan_of_array)
 
 
 def script_of(case: str) -> str:

@@ -30,11 +30,12 @@ from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, Site, TargetOptions, TrainRequest
+from orchestrator.planning.resolve import CountedNodes, Inputs
 from orchestrator.targets.batch.login import python_hint, query_default_ranks, query_host
 from orchestrator.targets.batch.plan import (
-    JobInputs,
-    PlannedRun,
     check_options,
+    job_node,
+    job_nodes,
     plan_array,
     plan_job,
     plan_run,
@@ -287,13 +288,12 @@ def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = Non
     batch = settings_of(system, request)
     python = interpreter(batch, request.stack)
     facts, home = query_host(system, batch.login or "", python, is_user_python=bool(batch.python))
-    inputs = read(request, batch, python, facts)
+    loaded, nodes = read(request, batch, python, facts)
     runs = runs_folder(request, batch, home)
     train, store = train_folder(runs, batch), f"{runs}/.orch/store"
-    site = site_of(resume, inputs.loaded.recipe.name, runs, train=train, store=store)
-    if request.array:
-        return plan_of_array(request, inputs, site)
-    return plan_job(request, inputs, site)
+    site = site_of(resume, loaded.recipe.name, runs, train=train, store=store)
+    planned = plan_of_array if request.array else plan_job
+    return planned(request, loaded, batch, nodes, site)
 
 
 def settings_of(system: BatchSystem, request: TrainRequest) -> BatchSettings:
@@ -311,7 +311,7 @@ def settings_of(system: BatchSystem, request: TrainRequest) -> BatchSettings:
         batch = replace(batch, python=path_of(request.python, this_machine=not batch.login))
     batch.check()
     check_image_exists(batch)
-    return with_allocation(batch, os.environ, array=bool(request.array))
+    return with_size(with_allocation(batch, os.environ, array=bool(request.array)))
 
 
 def measurement_file(batch: BatchSettings) -> Path:
@@ -355,40 +355,28 @@ def shared_folder(system: BatchSystem, options: tuple[TargetOptions, ...]) -> Sh
 
 
 def check_image_exists(batch: BatchSettings) -> None:
-    """Check that the image exists, if this machine sees what the nodes see.
-
-    Raises:
-        RequestError: if it does not exist.
-        PlanError: if its path cannot be used on the nodes.
-    """
+    """Raise RequestError if the image does not exist although this machine sees what the nodes see."""
     if batch.image and not batch.login and not Path(batch.image.path).exists():
-        batch.image.check()
         raise RequestError(
             f"--image {batch.image.path}: no such image.",
             hint="All nodes must see it: a .sif file or a folder of Apptainer.",
         )
 
 
-def plan_of_array(request: TrainRequest, inputs: JobInputs, site: Site) -> Plan:
-    """Return the plan of an array."""
-    members = load.array_members(request.array, request.array_sample)
-    runs = [
-        (member, plan_member(request, inputs, sweep.site_of(site, number), member))
-        for number, member in enumerate(members)
-    ]
-    return plan_array(site, runs, sweep.max_active_runs(request.array))
+def plan_of_array(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: CountedNodes, site: Site) -> Plan:
+    """Return the plan of an array; its runs differ in their settings only."""
+    runs = []
+    for number, member in enumerate(load.array_members(request.array, request.array_sample)):
+        member_request = sweep.request_of(request, member, own_script=loaded.recipe.own_script)
+        settings = load.settings(list(member_request.settings), loaded.recipe)
+        member_inputs = replace(loaded, settings=settings)
+        plan, config = plan_run(member_request, member_inputs, batch, nodes, sweep.site_of(site, number))
+        runs.append((member, plan, config))
+    return plan_array(runs, batch, site, sweep.max_active_runs(request.array))
 
 
-def plan_member(request: TrainRequest, inputs: JobInputs, site: Site, member: sweep.Member) -> PlannedRun:
-    """Return one run of an array."""
-    recipe = inputs.loaded.recipe
-    request = sweep.request_of(request, member, own_script=recipe.own_script)
-    values = load.settings(list(request.settings), recipe)
-    return plan_run(request, replace(inputs, loaded=replace(inputs.loaded, settings=values)), site)
-
-
-def read(request: TrainRequest, batch: BatchSettings, python: str, facts: Facts) -> JobInputs:
-    """Return the inputs that a request names, after reading its files."""
+def read(request: TrainRequest, batch: BatchSettings, python: str, facts: Facts) -> tuple[Inputs, CountedNodes]:
+    """Return the files that a request names, loaded, and placeholders for the nodes of the job."""
     path = None if batch.image else batch.python
     loaded = load.inputs(
         request,
@@ -399,17 +387,11 @@ def read(request: TrainRequest, batch: BatchSettings, python: str, facts: Facts)
         shares_files=not batch.login,
         left_out=[Path(batch.root)] if batch.root else [],
     )
-    batch = with_size(batch)
-    for_gpus = uses_gpus(request.backend, loaded.plugins)
-    return JobInputs(
-        loaded=loaded,
-        batch=batch,
-        facts=facts,
-        python=python,
-        user_python=user_python(path, facts, for_gpus=for_gpus) if path else None,
-        default_ranks=query_default_ranks(batch) if request.ppn is None else ONE_RANK,
-        measurement=read_measurement(measurement_file(batch)),
-    )
+    on_gpus = uses_gpus(request.backend, loaded.plugins)
+    node = job_node(batch, facts, python, user_python(path, facts, for_gpus=on_gpus) if path else None)
+    ranks = query_default_ranks(batch) if request.ppn is None else ONE_RANK
+    measurement = read_measurement(measurement_file(batch))
+    return loaded, job_nodes(request, loaded, batch, node, default_ranks=ranks, measurement=measurement)
 
 
 def interpreter(batch: BatchSettings, stack: str) -> str:

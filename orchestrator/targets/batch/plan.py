@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from orch_node.protocol import files as run_files
@@ -24,7 +24,7 @@ from orchestrator.planning import launchers
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.launchers import DEFAULT, LAUNCHERS, WITHOUT_MPI, Launch
 from orchestrator.planning.measured import valid_for
-from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SendFolder, Step, SubmitScript
+from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SendFolder, SubmitScript
 from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import (
     CountedNodes,
@@ -45,6 +45,7 @@ from orchestrator.planning.run_files import (
     project_copy,
     sent_files,
     sent_packages,
+    working_directory,
 )
 from orchestrator.planning.sweep import Member, label_plans
 from orchestrator.planning.training import (
@@ -58,10 +59,11 @@ from orchestrator.planning.training import (
     script_command,
     supervisor_options,
 )
+from orchestrator.stacks.stack import Stack
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX, JobLocation
-from orchestrator.targets.batch.script import job_options, render
+from orchestrator.targets.batch.script import render
 from orchestrator.targets.batch.settings import BatchSettings, Image
-from orchestrator.targets.batch.system import ONE_RANK, Allocation, BatchSystem
+from orchestrator.targets.batch.system import ONE_RANK, Allocation, BatchSystem, JobRequest
 from orchestrator.targets.interpreter import repair_command
 
 MPI = ("intel", "mpich")  # Their hydra can start processes with batch systems; the wheel of Open MPI supports only ssh.
@@ -69,106 +71,101 @@ MAX_NODES = 10_000
 NODE_PREFIX = "node"  # The prefix of placeholders for nodes that the batch system has not chosen yet.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobInputs:
-    """The files, settings and facts from which a job is planned.
+def job_node(batch: BatchSettings, facts: Facts, python: str, user_python: UserPython | None = None) -> Node:
+    """Return a node of a job, all of which see the stack of the host with the system's programs.
 
-    Attributes:
-        loaded: the files that the request names.
-        batch: the settings for the batch system, with the size of the job.
-        facts: the facts of the host with the system's programs and of its stack, which all nodes see.
+    Args:
+        batch: the settings for the batch system.
+        facts: the facts of that host.
         python: the interpreter that starts the run.
         user_python: the ranks' interpreter, if the user has named one.
+    """
+    return Node(
+        name=NODE_PREFIX,
+        address=NODE_PREFIX,
+        python=python,
+        facts=facts,
+        via=(batch.system.launcher,),
+        repair=repair_command(user_python.path)
+        if user_python
+        else "`orch setup` of the installation whose Python the nodes use",
+        user_python=user_python,
+    )
+
+
+def job_nodes(
+    request: TrainRequest,
+    loaded: Inputs,
+    batch: BatchSettings,
+    node: Node,
+    *,
+    default_ranks: tuple[int, str] = ONE_RANK,
+    measurement: Measurement | None = None,
+) -> CountedNodes:
+    """Return placeholders for the nodes that the batch system will choose.
+
+    Args:
+        request: the request.
+        loaded: the files that it names.
+        batch: the settings for the batch system, with the size of the job.
+        node: a node of the job.
         default_ranks: the ranks on each node for --ppn auto, with the reason.
         measurement: what `orch bench` has measured on such nodes, or None.
-    """
-
-    loaded: Inputs
-    batch: BatchSettings
-    facts: Facts
-    python: str
-    user_python: UserPython | None = None
-    default_ranks: tuple[int, str] = ONE_RANK
-    measurement: Measurement | None = None
-
-
-def resolve_job(request: TrainRequest, inputs: JobInputs, resume: Resume | None = None) -> Resolved:
-    """Return a request with all choices made.
 
     Raises:
-        PlanError: if the request cannot run as it is.
-        RequestError: if an option or a setting is invalid.
+        PlanError: if the request does not fit the nodes.
     """
-    batch = inputs.batch
-    batch.check()
+    system, held = batch.system, batch.held
     # The default is all of a held allocation.
-    default = max(1, len(batch.held.node_cpus) - request.spare_nodes) if batch.held else 1
-    hint = f"Example: --nodes 4. {batch.system.node_hints['nodes']}"
+    default = max(1, len(held.node_cpus) - request.spare_nodes) if held else 1
+    hint = f"Example: --nodes 4. {system.node_hints['nodes']}"
     count = count_nodes(request, default, limit=MAX_NODES, hint=hint)
-    gpus = batch.held.gpus if batch.held else batch.system.requested_gpus(batch.options, count + request.spare_nodes)
-    on_gpus = uses_gpus(request.backend, inputs.loaded.plugins)
+    gpus = held.gpus if held else system.requested_gpus(batch.options, count + request.spare_nodes)
+    on_gpus = uses_gpus(request.backend, loaded.plugins)
     if on_gpus and not gpus:
-        raise PlanError(f"--backend {request.backend}: the job requests no GPUs.", hint=batch.system.gpu_hint)
-    default_ranks = (gpus, "one for each GPU that the job requests") if on_gpus else inputs.default_ranks
-    requested = tuple(Gpu(index=number, name="GPU") for number in range(gpus))
-    inputs = replace(inputs, facts=replace(inputs.facts, gpus=requested))  # not those of the login host
+        raise PlanError(f"--backend {request.backend}: the job requests no GPUs.", hint=system.gpu_hint)
+    default_ranks = (gpus, "one for each GPU that the job requests") if on_gpus else default_ranks
     ppn = default_ranks[0] if request.ppn is None else request.ppn
-    if batch.held:
-        check_size(batch.system, batch.held, count + request.spare_nodes, ppn)
-    launcher, mpi = choose_launcher(request, inputs)
-    nodes = tuple(placeholder_node(number, inputs) for number in range(count))
+    if held:
+        check_size(system, held, count + request.spare_nodes, ppn)
+    requested = tuple(Gpu(index=number, name="GPU") for number in range(gpus))
+    facts = replace(node.facts, gpus=requested)  # not those of the login host
+    names = (f"{NODE_PREFIX}-{number}" for number in range(count))
+    nodes = tuple(replace(node, name=name, address=name, facts=facts) for name in names)
     reason = f", {default_ranks[1]}" if request.ppn is None else ""
-    counted_nodes = CountedNodes(
+    return CountedNodes(
         count=count,
         prefix=NODE_PREFIX,
         ppn=ppn,
-        threads=batch.system.threads_per_rank(batch.options, ppn or 1),
+        threads=system.threads_per_rank(batch.options, ppn or 1),
         placement=f"{ppn} on each node{reason}; equal shares of the cores that the job is given",
         software="the image has" if batch.image else "the nodes have",
         gpus=gpus,
         nodes=Choice(nodes),
-        measurement=inputs.measurement and valid_for(inputs.measurement, nodes, by_name=False),
+        measurement=measurement and valid_for(measurement, nodes, by_name=False),
         with_stack=() if batch.image else nodes[:1],  # the libraries of an image are unknown until its ranks run
     )
-    contained = batch.image is not None
-    return resolve(request, inputs.loaded, counted_nodes, resume, launcher=launcher, mpi=mpi, contained=contained)
 
 
-def choose_launcher(request: TrainRequest, inputs: JobInputs) -> tuple[str, Decision]:
+def choose_launcher(request: TrainRequest, stack: Stack, system: BatchSystem) -> tuple[str, Decision]:
     """Return the launcher, and the decision about the MPI implementation.
 
     Raises:
         PlanError: if the launcher or the MPI implementation does not work on the batch system.
     """
-    system = inputs.batch.system
     name, names = request.launcher or system.launcher, tuple(dict.fromkeys((system.launcher, *LAUNCHERS)))
     without_mpi = (system.own_launcher, *WITHOUT_MPI)
     launchers.check_launcher_name(name, names, system.title)
     launchers.check_mpi(request.mpi, name, without_mpi, DEFAULT)
     if name in without_mpi:
         return name, Decision(topic="mpi", value="")
-    value = request.mpi or inputs.loaded.stack.mpi
+    value = request.mpi or stack.mpi
     if value not in MPI:
         raise PlanError(
             f"--mpi {value}: on {system.title}, mpirun must be that of {' or '.join(MPI)}.",
             hint=f"Use --mpi intel, or --launcher {system.own_launcher or 'torchrun'}, which needs no mpirun.",
         )
-    reason = "requested" if request.mpi else f"stack '{inputs.loaded.stack.name}'"
-    return name, Decision(topic="mpi", value=value, reason=reason)
-
-
-def placeholder_node(number: int, inputs: JobInputs) -> Node:
-    """Return a placeholder for a node that the batch system has not chosen yet; its stack is the shared one."""
-    python = inputs.user_python
-    return Node(
-        name=f"{NODE_PREFIX}-{number}",
-        address=f"{NODE_PREFIX}-{number}",
-        python=inputs.python,
-        facts=inputs.facts,
-        via=(inputs.batch.system.launcher,),
-        repair=repair_command(python.path) if python else "`orch setup` of the installation whose Python the nodes use",
-        user_python=python,
-    )
+    return name, Decision(topic="mpi", value=value, reason="requested" if request.mpi else f"stack '{stack.name}'")
 
 
 def with_size(batch: BatchSettings) -> BatchSettings:
@@ -217,84 +214,94 @@ LOGIN = RunNode(node="login")
 LOGIN_PYTHON = "python3"  # on the host with the system's programs, which may lack the stack
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedRun:
-    """A run with all decisions made; only its script is still to be written.
-
-    Attributes:
-        plan: the plan of the run, without steps.
-        config: the settings for orch's program in the job.
-        files: the files that the run needs, and how they get to the cluster.
-        batch: the settings for the batch system.
-    """
-
-    plan: Plan
-    config: JobConfig
-    files: Files
-    batch: BatchSettings
-
-
-def plan_job(request: TrainRequest, inputs: JobInputs, site: Site) -> Plan:
+def plan_job(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: CountedNodes, site: Site) -> Plan:
     """Return the plan of a request as one job.
 
     Raises:
         PlanError: if the request cannot run as it is.
         RequestError: if an option or a setting is invalid.
     """
-    planned = plan_run(request, inputs, site)
-    name = f"{JOB_NAME_PREFIX}{site.run_id}"
-    options = job_options(name, planned.config, planned.batch)
-    system, held = planned.batch.system, planned.batch.held
-    step = SubmitScript(
-        nodes=hosts_of(planned.batch),
+    plan, config = plan_run(request, loaded, batch, nodes, site)
+    prepare = prepare_attempt(plan, batch) if site.resume else ()
+    return replace(plan, steps=(*plan.steps, *prepare, submit_step([("", plan, config)], batch, site)))
+
+
+def prepare_attempt(plan: Plan, batch: BatchSettings) -> tuple[RunProgram, ...]:
+    """Return the step before the next attempt of a resumed run, which another job starts."""
+    run, python = plan.run, LOGIN_PYTHON if batch.login else plan.run.python
+    command = (python, f"{run.train}/node.py", "prepare-attempt", run.run_dir, job_file(batch.system.name))
+    return (RunProgram(nodes=(login_of(batch),), command=command),)
+
+
+def submit_step(
+    runs: Sequence[tuple[str, Plan, JobConfig]],
+    batch: BatchSettings,
+    site: Site,
+    *,
+    tasks: int = 0,
+    max_active: int | None = None,
+) -> SubmitScript:
+    """Return the step that submits the script of a run, or of the runs of an array.
+
+    Args:
+        runs: the label of each run in an array, its plan, and the settings of orch's program.
+        batch: the settings for the batch system.
+        site: the identity and the folder of the run or of the array.
+        tasks: the number of runs of an array; 0 for a single run.
+        max_active: the number of runs of an array that may be active at once; None for no limit.
+    """
+    system, held, config = batch.system, batch.held, runs[0][2]
+    job = JobRequest(
+        name=f"{JOB_NAME_PREFIX}{site.run_id}",
+        nodes=config.nodes + config.spare_nodes,
+        ppn=config.ppn,
+        survives_nodes=any(option.startswith("--max-restarts") for option in config.options),
+        held=held is not None,
+        tasks=tasks,
+        max_active=max_active,
+    )
+    options = tuple(system.job_options(job, batch.options))
+    return SubmitScript(
+        nodes=(login_of(batch),) if batch.login else (),
         run_dir=site.run_dir,
-        script=render([("", planned.plan, planned.config)], planned.batch, options),
-        name=name,
+        script=render(runs, batch, options, is_array=tasks > 0),
+        name=job.name,
         options=options,
         program=system.held.program if held and system.held else system.submitter,
         allocation=held.job if held else "",
     )
-    return replace(planned.plan, steps=(*send_steps(planned, site), *prepare_attempt(planned, site), step))
 
 
-def prepare_attempt(planned: PlannedRun, site: Site) -> tuple[RunProgram, ...]:
-    """Return the step before the next attempt of a resumed run, which another job starts."""
-    if site.resume is None:
-        return ()
-    batch = planned.batch
-    python = LOGIN_PYTHON if batch.login else planned.plan.run.python
-    command = (python, f"{site.train}/node.py", "prepare-attempt", site.run_dir, job_file(batch.system.name))
-    return (RunProgram(nodes=(login_of(batch),), command=command),)
-
-
-def plan_run(request: TrainRequest, inputs: JobInputs, site: Site) -> PlannedRun:
-    """Return a run with all decisions made.
+def plan_run(
+    request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: CountedNodes, site: Site
+) -> tuple[Plan, JobConfig]:
+    """Return the plan of a run, whose steps do not submit it yet, and the settings of orch's program in the job.
 
     Raises:
         PlanError: if the request cannot run as it is.
         RequestError: if an option or a setting is invalid.
     """
-    if inputs.batch.image:
-        inputs.batch.image.check()
-    resolved = resolve_job(request, inputs, site.resume)
-    recipe = resolved.recipe
+    launcher, mpi = choose_launcher(request, loaded.stack, batch.system)
+    contained = batch.image is not None
+    resolved = resolve(request, loaded, nodes, site.resume, launcher=launcher, mpi=mpi, contained=contained)
+    recipe, node0 = resolved.recipe, resolved.nodes.value[0]
     output = output_of(recipe, site.run_dir)
-    files = files_of(resolved, inputs.batch, site)
+    files = files_of(resolved, batch, site)
     script = script_command(request, resolved, files.paths, output)
-    launch = launch_of(request, inputs, resolved, site, script)
+    launch = launch_of(request, resolved, batch, site, script)
     decisions = (
         *all_decisions(resolved.stack),
-        *explain_job(request, resolved, inputs.batch),
-        *explain_allocation(inputs.batch),
+        *explain_job(request, resolved, batch),
+        *explain_allocation(batch),
         *all_decisions(resolved.layout),
         *explain_gpus(resolved.nodes.value, resolved.backend.value),
-        Decision(topic="launcher", value=resolved.launcher, reason=launch.summary),
-        *([inputs.batch.image.describe()] if inputs.batch.image else ()),
+        Decision(topic="launcher", value=launcher, reason=launch.summary),
+        *([batch.image.describe()] if batch.image else ()),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *explain_restarts(request.max_restarts, recipe, request.min_nodes),
-        *explain_python(resolved.nodes.value[0]),
+        *explain_python(node0),
     )
-    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=inputs.batch.login or "")
+    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=batch.login or "")
     plan = new_plan(
         request,
         resolved,
@@ -302,16 +309,16 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: Site) -> PlannedRun
         decisions=decisions,
         output=output,
         nodes=tuple(RunNode(node=node.name) for node in resolved.nodes.value),
-        python=inputs.python,
-        fingerprints={inputs.facts.fingerprint: "all nodes"},
-        target=inputs.batch.system.name,
+        python=node0.python,
+        fingerprints={node0.facts.fingerprint: "all nodes"},
+        target=batch.system.name,
         location=values.record(location),
     )
-    config = config_of(request, resolved, inputs, site, launch)
+    config = config_of(request, resolved, batch, site, launch)
     config = replace(config, precision=run_precision(resolved, output))
-    if inputs.batch.image:
-        config = with_container(config, inputs.batch.image, files, site, recipe.script)
-    return PlannedRun(plan=plan, config=config, files=files, batch=inputs.batch)
+    if batch.image:
+        config = with_container(config, batch.image, files, site, recipe.script)
+    return replace(plan, steps=files.sent), config
 
 
 def with_container(config: JobConfig, image: Image, files: Files, site: Site, script: str) -> JobConfig:
@@ -325,27 +332,20 @@ def with_container(config: JobConfig, image: Image, files: Files, site: Site, sc
     return replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
 
 
-def send_steps(planned: PlannedRun, site: Site) -> tuple[Step, ...]:
-    """Return the steps that copy files before the script: to the login node, or into the shared folder of runs."""
-    if not planned.batch.login:
-        return planned.files.sent
-    login = login_of(planned.batch)
-    return (SendFolder(nodes=(login,), source=site.train_here, path=site.train), *planned.files.sent)
-
-
 def files_of(resolved: Resolved, batch: BatchSettings, site: Site) -> Files:
-    """Return the paths of the run's files as the ranks find them.
+    """Return the paths of the run's files as the ranks find them, and the steps that copy them.
 
     Shared folders have the same path everywhere, and files of train/ are in the nodes' copy of it. Other
-    files are sent if the run is started over a login node. A project is copied in any case.
+    files and train/ are sent if the run is started over a login node. A project is copied in any case.
     """
-    recipe, settings = resolved.recipe, resolved.settings
-    if batch.login:
-        files = sent_files(recipe, settings, (login_of(batch),), site, python=LOGIN_PYTHON)
-    else:
+    recipe, settings, host = resolved.recipe, resolved.settings, (login_of(batch),)
+    packages = sent_packages(recipe, host, site, python=LOGIN_PYTHON)
+    if not batch.login:
         files = shared_files(recipe, settings, site)
-    packages = sent_packages(recipe, (login_of(batch),), site, python=LOGIN_PYTHON)
-    return replace(files, sent=(*files.sent, *packages))
+        return replace(files, sent=(*files.sent, *packages))
+    files = sent_files(recipe, settings, host, site, python=LOGIN_PYTHON)
+    train = SendFolder(nodes=host, source=site.train_here, path=site.train)
+    return replace(files, sent=(train, *files.sent, *packages))
 
 
 def shared_files(recipe: Recipe, settings: Mapping[str, Value], site: Site) -> Files:
@@ -378,20 +378,15 @@ def login_of(batch: BatchSettings) -> RunNode:
     return RunNode(node=batch.login, via=("ssh", "--", batch.login))
 
 
-def hosts_of(batch: BatchSettings) -> tuple[RunNode, ...]:
-    """Return the login node; nothing if this machine has the system's programs."""
-    return (login_of(batch),) if batch.login else ()
-
-
 def launch_of(
-    request: TrainRequest, inputs: JobInputs, resolved: Resolved, site: Site, script: tuple[str, ...]
+    request: TrainRequest, resolved: Resolved, batch: BatchSettings, site: Site, script: tuple[str, ...]
 ) -> Launch:
     """Return the command that starts the ranks; the job fills in the address of node0."""
-    ranks = rank_command(inputs.python, site, script)
-    system = inputs.batch.system
+    python, system = resolved.nodes.value[0].python, batch.system
+    ranks = rank_command(python, site, script)
     if resolved.launcher == system.own_launcher:
-        head = (inputs.python, f"{site.train}/node.py", f"{system.name}-ranks", site.run_dir)
-        options = (f"--{name}={value}" for name, value in inputs.batch.launcher.items())
+        head = (python, f"{site.train}/node.py", f"{system.name}-ranks", site.run_dir)
+        options = (f"--{name}={value}" for name, value in batch.launcher.items())
         return Launch(command=Command(argv=(*head, *options, "--", *ranks)), summary=system.launcher_summary)
     links = tuple(
         Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes.value
@@ -438,10 +433,9 @@ def reason_of(batch: BatchSettings, option: str) -> str:
     return f"{reason}; {explanation}" if explanation else reason
 
 
-def config_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site: Site, launch: Launch) -> JobConfig:
+def config_of(request: TrainRequest, resolved: Resolved, batch: BatchSettings, site: Site, launch: Launch) -> JobConfig:
     """Return the settings for orch's program in the job."""
-    backend, recipe = resolved.backend.value, resolved.recipe
-    system = inputs.batch.system
+    backend, recipe, system = resolved.backend.value, resolved.recipe, batch.system
     return JobConfig(
         system=system.name,
         run_id=site.run_id,
@@ -460,7 +454,7 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site
             **rank_variables(request, recipe, module_folders(recipe, site.run_dir, site.store)),
         },
         preload=tuple(resolved.stack.value.preload),
-        torch=inputs.facts.packages.get("torch"),
+        torch=resolved.nodes.value[0].facts.packages.get("torch"),
         needs_bf16=resolved.precision.value == "bf16" and not request.allow_slow_bf16,
         launch=resolved.launcher,
         mpi=resolved.mpi.value,
@@ -468,9 +462,9 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site
         launcher_env=with_bootstrap(dict(launch.command.env), system),
         files={**launch.files, **launch.shared},
         options=supervisor_options(request, recipe, launch, site.resume),
-        requeue=system.can_resume(inputs.batch.options) and inputs.batch.held is None,
-        max_requeues=inputs.batch.max_requeues,
-        working_directory=recipe.project.working_directory(project_copy(site.run_dir)) if recipe.project else "",
+        requeue=system.can_resume(batch.options) and batch.held is None,
+        max_requeues=batch.max_requeues,
+        working_directory=working_directory(recipe.project, site.run_dir),
         on_gpus=backend.gpu,
     )
 
@@ -484,27 +478,19 @@ def with_bootstrap(env: dict[str, str], system: BatchSystem) -> dict[str, str]:
     return {**other_variables, **system.launcher_env}
 
 
-def plan_array(site: Site, runs: Sequence[tuple[Member, PlannedRun]], limit: int | None = None) -> Plan:
+def plan_array(
+    runs: Sequence[tuple[Member, Plan, JobConfig]], batch: BatchSettings, site: Site, limit: int | None = None
+) -> Plan:
     """Return the plan of an array: one script, each task of which is one of the runs.
 
     Args:
+        runs: the values of each run, its plan, and the settings of orch's program.
+        batch: the settings for the batch system.
         site: the id, the folder and the shared files of the array.
-        runs: the values of each run, and what was planned for it.
         limit: the number of runs that may be active at once; None for no limit.
     """
-    plans = label_plans([(member, planned.plan) for member, planned in runs])
-    members = [replace(planned, plan=plan) for plan, (_, planned) in zip(plans, runs, strict=True)]
-    first = members[0]
-    name = f"{JOB_NAME_PREFIX}{site.run_id}"
-    options = job_options(name, first.config, first.batch, tasks=len(runs), max_active=limit)
-    labelled = [(label.label, member.plan, member.config) for (label, _), member in zip(runs, members, strict=True)]
-    step = SubmitScript(
-        nodes=hosts_of(first.batch),
-        run_dir=site.run_dir,
-        script=render(labelled, first.batch, options, is_array=True),
-        name=name,
-        options=options,
-        program=first.batch.system.submitter,
-    )
-    sent = dict.fromkeys(step for member in members for step in send_steps(member, site))
-    return replace(plans[0], steps=(*sent, step), array=plans)
+    plans = label_plans([(member, plan) for member, plan, _ in runs])
+    labelled = [(member.label, plan, config) for plan, (member, _, config) in zip(plans, runs, strict=True)]
+    step = submit_step(labelled, batch, site, tasks=len(runs), max_active=limit)
+    sent = dict.fromkeys(step for plan in plans for step in plan.steps)
+    return replace(plans[0], steps=(*sent, step), array=tuple(replace(plan, steps=()) for plan in plans))

@@ -14,7 +14,6 @@ from orch_node.protocol.batch import CONFIG, JobConfig
 from orchestrator.model.printable import one_line
 from orchestrator.planning.plan import Plan
 from orchestrator.targets.batch.settings import BatchSettings
-from orchestrator.targets.batch.system import JobRequest
 
 HEREDOC_DELIMITER = "ORCH_END_OF_FILE"
 TEMPLATES = jinja2.PackageLoader("orchestrator", "templates/batch")
@@ -52,30 +51,6 @@ def render(
         setup=setup_commands(settings),
         program=shlex.join((first.python, f"{first.train}/node.py", "job")),
     )
-
-
-def job_options(
-    name: str, config: JobConfig, settings: BatchSettings, *, tasks: int = 0, max_active: int | None = None
-) -> tuple[str, ...]:
-    """Return the options of a job.
-
-    Args:
-        name: the name of the job.
-        config: the settings of the run, or of the first run of an array.
-        settings: the settings for the batch system.
-        tasks: the number of runs of an array; 0 for a single run.
-        max_active: the number of runs of an array that may be active at once; None for no limit.
-    """
-    request = JobRequest(
-        name=name,
-        nodes=config.nodes + config.spare_nodes,
-        ppn=config.ppn,
-        survives_nodes=any(option.startswith("--max-restarts") for option in config.options),
-        held=settings.held is not None,
-        tasks=tasks,
-        max_active=max_active,
-    )
-    return tuple(settings.system.job_options(request, settings.options))
 
 
 def setup_commands(settings: BatchSettings) -> list[tuple[str, str]]:

@@ -200,6 +200,8 @@ class BatchSettings:
                 f"{flag} allocation={self.allocation}: unknown value.",
                 hint=f"Use {flag} allocation={HELD} or allocation={NEW}.",
             )
+        if self.image:
+            self.image.check()
         self.check_setup()
         self.check_options()
 

@@ -21,7 +21,7 @@ from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import ApplyObjects, Object, Plan
 from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, Resolved, count_nodes, resolve
-from orchestrator.planning.run_files import TIMEOUT_SECONDS, in_train, module_folders, project_copy
+from orchestrator.planning.run_files import TIMEOUT_SECONDS, in_train, module_folders, project_copy, working_directory
 from orchestrator.planning.training import (
     explain_restarts,
     new_plan,
@@ -301,7 +301,7 @@ def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings, resume
         parts=tuple(f"{settings.files}/{path}" for path in part_paths(archive)),
         sha256=hashlib.sha256(archive).hexdigest(),
         copy=copy,
-        working_directory=plan.origin.project.working_directory(copy),
+        working_directory=working_directory(plan.origin.project, plan.run.run_dir),
         replaced=replaced,
         removed=removed,
     )

@@ -48,9 +48,9 @@ from orchestrator.planning.run_files import (
     layout_json,
     module_folders,
     named_files,
-    project_copy,
     sent_files,
     sent_packages,
+    working_directory,
 )
 from orchestrator.planning.training import (
     explain_restarts,
@@ -293,7 +293,7 @@ def put_files(
     bindings = [f"{site.run_dir}/{BINDINGS}"] if python and python.bindings else []
     store = "" if all(node.local for node in resolved.all_nodes) else site.store
     folders = (*module_folders(recipe, site.run_dir, store), *bindings)
-    directory = recipe.project.working_directory(project_copy(site.run_dir)) if recipe.project else ""
+    directory = working_directory(recipe.project, site.run_dir)
     environment = {  # the same for every rank
         "MASTER_ADDR": spec.address,
         "MASTER_PORT": str(spec.port),

@@ -20,7 +20,6 @@ from orchestrator.targets.batch import pbs
 from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.location import location_of
 from orchestrator.targets.batch.pbs import PBS
-from orchestrator.targets.batch.plan import plan_job
 from orchestrator.targets.batch.run_folder import LocalFolder
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.system import ControllerUnreachable, JobRequest, JobState, Phase
@@ -28,7 +27,7 @@ from orchestrator.targets.batch.watch import JobWatch
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.interface import ignore
 from tests.support.slurm_jobs import RecordedHost
-from tests.support.slurm_plans import SITE, make_inputs, make_request
+from tests.support.slurm_plans import make_request, plan_request
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "pbs.sh"
 RECORDED = Path(__file__).parents[5] / "shared" / "data" / "pbs"
@@ -360,7 +359,7 @@ def test_recorded_answers_have_states_that_orch_knows() -> None:
 def test_golden_script() -> None:
     settings = batch_settings(PBS, None, ("queue=long", "select=ncpus=8:mem=32gb", "walltime=00:04:00"), {})
     request = replace(make_request({"nodes": NodeCount(2), "ppn": 2}), on="pbs")
-    plan = plan_job(request, make_inputs(settings), SITE)
+    plan = plan_request(request, settings)
     text = plan.describe()
     if "ORCH_WRITE_GOLDEN" in os.environ:
         GOLDEN.write_text(text)
@@ -370,7 +369,7 @@ def test_golden_script() -> None:
 def test_mpi_that_cannot_start_processes_through_pbs_is_refused() -> None:
     request = replace(make_request({"mpi": "openmpi"}), on="pbs")
     with pytest.raises(PlanError) as exc_info:
-        plan_job(request, make_inputs(batch_settings(PBS, None, ())), SITE)
+        plan_request(request, batch_settings(PBS, None, ()))
     assert "--launcher torchrun" in exc_info.value.hint
 
 

@@ -21,12 +21,21 @@ from orchestrator.operations import train
 from orchestrator.planning.plan import CopyFiles, Plan, SendFolder, StoreFolder, SubmitScript
 from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.batch.pbs import PBS
-from orchestrator.targets.batch.plan import LOGIN, plan_job, with_size
+from orchestrator.targets.batch.plan import LOGIN, with_size
 from orchestrator.targets.batch.slurm import RESERVED_OPTIONS, SLURM
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import execute, packed
 from tests.support.environments import make_environment
-from tests.support.slurm_plans import SITE, make_inputs, make_plan, make_request, make_settings, slurm_settings
+from tests.support.slurm_plans import (
+    SITE,
+    make_host_facts,
+    make_inputs,
+    make_plan,
+    make_request,
+    make_settings,
+    plan_request,
+    slurm_settings,
+)
 
 
 def test_sent_folder_is_complete_or_absent(tmp_path: Path) -> None:
@@ -59,10 +68,9 @@ def project(tmp_path: Path) -> Recipe:
 
 def plan_project(recipe: Recipe, folder: Path, *settings: str) -> Plan:
     """Return the plan of a script whose run is in a folder."""
-    inputs = make_inputs(slurm_settings(None, settings, {}))
-    inputs = replace(inputs, loaded=replace(inputs.loaded, recipe=recipe))
     site = replace(SITE, run_dir=str(folder / SITE.run_id), store=f"{folder}/.orch/store")
-    return plan_job(make_request(), inputs, site)
+    loaded = replace(make_inputs(), recipe=recipe)
+    return plan_request(make_request(), slurm_settings(None, settings, {}), site=site, loaded=loaded)
 
 
 def test_run_gets_a_writable_copy_of_the_project(tmp_path: Path, project: Recipe) -> None:
@@ -150,21 +158,21 @@ def test_gpus_of_a_node_are_those_that_the_job_requests() -> None:
 
 
 def test_nccl_is_planned_from_the_request_and_not_from_the_login_host() -> None:
-    inputs = make_inputs(make_settings(options={"gpus-per-node": "8"}))
-    facts = replace(inputs.facts, packages={**inputs.facts.packages, "torch": "2.13.0+cu130"})
+    settings, for_cpus = make_settings(options={"gpus-per-node": "8"}), make_host_facts()
+    for_gpus = replace(for_cpus, packages={**for_cpus.packages, "torch": "2.13.0+cu130"})
+    with_gpu = replace(for_gpus, gpus=(Gpu(index=0),))
     request = replace(make_request({"nodes": NodeCount(2)}), backend="nccl")
-    plan = plan_job(request, replace(inputs, facts=facts), SITE)
+    plan = plan_request(request, settings, facts=for_gpus)
     decisions = {decision.topic: decision for decision in plan.decisions}
     assert decisions["ranks"].describe().startswith("ranks: 16 (8 on each node, one for each GPU that the job requests")
     assert decisions["gpus"].value == "8 x GPU on each of node-0, node-1"
-    refused: dict[str, tuple[TrainRequest, Any]] = {
-        "the job requests no GPUs": (request, replace(make_inputs(), facts=replace(facts, gpus=(Gpu(index=0),)))),
-        "--ppn 9, but each node has 8 GPUs": (replace(request, ppn=9), replace(inputs, facts=facts)),
-        "is built for CPUs": (request, inputs),
-    }
-    for message, (changed, other_inputs) in refused.items():
+    for message, ppn, batch, facts in (
+        ("the job requests no GPUs", None, None, with_gpu),
+        ("--ppn 9, but each node has 8 GPUs", 9, settings, for_gpus),
+        ("is built for CPUs", None, settings, for_cpus),
+    ):
         with pytest.raises(PlanError, match=message):
-            plan_job(changed, other_inputs, SITE)
+            plan_request(replace(request, ppn=ppn), batch, facts=facts)
 
 
 def test_ranks_run_on_the_users_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,10 +207,9 @@ def test_whole_nodes_come_with_all_of_their_memory() -> None:
 
 
 def test_hint_for_a_missing_mpi_names_the_shared_folder_and_no_inventory() -> None:
-    inputs = make_inputs()
-    bare = replace(inputs, facts=replace(inputs.facts, mpi={}))
+    bare = replace(make_host_facts(), mpi={})
     request = make_request({"launcher": "mpirun", "mpi": "mpich"})
     with pytest.raises(PlanError, match="has no MPICH") as caught:
-        plan_job(request, bare, SITE)
+        plan_request(request, facts=bare)
     assert "pip install --prefix /shared/orch/stacks/current/mpi/mpich mpich" in caught.value.hint
     assert "inventory" not in caught.value.hint

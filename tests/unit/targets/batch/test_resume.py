@@ -8,8 +8,8 @@ from orchestrator.model.hosts import NodeCount
 from orchestrator.model.project import Project
 from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SubmitScript
 from orchestrator.planning.request import Resume
-from orchestrator.targets.batch.plan import copy_steps, plan_job
-from tests.support.slurm_plans import SITE, make_inputs, make_request, make_settings
+from orchestrator.targets.batch.plan import copy_steps
+from tests.support.slurm_plans import SITE, make_request, make_settings, plan_request
 
 RESUME = Resume(
     run_id=SITE.run_id, run_dir=SITE.run_dir, started_by="alice@login1", created=1.0, state="stopped", attempt=2
@@ -18,7 +18,7 @@ RESUME = Resume(
 
 def make_plan(login: str | None) -> Plan:
     site = replace(SITE, resume=RESUME)
-    return plan_job(make_request({"nodes": NodeCount(2)}), make_inputs(make_settings(login=login)), site)
+    return plan_request(make_request({"nodes": NodeCount(2)}), make_settings(login=login), site=site)
 
 
 def test_next_attempt_is_another_job_in_the_same_folder() -> None:

@@ -18,11 +18,11 @@ from orchestrator.model.hosts import NodeCount
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import check_unsupported_options
 from orchestrator.targets.batch.inputs import check_image_exists
-from orchestrator.targets.batch.plan import plan_job, plan_run
+from orchestrator.targets.batch.plan import plan_run
 from orchestrator.targets.batch.settings import BatchSettings, Image
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.target import unsupported_options
-from tests.support.slurm_plans import SITE, make_inputs, make_request, slurm_settings
+from tests.support.slurm_plans import make_host_facts, make_request, plan_request, slurm_settings
 
 
 def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> BatchSettings:
@@ -32,7 +32,8 @@ def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> Batc
 def plan_with(fields: dict[str, Any], settings: BatchSettings) -> Plan:
     request = replace(make_request({"nodes": NodeCount(2)}), **fields)
     check_unsupported_options(request, unsupported_options(SLURM))
-    return plan_job(request, make_inputs(settings), SITE)
+    plan: Plan = plan_request(request, settings)
+    return plan
 
 
 def test_impossible_images_are_refused() -> None:
@@ -73,9 +74,8 @@ def test_relative_image_path_starts_at_the_current_folder_or_the_settings_file(
 
 def test_image_needs_no_stack_on_the_nodes() -> None:
     """Ignore the packages of the interpreter that starts the ranks: the image has its own torch."""
-    inputs = make_inputs(make_settings())
-    bare = replace(inputs, facts=replace(inputs.facts, packages={}))
-    config = plan_run(make_request({"nodes": NodeCount(2)}), bare, SITE).config
+    bare = replace(make_host_facts(), packages={})
+    _, config = plan_request(make_request({"nodes": NodeCount(2)}), make_settings(), facts=bare, planner=plan_run)
     assert (config.torch, config.preload) == (None, ())
     spec = container.parse(config.files["container.json"])
     assert (spec.engine, spec.image) == ("apptainer", "/shared/torch.sif")
@@ -85,7 +85,7 @@ def test_image_needs_no_stack_on_the_nodes() -> None:
 def test_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = plan_run(make_request(), make_inputs(make_settings()), SITE).config
+    _, config = plan_request(make_request(), make_settings(), planner=plan_run)
     spec = container.parse(config.files["container.json"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ContainerError, match="neither apptainer nor singularity"):

@@ -10,10 +10,9 @@ import pytest
 
 from orchestrator.runs import store
 from orchestrator.targets.batch.location import location_of
-from orchestrator.targets.batch.plan import plan_job
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.start import start
-from tests.support.slurm_plans import SITE, make_inputs, make_request
+from tests.support.slurm_plans import SITE, make_request, plan_request
 
 INTERRUPT = "#!/bin/sh\nkill -INT $PPID\nsleep 10\n"
 
@@ -35,7 +34,7 @@ def test_interrupted_submission_is_recorded_only_if_slurm_has_accepted_it(
     listed = f"12|orch-{SITE.run_id}|PENDING|N/A||None" if accepted else ""
     write_program(tmp_path, "squeue", f"#!/bin/sh\necho '{listed}'\n")
     folder = tmp_path / "runs" / SITE.run_id
-    plan = plan_job(make_request(), make_inputs(), replace(SITE, run_dir=str(folder)))
+    plan = plan_request(make_request(), site=replace(SITE, run_dir=str(folder)))
     with pytest.raises(KeyboardInterrupt):
         start(SLURM, plan, folder)
     assert folder.exists() == accepted
