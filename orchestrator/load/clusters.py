@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import json
 import os
 import re
 import sys
@@ -26,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeFloat
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import INVENTORY
 from orchestrator.load.files import parse_variable
-from orchestrator.load.inventory import Listing, ansible_environment, cache_path, read_listing, write_cache
+from orchestrator.load.inventory import Listing, ansible_environment, cache_path, read_cache, read_listing, write_cache
 from orchestrator.load.records import OWN_STACK, Records, load_records, parse_facts, state_of
 from orchestrator.model.cluster import GIB, Cluster, Facts, Limits, Node, Selection, first_hosts
 from orchestrator.model.hosts import NodeCount, NodePattern, Nodes, expand, fold, split_list
@@ -318,30 +317,16 @@ def match(source: Path, listing: Listing, option: str, pattern: str) -> tuple[st
     """
     if pattern in listing.hosts:
         return (pattern,)
-    cache = match_cache_path(source, pattern)
-    if cache and (cached := read_cached_hosts(cache, listing)):
-        return cached
-    hosts = tuple(dict.fromkeys(match_by_ansible(listing, option, pattern)))
-    if cache:
-        write_cache(cache, hosts)
-    return hosts
-
-
-def read_cached_hosts(path: Path, listing: Listing) -> tuple[str, ...] | None:
-    """Return the cached hosts; None if there are none, or they cannot be read."""
-    try:
-        hosts = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    is_valid = isinstance(hosts, list) and all(isinstance(host, str) and host in listing.hosts for host in hosts)
-    return tuple(hosts) if is_valid else None
-
-
-def match_cache_path(source: Path, pattern: str) -> Path | None:
-    """Return the cache file of a pattern, next to that of the inventory; starting Ansible takes half a second."""
+    # Next to the inventory's own cache, because starting Ansible takes half a second.
     inventory = cache_path(source)
     digest = hashlib.sha256(pattern.encode()).hexdigest()[:16]
-    return inventory and inventory.with_suffix(f".{digest}.json")
+    cache = inventory and inventory.with_suffix(f".{digest}.json")
+    cached = read_cache(cache)
+    if isinstance(cached, list) and all(isinstance(host, str) and host in listing.hosts for host in cached):
+        return tuple(cached)
+    hosts = tuple(dict.fromkeys(match_by_ansible(listing, option, pattern)))
+    write_cache(cache, hosts)
+    return hosts
 
 
 def match_by_ansible(listing: Listing, option: str, pattern: str) -> Iterator[str]:

@@ -43,24 +43,14 @@ class DockerVariable(BaseModel):
     arguments: tuple[str, ...] | None = None
 
 
-def docker_variable(host: str, variables: Mapping[str, Any]) -> DockerVariable | None:
-    """Return orch_docker of a node; None if it is not set.
-
-    Raises:
-        RequestError: if its value is invalid.
-    """
-    if VARIABLE not in variables:
-        return None
-    return parse_variable(VARIABLE, host, variables[VARIABLE] or {}, DockerVariable)
-
-
 def common_docker_variable(hosts: Mapping[str, Mapping[str, Any]]) -> DockerVariable | None:
     """Return orch_docker of the hosts that have it; None if none has.
 
     Raises:
-        RequestError: if its values differ.
+        RequestError: if its value is invalid, or differs between hosts.
     """
-    values = [value for host, variables in hosts.items() if (value := docker_variable(host, variables))]
+    tables = {host: variables[VARIABLE] or {} for host, variables in hosts.items() if VARIABLE in variables}
+    values = [parse_variable(VARIABLE, host, table, DockerVariable) for host, table in tables.items()]
     if any(value != values[0] for value in values):
         raise RequestError(f"{VARIABLE} differs between the hosts.", hint="Set it for all hosts.")
     return values[0] if values else None

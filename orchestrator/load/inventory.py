@@ -139,25 +139,31 @@ def read_listing(source: Path) -> Listing:
         return Listing(hosts=THIS_MACHINE, groups={"all": {"hosts": [*THIS_MACHINE], "children": []}})
     check_environment()
     cache = cache_path(source)
-    if cache and (cached := read_cached_listing(cache)):
+    if cached := read_cached_listing(cache):
         return cached
     listing = run_ansible_inventory(source)
-    if cache:
-        write_cache(cache, asdict(listing))
+    write_cache(cache, asdict(listing))
     return listing
 
 
-def read_cached_listing(path: Path) -> Listing | None:
+def read_cached_listing(path: Path | None) -> Listing | None:
     """Return the cached listing; None if there is none, or it cannot be read."""
+    cached = read_cache(path)
+    return Listing(**cached) if isinstance(cached, dict) and cached.keys() == {"hosts", "groups"} else None
+
+
+def read_cache(path: Path | None) -> object:
+    """Return the value in a file of the cache; None if there is none, or it cannot be read."""
     try:
-        return Listing(**json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError, TypeError):
+        return json.loads(path.read_bytes()) if path else None
+    except (OSError, ValueError, RecursionError):
         return None
 
 
-def write_cache(path: Path, value: object) -> None:
-    private_folder(path.parent)
-    write_whole(path, json.dumps(value))
+def write_cache(path: Path | None, value: object) -> None:
+    if path:
+        private_folder(path.parent)
+        write_whole(path, json.dumps(value))
 
 
 def cache_path(source: Path) -> Path | None:
