@@ -14,7 +14,7 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import PlanError
 from orchestrator.files import State
-from orchestrator.load.records import hosts_of
+from orchestrator.load.records import DamagedRecord, hosts_of, parse_record, read_record, render_record
 from orchestrator.operations import nodes
 from orchestrator.operations.provision import host_of, recorded_root
 from orchestrator.planning.request import TrainRequest
@@ -23,7 +23,35 @@ from orchestrator.provisioning.session import Listener, Session, open_session
 from orchestrator.targets.interface import CheckRequest
 from orchestrator.targets.ssh.nodes import ssh_config
 from orchestrator.targets.ssh.target import SshTarget
-from tests.support.node_responses import make_inventory, make_node_record, write_records
+from tests.support.node_responses import make_inventory, make_node_record, make_reported_facts, write_records
+
+
+def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    record_values = make_reported_facts() | {
+        "root": "/opt/orch",
+        "stack": "current",
+        "address": "10.0.0.1",
+        "connection": {"host": "10.0.0.1", "port": "22"},
+        "future": 1,
+    }
+    (tmp_path / "node0.json").write_text(render_record(parse_record(record_values, "node0")))
+    record = read_record(tmp_path / "node0.json")
+    assert (record.root, record.hostname, record.connection and record.connection.port) == ("/opt/orch", "node0", "22")
+
+
+def test_altered_record_is_rejected(tmp_path: Path) -> None:
+    for changes in (
+        {"address": "10.0.0.1\nORCH_END_OF_FILE\nid"},
+        {"root": "relative"},
+        {"stack": "../../x"},
+        {"connection": {"host": "a\nb"}},
+        {"detours": {"node1": "eth0; id"}},
+        {"route": "a b"},
+    ):
+        (tmp_path / "node0.json").write_text(json.dumps(make_reported_facts() | changes))
+        with pytest.raises(DamagedRecord, match="cannot be read"):
+            read_record(tmp_path / "node0.json")
+
 
 RECORDS = {f"host{index}": make_node_record(index) for index in range(3)}
 VALID = json.dumps(RECORDS["host1"])
