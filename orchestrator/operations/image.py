@@ -53,9 +53,7 @@ def lay_out(
     """
     stack = image.stack.for_backend(image.stack.backends[0])
     target = Platform(python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC)
-    for line in wheelhouse.slow_steps(stack, target, find_links):
-        notify(line)
-    house = wheelhouse.prepare_wheelhouse(stack, target, find_links)
+    house = wheelhouse.prepare_wheelhouse(stack, target, find_links, notify)
     house = wheelhouse.add_packages(house, requirements, target, stack.name, notify)
     lay_wheels(house.folder, house.lock, context / "wheels")
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)

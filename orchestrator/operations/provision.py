@@ -163,10 +163,8 @@ def prepare_wheels(
     links = session.request.find_links
     wheelhouses = {}
     for platform in platforms:
-        for line in wheelhouse.slow_steps(stack, platform, links):
-            session.listener.note(line)
         unpublished = wheelhouse.unpublished_packages(stack, links)
-        prepared = wheelhouse.prepare_wheelhouse(stack, platform, links)
+        prepared = wheelhouse.prepare_wheelhouse(stack, platform, links, session.listener.note)
         prepared = wheelhouse.add_packages(prepared, requirements, platform, stack.name, session.listener.note)
         wheelhouses[platform.key] = prepared.variables(unpublished)
     return wheelhouses

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -74,15 +74,23 @@ class Wheelhouse:
         }
 
 
-def prepare_wheelhouse(stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> Wheelhouse:
+def prepare_wheelhouse(
+    stack: Stack, platform: Platform, find_links: tuple[str, ...], notify: Callable[[str], None]
+) -> Wheelhouse:
     """Return the wheelhouse of a stack; download it if it is missing or incomplete.
+
+    Args:
+        stack: the stack.
+        platform: the platform of the wheels.
+        find_links: folders of wheels that no index has.
+        notify: receives a line before each step that takes long.
 
     Raises:
         ExecuteError: with pip's errors.
     """
     folder = wheelhouse_folder(stack, platform, find_links)
     with exclusive(lock_file(folder.name)):
-        return load_wheelhouse(folder) or download(folder, stack, platform, find_links)
+        return load_wheelhouse(folder) or download(folder, stack, platform, find_links, notify)
 
 
 def lock_file(name: str) -> Path:
@@ -90,31 +98,24 @@ def lock_file(name: str) -> Path:
     return private_folder(cache()) / f".{name}.lock"
 
 
-def download(folder: Path, stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> Wheelhouse:
+def download(
+    folder: Path, stack: Stack, platform: Platform, find_links: tuple[str, ...], notify: Callable[[str], None]
+) -> Wheelhouse:
     """Download all wheels of a stack and write their lock."""
-    if needs_build(stack, find_links):
-        check_platform(platform)
-    # A retry uses the same folder: pip does not download again what an interrupted attempt has completed.
-    folder.mkdir(exist_ok=True, mode=0o700)
-    for wheel in folder.glob("*.new"):
-        wheel.unlink()
     links = find_links
     if needs_build(stack, find_links):
+        check_platform(platform)
+        notify("wheelhouse: building the ccl bindings (takes minutes, once)")
         with exclusive(lock_file("bindings")):
             links += (str(build_wheel(stack, cache())),)
+    notify(f"wheelhouse: downloading the wheels of {stack.name} for {platform.key} (once)")
+    # A retry uses the same folder: pip does not download again what an interrupted attempt has completed.
+    folder.mkdir(exist_ok=True, mode=0o700)
     download_wheels(stack, platform, folder, links)
     wheels = [describe_wheel(path) for path in sorted(folder.glob("*.whl"))]
     check_hashes({wheel.file: wheel.sha256 for wheel in wheels}, locked_packages(stack, platform))
     write_whole(folder / LOCK, json.dumps([asdict(wheel) for wheel in wheels], indent=1) + "\n")
     return Wheelhouse(folder=folder, wheels=tuple(wheels))
-
-
-def slow_steps(stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> Iterator[str]:
-    """Yield a progress line for each step of prepare_wheelhouse that will take long."""
-    if not (wheelhouse_folder(stack, platform, find_links) / LOCK).exists():
-        if needs_build(stack, find_links):
-            yield "wheelhouse: building the ccl bindings (takes minutes, once)"
-        yield f"wheelhouse: downloading the wheels of {stack.name} for {platform.key} (once)"
 
 
 def cache() -> Path:

@@ -116,7 +116,8 @@ def full_image_size(image: str) -> int:
 def fetch_wheels() -> Path:
     """Download and build the wheels for images and nodes once for all tests, and return their folder."""
     target = Platform(python="3.11", machine=platform.machine(), libc=GLIBC)
-    return wheelhouse.prepare_wheelhouse(stack_of_nodes().for_backend(stack_of_nodes().backends[0]), target, ()).folder
+    stack = stack_of_nodes().for_backend(stack_of_nodes().backends[0])
+    return wheelhouse.prepare_wheelhouse(stack, target, (), print).folder
 
 
 if __name__ == "__main__":

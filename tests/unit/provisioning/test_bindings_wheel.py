@@ -76,5 +76,5 @@ def test_bindings_for_another_python_or_machine_are_refused(tmp_path: Path, monk
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         platform = replace(pip.platform_for(), **{field: "3.99" if field == "python" else "riscv64"})
         with pytest.raises(RequestError, match=r"but wheels for Python .* are needed") as exc_info:
-            wheelhouse.prepare_wheelhouse(load.stack("current"), platform, ())
+            wheelhouse.prepare_wheelhouse(load.stack("current"), platform, (), print)
         assert "--find-links" in exc_info.value.hint

@@ -96,12 +96,12 @@ def test_wheels_are_those_of_the_lock(tmp_path: Path, wheels: Path, monkeypatch:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "good"))
-    house = wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, ())
+    house = wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, (), print)
     assert {wheel.file for wheel in house.wheels} == {path.name for path in wheels.iterdir()}
     make_wheel(wheels, "alpha", "1.0", module="evil = True")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "bad"))
     with pytest.raises(ExecuteError, match="DO NOT MATCH THE HASHES"):
-        wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, ())
+        wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, (), print)
 
 
 class ChangingIndex(http.server.SimpleHTTPRequestHandler):
@@ -149,7 +149,7 @@ def test_verified_wheel_is_not_replaced_by_a_later_download(
     """Pip trusts the hash of the index for packages that it needs only as dependencies."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(ExecuteError, match=r"alpha-1.0.* does not have the content that the lock"):
-        wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, ())
+        wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, (), print)
     assert index.count("alpha") > 1
 
 
