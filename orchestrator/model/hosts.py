@@ -70,7 +70,7 @@ def keyscan_command(name: str, port: int) -> str:
     return shlex.join(["ssh-keyscan", *([] if port == SSH_PORT else ["-p", str(port)]), name])
 
 
-RANGE = re.compile(r"(?P<before>[^\[\]]*)\[(?P<first>\d+)[-:](?P<last>\d+)\](?P<after>[^\[\]]*)")
+RANGE = re.compile(r"\[\d+[-:]\d+\]")
 BRACKETS = re.compile(r"(?P<before>[^\[\]]*)\[(?P<items>[^\[\]]*)\](?P<after>.*)")
 ITEM = re.compile(
     r"(?P<first>[0-9]{1,9}|[a-z]|[A-Z])(?:[-:](?P<last>[0-9]{1,9}|[a-z]|[A-Z])(?::(?P<step>[1-9][0-9]{0,8}))?)?"
@@ -112,17 +112,16 @@ def expand(pattern: str, is_group: Callable[[str], bool]) -> list[str]:
     Brackets after the name of a group are Ansible's subscript, and stay.
 
     Raises:
-        ValueError: if one of several ranges is invalid.
+        ValueError: if a range is descending or too large, or one of several is invalid.
     """
     sign = pattern[:1] if pattern[:1] in ("!", "&") else ""
-    if sign != "&" and not pattern.startswith(f"{sign}~") and "," in pattern:
-        return [f"{sign}{name}" for name in expand_list(pattern[len(sign) :])]
-    match = RANGE.fullmatch(pattern[len(sign) :])
-    if match is None or sign == "&" or match["before"].startswith("~") or is_group(match["before"]):
+    text = pattern[len(sign) :]
+    match = BRACKETS.fullmatch(text)
+    if match is None or sign == "&" or text.startswith("~"):
         return [pattern]
-    width = len(match["first"])
-    numbers = range(int(match["first"]), int(match["last"]) + 1)
-    return [f"{sign}{match['before']}{number:0{width}}{match['after']}" for number in numbers]
+    if "," not in text and (is_group(match["before"]) or not RANGE.search(text)):
+        return [pattern]
+    return [f"{sign}{name}" for name in expand_list(text)]
 
 
 def split_list(text: str) -> list[str]:

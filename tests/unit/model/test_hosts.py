@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,7 +61,7 @@ def test_range_is_expanded_unless_it_is_a_pattern_of_ansible() -> None:
         ("node[08-10]", ["node08", "node09", "node10"]),
         ("rack[1:2]-a.lab", ["rack1-a.lab", "rack2-a.lab"]),
         ("!node[1-2]", ["!node1", "!node2"]),
-        ("node[3-1]", []),
+        ("rack[1-2]n[8-9]", ["rack1n8", "rack1n9", "rack2n8", "rack2n9"]),
         ("n[001,003-005]", ["n001", "n003", "n004", "n005"]),
         ("!n[1,3].lab", ["!n1.lab", "!n3.lab"]),
         ("node*", ["node*"]),
@@ -69,6 +70,9 @@ def test_range_is_expanded_unless_it_is_a_pattern_of_ansible() -> None:
         ("node[abc]", ["node[abc]"]),
     ):
         assert expand(pattern, lambda name: name == "web") == names
+    for pattern in ("node[3-1]", "node[1-99999999]"):
+        with pytest.raises(ValueError, match="is descending or has more than 10000 hosts"):
+            expand(pattern, lambda _: False)
 
 
 def test_many_names_are_folded_and_few_are_listed() -> None:
