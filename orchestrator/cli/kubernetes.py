@@ -72,9 +72,6 @@ def init(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with a Hugging Face Hub token; - reads standard input.")
     ] = None,
-    runtime: Annotated[
-        bool, typer.Option("--runtime", help="Also create a TrainingRuntime for your own TrainJobs.")
-    ] = False,
     image: Image = None,
     apply: Annotated[bool, typer.Option("--apply", help="Create the objects instead of printing them.")] = False,
     k8s: SettingOptions = None,
@@ -87,10 +84,8 @@ def init(
             "--json requires --apply: without it, the objects are printed as YAML.", hint="Omit --json, or add --apply."
         )
     settings = kubernetes_settings(k8s_file, list(k8s or ()), image)
-    if runtime:
-        settings.check()
     settings.check_names()
-    objects = namespace_objects.init_objects(settings, read_token(token_file), runtime=runtime)
+    objects = namespace_objects.init_objects(settings, read_token(token_file))
     if not apply:
         print_text(namespace_objects.as_printable_yaml(objects), nl=False, program=True)
         return

@@ -56,9 +56,7 @@ OUTPUT: Mapping[str, ParameterInfo] = {
     "show": SHOW,
     "verbose": typer.Option("--verbose", "-v", help="Print all decisions with their reasons."),
     "dry_run": typer.Option(help="Print the decisions, files and commands of the plan, without running it."),
-    "format": typer.Option(
-        "-o", metavar="sh|yaml|json", help="Format of --dry-run: all as a script, a manifest or JSON."
-    ),
+    "format": typer.Option("-o", metavar="sh|yaml", help="Format of --dry-run: all as a script or a manifest."),
     "as_json": typer.Option("--json", help="Print one JSON object instead of text."),
 }
 
@@ -116,17 +114,12 @@ class Output:
     format: str | None = None  # the value of -o
     as_json: bool = False
 
-    @property
-    def json(self) -> bool:
-        """Return whether the output is JSON, by either option."""
-        return self.as_json or self.format == "json"
-
 
 def check_format(output: Output) -> None:
     """Raise RequestError if the format is unknown or contradicts other options."""
-    if output.format not in (None, "sh", "yaml", "json"):
-        raise RequestError(f"-o {output.format}: unknown format.", hint="Use sh, yaml or json.")
-    if output.format in ("sh", "yaml") and (output.as_json or not output.dry_run):
+    if output.format not in (None, "sh", "yaml"):
+        raise RequestError(f"-o {output.format}: unknown format.", hint="Use sh or yaml, or --json.")
+    if output.format and (output.as_json or not output.dry_run):
         conflict = "does not work with --json" if output.as_json else "requires --dry-run"
         raise RequestError(f"-o {output.format} {conflict}.", hint=f"To print the plan: --dry-run -o {output.format}.")
 

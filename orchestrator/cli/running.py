@@ -46,7 +46,7 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     if output.dry_run:
         show(plan, output)
         return
-    screen = live.Screen(of_ranks=output.show, keeps_stdout=output.json)
+    screen = live.Screen(of_ranks=output.show, keeps_stdout=output.as_json)
     if output.wait:  # CI systems and systemd end a command with SIGTERM; handle it like Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -55,16 +55,16 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
         stop_started(plan, output.runs_dir.absolute())
         raise
     if plan.array:
-        arrays.follow(plan, output.runs_dir.absolute(), as_json=output.json, wait=output.wait)
+        arrays.follow(plan, output.runs_dir.absolute(), as_json=output.as_json, wait=output.wait)
         return
     handle.notify = screen.note
     if not output.wait:
         handle.started()
         if store.load(handle.folder).state in (REFUSED, FAILED):
             end_command(
-                handle, print_outcome(handle, handle.finish(), shown="none", as_json=output.json, with_files=True)
+                handle, print_outcome(handle, handle.finish(), shown="none", as_json=output.as_json, with_files=True)
             )
-        print_text(plans.started_as_json(plan) if output.json else plans.started(plan), err=not output.json)
+        print_text(plans.started_as_json(plan) if output.as_json else plans.started(plan), err=not output.as_json)
         return
     screen.begin([run_line(handle), *plans.decision_lines(plan, verbose=output.verbose)])
 
@@ -77,14 +77,14 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
             handle.stop()
 
     with asking(handle, screen):
-        outcome = watch(handle, screen, as_json=output.json, interrupted=interrupted)
+        outcome = watch(handle, screen, as_json=output.as_json, interrupted=interrupted)
     end_command(handle, outcome)
 
 
 def show(plan: Plan, output: Output) -> None:
     """Print a plan; print on standard error what precedes the submission of a script."""
-    if output.format not in ("sh", "yaml"):
-        print_text(plans.as_json(plan) if output.json else plans.outline(plan), program=output.json)
+    if output.format is None:
+        print_text(plans.as_json(plan) if output.as_json else plans.outline(plan), program=output.as_json)
         return
     print_text(plan.describe(), nl=False, program=True)
     for step in plan.steps[:-1] if isinstance(plan.steps[-1], SubmitScript) else ():

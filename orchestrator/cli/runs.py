@@ -1,4 +1,4 @@
-"""The commands `orch report` and `orch runs`: list, show, logs, compare."""
+"""The commands `orch report` and `orch runs`: list, show, compare."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli import attach
 from orchestrator.cli.app import App
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, check_subcommand, print_error
 from orchestrator.operations import runs as operation
@@ -101,17 +100,6 @@ def show(
     """Show a run's settings, layout, results and outcome."""
     outcome = outcome_of(operation.find_refreshed(runs_dir or context.obj, run, inventory, print_error))
     print_text(training.as_json(outcome) if as_json else training.full_report(outcome))
-
-
-@app.command()
-def logs(
-    context: typer.Context,
-    run: RunName = "last",
-    rank: Annotated[int | None, typer.Option(metavar="RANK", help="Only this rank.")] = None,
-    runs_dir: SubcommandRunsDir = None,
-) -> None:
-    """Print the logs of a run's ranks. `orch logs` has more options."""
-    attach.logs(run=run, rank=rank, runs_dir=runs_dir or context.obj)
 
 
 app.command("compare")(compare)

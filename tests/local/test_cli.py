@@ -83,9 +83,9 @@ def test_plan_has_the_keys_of_its_schema(orch: Orch) -> None:
 
 def test_logs_name_the_rank_and_node_of_each_line(orch_with_run: tuple[Orch, dict[str, Any]]) -> None:
     orch, _ = orch_with_run
-    assert orch("runs", "logs").stdout == "[0 node0] line one\n[0 node0] line two\n"
-    assert orch("runs", "logs", "last", "--rank", "0").stdout.count("\n") == 2
-    assert "ranks 0 to 0" in expect_exit(orch("runs", "logs", "last", "--rank", "4"), 2).stderr
+    assert orch("logs").stdout == "[0 node0] line one\n[0 node0] line two\n"
+    assert orch("logs", "last", "--rank", "0").stdout.count("\n") == 2
+    assert "ranks 0 to 0" in expect_exit(orch("logs", "last", "--rank", "4"), 2).stderr
 
 
 def complete(line: str, position: int) -> Process:

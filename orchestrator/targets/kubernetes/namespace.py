@@ -16,7 +16,7 @@ from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, c
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import config_map, trial_job
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed, default_kind, shared_runtime
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed, default_kind
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.settings import TOKEN, KubernetesSettings
 
@@ -177,13 +177,9 @@ def without_secrets(item: Object) -> Object:
     return {**item, "data": dict.fromkeys(item["data"], "<not shown>")}
 
 
-def init_objects(settings: KubernetesSettings, token: str | None, *, runtime: bool) -> tuple[Object, ...]:
+def init_objects(settings: KubernetesSettings, token: str | None) -> tuple[Object, ...]:
     """Return the objects that a namespace needs once."""
-    return (
-        volume(settings),
-        *([token_secret(settings, token)] if token else []),
-        *([shared_runtime(settings)] if runtime else []),
-    )
+    return (volume(settings), *([token_secret(settings, token)] if token else []))
 
 
 def as_printable_yaml(objects: tuple[Object, ...]) -> str:

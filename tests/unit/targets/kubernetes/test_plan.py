@@ -28,7 +28,7 @@ from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.kubernetes.inputs import with_assignment
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import literal
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind, shared_runtime
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind
 from orchestrator.targets.kubernetes.plan import PodInputs, location, plan_kubernetes
 from orchestrator.targets.kubernetes.volume import reader_pod
 from tests.conftest import make_stack
@@ -72,9 +72,8 @@ def test_check_itself_refuses_unknown_fields() -> None:
 def test_every_pod_is_admitted_in_a_restricted_namespace() -> None:
     for launcher in KINDS:
         manifests = objects(make_plan(launcher))
-        helper_pods = (reader_pod(location("r", launcher, SETTINGS), "r"), shared_runtime(SETTINGS))
-        specs = [*pod_specs([*manifests, *helper_pods])]
-        assert len(specs) >= 3
+        specs = [*pod_specs([*manifests, reader_pod(location("r", launcher, SETTINGS), "r")])]
+        assert len(specs) >= 2
         assert [refusal_message("x", spec) for spec in specs] == [""] * len(specs)
 
 
@@ -265,9 +264,8 @@ def templates(value: Any) -> Iterator[dict[str, str]]:
 
 def test_no_pod_gets_the_token_of_its_service_account() -> None:
     runs = [manifest for path in MANIFESTS.glob("*.yaml") for manifest in yaml.safe_load_all(path.read_text())]
-    tools = [reader_pod(location("r", "job", SETTINGS), "r"), shared_runtime(SETTINGS)]
-    specs = list(pod_specs([runs, tools]))
-    assert len(specs) == len(KINDS) + len(tools)
+    specs = list(pod_specs([runs, reader_pod(location("r", "job", SETTINGS), "r")]))
+    assert len(specs) == len(KINDS) + 1
     assert {spec.get("automountServiceAccountToken") for spec in specs} == {False}
 
 
