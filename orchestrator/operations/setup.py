@@ -7,14 +7,13 @@ against that torch.
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -40,8 +39,6 @@ TOOLS = ("setuptools>=77", "numpy", "ninja")  # needed to build against torch
 QUERY_SECONDS = 25
 QUERY_ONCE = ("--timeout=5", "--retries=0")
 FETCH = ("--quiet", "--timeout=15", "--retries=2")
-# Prefixes of packages that only torch's CUDA build needs.
-CUDA_PREFIXES = ("nvidia-", "cuda-", "triton")
 
 
 def set_up(
@@ -69,7 +66,6 @@ def set_up(
     notify(f"installing stack {stack.name} ({stack.summary}) into {prefix}")
     locked = install_locked(stack, notify)
     install_torch(stack, notify)
-    notify(describe_torch())
     if wheel:
         pip("install", "--no-deps", str(wheel))
     else:
@@ -279,21 +275,6 @@ def build_bindings(prefix: Path, notify: Notify) -> None:
 def packages() -> dict[str, str]:
     """Return the installed packages; torch's version includes its build, such as +cpu."""
     return dict(local_facts(sys.executable).packages)
-
-
-def describe_torch() -> str:
-    """Return the version of torch and its size on disk, including packages for CUDA."""
-    importlib.invalidate_caches()
-    installed = {canonicalize_name(package.name): package for package in distributions()}
-    cuda = [package for name, package in installed.items() if name.startswith(CUDA_PREFIXES)]
-    size = sum(map(size_of, (installed[canonicalize_name(TORCH)], *cuda))) / 1e9
-    build = f"PyTorch {packages()[TORCH]} uses {size:.1f} GB of disk space"
-    return f"{build}, including {len(cuda)} CUDA packages that orch does not use" if cuda else build
-
-
-def size_of(package: Distribution) -> int:
-    """Return the size in bytes of the files in the package's RECORD."""
-    return sum(file.size or 0 for file in package.files or ())
 
 
 def pip(*arguments: str) -> None:
