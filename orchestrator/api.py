@@ -87,6 +87,18 @@ class TrainOptions(TypedDict, total=False):
     image_options: Sequence[str]
 
 
+class SubmitOptions(TrainOptions, total=False):
+    """All options of `submit`: see the arguments of `train`."""
+
+    inventory: str | Path
+    nodes: int | str | None
+    ppn: int | str | None
+    env: Mapping[str, str] | None
+    on: str | None
+    target_options: Mapping[str, Any] | None
+    runs_dir: str | Path
+
+
 class RunError(OrchError):
     """An error for a run that has ended without success.
 
@@ -396,14 +408,7 @@ def submit(
     function: Callable[..., object],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
-    inventory: str | Path = "local",
-    nodes: int | str | None = None,
-    ppn: int | str | None = None,
-    env: Mapping[str, str] | None = None,
-    on: str | None = None,
-    target_options: Mapping[str, Any] | None = None,
-    runs_dir: str | Path = RUNS_DIR,
-    **options: Unpack[TrainOptions],
+    **options: Unpack[SubmitOptions],
 ) -> Job:
     """Call a function on every rank, in a process group, and return a job with a future of each rank.
 
@@ -414,14 +419,7 @@ def submit(
         function: the function.
         args: its arguments.
         kwargs: its arguments by name.
-        inventory: see `train`, as for all further arguments.
-        nodes: the number of nodes, or a pattern of their names.
-        ppn: ranks per node.
-        env: environment variables of the ranks.
-        on: a target without an inventory.
-        target_options: its options.
-        runs_dir: the folder of run records on this machine.
-        options: further options of `orch train`.
+        options: the further arguments of `train`, such as `inventory`, `nodes` and `ppn`.
 
     Raises:
         OrchError: if the function cannot be pickled, or the run cannot be started.
@@ -436,18 +434,8 @@ def submit(
         raise RequestError(f"orch.submit has no argument {name!r}.", hint=FUNCTION_HINT)
     with tempfile.TemporaryDirectory(prefix="orch-submit-") as folder:
         script = write_call(Path(folder), function, args, kwargs or {})
-        options = {**options, "project": folder}
-        run = train(
-            script,
-            inventory=inventory,
-            nodes=nodes,
-            ppn=ppn,
-            env=env,
-            on=on,
-            target_options=target_options,
-            runs_dir=runs_dir,
-            **options,
-        )
+        options["project"] = folder
+        run = train(script, **options)
     return Job(run._handle)
 
 

@@ -28,7 +28,7 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     """
     names = [member.run.run_id for member in plan.array]
     waits = plan.origin.request.wait_for_cores
-    handles = [] if waits else runs.array_handles(plan, base, print_error)
+    handles = [] if waits else runs.handles_of(plan, base, print_error)
     if not wait:
         for handle in handles[:1]:
             handle.started()

@@ -17,7 +17,7 @@ from orchestrator.cli import arrays
 from orchestrator.cli.options import Output, print_error, resume_command, runs_dir_option
 from orchestrator.operations.fetch import find_output, is_local
 from orchestrator.operations.output import RanksOutput, check_shown
-from orchestrator.operations.runs import recorded_handles
+from orchestrator.operations.runs import handles_of
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.report import cleanup, live, plans, training
 from orchestrator.report.live import Screen
@@ -137,10 +137,11 @@ def end_command(handle: RunHandle, outcome: Outcome) -> NoReturn:
 
 def stop_started(plan: Plan, base: Path) -> None:
     """Stop what an interrupted start of a plan has recorded in the folder `base` of all runs."""
-    for handle in recorded_handles(plan, base, print_error):
-        before = store.load(handle.folder).state
-        report = handle.stop()
-        print_error(cleanup.describe_stop(report, before=before, after=store.load(handle.folder).state))
+    for handle in handles_of(plan, base, print_error):
+        run = store.load(handle.folder)
+        if run.outcome is None:
+            report = handle.stop()
+            print_error(cleanup.describe_stop(report, before=run.state, after=store.load(handle.folder).state))
 
 
 def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Callable[[], None]) -> Outcome:

@@ -195,19 +195,10 @@ def clean(runs_dir: Path, inventory: str | None, *, dry_run: bool) -> CleanupRep
     return registry.target_at(inventory).clean(inventory, runs_dir.absolute(), dry_run=dry_run)
 
 
-def recorded_handles(plan: Plan, base: Path, notify: Notify) -> list[RunHandle]:
-    """Return the handles of a plan's runs that are recorded in the folder `base` and have no outcome."""
+def handles_of(plan: Plan, base: Path, notify: Notify) -> list[RunHandle]:
+    """Return the handles of those runs of a plan that are recorded in the folder `base`."""
     folders = [base / member.run.run_id for member in plan.array or (plan,)]
-    recorded_runs = [store.load(folder) for folder in folders if (folder / PLAN).exists()]
-    handles = [handle_of(run) for run in recorded_runs if run.outcome is None]
-    for handle in handles:
-        handle.notify = notify
-    return handles
-
-
-def array_handles(plan: Plan, base: Path, notify: Notify) -> list[RunHandle]:
-    """Return the handles of the runs of a job array, recorded in the folder `base`."""
-    handles = [handle_of(store.load(base / member.run.run_id)) for member in plan.array]
+    handles = [handle_of(store.load(folder)) for folder in folders if store.exists(folder)]
     for handle in handles:
         handle.notify = notify
     return handles

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from orch_node.protocol.events import (
     Decided,
@@ -33,7 +32,6 @@ from orchestrator.model.printable import counted
 from orchestrator.runs.tracebacks import summary
 
 RANK = re.compile(r"[0-9]{1,9}")
-Announcement = Decided | NodeNews | NodesLost | Refused | Stopping | Waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +74,25 @@ def joined(ranks: int, last: Joined) -> str:
 
 
 def describe_event(event: Event) -> Iterator[str]:
-    """Yield the lines that describe an event."""
-    describe = DESCRIPTIONS.get(type(event))
-    if describe is not None:
-        yield from describe(event)
+    """Yield the lines that describe an event; none for events that a timeline does not have."""
+    match event:
+        case Decided() | NodeNews() | NodesLost() | Refused() | Stopping() | Waiting():
+            yield event.text
+        case Warned():
+            yield f"rank {event.rank}: {event.text}"
+        case Launched():
+            suffix = f" (attempt {event.attempt})" if event.attempt > 1 else ""
+            yield f"started {counted(event.ranks, 'rank')} on {fold(event.nodes)}{suffix}"
+        case Failed(failure=Failure() as failure):
+            yield how_it_failed(failure)
+        case Stalled():
+            yield from describe_stall(event)
+        case Ended():
+            yield from describe_cleanup(event)
+        case Restarting():
+            yield f"starts again: attempt {event.attempt} of {event.of + 1}"
+        case Finished():
+            yield event.state
 
 
 def is_echo(event: Event, warned: set[str]) -> bool:
@@ -89,24 +102,6 @@ def is_echo(event: Event, warned: set[str]) -> bool:
     is_known = event.text in warned
     warned.add(event.text)
     return is_known
-
-
-def rank_warning(event: Warned) -> Iterator[str]:
-    yield f"rank {event.rank}: {event.text}"
-
-
-def launched(event: Launched) -> Iterator[str]:
-    suffix = f" (attempt {event.attempt})" if event.attempt > 1 else ""
-    yield f"started {counted(event.ranks, 'rank')} on {fold(event.nodes)}{suffix}"
-
-
-def announcement(event: Announcement) -> Iterator[str]:
-    yield event.text
-
-
-def failed(event: Failed) -> Iterator[str]:
-    if event.failure:
-        yield how_it_failed(event.failure)
 
 
 def how_it_failed(failure: Failure) -> str:
@@ -120,7 +115,7 @@ def how_it_failed(failure: Failure) -> str:
     return f"{location} failed"
 
 
-def stalled(event: Stalled) -> Iterator[str]:
+def describe_stall(event: Stalled) -> Iterator[str]:
     """Yield the message about a stall and a line for each group of ranks in the same state."""
     yield event.text
     ranks_by_state: dict[str, list[int]] = {}
@@ -131,7 +126,7 @@ def stalled(event: Stalled) -> Iterator[str]:
         yield f"  rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}: {state}"
 
 
-def ended(event: Ended) -> Iterator[str]:
+def describe_cleanup(event: Ended) -> Iterator[str]:
     """Yield a line for each node about the processes that were ended there, or one for many nodes in the same state."""
     clean = {node: end for node, end in event.nodes.items() if end.lost is None and not end.left}
     if len(clean) > MAX_LISTED:
@@ -147,26 +142,6 @@ def ended(event: Ended) -> Iterator[str]:
             yield f"{node}: {counted(len(node_end.left), 'process')} did not end: {pids}"
         else:
             yield f"{node}: ended {counted(node_end.ended, 'process')} in {node_end.seconds:.1f} s, none left"
-
-
-def restarting(event: Restarting) -> Iterator[str]:
-    yield f"starts again: attempt {event.attempt} of {event.of + 1}"
-
-
-def finished(event: Finished) -> Iterator[str]:
-    yield event.state
-
-
-DESCRIPTIONS: Mapping[type[Event], Callable[[Any], Iterator[str]]] = {
-    **dict.fromkeys((Decided, NodeNews, NodesLost, Refused, Stopping, Waiting), announcement),
-    Ended: ended,
-    Failed: failed,
-    Finished: finished,
-    Launched: launched,
-    Restarting: restarting,
-    Stalled: stalled,
-    Warned: rank_warning,
-}
 
 
 def lines(moments: Sequence[Moment]) -> list[str]:

@@ -28,8 +28,8 @@ def test_train_has_all_options_of_the_command_line() -> None:
 
 
 def test_submit_has_the_parameters_of_train_except_for_what_the_function_replaces() -> None:
-    train, submit = (inspect.signature(function).parameters for function in (api.train, api.submit))
-    assert {*train} - {*submit} == {"recipe", "settings"}
+    parameters = {*inspect.signature(api.train).parameters, *api.TrainOptions.__annotations__} - {"options"}
+    assert parameters - {*api.SubmitOptions.__annotations__} == {"recipe", "args", "settings"}
 
 
 def test_resume_has_all_changes_of_the_command_line() -> None:
