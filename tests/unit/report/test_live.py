@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from orch_node.protocol.events import Failed, Launched, Progress, Restarting
+from orch_node.protocol.events import Failed, Launched, Progress, Restarting, Stalled
 from orch_node.protocol.outcome import Failure
 
 from orchestrator.report import live
@@ -20,6 +20,10 @@ def test_progress_shows_the_remaining_time(capsys: pytest.CaptureFixture[str]) -
         for seconds, step in steps:
             screen.show(Progress(rank=0, time=1e9 + seconds, phase="train", step=step, steps=40))
         assert capsys.readouterr().err.splitlines()[-len(expected) :] == expected
+    screen.show(Progress(rank=0, step=3, loss=float("nan")))
+    assert "progress: step 3 loss nan" in capsys.readouterr().err, "it needs no phase"
+    screen.show(Stalled(text="x", stands={"zero": "a", "1": "b", "9" * 5000: "c"}))
+    assert capsys.readouterr().err == "x\n  rank 1: b\n"
 
 
 def test_error_is_shown_before_the_ranks_start_again(capsys: pytest.CaptureFixture[str]) -> None:

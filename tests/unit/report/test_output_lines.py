@@ -34,41 +34,41 @@ def test_tail_divides_an_endless_progress_bar_between_its_states(tmp_path: Path)
     assert line.endswith("of 900000\r")
 
 
-def test_rank_lines_print_what_a_terminal_finally_shows() -> None:
+def make_rank_lines(*, is_live: bool = False) -> tuple[RankLines, list[str]]:
+    """Return the display of rank lines, and the list of what it prints."""
     printed: list[str] = []
-    lines = RankLines(lambda text, stream: printed.append(text), lambda line: f"[{line.rank}] ", is_live=False)
+    lines = RankLines(lambda text, stream: printed.append(text), lambda line: f"[{line.rank}] ", is_live=is_live)
+    return lines, printed
+
+
+def test_rank_lines_print_what_a_terminal_finally_shows_and_states_after_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines, printed = make_rank_lines()
     lines.add([make_line("\r 10%\r 20%"), make_line("over")])
+    for state in ("10%", "20%"):
+        lines.add([make_line(state, finished=False)])
     assert printed == ["[0]  20%\n[0] over"]
-
-
-def test_rank_lines_print_a_state_only_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    printed: list[str] = []
-    lines = RankLines(lambda text, stream: printed.append(text), lambda line: "", is_live=False)
-    lines.add([make_line("10%", finished=False)])
-    lines.add([make_line("20%", finished=False)])
-    assert printed == []
     monkeypatch.setattr(output_lines, "STATE_SECONDS", 0.0)
     lines.add([make_line("30%", finished=False)])
-    assert printed == ["30%"]
+    assert printed[1:] == ["[0] 30%"]
 
 
 def test_line_that_is_read_while_it_is_written_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """print("loss", 0.1) writes in pieces if Python's output has no buffer, as that of ranks."""
     monkeypatch.setattr(output_lines, "STATE_SECONDS", 0.0)
-    printed: list[str] = []
-    lines = RankLines(lambda text, stream: printed.append(text), lambda line: "", is_live=False)
+    lines, printed = make_rank_lines()
     lines.add([make_line("loss", finished=False)])
     lines.add([make_line("loss 0.1")])
-    assert printed == ["loss 0.1"]
+    assert printed == ["[0] loss 0.1"]
 
 
 def test_rank_lines_keep_states_for_a_terminal_until_the_line_ends() -> None:
-    printed: list[str] = []
-    lines = RankLines(lambda text, stream: printed.append(text), lambda line: "", is_live=True)
+    lines, printed = make_rank_lines(is_live=True)
     lines.add([make_line("10%", finished=False)])
-    assert (printed, lines.states) == ([], {(0, "stdout"): "10%"})
+    assert (printed, lines.states) == ([], {(0, "stdout"): "[0] 10%"})
     lines.add([make_line("\r10%\r20%")])
-    assert (printed, lines.states) == (["20%"], {})
+    assert (printed, lines.states) == (["[0] 20%"], {})
 
 
 def test_pod_prints_the_state_of_a_progress_bar_after_the_interval(
@@ -96,11 +96,7 @@ def test_lines_are_printed_whole_with_the_name_of_their_node(capsys: pytest.Capt
     assert capsys.readouterr().out == "node1: half a line ü\nnode1: \n"
     output.end()
     assert capsys.readouterr().out == "node1: \\x1b[31mred\n"
-
-
-def test_line_without_an_end_does_not_fill_the_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    output = NodeOutput(NODES, gather=False)
-    output.receive("node1", 1, b"x" * (MAX_LINE_BYTES + 1))
+    output.receive("node3", 1, b"x" * (MAX_LINE_BYTES + 1))  # a line without an end does not fill the memory
     assert len(capsys.readouterr().out) > MAX_LINE_BYTES
 
 

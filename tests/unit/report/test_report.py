@@ -190,11 +190,14 @@ def test_run_of_an_older_orch_has_a_page_too(tmp_path: Path) -> None:
 
 
 def test_runs_are_compared(tmp_path: Path) -> None:
-    make_run(tmp_path, "a", settings={"learning_rate": 1e-4, "seed": 0})
-    make_run(tmp_path, "b", ranks=16, seconds=60, fails=2, settings={"seed": 0, "new": True})
+    folder = make_run(tmp_path, "a", settings={"learning_rate": 1e-4, "seed": 0}, precision="auto")
+    with (folder / "events.jsonl").open("a") as events:
+        events.write(json.dumps(PRECISION_EVENT) + "\n")
+    make_run(tmp_path, "b", ranks=16, seconds=60, fails=2, settings={"seed": 0, "new": True}, precision="fp32")
     result = compare(runs.load(tmp_path / "a"), runs.load(tmp_path / "b"))
     assert (result["a"], result["b"], result["states"]) == ("a", "b", ["done", "failed"])
     assert result["differences"] == [
+        {"name": "precision", "a": "bf16", "b": "fp32"},  # as the ranks have chosen it
         {"name": "ranks", "a": "8", "b": "16"},
         {"name": "set learning_rate", "a": "0.0001", "b": "-"},
         {"name": "set new", "a": "-", "b": "True"},
@@ -204,15 +207,6 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert figures["loss at step 510", ""]["ratio"] == pytest.approx(1.0)
     assert figures["EM after", ""]["b"] is None
     assert "set learning_rate" in text(result)
-
-
-def test_precision_that_ranks_chose_is_compared(tmp_path: Path) -> None:
-    make_run(tmp_path, "a", precision="auto")
-    make_run(tmp_path, "b", precision="fp32")
-    with (tmp_path / "a" / "events.jsonl").open("a") as events:
-        events.write(json.dumps(PRECISION_EVENT) + "\n")
-    result = compare(runs.load(tmp_path / "a"), runs.load(tmp_path / "b"))
-    assert result["differences"] == [{"name": "precision", "a": "bf16", "b": "fp32"}]
 
 
 def with_launches(folder: Path, *sizes: int) -> Path:
@@ -236,13 +230,15 @@ def with_launches(folder: Path, *sizes: int) -> Path:
 @pytest.mark.parametrize(
     ("sizes", "ranks"), [((2, 1), "1 of 2 planned"), ((2, 2), "2"), ((), "2"), ((2, 0), "2"), ((9,), "2")]
 )
-def test_table_has_the_number_of_ranks_that_ran(tmp_path: Path, sizes: tuple[int, ...], ranks: str) -> None:
+def test_reports_have_the_number_of_ranks_that_ran(tmp_path: Path, sizes: tuple[int, ...], ranks: str) -> None:
     with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), *sizes)
-    outcome = outcome_of(runs.find(tmp_path, "run"))
+    run = runs.find(tmp_path, "run")
+    outcome = outcome_of(run)
     (row,) = [line for line in training.text(outcome).splitlines() if "Ranks" in line]
     assert row.split(None, 1)[1].strip() == ranks
     result = json.loads(training.as_json(outcome))
     assert (result["ranks"], result["planned_ranks"]) == (int(ranks[0]), 2)
+    assert ("1 rank of 2 planned on 1 node of 2" in page.write(run).read_text()) == (sizes == (2, 1))
 
 
 def test_json_has_the_known_errors_of_a_failed_run(tmp_path: Path) -> None:
@@ -255,7 +251,8 @@ def test_json_has_the_known_errors_of_a_failed_run(tmp_path: Path) -> None:
 
 
 def test_table_has_names_and_units(tmp_path: Path) -> None:
-    folder = make_run(tmp_path, "run", ranks=2, seconds=20)
+    name = "20260101-120000-a-script-with-a-name-that-is-longer-than-any-table-0000"
+    folder = make_run(tmp_path, name, ranks=2, seconds=20)
     event = {
         "event": "result",
         "rank": 0,
@@ -266,21 +263,14 @@ def test_table_has_names_and_units(tmp_path: Path) -> None:
     }
     with (folder / "events.jsonl").open("a") as events:
         events.write(json.dumps(event) + "\n")
-    rows = [line.split("  ") for line in training.text(outcome_of(runs.find(tmp_path, "run"))).splitlines()]
-    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    lines = training.text(outcome_of(runs.find(tmp_path, name))).splitlines()
+    assert lines[0] == "done: qa"
+    assert f"files: {tmp_path}/{name}" in lines
+    cells = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines]
     assert ["Exact match", "2.50", "81.25", "%"] in cells
     assert ["Windows, int8", "-", "40.00", "/s"] in cells
     assert ["X", "-", "1.00"] in cells
     assert ["Whole run", "32.0", "s"] in cells
-
-
-def test_name_of_a_run_is_one_line_however_narrow_its_table(tmp_path: Path) -> None:
-    name = "20260101-120000-a-script-with-a-long-name-0000"
-    make_run(tmp_path, name, ranks=1, nodes=1, seconds=3)
-    outcome = outcome_of(runs.find(tmp_path, name))
-    lines = training.text(outcome).splitlines()
-    assert lines[0] == "done: qa"
-    assert f"files: {tmp_path}/{name}" in lines
 
 
 def test_ranks_that_torchrun_has_started_again_are_counted(tmp_path: Path) -> None:
@@ -290,9 +280,3 @@ def test_ranks_that_torchrun_has_started_again_are_counted(tmp_path: Path) -> No
         events.write(json.dumps(rejoined) + "\n")
     outcome = outcome_of(runs.find(tmp_path, "run"))
     assert (outcome.ranks, outcome.ran_on, outcome.planned_ranks) == (1, 1, 2)
-
-
-def test_page_has_the_number_of_ranks_that_ran(tmp_path: Path) -> None:
-    with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), 2, 1)
-    text = page.write(runs.find(tmp_path, "run")).read_text()
-    assert "1 rank of 2 planned on 1 node of 2" in text

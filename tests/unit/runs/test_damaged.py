@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from orch_node.agent import run_folders
 from orch_node.pod import relay
 from orch_node.protocol import record, values
-from orch_node.protocol.events import Exited, Progress, Stalled, UnreadableEvent
+from orch_node.protocol.events import Exited, Progress, UnreadableEvent
 from orch_node.protocol.node_reports import Listing
 
 from orchestrator.errors import OrchError, RequestError
@@ -132,14 +132,6 @@ def test_other_damaged_files_count_as_missing(base: Path, name: str, damage: Cal
     assert ids == {GOOD, BAD}
     assert (str(path) in warnings) == (name == "outcome.json")
     assert store.find(base, BAD).state == ("killed" if name == "outcome.json" else "done")
-
-
-def test_torn_line_among_events_is_skipped(base: Path) -> None:
-    path = base / BAD / "events.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:3], b'{"event": "prog\n', b"\n", b"\xff\n", *lines[3:]]))
-    events = store.find(base, BAD).events()
-    assert len([event for event in events if not isinstance(event, UnreadableEvent)]) == len(lines)
 
 
 @given(
@@ -273,16 +265,6 @@ def test_unreadable_files_are_noted(folder: Path) -> None:
     assert "events.jsonl: Is a directory" in outcome.notes[-1]
     assert list_recorded_runs(folder.parent, None).rows
     assert measures(store.load(folder)).ranks[0].samples == ()
-
-
-def test_progress_without_a_phase_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = live.Screen()
-    screen.show(Progress(rank=0, step=3, loss=float("nan")))
-    screen.show(Progress(rank=0, phase="[/x]", step=1e300, steps=0))
-    screen.show(Stalled(text="x", stands={"zero": "a", "1": "b", "9" * 5000: "c"}))
-    output = capsys.readouterr().err
-    assert "progress: step 3 loss nan" in output
-    assert "[/x]: " in output
 
 
 def make_small_run(factory: pytest.TempPathFactory, **files: bytes) -> Path:
