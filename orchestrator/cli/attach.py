@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -31,8 +31,6 @@ from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.screen import console, escape_control_chars, print_text
 from orchestrator.targets.interface import FetchRequest
-
-PROGRESS_SECONDS = 5.0  # between lines with the size, where there is no terminal
 
 
 def attach(
@@ -244,8 +242,7 @@ class Bar:
             console=self.console,
             disable=not sys.stderr.isatty(),
         )
-        self.done = self.total = 0  # bytes
-        self.shown = time.monotonic()
+        self.total = 0  # bytes
         self.task = self.progress.add_task("listing", total=None)
 
     def __enter__(self) -> Bar:
@@ -256,7 +253,8 @@ class Bar:
         self.progress.stop()
 
     def listener(self) -> FetchListener:
-        return FetchListener(total=self.begin_node, file=self.begin, advance=self.advance)
+        advance = partial(self.progress.advance, self.task)
+        return FetchListener(total=self.begin_node, file=self.begin, advance=advance)
 
     def begin_node(self, files: int, size: int) -> None:
         """Add the files of a node to the total."""
@@ -268,10 +266,3 @@ class Bar:
             self.console.print(escape_control_chars(path), soft_wrap=True, markup=False, highlight=False)
         else:
             self.progress.update(self.task, description=escape_control_chars(path))
-
-    def advance(self, size: int) -> None:
-        self.done += size
-        self.progress.advance(self.task, size)
-        if self.progress.disable and time.monotonic() - self.shown > PROGRESS_SECONDS:
-            self.shown = time.monotonic()
-            self.console.print(f"{self.done / 2**20:.0f} of {self.total / 2**20:.0f} MiB")

@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "bench": "bench:bench_command",
         "exec": "commands:execute",
         "shell": "commands:shell",
-        "sync": "provision:sync",
+        "sync": "provision:sync_command",
         "clean": "attach:clean",
         "k8s": "kubernetes:app",
         "image": "stacks:image_app",

@@ -23,14 +23,12 @@ RunName = Annotated[
     typer.Argument(metavar="ID|last", help="ID or name of a run, or last for the newest run. `orch runs` lists them."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-UserPackages = Annotated[
-    str | None,
-    typer.Option(
-        "--requirements",
-        metavar="FILE",
-        help="Packages to add to the stack: a requirements file, a pyproject.toml, or a script with metadata.",
-    ),
-]
+USER_PACKAGES = typer.Option(
+    "--requirements",
+    metavar="FILE",
+    help="Packages to add to the stack: a requirements file, a pyproject.toml, or a script with metadata.",
+)
+UserPackages = Annotated[str | None, USER_PACKAGES]
 RunsDir = Annotated[Path, typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Folder of the run folders.")]
 OfInventory = Annotated[
     str | None,

@@ -9,14 +9,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.models import ParameterInfo
 
 from orchestrator import load
-from orchestrator.cli.options import AsJson, UserPackages, complete_stacks, make_command
+from orchestrator.cli.options import USER_PACKAGES, AsJson, Group, UserPackages, complete_stacks, make_command
 from orchestrator.cli.train import TARGETS, effective_options, group_of
 from orchestrator.errors import RequestError
 from orchestrator.load.hostfile import Hostfile, load_hostfile
@@ -72,21 +73,12 @@ def become_password(is_interactive: bool) -> Iterator[Mapping[str, str]]:
 Inventory = Annotated[str, INVENTORY]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print Ansible's output instead of progress.")]
 AskBecomePass = Annotated[bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password.")]
-Data = Annotated[
-    list[str] | None,
-    typer.Option(metavar=SOURCE, help="Data set of a hub, a URL or this machine for all nodes; may be repeated."),
-]
 TargetName = Annotated[
     str | None,
     typer.Option(
         "--on", metavar="NAME", help="Set up the shared folder of a batch system (slurm, pbs) instead of an inventory."
     ),
 ]
-StackName = Annotated[
-    str, typer.Option(metavar="NAME", help="Stack (set of versions) to install; `orch stacks` lists them.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report drift; exit code 1 if there is any.")]
-Verify = Annotated[bool, typer.Option("--verify", help="Repeat checks that have already passed.")]
 Wheels = Annotated[
     str,
     typer.Option(
@@ -94,36 +86,34 @@ Wheels = Annotated[
         help="wheelhouse: copy wheels from this machine; index: nodes download from their index.",
     ),
 ]
-FindLinks = Annotated[
-    list[str] | None, typer.Option(metavar="FOLDER", help="Folder of wheels that no index has; may be repeated.")
-]
-NoStack = Annotated[
-    bool,
-    typer.Option(
+# Options that set fields of a ProvisionRequest.
+OPTIONS: Mapping[str, ParameterInfo] = {
+    "stack": typer.Option(metavar="NAME", help="Stack (set of versions) to install; `orch stacks` lists them."),
+    "dry_run": typer.Option("--dry-run", help="Only report drift; exit code 1 if there is any."),
+    "verify": typer.Option("--verify", help="Repeat checks that have already passed."),
+    "no_stack": typer.Option(
         "--no-stack", help="Install Python and MPI alone, for nodes whose ranks use your own environment (--venv)."
     ),
-]
-DockerLoad = Annotated[
-    str | None,
-    typer.Option(
+    "find_links": typer.Option(metavar="FOLDER", help="Folder of wheels that no index has; may be repeated."),
+    "requirements": USER_PACKAGES,
+    "data": typer.Option(
+        metavar=SOURCE, help="Data set of a hub, a URL or this machine for all nodes; may be repeated."
+    ),
+    "docker_load": typer.Option(
         metavar="FILE.tar", help="Container image for --image: install a container engine and load this file."
     ),
-]
+}
+MODELS = typer.Option(
+    "--model", metavar=SOURCE, help="Model of a hub, a URL or this machine for all nodes; may be repeated."
+)
 
 
 def provision(
     context: typer.Context,
+    request: ProvisionRequest,
     inventory: Annotated[str | None, INVENTORY] = None,
     target: TargetName = None,
-    stack: StackName = "current",
-    dry_run: DryRun = False,
-    verify: Verify = False,
-    no_stack: NoStack = False,
     wheels: Wheels = "wheelhouse",
-    find_links: FindLinks = None,
-    requirements: UserPackages = None,
-    data: Data = None,
-    docker_load: DockerLoad = None,
     ask_become_pass: AskBecomePass = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
@@ -132,24 +122,13 @@ def provision(
     """Set up all nodes of an inventory and verify them."""
     if wheels not in ("wheelhouse", "index"):
         raise RequestError(f"--wheels {wheels}: unknown source of wheels.", hint="Use wheelhouse or index.")
-    check_where(inventory, target, of_nodes=verify or data or docker_load or ask_become_pass or no_stack)
+    of_nodes = request.verify or request.data or request.docker_load or request.no_stack or ask_become_pass
+    check_where(inventory, target, of_nodes=of_nodes)
     options = tuple(effective_options(values, target, context) for values in target_options.values())
     check_foreign(options, target)
     progress = Progress(verbose=verbose)
     with become_password(ask_become_pass) as environment:
-        request = ProvisionRequest(
-            inventory=inventory or "",
-            stack=stack,
-            dry_run=dry_run,
-            index=wheels == "index",
-            verify=verify,
-            data=tuple(data or ()),
-            find_links=tuple(find_links or ()),
-            may_become=bool(environment),
-            docker_load=docker_load,
-            requirements=requirements,
-            no_stack=no_stack,
-        )
+        request = replace(request, inventory=inventory or "", index=wheels == "index", may_become=bool(environment))
         done = provisioned(request, target, options, progress.listener(), environment)
     print_text(report.as_json(done) if as_json else report.text(done))
     raise typer.Exit(done.exit_code)
@@ -192,28 +171,25 @@ def check_where(inventory: str | None, target: str | None, *, of_nodes: object) 
 
 provision_command = make_command(
     provision,
+    request=Group(kind=ProvisionRequest, panels={"Options": OPTIONS}, fixed={"inventory": ""}),
     **{target.options.on: group_of(target, for_shared_folder=True) for target in TARGETS if target.has_shared_folder},
 )
 
 
 def sync(
-    inventory: Inventory,
-    dry_run: DryRun = False,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(metavar=SOURCE, help="Model of a hub, a URL or this machine for all nodes; may be repeated."),
-    ] = None,
-    data: Data = None,
-    ask_become_pass: AskBecomePass = False,
-    verbose: Verbose = False,
-    as_json: AsJson = False,
+    request: ProvisionRequest, ask_become_pass: AskBecomePass = False, verbose: Verbose = False, as_json: AsJson = False
 ) -> None:
     """Update scripts, environment, secrets, models and data on provisioned nodes."""
-    request = ProvisionRequest(inventory=inventory, dry_run=dry_run, models=tuple(model or ()), data=tuple(data or ()))
     with become_password(ask_become_pass) as environment:
         done = operation.sync(request, Progress(verbose=verbose).listener(), environment)
     print_text(report.as_json(done) if as_json else report.text(done))
     raise typer.Exit(done.exit_code)
+
+
+SYNC_OPTIONS = {"dry_run": OPTIONS["dry_run"], "models": MODELS, "data": OPTIONS["data"]}
+sync_command = make_command(
+    sync, request=Group(kind=ProvisionRequest, panels={"Arguments": {"inventory": INVENTORY}, "Options": SYNC_OPTIONS})
+)
 
 
 def setup(
