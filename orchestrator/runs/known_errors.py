@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pydantic import Field
+from orch_node.protocol import values
 
-from orchestrator.load.files import StrictModel, read_toml
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = Path(__file__).with_suffix(".toml")
 
 # Software that connects ranks, in a line of its log or in the path of a frame: torch.distributed's store, gloo, MPI's
 # hydra, oneCCL, ssh. Neither a script in a folder `hydra` nor the package of that name is meant.
@@ -18,7 +25,8 @@ RENDEZVOUS = (
 )
 
 
-class Signature(StrictModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
     """Patterns that identify an error, with its cause and a hint.
 
     Attributes:
@@ -39,7 +47,7 @@ class Signature(StrictModel):
     """
 
     name: str
-    patterns: list[str]
+    patterns: tuple[str, ...]
     cause: str
     hint: str
     cause_on_gpus: str = ""
@@ -48,7 +56,7 @@ class Signature(StrictModel):
     in_rendezvous: bool = False
     caller: str = ""
     from_script: bool = False
-    hides: list[str] = Field(default_factory=list)
+    hides: tuple[str, ...] = ()
     may_be_harmless: bool = False
 
     def search(self, line: str) -> re.Match[str] | None:
@@ -62,13 +70,14 @@ class Signature(StrictModel):
         return self.cause_on_gpus or self.cause, self.hint_on_gpus or self.hint
 
 
-class KnownErrors(StrictModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownErrors:
     """The content of known_errors.toml."""
 
-    signatures: list[Signature]
+    signatures: tuple[Signature, ...]
 
 
 @cache
-def known_signatures() -> list[Signature]:
+def known_signatures() -> tuple[Signature, ...]:
     """Return the signatures in the order in which explanations are shown: errors that cause other errors come first."""
-    return read_toml(Path(__file__).with_suffix(".toml"), KnownErrors).signatures
+    return values.read(KnownErrors, tomllib.loads(FILE.read_text(encoding="utf-8")), FILE.name).signatures
