@@ -135,15 +135,9 @@ def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> t
         for run_id, problem in refresh_live(base).items():
             notify(f"{run_id}: {problem}")
         live = [run.id for run in store.recorded(base).runs if run.state not in ENDED]
-        return find(base, live[-1] if live else name, None, notify), tuple(live[:-1])
-    listing = list_recorded_runs(base, inventory)
-    live = [row.id for row in listing.rows if row.state not in ENDED]
-    newest = live[-1] if live else name
-    if listing.open is None:
-        return find(base, newest, inventory, notify), tuple(live[:-1])
-    handle = listing.open(base.absolute(), newest, notify)
-    handle.notify = notify
-    return handle, tuple(live[:-1])
+    else:
+        live = [row.id for row in list_recorded_runs(base, inventory).rows if row.state not in ENDED]
+    return find(base, live[-1] if live else name, inventory, notify), tuple(live[:-1])
 
 
 def refresh_live(base: Path) -> dict[str, str]:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from orch_node.protocol import values
 from orch_node.protocol.files import is_run_id
+from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import counted
@@ -91,13 +93,11 @@ def write_state(queue: Path, waiting: Sequence[str], reason: str, limit: int | N
 
 def read_state(queue: Path) -> QueueState | None:
     """Return what the process of a queue has written last, or None if that cannot be read."""
-    value = read_json(queue / QUEUE) or {}
-    pid, waiting, reason = value.get("pid"), value.get("waiting"), value.get("reason")
-    if not (isinstance(pid, int) and pid > 1 and isinstance(waiting, list) and isinstance(reason, str)):
+    try:
+        state = values.parse(QueueState, (queue / QUEUE).read_bytes(), QUEUE)
+    except (OSError, ProtocolError):
         return None
-    limit = value.get("limit")
-    is_limit = isinstance(limit, int) and limit > 0
-    return QueueState(pid=pid, waiting=tuple(map(str, waiting)), reason=reason, limit=limit if is_limit else None)
+    return state if state.pid > 1 else None
 
 
 def describe_wait(folder: Path) -> str:

@@ -64,13 +64,11 @@ class RunList:
         rows: the runs, oldest first.
         unreachable: the hosts that did not respond, with the reason.
         warnings: runs that cannot be read or followed, with the reason.
-        open: opens a run like `Target.find`, without another query of the hosts.
     """
 
     rows: tuple[RunRow, ...]
     unreachable: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    open: Callable[[Path, str, Notify], RunHandle] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

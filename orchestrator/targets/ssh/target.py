@@ -154,7 +154,7 @@ class SshTarget(Target):
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
         from orchestrator.targets.ssh import find
 
-        return self.handle(*find.find_run(base, name, inventory, notify))
+        return self.handle(*find.find_run(base, name, inventory, find.query_inventory(inventory), notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(
@@ -172,12 +172,7 @@ class SshTarget(Target):
     def list_runs(self, inventory: str) -> RunList:
         from orchestrator.targets.ssh import find
 
-        recorded = find.query_inventory(inventory)
-
-        def open_run(base: Path, name: str, notify: Notify) -> RunHandle:
-            return self.handle(*find.find_run(base, name, inventory, notify, recorded=recorded))
-
-        return replace(find.list_runs(recorded), open=open_run)
+        return find.list_runs(find.query_inventory(inventory))
 
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         from orchestrator.targets.ssh import cleanup

@@ -7,7 +7,6 @@ import subprocess
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from orch_node.protocol.events import Launched, Progress, ScriptEnded
@@ -20,7 +19,7 @@ from orchestrator.runs import store
 from orchestrator.runs.outcome import untrained_notes
 from orchestrator.runs.rows import Report, row_of
 from orchestrator.targets import registry
-from orchestrator.targets.interface import RunList, ignore
+from orchestrator.targets.interface import Notify, RunList, ignore
 from tests.support.recorded import (
     PRECISION_EVENT,
     RUN_RECORD,
@@ -142,17 +141,16 @@ class Handle:
 
 
 class Target:
-    """A target whose nodes know one run, which `open` finds without another query."""
+    """A target whose nodes know one run."""
 
     def handle(self, record: RunRecord, folder: Path) -> Handle:
         return Handle(record, folder)
 
     def list_runs(self, inventory: str) -> RunList:
-        def open_run(base: Path, name: str, notify: Any) -> Any:
-            return Handle(replace(RUN_RECORD, run_id=name), base)
+        return RunList(rows=(row_of(RUN_RECORD, Report(), state="running", nodes=(), folder=""),))
 
-        row = row_of(RUN_RECORD, Report(), state="running", nodes=(), folder="")
-        return RunList(rows=(row,), open=open_run)
+    def find(self, base: Path, name: str, inventory: str, notify: Notify) -> Handle:
+        return Handle(replace(RUN_RECORD, run_id=name), base)
 
 
 def test_newest_live_run_is_found_after_remote_runs_were_refreshed(
@@ -166,6 +164,9 @@ def test_newest_live_run_is_found_after_remote_runs_were_refreshed(
     handle, other_runs = find_live(tmp_path, "last", None, ignore)
     assert (handle.record.run_id, other_runs) == (FIRST, (OLDEST,))
     assert store.load(tmp_path / SECOND).state == "done"
+    monkeypatch.setattr(registry, "target_at", lambda inventory: Target())
+    handle, other_runs = find_live(tmp_path, "last", "lab", ignore)
+    assert (handle.record.run_id, other_runs) == (RUN_RECORD.run_id, ())
 
 
 def test_list_of_runs_has_the_state_that_nodes_report_within_a_time(
@@ -184,9 +185,3 @@ def test_list_of_runs_has_the_state_that_nodes_report_within_a_time(
         f"{FOURTH}: no response within 1 s; last seen planned",
     )
     assert result.unreachable == ()
-
-
-def test_nodes_of_an_inventory_are_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "target_at", lambda inventory: Target())
-    handle, other_runs = find_live(tmp_path, "last", "lab", ignore)
-    assert (handle.record.run_id, other_runs) == (RUN_RECORD.run_id, ())

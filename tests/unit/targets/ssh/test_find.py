@@ -50,9 +50,9 @@ def make_runs(**states: str) -> InventoryRuns:
 
 def test_last_is_a_refused_run_only_if_there_is_no_other(tmp_path: Path) -> None:
     mixed, refused = make_runs(first=DONE, second=REFUSED), make_runs(first=REFUSED, second=REFUSED)
-    assert find_run(tmp_path, "last", "lab", ignore, recorded=mixed)[0].run_id == FIRST
-    assert find_run(tmp_path, SECOND, "lab", ignore, recorded=mixed)[0].run_id == SECOND
-    assert find_run(tmp_path, "last", "lab", ignore, recorded=refused)[0].run_id == SECOND
+    assert find_run(tmp_path, "last", "lab", mixed, ignore)[0].run_id == FIRST
+    assert find_run(tmp_path, SECOND, "lab", mixed, ignore)[0].run_id == SECOND
+    assert find_run(tmp_path, "last", "lab", refused, ignore)[0].run_id == SECOND
 
 
 def make_response(*runs: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -105,8 +105,8 @@ def test_record_of_a_later_attempt_on_other_nodes_replaces_the_earlier_one(tmp_p
         assert (run.distrust, run.state, [host.node for host in run.record.nodes]) == (None, "done", ["node1"])
         assert [host.via[2] for host in run.record.earlier_nodes] == ["/own/config"]
         base = tmp_path / names[0]
-        find_run(base, earlier.run_id, "lab", ignore, recorded=merge_responses(node0=responses["node0"]))
-        assert find_run(base, earlier.run_id, "lab", ignore, recorded=merged)[0] == run.record
+        find_run(base, earlier.run_id, "lab", merge_responses(node0=responses["node0"]), ignore)
+        assert find_run(base, earlier.run_id, "lab", merged, ignore)[0] == run.record
 
 
 def test_untrusted_record_does_not_hide_a_trusted_one() -> None:
