@@ -121,26 +121,16 @@ def show_past_run(shown: live.Screen) -> None:
 def test_attach_shows_the_newest_progress_after_older_output(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "QUIET_SECONDS", 0.0)
-    shown = live.Screen(of_ranks="0")
-    show_past_run(shown)
-    for step in (7, 8):
-        shown.show(Progress(time=float(step), rank=0, phase="train", step=step, steps=8))
-    shown.end()
-    output = capsys.readouterr()
-    assert output.out == "loading data\nepoch 1\n"
-    assert [line.partition(" 00:")[0] for line in output.err.splitlines()] == ["train: 7/8", "train: 8/8"]
-
-
-def test_attach_shows_the_newest_progress_of_a_run_that_reports_nothing_more(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    shown = live.Screen(of_ranks="0")
-    show_past_run(shown)
-    shown.end()
-    output = capsys.readouterr()
-    assert output.out == "loading data\nepoch 1\n"
-    assert [line.partition(" 00:")[0] for line in output.err.splitlines()] == ["train: 6/8"]
+    for later_steps, lines in (((), ["train: 6/8"]), ((7, 8), ["train: 7/8", "train: 8/8"])):
+        shown = live.Screen(of_ranks="0")
+        show_past_run(shown)
+        monkeypatch.setattr(live, "QUIET_SECONDS", 0.0)
+        for step in later_steps:
+            shown.show(Progress(time=float(step), rank=0, phase="train", step=step, steps=8))
+        shown.end()
+        output = capsys.readouterr()
+        assert output.out == "loading data\nepoch 1\n"
+        assert [line.partition(" 00:")[0] for line in output.err.splitlines()] == lines
 
 
 def test_loss_and_speed_that_rank_0_prints_are_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:

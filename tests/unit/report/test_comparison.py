@@ -36,11 +36,8 @@ def ranking(base: Path, result: str | None) -> tuple[RankedRun, ...]:
     return rank_runs(store.members(base, ARRAY), result)
 
 
-def test_runs_without_an_order_are_listed_as_in_the_array(base: Path) -> None:
-    assert [run.run for run in ranking(base, None)] == [f"{ARRAY}-{number}" for number in range(4)]
-
-
 def test_best_run_comes_first_and_runs_without_the_result_last(base: Path) -> None:
+    assert [run.run for run in ranking(base, None)] == [f"{ARRAY}-{number}" for number in range(4)]
     for result, order in (("f1", "1302"), ("eval_loss", "1023")):
         ranked = ranking(base, result)
         assert "".join(run.run[-1] for run in ranked) == order
@@ -61,7 +58,3 @@ def test_unknown_result_is_refused_with_those_that_there_are(base: Path) -> None
     with pytest.raises(RequestError, match="f11") as exc_info:
         ranking(base, "f11")
     assert "f1" in exc_info.value.hint
-
-
-def test_other_name_is_no_array(base: Path) -> None:
-    assert store.members(base, "last") == ()
