@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from orchestrator.cli.app import with_defaults
-from orchestrator.cli.options import OUTPUT, PANELS, RUNS_DIR, Group, make_command, print_error
+from orchestrator.cli.options import PANELS, RUNS_DIR, AsJson, Group, RunsDir, make_command, print_error
 from orchestrator.cli.train import TARGET_OPTION, TARGETS, effective_options, group_of
 from orchestrator.model.measurement import find_slow
 from orchestrator.operations import bench as operation
@@ -28,16 +28,14 @@ RANK_OPTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
-    """The files and the form of the results."""
-
-    runs_dir: Path = RUNS_DIR
-    html: Path | None = None
-    as_json: bool = False
-
-
-def bench(context: typer.Context, request: TrainRequest, results: Results, **target_options: Any) -> None:
+def bench(
+    context: typer.Context,
+    request: TrainRequest,
+    runs_dir: RunsDir = RUNS_DIR,
+    html: Annotated[Path | None, PAGE_OPTION] = None,
+    as_json: AsJson = False,
+    **target_options: Any,
+) -> None:
     """Measure the nodes of a cluster, the links between them and the backends, in a few minutes.
 
     Later runs take the fastest backend and number of ranks per node from it.
@@ -45,14 +43,14 @@ def bench(context: typer.Context, request: TrainRequest, results: Results, **tar
     The exit code is 1 if nodes cannot reach each other.
     """
     options = tuple(effective_options(values, request.on, context) for values in target_options.values())
-    request = with_defaults(replace(request, options=options, runs_dir=results.runs_dir), context)
+    request = with_defaults(replace(request, options=options, runs_dir=runs_dir), context)
     measurement, folder = operation.measure(request, print_error)
     slow = find_slow(measurement)
-    print_text(report.as_json(measurement, slow) if results.as_json else report.as_text(measurement, slow))
+    print_text(report.as_json(measurement, slow) if as_json else report.as_text(measurement, slow))
     if measurement.closed_ports:
         print_error("hint: docs/how-to/firewall.md lists the connections that runs need.")
         raise typer.Exit(1)
-    page = results.html or folder / PAGE
+    page = html or folder / PAGE
     page.write_text(report.page(measurement, slow, f"Bench of {request.on or request.inventory}"))
     print_error(f"page: {page}")
 
@@ -67,10 +65,6 @@ bench_command = make_command(
             RANKS: {"stack": PANELS[TRAINING]["stack"], **RANK_OPTIONS},
         },
         fixed={"recipe": "bench"},
-    ),
-    results=Group(
-        kind=Results,
-        panels={"Output": {"runs_dir": OUTPUT["runs_dir"], "html": PAGE_OPTION, "as_json": OUTPUT["as_json"]}},
     ),
     **{target.options.on: group_of(target) for target in TARGETS},
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from typer.models import ParameterInfo
@@ -28,37 +30,11 @@ class Kind(str, Enum):
     wikipedia = "wikipedia"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
-    """The input and the output of `orch data prepare`."""
-
-    kind: Kind
-    inputs: tuple[Path, ...]
-    out: Path
-
-
 def some(panel: str, *names: str) -> dict[str, ParameterInfo]:
     """Return these options of `orch train`."""
     return {name: PANELS[panel][name] for name in names}
 
 
-DATA = Group(
-    kind=Data,
-    panels={
-        "Data": {
-            "kind": typer.Argument(
-                metavar="text|wikipedia",
-                help="text: documents separated by blank lines; wikipedia: a dump, .xml or .xml.bz2.",
-            ),
-            "inputs": typer.Argument(
-                metavar="FILE",
-                help="One file of this machine, which is copied to the nodes; or paths on the nodes: "
-                "files, or folders of .txt files.",
-            ),
-            "out": typer.Option(metavar="FOLDER", help="Output folder on the nodes."),
-        }
-    },
-)
 REQUEST = Group(
     kind=TrainRequest,
     panels={
@@ -82,16 +58,36 @@ def data() -> None:
     """Prepare training data."""
 
 
-def prepare(context: typer.Context, data: Data, request: TrainRequest, output: Output) -> None:
+def prepare(
+    context: typer.Context,
+    request: TrainRequest,
+    output: Output,
+    kind: Annotated[
+        Kind,
+        typer.Argument(
+            metavar="text|wikipedia",
+            help="text: documents separated by blank lines; wikipedia: a dump, .xml or .xml.bz2.",
+        ),
+    ],
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE",
+            help="One file of this machine, which is copied to the nodes; or paths on the nodes: "
+            "files, or folders of .txt files.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder on the nodes.")],
+) -> None:
     """Convert text into tokenized, masked Parquet shards for bert-pretrain, in parallel.
 
     Run the same command again to resume: finished shards are skipped.
     """
     request = with_defaults(replace(request, runs_dir=output.runs_dir), context)
-    show_or_run(train.plan(request_of(data, request)), output, train.start)
+    show_or_run(train.plan(request_of(kind, inputs, out, request)), output, train.start)
 
 
-def request_of(data: Data, request: TrainRequest) -> TrainRequest:
+def request_of(kind: Kind, inputs: Sequence[Path], out: Path, request: TrainRequest) -> TrainRequest:
     """Return the request with the settings and arguments for the data.
 
     Paths on this machine are made absolute; paths on other nodes stay as they are.
@@ -105,13 +101,13 @@ def request_of(data: Data, request: TrainRequest) -> TrainRequest:
                 f"--set {setting}: `orch data prepare` makes this setting.", hint="Use KIND, FILE... and --out instead."
             )
     is_local = request.inventory == LOCAL
-    out, *paths = (path.absolute() if is_local else path for path in (data.out, *data.inputs))
-    settings = (f"kind={data.kind.value}", f"data_dir={out}", *request.settings)
-    if len(data.inputs) == 1 and data.inputs[0].is_file():
-        return replace(request, settings=(f"input_file={data.inputs[0]}", *settings))
+    folder, *paths = (path.absolute() if is_local else path for path in (out, *inputs))
+    settings = (f"kind={kind.value}", f"data_dir={folder}", *request.settings)
+    if len(inputs) == 1 and inputs[0].is_file():
+        return replace(request, settings=(f"input_file={inputs[0]}", *settings))
     # A setting has one value. It replaces input_file, and all paths follow as arguments.
     settings = (f"input_files={paths[0]}", *settings)
     return replace(request, settings=settings, script_args=("--input_files", *map(str, paths)))
 
 
-app.command()(options.make_command(prepare, data=DATA, request=REQUEST, output=PRINTED))
+app.command()(options.make_command(prepare, request=REQUEST, output=PRINTED))
