@@ -113,7 +113,6 @@ def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
             wait=queued.describe_wait(run.folder) if run.state == queued.QUEUED else "",
             folder=str(run.folder),
             precision=precision_of(run),
-            local=is_local(run.record),
         )
         for run in recorded.runs
     )

@@ -72,7 +72,6 @@ class RunRow:
         started: when its last attempt began, or None if it has not.
         ended: when it ended, or None if it has not.
         folder: the folder of its files, on this machine or on its nodes.
-        local: whether it runs on this machine alone.
     """
 
     id: str
@@ -94,7 +93,6 @@ class RunRow:
     started: float | None
     ended: float | None
     folder: str
-    local: bool = False
 
 
 def report_of(run: Run) -> Report:
@@ -118,7 +116,6 @@ def row_of(
     folder: str,
     wait: str = "",
     precision: str = "",
-    local: bool = False,
 ) -> RunRow:
     """Return the row of a run.
 
@@ -130,7 +127,6 @@ def row_of(
         folder: the folder of its files.
         wait: what it waits for, or ''.
         precision: the one that its ranks chose, if it is known.
-        local: whether it runs on this machine alone.
     """
     outcome = None if wait else report.outcome
     return RunRow(
@@ -153,7 +149,6 @@ def row_of(
         started=(outcome.started if outcome else report.started) or None,
         ended=outcome.ended if outcome else None,
         folder=folder,
-        local=local,
     )
 
 
