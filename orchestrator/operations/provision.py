@@ -43,7 +43,7 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
         OrchError: if the request is invalid or Ansible does not start.
     """
     session = open_session(request, listener, environment, "provision")
-    implementations = load.mpi_implementations({name: session.hosts[name] for name in session.nodes})
+    implementations = load.mpi_implementations(session.hosts)
     stack = load.stack(request.stack).with_mpi(implementations)
     if request.no_stack:
         stack = stack.for_processes()
@@ -76,7 +76,7 @@ def image_of(session: Session) -> dict[str, Any]:
     Raises:
         RequestError: if the image file is invalid.
     """
-    settings = load.common_docker_variable({name: session.hosts[name] for name in session.nodes})
+    settings = load.common_docker_variable(session.hosts)
     name = settings.image if settings else ""
     path = session.request.docker_load or (settings.load if settings else "")
     if not path:
@@ -197,9 +197,9 @@ def stack_variables(session: Session, stack: Stack, wheelhouses: dict[str, dict[
 def note_packages(session: Session, plan: ProvisionPlan) -> None:
     """Report missing system packages as drift, because the task that installs them has no check mode."""
     if session.request.dry_run:
-        for name, missing in plan.missing.items():
+        for name, node in plan.variables["orch_nodes"].items():
             session.nodes[name].changes += [
-                Change(what=f"package {package}", is_="missing", should="installed") for package in missing
+                Change(what=f"package {package}", is_="missing", should="installed") for package in node["missing"]
             ]
 
 

@@ -55,7 +55,6 @@ class ProvisionPlan:
     platforms: tuple[Platform, ...]  # one wheelhouse for each
     trust: Mapping[str, str]  # file name -> content, in the folder of the cluster's key pair
     variables: Mapping[str, Any]  # of the playbook
-    missing: Mapping[str, tuple[str, ...]]  # node -> system packages
 
 
 def plan_provision(
@@ -104,7 +103,6 @@ def plan_provision(
             "orch_names": entries,
             "orch_nodes": {probe.name: variables_of(probe) for probe in probes},
         },
-        missing={probe.name: tuple(missing_packages(probe).values()) for probe in probes},
     )
 
 

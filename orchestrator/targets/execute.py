@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile
-from typing import Protocol
 
 from orch_node.content_store import ABSENT, all_files, describe, hash_of
 from orch_node.protocol import files, values
@@ -22,7 +21,7 @@ from orch_node.standalone import receive_files
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import make_user_folder, pack_files, source_files, write_private
-from orchestrator.model.printable import Command, CommandResult, one_line
+from orchestrator.model.printable import one_line
 from orchestrator.planning.plan import (
     CheckImports,
     CopyFiles,
@@ -34,6 +33,8 @@ from orchestrator.planning.plan import (
     Step,
     StoreFolder,
 )
+from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.local import Local
 
 MAX_PARALLEL_NODES = 32
 CHECK_SECONDS = 60.0  # time limit for a Python to start, from a slow disk
@@ -46,27 +47,7 @@ ATTEMPT_HINT = "`orch runs` shows the state of the run; `orch stop` ends its rem
 COPY_HINT = "`df` shows whether the disk has space. If the file is gone, the project has changed; start the run again."
 
 
-class Connection(Protocol):
-    """A host on which steps are done."""
-
-    def put(self, path: str, content: str | bytes) -> None:
-        """Write a file, whole or not at all; raise ExecuteError if that fails."""
-
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        """Run a program on the host and return its exit code and output; raise ExecuteError if that fails."""
-
-    def feed(self, argv: tuple[str, ...], source: Path, head: bytes = b"") -> str:
-        """Run a program on the host with `head` and a file of this machine as its input; return its output.
-
-        Raises:
-            ExecuteError: if it fails.
-        """
-
-    def start(self, command: Command, log: str) -> None:
-        """Start a program that continues after this one; raise ExecuteError if it cannot be started."""
-
-    def close(self) -> None:
-        """Close the connection, which ends what other threads do with it."""
+Connection = Local | Ssh
 
 
 def execute(steps: Iterable[Step], connections: Mapping[str, Connection]) -> None:

@@ -24,7 +24,7 @@ from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.batch.location import for_login_host
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.connections.mirror import MAX_STATE_BYTES, Mirror, MirroredNode, ReconnectingMirror
+from orchestrator.targets.connections.mirror import MAX_STATE_BYTES, Mirror, ReconnectingMirror
 from orchestrator.targets.interface import Notify
 
 Result = TypeVar("Result")
@@ -72,7 +72,7 @@ class JobMirror(Mirror):
     A requeued job deletes its outcome, so files that disappear are deleted from the copy, too.
     """
 
-    def __init__(self, remote: MirroredNode, record: RunRecord, folder: Path) -> None:
+    def __init__(self, remote: Ssh, record: RunRecord, folder: Path) -> None:
         super().__init__(remote, record.run_dir, folder, ranks=len(record.layout))
         self.state_files = (*STATE_FILES, batch.job_file(record.target))
         self.last_refresh = -REFRESH_SECONDS

@@ -8,7 +8,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from orch_node.machine import Machine, was_rebooted
 from orch_node.protocol import files, values
@@ -23,6 +23,7 @@ from orchestrator.runs.confined_folder import ConfinedFolder
 from orchestrator.runs.follow import MAX_LOG_CHARACTERS
 from orchestrator.runs.state_files import outcome_in, supervisor_of
 from orchestrator.runs.store import SUPERVISOR_ENDED
+from orchestrator.targets.connections.connection import Ssh
 
 Result = TypeVar("Result")
 RETRY_SECONDS = 2.0
@@ -38,24 +39,6 @@ MAX_HOST_NAME_BYTES = 1 << 10
 MAX_STATE_BYTES = 1 << 24  # of supervisor.json and outcome.json
 
 
-class MirroredNode(Protocol):
-    """The methods of a node that a mirror calls."""
-
-    def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes | None: ...
-
-    def size(self, path: str) -> int: ...
-
-    def list(self, folder: str) -> list[str]: ...
-
-    def alive(self, pid: int, marker: str) -> bool: ...
-
-    def terminate(self, pid: int, marker: str) -> None: ...
-
-    def write_problem(self, folder: str) -> str: ...
-
-    def reset(self) -> None: ...
-
-
 class Mirror:
     """A local copy of a run's folder, to which only new bytes are transferred.
 
@@ -63,7 +46,7 @@ class Mirror:
     the local folder.
     """
 
-    def __init__(self, remote: MirroredNode, run_dir: str, folder: Path, *, ranks: int) -> None:
+    def __init__(self, remote: Ssh, run_dir: str, folder: Path, *, ranks: int) -> None:
         self.remote = remote
         self.run_dir = run_dir
         self.folder = folder
