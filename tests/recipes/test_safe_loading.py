@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +59,3 @@ def test_random_states_of_the_trainer_are_refused_with_a_hint(tmp_path: Path) ->
     torch.save({"numpy": numpy.random.get_state()}, file)
     with pytest.raises(RecipeError, match="--resume_from_checkpoint none"):
         snapshot.load_numbers(file)
-
-
-def test_random_states_of_bert_qa_are_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers")
-    recipe = Path(snapshot.__file__).parents[2] / "recipes" / "bert_qa"
-    monkeypatch.setattr(sys, "path", [str(recipe), *sys.path])
-    import qa_trainer
-
-    file = tmp_path / "rng_state.pth"
-    numpy.random.standard_normal()  # computes two numbers and keeps the second
-    torch.save(qa_trainer.random_states(), file)
-    expected = [random.random(), numpy.random.standard_normal(), numpy.random.rand(), torch.rand(1)]
-    qa_trainer.set_random_states(snapshot.load_numbers(file))
-    assert expected == [random.random(), numpy.random.standard_normal(), numpy.random.rand(), torch.rand(1)]

@@ -45,7 +45,6 @@ class Snapshots:
         limit: how many checkpoints are kept.
         owner: whether this rank writes the shared files on its file system.
         facts: further keys of the manifest.
-        random_state: returns this rank's random state as numbers, which can be read safely.
     """
 
     output_dir: Path
@@ -53,15 +52,12 @@ class Snapshots:
     parts: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    random_state: Callable[[], Any] = torch.get_rng_state
 
     def load(self, folder: Path) -> None:
         """Load the parts from a checkpoint whose checksums resume.start_from() has verified."""
         for name, part in self.parts.items():
             part.load_state_dict(load_numbers(folder / f"{name}.pt"))
-        rng = folder / rng_file()
-        if rng.is_file():  # absent with another number of ranks, which resume.start_from() reports
-            torch.set_rng_state(load_numbers(rng))
+        load_random_state(folder)
 
     def save(self, step: int, steps: int, stage: Callable[[Path], None] | None = None) -> None:
         """Stage, seal and rename a checkpoint; a failure on one rank ends all ranks.
@@ -77,7 +73,7 @@ class Snapshots:
             with checkpoint.written_together(name, self.output_dir):
                 (stage or self.stage)(staging / name)
             with checkpoint.written_together(name, self.output_dir):
-                torch.save(self.random_state(), staging / name / rng_file())
+                torch.save(torch.get_rng_state(), staging / name / rng_file())
             with checkpoint.written_together(name, self.output_dir):
                 self.add_random_states(staging / name)
             with checkpoint.written_together(name, self.output_dir):
@@ -102,6 +98,17 @@ class Snapshots:
         for name, content in ranks.gather((rng_file(), (folder / rng_file()).read_bytes())):
             if self.owner and not (folder / name).exists():
                 (folder / name).write_bytes(content)
+
+
+def load_random_state(folder: Path) -> None:
+    """Restore this rank's random state, which determines dropout, from a checkpoint.
+
+    Raises:
+        RecipeError: if the file contains anything except numbers.
+    """
+    file = folder / rng_file()
+    if file.is_file():  # absent with another number of ranks, which resume.start_from() reports
+        torch.set_rng_state(load_numbers(file))
 
 
 def rng_file() -> str:

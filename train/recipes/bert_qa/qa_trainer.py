@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy
-import torch
 from evaluation import Evaluator
 from orch_node import preemption
 from orch_node.events import note
@@ -19,7 +16,7 @@ from orch_training.kernels import check_ipex
 from orch_training.metrics import Course
 from orch_training.provenance import Provenance
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
-from orch_training.snapshot import Snapshots, load_numbers, rng_file
+from orch_training.snapshot import Snapshots, load_random_state
 from safetensors.torch import save_model
 from torch.nn.functional import cross_entropy
 from torch.utils.data import RandomSampler, SequentialSampler
@@ -68,22 +65,6 @@ class EpochFollower(TrainerCallback):  # type: ignore[misc]
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.sampler.epoch = int(state.epoch or 0)  # an integer even after the last step of an epoch
-
-
-def random_states() -> dict[str, Any]:
-    """Return the random states of this rank as plain numbers, which torch.load reads safely."""
-    algorithm, keys, position, has_gauss, cached_gaussian = numpy.random.get_state()
-    return {
-        "python": random.getstate(),
-        "numpy": (algorithm, keys.tolist(), position, has_gauss, cached_gaussian),
-        "cpu": torch.random.get_rng_state(),
-    }
-
-
-def set_random_states(state: dict[str, Any]) -> None:
-    random.setstate(state["python"])
-    numpy.random.set_state(state["numpy"])
-    torch.random.set_rng_state(state["cpu"])
 
 
 class QaTrainer(Trainer):  # type: ignore[misc]
@@ -221,7 +202,6 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             owner=self.args.writes,
             limit=self.args.save_total_limit,
             facts={**self.dealing.batch.facts, **self.provenance.facts},
-            random_state=random_states,
         )
 
         def stage(folder: Path) -> None:
@@ -243,14 +223,9 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             model.config.save_pretrained(folder)
 
     def _load_rng_state(self, path: str | None) -> None:
-        """Restore the random states that _save_checkpoint has written.
-
-        Raises:
-            RecipeError: if Trainer itself has written the file, which has more than numbers.
-        """
-        file = Path(path or "") / rng_file()
-        if path and file.is_file():  # absent with another world size, which resume.report has reported
-            set_random_states(load_numbers(file))
+        """Restore the random state that _save_checkpoint has written."""
+        if path:
+            load_random_state(Path(path))
 
     def agree(self) -> None:
         """Average the weights over all ranks, because local steps let them differ."""
