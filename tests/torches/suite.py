@@ -48,7 +48,6 @@ class Program:
 LATE = ("late", "4")  # one rank is late for an all_reduce of a group with a timeout of 4 s
 MISSING = ("timed out after 4000 ms; missing: rank 1 (", 1)
 SHORT = (
-    Program(name="matrix", title="every collective", transport="mpi", expected_output=("checked", 2)),
     Program(name="matrix", title="every collective", transport="ofi", expected_output=("checked", 2)),
     Program(
         name="models",
@@ -61,6 +60,7 @@ SHORT = (
 )
 ALL = (
     *SHORT,
+    Program(name="matrix", title="every collective", transport="mpi", expected_output=("checked", 2)),
     Program(
         name="models",
         title="DDP, FSDP2, checkpoint",
