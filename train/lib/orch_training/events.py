@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 import torch
@@ -37,14 +36,8 @@ def report_decision(text: str) -> None:
 
 def report_computation(*, bf16: bool, optimizer: str, kernels: str) -> None:
     """Report the precision and the kernels that train the model, once for the run."""
-    capabilities = sorted(set(ranks.gather(cpu_capability())))
+    capabilities = sorted(set(ranks.gather(torch.backends.cpu.get_cpu_capability())))
     report_decision(
         f"{'bf16' if bf16 else 'fp32'} with {' and '.join(capabilities)} kernels; "
         f"attention and dropout: {kernels}; optimizer: {optimizer}"
     )
-
-
-def cpu_capability() -> str:
-    """Return the instruction set that torch's own kernels use, such as AVX2 or AVX512."""
-    match = re.search(r"CPU capability usage: (\S+)", torch.__config__.show())
-    return match[1] if match else "portable"
