@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import selectors
+import json
 import signal
 import socket
 import subprocess
@@ -17,17 +17,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from orch_node.batch import agent as job_agent
 from orch_node.batch import agent_connections
-from orch_node.batch.agent_connections import (
-    AgentConnectionError,
-    AgentConnections,
-    PendingConnection,
-    listening_address,
-)
+from orch_node.batch.agent_connections import AgentConnectionError, AgentConnections, listening_address
+from orch_node.batch.handshake import introduce
 from orch_node.batch.slurm import SYSTEM
-from orch_node.protocol import batch
+from orch_node.protocol import batch, values
 
 from tests.support.files import write_program
 from tests.support.waiting import wait_until
+
+
+def introduce_node(node: str, key: str, connection: socket.socket) -> None:
+    """Do what the agent of a node does first."""
+    line = json.dumps(values.record(job_agent.hello(SYSTEM, node, connection))).encode() + b"\n"
+    introduce(connection, key, line, 30.0)
+
 
 STRANGERS = {"nothing": b"", "no end": b"x" * (2 << 20)}
 
@@ -76,11 +79,13 @@ def test_strangers_do_not_displace_a_node_that_has_not_introduced_itself(
     strangers = [socket.create_connection(address) for _ in range(5)]
     try:
         time.sleep(0.5)
-        job_agent.introduce(SYSTEM, "n1", silent_connections.key, first)
+        introduce_node("n1", "another key", strangers[0])
+        introduce_node("n1", silent_connections.key, first)
         with socket.create_connection(address, timeout=30.0) as second:
-            job_agent.introduce(SYSTEM, "n2", silent_connections.key, second)
+            introduce_node("n2", silent_connections.key, second)
         thread.join(30.0)
         assert set(silent_connections.hellos) == {"n1", "n2"}
+        assert silent_connections.connections["n1"][0].getpeername() == first.getsockname()
     finally:
         silent_connections.step.kill()
         thread.join(30.0)
@@ -97,20 +102,20 @@ def test_bytes_without_the_key_never_introduce_a_node(
 ) -> None:
     """Close the connection and accept no node, whatever bytes arrive in pieces of whatever sizes."""
     supervisor_end, stranger = socket.socketpair()
-    with selectors.DefaultSelector() as selector, stranger:
-        supervisor_end.setblocking(False)
-        silent_connections.pending[supervisor_end.fileno()] = PendingConnection(supervisor_end, time.monotonic())
-        selector.register(supervisor_end, selectors.EVENT_READ)
+    slots = threading.Semaphore(0)
+    with stranger:
+        thread = threading.Thread(target=silent_connections.admit, args=(supervisor_end, slots))
+        thread.start()
         pieces = itertools.cycle(sizes)
         while data:
             size = next(pieces)
             with contextlib.suppress(OSError):
                 stranger.send(data[:size])
             data = data[size:]
-            silent_connections.read(selector, supervisor_end.fileno())
-        stranger.shutdown(socket.SHUT_WR)
-        silent_connections.read(selector, supervisor_end.fileno())
-    assert not silent_connections.pending
+        with contextlib.suppress(OSError):
+            stranger.shutdown(socket.SHUT_WR)
+        thread.join(30.0)
+    assert slots.acquire(blocking=False)
     assert supervisor_end.fileno() == -1
     assert not silent_connections.hellos
 

@@ -14,16 +14,16 @@ import time
 from pathlib import Path
 
 from orch_node.agent import agent
+from orch_node.batch.handshake import introduce
 from orch_node.batch.system import NodeSystem, find_system
 from orch_node.protocol import batch, values
-from orch_node.protocol.batch import AGENT, SUPERVISOR, Hello, SignedLines, connection_key, nonce
+from orch_node.protocol.batch import Hello
 from orch_node.protocol.cores import reported_cores
 from orch_node.standalone import facts
 
 KEY = "ORCH_JOB_KEY"
 CONNECT_SECONDS = 30.0
 SHARED_SECONDS = 10.0  # after which a shared file system shows what another node has written
-MAX_NONCE_BYTES = 256
 
 
 def main(argv: list[str]) -> int:
@@ -39,11 +39,11 @@ def main(argv: list[str]) -> int:
         return 1
     try:
         connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
-        lines = introduce(system, node, key, connection)
+        line = json.dumps(values.record(hello(system, node, connection))).encode() + b"\n"
+        lines = introduce(connection, key, line, CONNECT_SECONDS)
     except OSError as error:
         print(f"{node} cannot reach node0 at {argv[2]}: {error}", file=sys.stderr)
         return 1
-    connection.settimeout(None)
     os.dup2(connection.fileno(), 0)
     os.dup2(connection.fileno(), 1)
     connection.close()
@@ -58,26 +58,6 @@ def is_shared(run_dir: Path) -> bool:
             return False
         time.sleep(0.5)
     return True
-
-
-def introduce(system: NodeSystem, node: str, key: str, connection: socket.socket) -> SignedLines:
-    """Introduce this node to the supervisor with a line that proves knowledge of the key.
-
-    Raises:
-        OSError: if the other end is not a supervisor.
-    """
-    received = b""
-    while not received.endswith(b"\n"):
-        piece = connection.recv(MAX_NONCE_BYTES)
-        received += piece
-        if not piece or len(received) > MAX_NONCE_BYTES:
-            raise OSError("the other end is not a supervisor")
-    agent_nonce = nonce()
-    signing_key = connection_key(key, received.strip().decode(errors="replace"), agent_nonce)
-    lines = SignedLines(signing_key, sender=AGENT, receiver=SUPERVISOR)
-    line = json.dumps(values.record(hello(system, node, connection))).encode() + b"\n"
-    connection.sendall(agent_nonce.encode() + b" " + lines.sign(line))
-    return lines
 
 
 def hello(system: NodeSystem, node: str, connection: socket.socket) -> Hello:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import secrets
-import selectors
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from orch_node import program, tail
 from orch_node.atomic_write import private
 from orch_node.batch.agent import KEY
+from orch_node.batch.handshake import authenticate
 from orch_node.batch.system import NodeSystem, address_towards
 from orch_node.protocol import batch
-from orch_node.protocol.batch import AGENT, SUPERVISOR, Hello, SignatureError, SignedLines, connection_key, nonce
+from orch_node.protocol.batch import Hello, SignedLines
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
 
@@ -24,7 +24,6 @@ GATHER_SECONDS = 120.0  # a busy controller starts the tasks of a large job one 
 END_SECONDS = 5.0  # until a step ends whose agents have left
 HELLO_SECONDS = 10.0  # for the first line of a connection
 TICK_SECONDS = 0.2
-MAX_HELLO_BYTES = 1 << 20
 MAX_EXTRA_PENDING = 64  # open connections without a first line, in addition to one for each node
 STEP_LOG = "agents.log"
 LOG_CHARACTERS = 4000  # of the end of the log, in which the reason of a failure is looked for
@@ -54,22 +53,6 @@ def listening_address(system: NodeSystem, peers: Sequence[str]) -> str:
         raise AgentConnectionError(f"node0 has no route to {peers[0]}: {error}") from None
 
 
-@dataclass
-class PendingConnection:
-    """A connection that has not introduced itself yet.
-
-    Attributes:
-        deadline: the time (monotonic) at which it is dropped.
-        nonce: the number that it has to sign.
-        received: its first line as far as it has arrived.
-    """
-
-    connection: socket.socket
-    deadline: float
-    nonce: str = field(default_factory=nonce)
-    received: bytes = b""
-
-
 class AgentConnections:
     """The connections to the agents of a job, and the process that holds the agents.
 
@@ -90,8 +73,6 @@ class AgentConnections:
         self.address = listening_address(system, nodes[1:])
         family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
         self.server = socket.create_server((self.address, 0), family=family, backlog=len(nodes))
-        self.server.setblocking(False)
-        self.pending: dict[int, PendingConnection] = {}
         self.hellos: dict[str, Hello] = {}
         self.connections: dict[str, tuple[socket.socket, SignedLines]] = {}
         self.step = self.start()
@@ -106,105 +87,39 @@ class AgentConnections:
         """Wait until every node has connected, whatever else connects meanwhile.
 
         Raises:
-            AgentConnectionError: if nodes are missing at the end of the time; it names them.
+            AgentConnectionError: if the step ends, or nodes are missing at the end of the time; it names them.
         """
-        with selectors.DefaultSelector() as selector, self.server:
-            selector.register(self.server, selectors.EVENT_READ)
-            try:
-                self.accept_nodes(selector, time.monotonic() + seconds)
-            finally:
-                for descriptor in [*self.pending]:
-                    self.drop(selector, descriptor)
+        deadline = time.monotonic() + seconds
+        # The kernel holds further connections until some of the open ones are dropped for being late.
+        slots = threading.Semaphore(len(self.nodes) + MAX_EXTRA_PENDING)
+        self.server.settimeout(TICK_SECONDS)
+        with self.server:
+            while missing := [node for node in self.nodes if node not in self.hellos]:
+                if self.step.poll() is not None or time.monotonic() > deadline:
+                    raise AgentConnectionError(self.describe_missing(missing))
+                if not slots.acquire(timeout=TICK_SECONDS):
+                    continue
+                try:
+                    connection, _ = self.server.accept()
+                except OSError:  # nobody connects, or the other end has closed it already
+                    slots.release()
+                    continue
+                threading.Thread(target=self.admit, args=(connection, slots), daemon=True).start()
 
-    def accept_nodes(self, selector: selectors.BaseSelector, deadline: float) -> None:
-        """Accept connections until all nodes have one.
-
-        Raises:
-            AgentConnectionError: if the step ends or the deadline passes before.
-        """
-        while missing := [node for node in self.nodes if node not in self.hellos]:
-            if self.step.poll() is not None or time.monotonic() > deadline:
-                raise AgentConnectionError(self.describe_missing(missing))
-            for key, _ in selector.select(TICK_SECONDS):
-                if key.fileobj is self.server:
-                    self.accept(selector)
-                else:
-                    self.read(selector, key.fd)
-            self.drop_expired(selector)
-            self.limit_pending(selector)
-
-    def limit_pending(self, selector: selectors.BaseSelector) -> None:
-        """Accept no more connections while too many have not introduced themselves.
-
-        The kernel holds further connections until some of the open ones are dropped for being late.
-        """
-        is_full = len(self.pending) >= len(self.nodes) + MAX_EXTRA_PENDING
-        if is_full and self.server in selector.get_map():
-            selector.unregister(self.server)
-        elif not is_full and self.server not in selector.get_map():
-            selector.register(self.server, selectors.EVENT_READ)
-
-    def accept(self, selector: selectors.BaseSelector) -> None:
-        """Accept a connection and send it a number to sign."""
+    def admit(self, connection: socket.socket, slots: threading.Semaphore) -> None:
+        """Add the connection of a node that introduces itself in time; close the connection of anybody else."""
         try:
-            connection, _ = self.server.accept()
-        except OSError:  # the other end has closed it already
-            return
-        connection.setblocking(False)
-        pending_connection = PendingConnection(connection, time.monotonic() + HELLO_SECONDS)
-        self.pending[connection.fileno()] = pending_connection
-        selector.register(connection, selectors.EVENT_READ)
-        try:
-            connection.send(pending_connection.nonce.encode() + b"\n")
-        except OSError:
-            self.drop(selector, connection.fileno())
-
-    def read(self, selector: selectors.BaseSelector, descriptor: int) -> None:
-        """Read from a pending connection; authenticate or close it once its first line is there."""
-        pending_connection = self.pending.get(descriptor)
-        if pending_connection is None:
-            return
-        try:
-            piece = pending_connection.connection.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            piece = b""
-        pending_connection.received += piece
-        if piece and not piece.endswith(b"\n") and len(pending_connection.received) <= MAX_HELLO_BYTES:
-            return
-        selector.unregister(pending_connection.connection)
-        del self.pending[descriptor]
-        if not self.authenticate(pending_connection):
-            pending_connection.connection.close()
-
-    def authenticate(self, pending_connection: PendingConnection) -> bool:
-        """Add the connection of a node; return False if it does not know the key."""
-        agent_nonce, _, signed = pending_connection.received.partition(b" ")
-        try:
-            key = connection_key(self.key, pending_connection.nonce, agent_nonce.decode("ascii"))
-            lines = SignedLines(key, sender=SUPERVISOR, receiver=AGENT)
-            hello = batch.parse_hello(lines.verify(signed))
-        except (UnicodeDecodeError, SignatureError, ProtocolError):
-            return False
-        if hello.node not in self.nodes or hello.node in self.hellos:
-            return False
-        pending_connection.connection.setblocking(True)
-        self.hellos[hello.node] = hello
-        self.connections[hello.node] = pending_connection.connection, lines
-        return True
-
-    def drop_expired(self, selector: selectors.BaseSelector) -> None:
-        """Close connections that have not introduced themselves in time."""
-        now = time.monotonic()
-        for descriptor in [key for key, pending in self.pending.items() if pending.deadline < now]:
-            self.drop(selector, descriptor)
-
-    def drop(self, selector: selectors.BaseSelector, descriptor: int) -> None:
-        pending_connection = self.pending.pop(descriptor, None)
-        if pending_connection is not None:
-            selector.unregister(pending_connection.connection)
-            pending_connection.connection.close()
+            lines, line = authenticate(connection, self.key, HELLO_SECONDS)
+            hello = batch.parse_hello(line)
+            is_new = hello.node in self.nodes and hello.node not in self.hellos
+        except (OSError, ProtocolError):
+            is_new = False
+        if is_new:
+            self.connections[hello.node] = connection, lines
+            self.hellos[hello.node] = hello  # last: accept_all() waits for it
+        else:
+            connection.close()
+        slots.release()
 
     def describe_missing(self, missing: Sequence[str]) -> str:
         """Return which agents have not connected, with the last line of the step's log."""

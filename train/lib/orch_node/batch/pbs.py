@@ -33,9 +33,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from orch_node import atomic_write, program
+from orch_node.batch.handshake import authenticate, introduce
 from orch_node.batch.system import NodeSystem, address_towards, clock_seconds
 from orch_node.protocol import batch, values
-from orch_node.protocol.batch import AGENT, SUPERVISOR, SignatureError, SignedLines, Submitted, connection_key, nonce
+from orch_node.protocol.batch import SignatureError, SignedLines, Submitted
 from orch_node.reach import BY_STEP, JOINING
 
 # The ranks get 120 s before the time limit for a checkpoint; PBS looks at the limit every 10 to 120 s.
@@ -182,12 +183,8 @@ def serve(task: Task, env: Mapping[str, str]) -> int:
     """Connect to the program that has started this task, and run the task's command for it."""
     host, _, port = task.address.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
+    lines = introduce(connection, task.key, b"ready\n", CONNECT_SECONDS)
     stream = connection.makefile("rb")
-    own_nonce = nonce()
-    key = connection_key(task.key, stream.readline().strip().decode(), own_nonce)
-    lines = SignedLines(key, sender=AGENT, receiver=SUPERVISOR)
-    connection.sendall(own_nonce.encode() + b" " + lines.sign(b"ready\n"))
-    connection.settimeout(None)
     child = subprocess.Popen(task.command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None
     assert child.stdout is not None
@@ -229,15 +226,15 @@ def run_remote(argv: list[str]) -> int:
         remote.kill()
         print(f"{node} has not started the program: pbs_tmrsh ended with {remote.wait()}", file=sys.stderr)
         return remote.returncode or 1
-    connection, stream, lines = accepted
+    connection, lines = accepted
     threading.Thread(target=send_input, args=(connection, lines), daemon=True).start()
-    pass_on(stream, lines, sys.stdout.buffer)
+    pass_on(connection.makefile("rb"), lines, sys.stdout.buffer)
     return remote.wait()
 
 
 def accept(
     server: socket.socket, job_key: str, remote: subprocess.Popen[bytes]
-) -> tuple[socket.socket, BinaryIO, SignedLines] | None:
+) -> tuple[socket.socket, SignedLines] | None:
     """Return the connection of the task once it has proved that it knows the key; None if the task has ended."""
     server.settimeout(1.0)
     while remote.poll() is None:
@@ -245,17 +242,9 @@ def accept(
             connection, _ = server.accept()
         except TimeoutError:
             continue
-        connection.settimeout(CONNECT_SECONDS)
-        own_nonce = nonce()
-        with contextlib.suppress(OSError, SignatureError):
-            connection.sendall(own_nonce.encode() + b"\n")
-            stream = connection.makefile("rb")
-            agent_nonce, _, signed = stream.readline(1024).partition(b" ")
-            key = connection_key(job_key, own_nonce, agent_nonce.decode(errors="replace"))
-            lines = SignedLines(key, sender=SUPERVISOR, receiver=AGENT)
-            lines.verify(signed)
-            connection.settimeout(None)
-            return connection, stream, lines
+        with contextlib.suppress(OSError):
+            lines, _ = authenticate(connection, job_key, CONNECT_SECONDS)
+            return connection, lines
         connection.close()
     return None
 
