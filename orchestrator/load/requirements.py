@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -73,7 +72,7 @@ def requirements_of(recipe: Recipe, request: TrainRequest, *, common_file: str =
         parts.append(Requirements(source=PACKAGE_OPTION, lines=checked(request.packages, PACKAGE_OPTION)))
     if common_file and option != NONE:
         parts.append(file_requirements(Path(common_file)))
-    return merged(parts) if parts else None
+    return merged(parts)
 
 
 def shared_requirements(*files: str | None) -> Requirements | None:
@@ -94,8 +93,16 @@ def shared_requirements(*files: str | None) -> Requirements | None:
 
 def merged(parts: list[Requirements]) -> Requirements | None:
     """Return all requirements together; None if they name no package."""
-    requirements = functools.reduce(merge, parts) if parts else None
-    return requirements if requirements and requirements.lines else None
+    lines = tuple(line for part in parts for line in part.lines)
+    if not lines:
+        return None
+    return Requirements(
+        source=" and ".join(part.source for part in parts),
+        lines=lines,
+        constraints=tuple(line for part in parts for line in part.constraints),
+        preferred=tuple(line for part in parts for line in part.preferred),
+        python=",".join(part.python for part in parts if part.python),
+    )
 
 
 def named_requirements(path: Path, extras: tuple[str, ...] = ()) -> Requirements:
@@ -113,18 +120,6 @@ def named_requirements(path: Path, extras: tuple[str, ...] = ()) -> Requirements
     if requirements := script_requirements(path):
         return requirements
     raise RequestError(f"{path} has no block '# /// script'.", hint="Add one (PEP 723), or name a requirements file.")
-
-
-def merge(requirements: Requirements, common: Requirements) -> Requirements:
-    """Return the requirements of two files together."""
-    return replace(
-        requirements,
-        source=f"{requirements.source} and {common.source}",
-        lines=(*requirements.lines, *common.lines),
-        constraints=(*requirements.constraints, *common.constraints),
-        preferred=(*requirements.preferred, *common.preferred),
-        python=",".join(filter(None, [requirements.python, common.python])),
-    )
 
 
 def with_image_requirements(
