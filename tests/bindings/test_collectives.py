@@ -31,7 +31,6 @@ FAILURES = [
 ] + [
     *((kind, "async", "bare", "1") for kind in ("timeout", "peer-dead", "peer-gone", "crosswise")),
     ("peer-gone", "async", "bare", "0"),
-    ("peer-gone", "sync", "bare", "0"),
 ]
 
 

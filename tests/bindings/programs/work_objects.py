@@ -1,10 +1,9 @@
-"""Check Work objects, futures, errors, the order of operations, several groups, unsupported calls."""
+"""Check Work objects, futures, errors, the order of operations, a group of one rank, unsupported calls."""
 
 from __future__ import annotations
 
 import time
 from datetime import timedelta
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -35,15 +34,6 @@ assert numbers == sorted(numbers)
 future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
 assert future.then(lambda done: done.value()[0] * 2).wait().tolist() == [2.0 * SIZE] * 3
 
-
-# A callback may itself communicate.
-def reduce_again(done):
-    dist.all_reduce(done.value()[0])
-    return done.value()[0]
-
-
-assert dist.all_reduce(torch.ones(2), async_op=True).get_future().then(reduce_again).wait()[0] == SIZE**2
-
 # wait(timeout) does not cancel the operation.
 late = torch.ones(10)
 if RANK == 0:
@@ -56,16 +46,9 @@ else:
     dist.all_reduce(late)
 assert late[0] == SIZE
 
-# Two groups of the same ranks, used in opposite order by the two ranks.
-first, second = dist.new_group(list(range(SIZE))), dist.new_group(list(range(SIZE)))
-a, b = torch.ones(50_000), torch.ones(50_000)
-order = [(first, a), (second, b)] if RANK % 2 else [(second, b), (first, a)]
-for work in [dist.all_reduce(tensor, group=group, async_op=True) for group, tensor in order]:
-    work.wait()
-assert a[0] == b[0] == SIZE
-single_rank_group = dist.new_group([RANK], use_local_synchronization=True)
-dist.all_reduce(a, group=single_rank_group)
-assert a[0] == SIZE
+alone = torch.ones(10)
+dist.all_reduce(alone, group=dist.new_group([RANK], use_local_synchronization=True))
+assert alone[0] == 1
 
 # Both ranks send a large message before they receive.
 peer = 1 - RANK
@@ -78,11 +61,6 @@ if RANK < 2:
 
 sparse = torch.eye(3).to_sparse()
 expect_error(NotImplementedError, "sparse=False", lambda: dist.all_reduce(sparse))
-for root in (-1, SIZE):
-    options = dist.BroadcastOptions()
-    options.rootRank = root
-    message = f"no rank {root} in this group"
-    expect_error(ValueError, message, partial(dist.group.WORLD.broadcast, [torch.ones(1)], options))
 complex_tensor = torch.ones(2, dtype=torch.complex64)
 expect_error((NotImplementedError, ValueError), "", lambda: dist.reduce(complex_tensor, 0, dist.ReduceOp.MAX))
 half = torch.ones(2).to(torch.float8_e4m3fn)
