@@ -29,7 +29,9 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 STEPS = 28  # of the run that loses a node after step 8
-LAST_CHECKPOINTS = {2: 3, 1: 6}  # step of the last checkpoint before only this many ranks remain
+# Step of the last checkpoint before only this many ranks remain. One rank resumes only glue-mrpc: the others choose the
+# batch in the same way, and a run of bert-qa loses a node below.
+LAST_CHECKPOINTS = {QA: {2: 3}, MRPC: {2: 3, 1: 6}, PRETRAIN: {2: 3}}
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def test_recipe_that_loses_ranks_learns_the_same(
     assert recipe.steps in (0, len(expected_schedule))
     shutil.copytree(undisturbed, resumed)
     monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "3")
-    for ranks, last_checkpoint in LAST_CHECKPOINTS.items():
+    for ranks, last_checkpoint in LAST_CHECKPOINTS[recipe.script].items():
         for path in resumed.glob("checkpoint-*"):
             if int(path.name.partition("-")[2]) > last_checkpoint:
                 shutil.rmtree(path)
@@ -123,12 +125,10 @@ def test_recipe_that_loses_ranks_learns_the_same(
         ((_, output, _), *_) = run_ranks(recipe.script, *recipe.arguments(resumed), ranks=ranks)
         assert f"training resumes from checkpoint-{last_checkpoint}." in output
         assert f"written by {ranks + 1} ranks, this run has {ranks}" in output
+        reason = {2: "as planned for 3 ranks", 1: f"as in checkpoint-{last_checkpoint}"}[ranks]
         if recipe.script == PRETRAIN:  # its global batch is an argument
-            reason = {2: "as asked for phase 1", 1: ""}[ranks]
-        else:
-            reason = {2: "as planned for 3 ranks", 1: f"as in checkpoint-{last_checkpoint}"}[ranks]
-        note = f"note: the global batch stays {recipe.batch}, {reason}: "
-        assert (note in output) == bool(reason)
+            reason = "as asked for phase 1"
+        assert f"note: the global batch stays {recipe.batch}, {reason}: " in output
         assert read_losses(resumed) == pytest.approx(read_losses(undisturbed), rel=1e-4)
         assert schedule(resumed) == expected_schedule
     assert read_results(resumed)["steps"] == read_results(undisturbed)["steps"] == expected_schedule[-1][0]
