@@ -54,12 +54,11 @@ def run(args: PretrainArguments) -> None:
 
     # data
     data_dir = Path(args.data_dir) if args.data_dir else prepared(args)
+    model_args = ModelArguments(
+        model_name_or_path=args.tokenizer_name, cache_dir=args.cache_dir, model_revision=args.model_revision
+    )
     with ranks.raise_together():
-        tokenizer = load_tokenizer(
-            ModelArguments(
-                model_name_or_path=args.tokenizer_name, cache_dir=args.cache_dir, model_revision=args.model_revision
-            )
-        )
+        tokenizer = load_tokenizer(model_args)
         data = [Sequences(data_dir, phase.length, args.seed) for phase in phases]
         check_vocabulary(data, tokenizer, data_dir)
 
@@ -70,7 +69,6 @@ def run(args: PretrainArguments) -> None:
     if ranks.planned_world_size() != ranks.world_size():
         for phase in phases:
             report_decision(describe_dealing(phase.dealing, f"as asked for phase {phase.number}"))
-    model_args = ModelArguments(model_name_or_path=args.tokenizer_name, model_revision=args.model_revision)
     manifests = {"training data": [manifest_of(data_dir)]}
     provenance = provenance_of(
         __file__, model_args, manifests, {"training data": args.text_file or args.data_dir}, args
