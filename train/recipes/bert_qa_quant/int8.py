@@ -35,27 +35,20 @@ class Logits(torch.nn.Module):
         return output.start_logits, output.end_logits
 
 
-class Quantized:
+class Quantized(torch.nn.Module):
     """A compiled int8 model that is called like the original one."""
 
-    training = False
-
     def __init__(self, package: Path, names: Sequence[str]) -> None:
+        super().__init__()
         self.call, self.names = torch._inductor.aoti_load_package(str(package)), tuple(names)
 
-    def __call__(self, **inputs: Any) -> SimpleNamespace:
+    def forward(self, **inputs: Any) -> SimpleNamespace:
         rows = len(inputs[self.names[0]])
         values = [inputs[name] for name in self.names]
         if rows == 1:  # export treats a size of 1 as constant, so repeat the row
             values = [value.repeat(2, 1) for value in values]
         start, end = self.call(*(value.contiguous() for value in values))
         return SimpleNamespace(start_logits=start[:rows], end_logits=end[:rows])
-
-    def eval(self) -> None:
-        """Do nothing: the model is always in evaluation mode."""
-
-    def train(self, mode: bool = True) -> None:
-        """Do nothing: the model cannot be trained."""
 
 
 def prepared(model: Any, names: Sequence[str], *, dynamic: bool, longest: int) -> Any:
