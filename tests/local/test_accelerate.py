@@ -73,10 +73,10 @@ def test_config_file_is_read_by_the_accelerate_of_each_stack(accelerate: str, tm
         assert command[-2:] == ["script.py", "--x"]
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("accelerate", 1), ("mpirun-accelerate", 2)])
-def test_accelerator_of_a_script_follows_the_config(orch: Orch, tmp_path: Path, launcher: str, ranks: int) -> None:
+def test_accelerator_of_a_script_follows_the_config(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text(yaml.safe_dump({"use_cpu": True, "mixed_precision": "bf16"}))
-    options = ("--launcher", launcher, "--ppn", str(ranks), "--allow-slow-bf16", "--accelerate-config", "f.yaml")
-    process = expect_exit(orch("train", write_script(tmp_path, SCRIPT), *options))
+    options = ("--ppn", "2", "--allow-slow-bf16", "--accelerate-config", "f.yaml")
+    script = write_script(tmp_path, SCRIPT)
+    process = expect_exit(orch("train", script, "--launcher", "mpirun-accelerate", *options))
     assert "accelerate config: honoured: mixed_precision bf16, use_cpu True" in process.stderr
-    assert f"IT {ranks} bf16 cpu" in rank_log(last_run(tmp_path), 0)
+    assert "IT 2 bf16 cpu" in rank_log(last_run(tmp_path), 0)

@@ -83,11 +83,7 @@ def test_message_goes_to_the_output_that_is_still_open(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code", "closed"),
-    [
-        *(("runs", 0, closed) for closed in (">&-", "2>&-")),
-        ("logs none", 2, ">&- 2>&-"),
-        ("train own.py --ppn 1 --detach", 0, "<&- >&- 2>&-"),
-    ],
+    [("runs", 0, ">&-"), ("logs none", 2, ">&- 2>&-"), ("train own.py --ppn 1 --detach", 0, "<&- >&- 2>&-")],
 )
 def test_closed_descriptor_is_no_bug(tmp_path: Path, arguments: str, code: int, closed: str) -> None:
     write_script(tmp_path)

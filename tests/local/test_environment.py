@@ -31,6 +31,11 @@ NOT_BY_ORCH = (
     "SHLVL",
     "LC_CTYPE",
 )
+# Variables by which scripts for another launcher find their rank.
+OTHER_LAUNCHERS = (
+    *("PMI_RANK", "PMI_SIZE"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+)
 # Variables that orch or PyTorch reads in each rank need a value that they understand.
 VALUES = {
     "KMP_AFFINITY": "none",
@@ -38,10 +43,10 @@ VALUES = {
     "GLOO_SOCKET_IFNAME": "lo,lo",
     "GLIBC_TUNABLES": "glibc.malloc.mmap_max=1",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    "TORCH_DIST_INIT_BARRIER": "0",
     "ORCH_STACK_SIGNAL": "44",
     "ORCH_PREEMPT_SIGNAL": "43",
 }
+GLOO_ONLY = {"TORCH_DIST_INIT_BARRIER": "0"}  # orch sets all others with ccl, too
 
 
 def rank_environments(workspace: Workspace, *options: str) -> list[dict[str, str]]:
@@ -50,13 +55,15 @@ def rank_environments(workspace: Workspace, *options: str) -> list[dict[str, str
     return [json.loads(cell.printed("ENVIRONMENT", rank)) for rank in range(2)]
 
 
-def set_by_orch(workspace: Workspace, *options: str) -> dict[str, str]:
-    """Return the variables of the ranks that orch sets, with either backend."""
+def set_by_orch(workspace: Workspace, *environments: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of these ranks that orch sets."""
     inherited = orch_environment(workspace.folder)
-    variables = {}
-    for backend in ("gloo", "ccl"):
-        for environment in rank_environments(workspace, *options, "--backend", backend):
-            variables |= {name: value for name, value in environment.items() if inherited.get(name) != value}
+    variables = {
+        name: value
+        for environment in environments
+        for name, value in environment.items()
+        if inherited.get(name) != value
+    }
     return {name: value for name, value in variables.items() if not name.startswith(NOT_BY_ORCH)}
 
 
@@ -73,16 +80,19 @@ def as_options(variables: Mapping[str, str]) -> list[str]:
 
 @pytest.mark.parametrize("starter", ["mpirun, Open MPI", "torchrun"])  # the hosts below use Intel MPI
 def test_each_variable_that_orch_sets_is_obeyed_or_refused(one_host: Workspace, starter: str) -> None:
-    variables = set_by_orch(one_host, *STARTERS[starter])
-    values = user_values(variables)
+    variables = set_by_orch(one_host, *rank_environments(one_host, *STARTERS[starter], "--backend", "ccl"))
+    values = user_values(variables) | GLOO_ONLY
     obeyed = {"KMP_BLOCKTIME", "GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE", "GLIBC_TUNABLES"}
     assert obeyed <= values.keys()
     environments = rank_environments(one_host, *STARTERS[starter], "--backend", "gloo", *as_options(values))
-    for environment in environments:
+    assert set_by_orch(one_host, *environments).keys() <= variables.keys() | GLOO_ONLY.keys()
+    for rank, environment in enumerate(environments):
         assert {name: environment.get(name) for name in values} == values
-    for name in variables.keys() - values.keys():
-        process = one_host.orch("train", "own.py", "--env", f"{name}=1", *one_host.options, "--dry-run")
-        assert f"{name}: " in expect_exit(process, 2).stderr, name
+        numbers = (str(rank), "2", str(rank), "2", str(rank))
+        assert tuple(environment[name] for name in OTHER_LAUNCHERS) == numbers, "of scripts for another launcher"
+    reserved = dict.fromkeys(sorted(variables.keys() - values.keys()), "1")
+    process = one_host.orch("train", "own.py", *as_options(reserved), *one_host.options, "--dry-run")
+    assert f"{next(iter(reserved))}: " in expect_exit(process, 2).stderr
 
 
 def test_ranks_of_hosts_have_the_variables_of_the_inventory_and_of_the_request(tmp_path: Path) -> None:
@@ -90,7 +100,8 @@ def test_ranks_of_hosts_have_the_variables_of_the_inventory_and_of_the_request(t
         command = [*hosts.lab.ssh_command(hosts.lab.hosts[0]), "env"]
         login = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         names = {line.partition("=")[0] for line in login.splitlines()}
-        variables = {name: value for name, value in set_by_orch(hosts).items() if name not in names}
+        variables = set_by_orch(hosts, *rank_environments(hosts, "--backend", "ccl"))
+        variables = {name: value for name, value in variables.items() if name not in names}
         values = user_values(variables) | {"GLOO_SOCKET_IFNAME": "eth0,eth0"}
         inventory = {name: value for name, value in values.items() if name < "K"}
         requested = {name: value for name, value in values.items() if name not in inventory}

@@ -13,32 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tests.local.runs import SCRIPTS, expect_exit, last_run, rank_log, write_script
 from tests.local.workspaces import Workspace
 
-PIPELINE = """
-import torch
-import torch.distributed as dist
-rank = dist.get_rank()
-torch.manual_seed(rank)
-layer = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-for step in range(5):
-    if rank == 0:
-        out = layer(torch.ones(2, 4))
-        dist.send(out.detach(), 1)
-        grad = torch.empty(2, 4)
-        dist.recv(grad, 1)
-        out.backward(grad)
-    else:
-        inputs = torch.empty(2, 4)
-        dist.recv(inputs, 0)
-        inputs.requires_grad_()
-        layer(inputs).pow(2).mean().backward()
-        (request,) = dist.batch_isend_irecv([dist.P2POp(dist.isend, inputs.grad, 0)])
-        request.wait()
-    optimizer.step()
-    optimizer.zero_grad()
-print("TRAINED", step + 1)
-"""
-
 # A layer on each rank: rank 0 sends its output to rank 1, which returns the gradient.
 REMOTE_CALLS = """
 import os
@@ -149,12 +123,6 @@ optimizer.step()
 """
 
 
-def test_ranks_that_only_send_and_receive_may_train(one_host: Workspace) -> None:
-    cell = one_host.train_text(PIPELINE, "--backend", "ccl")
-    assert [cell.printed("TRAINED", rank) for rank in (0, 1)] == ["5", "5"]
-    assert "trains alone" not in cell.logs[0]
-
-
 def test_ranks_that_only_make_remote_calls_may_train(one_host: Workspace) -> None:
     cell = one_host.train_text(REMOTE_CALLS)
     assert cell.printed("TRAINED", 0) == "5"
@@ -185,6 +153,7 @@ def test_accelerator_without_cpu_option_trains_on_all_ranks(one_host: Workspace)
         assert cell.printed("FIRST", rank) == "2 gloo 5000"
         assert cell.printed("SECOND", rank) == "2 gloo 2 5000"
         assert cell.printed("THIRD", rank) == "2 7200"
+        assert "Failed to load" not in cell.logs[rank], "torchao, which transformers imports, lacks libraries for CUDA"
 
 
 def test_trainer_with_a_wrong_world_size_ends_before_its_first_step(one_host: Workspace) -> None:
@@ -202,25 +171,6 @@ def test_lightning_fabric_with_a_wrong_rank_ends_before_its_first_step(two_hosts
     text = cell.report["failure"]["text"]
     assert "Lightning trains as rank 0 of 2, but this is rank 1 of 2" in text
     assert "devices=1, num_nodes=2 and strategy='ddp'" in text
-
-
-OTHER_LAUNCHERS = """
-import os
-import torchao  # adds no lines to the log
-names = ("PMI_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
-print("NUMBERS", *(os.environ[name] for name in names))
-raise SystemExit
-"""
-
-
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-def test_scripts_for_another_launcher_find_their_rank(one_host: Workspace, launcher: str) -> None:
-    """End the script before it trains, which is reported."""
-    script = write_script(one_host.folder, OTHER_LAUNCHERS)
-    process = expect_exit(one_host.orch("train", script, *one_host.options, "--launcher", launcher))
-    assert "note: no training step was seen" in process.stderr
-    run = last_run(one_host.folder)
-    assert [rank_log(run, rank) for rank in (0, 1)] == ["NUMBERS 0 2 0 2 0\n", "NUMBERS 1 2 1 2 1\n"]
 
 
 CHILD = """
@@ -359,12 +309,6 @@ def test_loss_that_stays_nan_causes_a_warning(one_host: Workspace) -> None:
     output = process.stdout + process.stderr
     assert "warning: the loss has been NaN on ranks 0-1; --stop-on-nan" in output
     assert "loss NaN" in one_host.orch("runs").stdout
-
-
-def test_loss_that_stays_nan_ends_the_run_if_requested(one_host: Workspace) -> None:
-    command = ("train", write_script(one_host.folder, NAN), *one_host.options, "--stop-on-nan")
-    process = expect_exit(one_host.orch(*command), 1)
-    assert "error: the loss has been NaN in 10 backward passes in a row" in process.stdout + process.stderr
 
 
 @pytest.mark.parametrize("count", [9, 10])

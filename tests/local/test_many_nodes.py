@@ -155,16 +155,13 @@ def sync(workspace: Workspace, model: Path, *, size: int) -> tuple[str, list[int
     return process.stderr, [after - earlier for earlier, after in zip(before, workspace.lab.sent_bytes(), strict=True)]
 
 
-def test_files_leave_this_machine_once(five_hosts: Workspace, tmp_path: Path) -> None:
-    """Send a file through node0, which cannot reach node1 the second time; node2 and node3 are behind node1."""
-    messages, sent = sync(five_hosts, tmp_path / "once", size=20 * MB)
-    assert sum(sent) < 1.2 * 20 * MB, sent
-    assert "directly" not in messages
+def test_files_reach_most_hosts_through_other_hosts(five_hosts: Workspace, tmp_path: Path) -> None:
+    """Send a file through node0, which cannot reach node1; node2 and node3 are behind node1."""
     address = five_hosts.lab.hosts[1].address
     route = ("route", "add", "blackhole", f"{address}/32")
     subprocess.run([*ip_in(five_hosts.lab.hosts[0].process.pid), *route], check=True)
     try:
-        messages, sent = sync(five_hosts, tmp_path / "without", size=20 * MB)
+        messages, sent = sync(five_hosts, tmp_path / "model", size=20 * MB)
     finally:
         subprocess.run([*ip_in(five_hosts.lab.hosts[0].process.pid), "route", "del", *route[2:]], check=True)
     assert re.search(r"node1: gets its files directly from this machine.*node0.*ssh: connect to host", messages)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from orch_training import ArgumentError
 
 from tests.local.recipes import PREPARE, PRETRAINING_TEXT
 from tests.support.jobs import MINILM, flags, read_results, run_ranks, start_ranks, wait_for_ranks
@@ -24,6 +25,7 @@ sys.path.insert(0, str(PREPARE.parent))
 
 from documents import Block, blocks_of, plain_text, text_documents, wikipedia_documents  # noqa: E402
 from instances import Masking, instances, sentences  # noqa: E402
+from prepare import parse_options  # noqa: E402
 from shards import share  # noqa: E402
 
 
@@ -85,6 +87,11 @@ def test_preparation_with_other_settings_is_refused(prepared: Path, tmp_path: Pa
     ((code, _, err),) = wait_for_ranks(start_ranks(PREPARE, *command))
     assert code == 1
     assert "was prepared with seed = 12345, not 1" in err
+
+
+def test_missing_text_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="there is no file nowhere"):
+        parse_options(make_arguments(tmp_path, input_file="nowhere.txt"))
 
 
 def test_shards_of_changed_text_are_not_kept(tmp_path: Path) -> None:

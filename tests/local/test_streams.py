@@ -53,6 +53,7 @@ def test_results_are_on_standard_output_and_all_else_on_standard_error(orch: Orc
     assert process.stdout.splitlines() == RESULTS
     assert set(process.stderr.splitlines()) > REMARKS
     assert "done in" in process.stderr
+    assert "note: no training step was seen" in process.stderr
     attached = expect_exit(orch("attach"))
     assert attached.stdout.splitlines() == RESULTS
     assert set(attached.stderr.splitlines()) > REMARKS
@@ -84,7 +85,7 @@ def test_output_of_hosts_is_on_both_streams_and_later_in_the_order_of_time(two_h
 def test_ctrl_c_asks_what_to_do_with_a_run_on_hosts(two_hosts: Workspace) -> None:
     script = write_script(two_hosts.folder, ENDLESS, "endless.py")
     terminal, orch_end = pty.openpty()
-    train = ("train", script, *two_hosts.options)
+    train = ("train", script, *two_hosts.options, "--nodes", "node0")
 
     def press(key: str) -> None:
         """Press Ctrl-C, and this key when orch asks."""

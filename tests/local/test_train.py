@@ -60,20 +60,19 @@ sys.stdout.flush()
 TWO_RANKS = ("--ppn", "2")
 
 
-@pytest.mark.parametrize("backend", ["ccl", "gloo"])
-def test_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path, backend: str) -> None:
-    """Check also that its ranks run on the planned cores."""
+def test_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path) -> None:
+    """Check also that its ranks run on the planned cores; the matrix trains with gloo."""
     script = write_script(tmp_path, f"{DDP}print(open('/proc/self/status').read())\nprint(dist.get_backend())\n")
-    process = expect_exit(orch("train", script, *TWO_RANKS, "--backend", backend, "--", "--flag", "value"))
+    process = expect_exit(orch("train", script, *TWO_RANKS, "--backend", "ccl", "--", "--flag", "value"))
     run = last_run(tmp_path)
     first, second = (re.search(r"weights (\S+) args (.*)", rank_log(run, rank)) for rank in (0, 1))
     assert first
     assert second
     assert first.groups() == second.groups(), "DDP keeps the weights equal"
     assert first.group(2) == "['--flag', 'value']"
-    assert f"mpirun, {backend}, stack current" in process.stderr
+    assert "mpirun, ccl, stack current" in process.stderr
     assert f"weights {first.group(1)}" in process.stdout, "the output of rank 0 is shown"
-    assert rank_log(run, 1).endswith(f"{backend}\n")
+    assert rank_log(run, 1).endswith("ccl\n")
     assert f"run: {run.name} in {run.parent}\n" in process.stderr
     assert process.stderr.endswith(f"details: orch report {run.name}\n")
     planned = [rank["cpus"] for rank in json.loads((run / "layout.json").read_text())["ranks"]]
@@ -124,8 +123,6 @@ FAULTS = {
         "exited with code 3",
         "\n  AttributeError: 'NoneType' object has no attribute 'x'",
     ),
-    "message": ("sys.exit('no data')", "exited with code 1", "no data"),
-    "kill": ("os.kill(os.getpid(), 9)", "was ended by SIGKILL", ""),
     "crash": ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV", ", in <module>\n"),
 }
 
@@ -133,7 +130,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_first_failing_rank_is_named_and_others_are_stopped(orch: Orch, tmp_path: Path, fault: str) -> None:
     code, end, output = FAULTS[fault]
-    backend = "ccl" if fault in ("printed", "kill") else "gloo"
+    backend = "ccl" if fault == "printed" else "gloo"
     script = write_script(tmp_path, f"{JOIN}if rank == 1:\n  {code}\ntime.sleep(100)\n")
     start = time.monotonic()
     process = expect_exit(orch("train", script, *TWO_RANKS, "--backend", backend), 1)
@@ -237,27 +234,15 @@ def test_interrupted_start_leaves_no_run(tmp_path: Path) -> None:
     assert read_outcome(run)["state"] == "stopped"
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (
-            "if dist.get_rank() == 1:\n    time.sleep(1000)\ndist.barrier()\n",
-            "rank 1 never reached the first collective; it is at own.py:4 <module>",
-        ),
-        (
-            "dist.barrier()\ntime.sleep(1000)\n",
-            "ranks 0-1 are all at collective 1; rank 0 is at own.py:4 <module>; rank 1 is at own.py:4 <module>",
-        ),
-    ],
-    ids=["one-rank-behind", "all-ranks-idle"],
-)
-def test_stall_is_reported_while_the_run_continues(tmp_path: Path, body: str, reason: str) -> None:
+def test_stall_is_reported_while_the_run_continues(tmp_path: Path) -> None:
+    body = "if dist.get_rank() == 1:\n    time.sleep(1000)\ndist.barrier()\n"
     script = write_script(tmp_path, f"import time\nimport torch.distributed as dist\n{body}")
-    # The report comes after half of this limit, which must be longer than joining may take.
-    process = start_orch(tmp_path, "train", script, *TWO_RANKS, "--stall-timeout", "60")
+    # The report comes after half of this limit, which must be longer than joining may take; ccl would wait on the CPU.
+    options = (*TWO_RANKS, "--backend", "gloo", "--stall-timeout", "60")
+    process = start_orch(tmp_path, "train", script, *options)
     assert process.stderr is not None
     report = next(line for line in process.stderr if line.startswith("no progress for 30 s"))
-    assert report.endswith(f"{reason}\n"), report
+    assert report.endswith("rank 1 never reached the first collective; it is at own.py:4 <module>\n"), report
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 130, "the run has continued"

@@ -651,6 +651,15 @@ TOGETHER = {
     "parts-of-one-model": "dist.new_group([0]); dist.new_group([1])\nsteps(model, adam)",
     "sent-and-received": "dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)\n"
     "steps(model, adam)",
+    "pipeline": "for step in range(5):\n"
+    "    if rank == 0:\n"
+    "        hidden = model[0](torch.ones(4, 6)); dist.send(hidden.detach(), 1)\n"
+    "        gradient = torch.empty(4, 16); dist.recv(gradient, 1); hidden.backward(gradient)\n"
+    "    else:\n"
+    "        hidden = torch.empty(4, 16); dist.recv(hidden, 0); hidden.requires_grad_()\n"
+    "        model[1](hidden).pow(2).mean().backward()\n"
+    "        (work,) = dist.batch_isend_irecv([dist.P2POp(dist.isend, hidden.grad, 0)]); work.wait()\n"
+    "    adam.step(); adam.zero_grad()",
     "other-weights-from-the-start": "ddp = DDP(model); torch.manual_seed(rank); head = torch.nn.Linear(1, 1)\n"
     "dist.new_group([0])\n"
     "steps(lambda x: head(ddp(x)), torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1))",

@@ -61,11 +61,10 @@ END
 @pytest.mark.parametrize(
     ("launcher", "end", "reason"),
     [
-        ("torchrun", "os._exit(0)", "(exit code 0) after 4 collectives"),
         ("accelerate", "os._exit(0)", "(exit code 0) after 4 collectives"),
         ("mpirun", "ctypes.CDLL(None)._exit(0)", "(exit code 0)"),
     ],
-    ids=["torchrun", "accelerate", "mpirun-libc"],
+    ids=["accelerate", "mpirun-libc"],
 )
 def test_rank_that_exits_in_the_middle_of_its_script_is_the_reason_for_the_failure(
     orch: Orch, tmp_path: Path, launcher: str, end: str, reason: str
@@ -77,9 +76,7 @@ def test_rank_that_exits_in_the_middle_of_its_script_is_the_reason_for_the_failu
     assert run_processes(last_run(tmp_path)) == []
 
 
-@pytest.mark.parametrize(
-    ("launcher", "end"), [("mpirun", "os._exit(0)"), ("torchrun", "pass"), ("mpirun-accelerate", "pass")]
-)
+@pytest.mark.parametrize(("launcher", "end"), [("mpirun", "os._exit(0)"), ("torchrun", "pass")])
 def test_ranks_may_exit_at_the_end_of_their_script(orch: Orch, tmp_path: Path, launcher: str, end: str) -> None:
     script = write_script(tmp_path, EXIT_AT_END.replace("END", end))
     process = expect_exit(orch("train", script, "--ppn", "2", "--launcher", launcher, "--stall-timeout", "100"))

@@ -17,9 +17,11 @@ SCRIPT = """
 import sys, torch, torch.distributed as dist
 value = torch.ones(1)
 dist.all_reduce(value)
-kernels = torch.nn.functional.dropout.__globals__["__name__"]
-print("RESULT", sys.prefix, dist.get_backend(), value.item(), kernels, flush=True)
+functions = (torch.nn.functional.dropout, torch.nn.functional.scaled_dot_product_attention)
+kernels = [getattr(function, "__globals__", {}).get("__name__") for function in functions]
+print("RESULT", sys.prefix, dist.get_backend(), value.item(), *kernels, flush=True)
 """
+KERNELS = "ccl 2.0 orch_kernels.dropout orch_kernels.attention"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def test_ranks_on_two_hosts_run_on_the_environment(
     two_hosts: Workspace, environment: Path, options: tuple[str, ...]
 ) -> None:
     cell = two_hosts.train_text(SCRIPT, *options, "--venv", str(environment))
-    end = "gloo 2.0 torch.nn.functional" if "gloo" in options else "ccl 2.0 orch_kernels.dropout"
+    end = "gloo 2.0 torch.nn.functional None" if "gloo" in options else KERNELS
     assert [cell.printed("RESULT", rank) for rank in (0, 1)] == [f"{environment} {end}"] * 2
     decisions = read_events(Path(cell.report["folder"]), "decision")
     assert ["kernels: torch (the package orch_kernels" in event["text"] for event in decisions] == (
@@ -61,7 +63,7 @@ def test_ranks_on_two_hosts_run_on_the_environment(
 
 def test_bindings_are_added_on_this_machine(one_host: Workspace, environment: Path) -> None:
     cell = one_host.train_text(SCRIPT, "--python", f"{environment}/bin/python")
-    assert cell.printed("RESULT", 0) == f"{environment} ccl 2.0 orch_kernels.dropout"
+    assert cell.printed("RESULT", 0) == f"{environment} {KERNELS}"
 
 
 def test_missing_module_of_the_environment_is_named(two_hosts: Workspace, environment: Path) -> None:

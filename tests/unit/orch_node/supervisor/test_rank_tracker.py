@@ -93,6 +93,7 @@ def test_idle_ranks_make_no_progress() -> None:
     assert not tracker.all_idle()
     tracker.add_event(Heartbeat(rank=1, collectives=3, idle=True), 31.0)
     assert tracker.all_idle()
+    assert tracker.describe_missing_ranks() == "node0 ranks 0-1 are all at collective 3"
     assert tracker.seconds_since_progress(32.0) == 30.0
     tracker.add_event(Heartbeat(rank=1, collectives=4), 33.0)
     assert not tracker.all_idle()
