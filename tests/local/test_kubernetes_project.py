@@ -34,36 +34,28 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("launcher", "program", "caller"), [("job", ("-m", "train"), "my project")], ids=["module"])
-def test_project_of_several_files_trains_in_pods(
-    api: Api, tmp_path: Path, project: Path, launcher: str, program: tuple[str, ...], caller: str
-) -> None:
-    operator, orch = Operator(api), partial(run_orch_in, tmp_path / caller)
+def test_project_of_several_files_trains_in_pods(api: Api, tmp_path: Path, project: Path) -> None:
+    operator, orch = Operator(api), partial(run_orch_in, project)
     settings = ("--k8s-file", str(tmp_path / "orch-k8s.toml"))
-    options = (*TWO_PODS, *settings, "--launcher", launcher, "--backend", "gloo", "--", *ARGUMENTS)
-    wait = in_background(orch, "train", *program, *options)
-    operator.run(f"{launcher}s", free_port())
+    options = (*TWO_PODS, *settings, "--launcher", "job", "--backend", "gloo", "--", *ARGUMENTS)
+    wait = in_background(orch, "train", "-m", "train", *options)
+    operator.run("jobs", free_port())
     process = expect_exit(wait())
     assert f"RESULT {RESULT}" in process.stdout
-    run_id = last_run(tmp_path / caller).name
+    run_id = last_run(project).name
     copy = tmp_path / "volume" / "runs" / run_id / "project"
     assert json.loads((copy / "conf/small.json").read_text()) == {"steps": 4}
     assert json.loads((project / "conf/small.json").read_text()) == {"steps": 3}
     assert not list(copy.parent.glob("project.*")), "no incomplete copy remains"
     assert len(api.names("configmaps")) == 3
     owners = [get_object(api, "configmaps", name)["metadata"]["ownerReferences"] for name in api.names("configmaps")]
-    assert {owner["name"] for (owner,) in owners} == {operator_job(api, launcher)}
+    assert {owner["name"] for (owner,) in owners} == set(api.names("jobs"))
     assert run_id in orch("runs", "--inventory", "k8s").stdout
     wait = in_background(orch, "fetch", run_id, "--json")
     set_pod_status(api, RUNNING, "-reader")
     assert sorted(json.loads(expect_exit(wait()).stdout)["brought"]) == ["conf/small.json", "out/model.txt"]
     expect_exit(orch("stop", run_id))
     assert api.names("configmaps") == []
-
-
-def operator_job(api: Api, launcher: str) -> str:
-    (name,) = api.names(f"{launcher}s")
-    return name
 
 
 def test_project_too_large_for_the_cluster_is_refused_with_its_largest_files(

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 class Operator:
-    """An operator that runs the pods of a PyTorchJob, a TrainJob (torch) or a Job."""
+    """An operator that runs the pods of a TrainJob (torch) or a Job."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -40,14 +40,6 @@ class Operator:
         self.processes, self.threads = {}, []
         template, count, per_pod = pod_template(self.api, job)
         self.write_config_map(template)
-        elastic_variables = {
-            "PET_NNODES": f"{count}:{count}",
-            "PET_NPROC_PER_NODE": str(per_pod),
-            "PET_RDZV_BACKEND": "c10d",
-            "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
-            "PET_RDZV_ID": name,
-            "PET_MAX_RESTARTS": "0",
-        }
         static_variables = {
             "PET_NNODES": str(count),
             "PET_NPROC_PER_NODE": str(per_pod),
@@ -58,11 +50,9 @@ class Operator:
             if plural == "jobs":  # Kubernetes numbers the pods, and a service gives them names
                 variables = {"PET_RDZV_ENDPOINT": f"127.0.0.1:{port}", "JOB_COMPLETION_INDEX": str(index)}
                 self.start(job, template, f"{name}-{index}-abcde", variables)
-            elif plural == "trainjobs":  # the trainer numbers its pods
+            else:  # the trainer numbers its pods
                 variables = {**static_variables, "PET_NODE_RANK": str(index)}
                 self.start(job, template, f"{name}-node-0-{index}-abcde", variables)
-            else:
-                self.start(job, template, f"{name}-worker-{index}", elastic_variables)
         self.api.put(plural, {**job, "status": make_conditions("Created", "Running")})
         threading.Thread(target=self.complete, args=(plural, name, port), daemon=True).start()
 
@@ -140,18 +130,14 @@ class Operator:
             self.api.put(plural, {**job, "status": make_conditions(condition)})
         elif job:
             condition = "Failed" if any(codes) else "Succeeded"
-            if condition == "Failed" and plural == "pytorchjobs":
-                clean_up_failed_job(self.api, job)
             self.api.put(plural, {**job, "status": make_conditions("Created", "Running", condition)})
-            self.restart_after_time_to_live(plural, job, port)
+            self.restart_after_time_to_live(job, port)
 
-    def restart_after_time_to_live(self, plural: str, job: Json, port: int) -> None:
+    def restart_after_time_to_live(self, job: Json, port: int) -> None:
         """Replace the JobSet of a TrainJob whose time to live is over.
 
         Kubernetes deletes the JobSet with its pods, and the trainer (2.1.0) creates a new one for the same TrainJob.
         """
-        if plural != "trainjobs":
-            return
         runtime = self.api.get("trainingruntimes", job["spec"]["runtimeRef"]["name"])
         ttl = (runtime or {})["spec"]["template"]["spec"].get("ttlSecondsAfterFinished")
         if ttl is None:
@@ -159,7 +145,7 @@ class Operator:
         time.sleep(ttl)
         for pod in self.processes:
             self.api.remove("pods", pod)
-        self.start_pods(plural, job, port)
+        self.start_pods("trainjobs", job, port)
 
 
 def clean_up_failed_job(api: Api, job: Json) -> None:
@@ -202,9 +188,6 @@ def pod_template(api: Api, job: Json) -> tuple[Json, int, int]:
         service = api.get("services", spec["template"]["spec"]["subdomain"])
         assert service["spec"]["selector"].items() <= spec["template"]["metadata"]["labels"].items()
         return spec["template"], spec["completions"], 0
-    if job["kind"] == "PyTorchJob":
-        worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
-        return worker["template"], worker["replicas"], int(job["spec"]["nprocPerNode"])
     runtime = api.get("trainingruntimes", job["spec"]["runtimeRef"]["name"])
     (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     trainer = job["spec"]["trainer"]
