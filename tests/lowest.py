@@ -25,7 +25,17 @@ else:
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "lowest"
 EXTRAS = ("k8s", "data")
-TESTS = ("tests/unit/cli", "tests/unit/load", "tests/unit/provisioning")
+# Files and tests that call each dependency; those that are slow or call the same ones again are left out.
+FILES = {
+    "cli": ("defaults", "flags", "help", "screen", "usage_errors"),
+    "load": ("foreign_files", "inventory", "projects", "recipes", "requirements"),
+    "provisioning": ("image", "pip", "playbook", "probe", "sources", "ssh_settings", "urls"),
+}
+TESTS = (
+    *(f"tests/unit/{package}/test_{name}.py" for package, names in FILES.items() for name in names),
+    "tests/unit/load/test_packages.py::test_conflicts_name_both_requirements",  # uv
+    "tests/unit/provisioning/test_hub.py::test_wrong_names_are_explained",
+)
 # ansible-core 2.17, the last for Python 3.10, describes errors of inventories in other words.
 LEFT_OUT = "tests/unit/load/test_inventory.py::test_unreadable_inventory_is_reported_with_ansibles_message"
 # huggingface-hub requires it, and its files would replace those of typer.
