@@ -34,7 +34,7 @@ FILES = {
 TESTS = (
     *(f"tests/unit/{package}/test_{name}.py" for package, names in FILES.items() for name in names),
     "tests/unit/load/test_packages.py::test_conflicts_name_both_requirements",  # uv
-    "tests/unit/provisioning/test_hub.py::test_wrong_names_are_explained",
+    "tests/unit/provisioning/test_hub.py::test_wrong_names_and_a_wrong_token_are_explained",
 )
 # ansible-core 2.17, the last for Python 3.10, describes errors of inventories in other words.
 LEFT_OUT = "tests/unit/load/test_inventory.py::test_unreadable_inventory_is_reported_with_ansibles_message"
