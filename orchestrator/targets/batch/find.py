@@ -89,7 +89,9 @@ def list_runs(system: BatchSystem, inventory: str) -> RunList:
     """
     runs = list(recorded_runs(system, Path(RUNS_DIR).absolute()))
     login = login_of(system, inventory)
-    clusters = dict.fromkeys([(login, ""), *(key for run in runs if any(key := cluster_to_query(run)))])
+    # The cluster of a run that may continue knows its current state.
+    active = [run for run in runs if run.outcome is None or run.outcome.state == PREEMPTED]
+    clusters = dict.fromkeys([(login, ""), *map(cluster_of, active)])
     by_cluster = {cluster: ClusterJobs(system, *cluster) for cluster in clusters}
     rows = [run_row(run, by_cluster.get(cluster_of(run))) for run in runs]
     unrecorded_jobs = [
@@ -105,12 +107,6 @@ def cluster_of(run: Run) -> tuple[str, str]:
     """Return the login node and the cluster of a run; '' for this machine and the default cluster."""
     location = location_of(run.record)
     return location.login, location.cluster
-
-
-def cluster_to_query(run: Run) -> tuple[str, str]:
-    """Return the cluster that knows the current state of a run; two empty strings if none does."""
-    may_continue = run.outcome is None or run.outcome.state == PREEMPTED
-    return cluster_of(run) if may_continue else ("", "")
 
 
 class ClusterJobs:

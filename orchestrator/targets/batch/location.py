@@ -69,8 +69,3 @@ def with_job(record: RunRecord, job: str, cluster: str = "") -> RunRecord:
     """Return the record with the id of the submitted job."""
     location = replace(location_of(record), job=job, cluster=cluster)
     return replace(record, location=values.record(location))
-
-
-def for_login_host(record: RunRecord) -> RunRecord:
-    """Return the record as it is read on the host with the batch system's programs."""
-    return replace(record, location=values.record(replace(location_of(record), login="")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+import contextlib
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -58,39 +58,25 @@ def query_host(system: BatchSystem, login: str, python: str, *, is_user_python: 
     if not login:
         if not Path(python).exists():
             raise RequestError(f"{python} does not exist.", hint=python_hint(system))
-        query = partial(query_interpreter, Local(), "this machine", hint=python_hint(system))
-        return query(python) if is_user_python else local_facts(python), str(Path.home())
-    host = Ssh(login, None)
-    try:
-        return query_login_node(system, host, python)
-    finally:
-        host.close()
+        if not is_user_python:
+            return local_facts(python), str(Path.home())
+        return query_interpreter(Local(), "this machine", python, python_hint(system)), str(Path.home())
+    with contextlib.closing(Ssh(login, None)) as host:
+        home = host.capture(("sh", "-c", 'printf %s "$HOME"'), seconds=FACTS_SECONDS)
+        if not home.out.startswith("/"):
+            raise ExecuteError(
+                f"{host.node}: the output of a command there begins with {home.out.strip()[:60]!r}, "
+                "which that command does not print.",
+                hint=LOGIN_SCRIPT_HINT,
+            )
+        return query_interpreter(host, host.node, python, python_hint(system)), home.out
 
 
 def query_default_ranks(settings: BatchSettings) -> tuple[int, str]:
     """Return the ranks on each node for --ppn auto, with the reason; one rank if the system does not respond."""
-    host = host_at(settings.login or "")
-    try:
+    with contextlib.closing(host_at(settings.login or "")) as host:
         programs = scheduler_at(settings.system, host, settings.options.get("clusters", ""))
-        return settings.system.default_ranks(programs, settings.options, settings.held)
-    except ExecuteError:
-        return ONE_RANK
-    finally:
-        host.close()
-
-
-def query_login_node(system: BatchSystem, host: Ssh, python: str) -> tuple[Facts, str]:
-    """Return the facts of a login node, and the user's home folder there.
-
-    Raises:
-        RequestError: if the interpreter does not exist there.
-        ExecuteError: if the interpreter fails, or a command prints something else than it should.
-    """
-    home = host.capture(("sh", "-c", 'printf %s "$HOME"'), seconds=FACTS_SECONDS)
-    if not home.out.startswith("/"):
-        raise ExecuteError(
-            f"{host.node}: the output of a command there begins with {home.out.strip()[:60]!r}, "
-            "which that command does not print.",
-            hint=LOGIN_SCRIPT_HINT,
-        )
-    return query_interpreter(host, host.node, python, python_hint(system)), home.out
+        try:
+            return settings.system.default_ranks(programs, settings.options, settings.held)
+        except ExecuteError:
+            return ONE_RANK

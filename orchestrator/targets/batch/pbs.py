@@ -404,14 +404,7 @@ class Pbs(BatchSystem):
         """Return whether a program does not know the job, or knows that it has ended."""
         return result.code in (ENDED_CODE, UNKNOWN_CODE)
 
-    def accounting(self, programs: Programs, job: str, known_state: str = "") -> Accounting | None:
-        """Return the record of a job, or None if PBS has none or cannot be reached.
-
-        Args:
-            programs: PBS's programs.
-            job: the id of a job or of an array's task.
-            known_state: not needed, because qstat knows the end of a job as soon as its state.
-        """
+    def accounting(self, programs: Programs, job: str) -> Accounting | None:
         try:
             fields = self.query(programs, job)
         except ExecuteError:

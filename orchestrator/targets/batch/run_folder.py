@@ -9,11 +9,12 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from orch_node import atomic_write
-from orch_node.protocol import batch, files, record
+from orch_node.protocol import batch, files, record, values
 from orch_node.protocol.record import RunRecord
 from orch_node.tail import last_text
 
@@ -21,7 +22,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.files import write_whole
 from orchestrator.runs.follow import MAX_LOG_CHARACTERS
 from orchestrator.runs.state_files import PLAN
-from orchestrator.targets.batch.location import for_login_host
+from orchestrator.targets.batch.location import location_of
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import MAX_STATE_BYTES, Mirror, ReconnectingMirror
@@ -148,7 +149,8 @@ def write_remote_record(run_record: RunRecord, host: Ssh) -> None:
     Raises:
         ExecuteError: if it cannot be written.
     """
-    text = json.dumps(record.render(for_login_host(run_record)), indent=1) + "\n"
+    location = replace(location_of(run_record), login="")
+    text = json.dumps(record.render(replace(run_record, location=values.record(location))), indent=1) + "\n"
     host.put(f"{run_record.run_dir}/{PLAN}", text)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -239,15 +239,22 @@ class Scheduler:
             message = self.system.message_of(result)
             raise ExecuteError(f"Job {job} cannot be cancelled: {message}", hint=self.system.check_hint)
 
-    def accounting(self, job: str, known_state: str) -> Accounting | None:
+    def accounting(self, job: str, known: JobState) -> Accounting | None:
         """Return the record of a job that has ended, or None if the system has none or cannot be reached.
 
-        Only accounting knows how a step ended, and learns of it later than the controller, so wait for that.
+        Accounting learns of the end later than the controller. Only it knows how a step ended, so wait for that.
+
+        Args:
+            job: the id of the job.
+            known: its state as the controller reports it.
         """
+        is_final = known.phase != Phase.FORGOTTEN and not self.system.is_step(job)
         deadline = time.monotonic() + ACCOUNTING_SECONDS
-        while (record := self.system.accounting(self, job, known_state)) is not None:
+        while (record := self.system.accounting(self, job)) is not None:
             if self.system.named_state(job, record.state).ended:
                 return record
+            if is_final:
+                return replace(record, state=known.state)
             if time.monotonic() > deadline:
                 return None
             time.sleep(POLL_SECONDS)

@@ -532,15 +532,11 @@ class Slurm(BatchSystem):
     def is_unknown(self, result: CommandResult) -> bool:
         return "Invalid job id" in result.err
 
-    def accounting(self, programs: Programs, job: str, known_state: str = "") -> Accounting | None:
+    def accounting(self, programs: Programs, job: str) -> Accounting | None:
         """Return sacct's record of a job or a step, or scontrol's if the site has no accounting."""
         record = parse_sacct(job, output(programs, *SACCT, f"--jobs={job.partition('.')[0]}"))
         if record is None and "." not in job:  # Only sacct shows a step that has ended.
             record = parse_scontrol(job, output(programs, "scontrol", "show", "job", "--oneliner", job))
-        # Accounting may learn later of the final state that the controller has reported.
-        is_final = known_state in ENDINGS and known_state != STEP_ENDED
-        if record is not None and is_final and not job_state(job, record.state).ended:
-            record = replace(record, state=known_state)
         return record
 
     def named_state(self, job: str, word: str) -> JobState:

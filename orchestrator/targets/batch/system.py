@@ -327,14 +327,8 @@ class BatchSystem(ABC):
         """Return whether a result says that the job is unknown or has ended."""
 
     @abstractmethod
-    def accounting(self, programs: Programs, job: str, known_state: str) -> Accounting | None:
-        """Return the record of a job; None if there is none or the system does not respond.
-
-        Args:
-            programs: the system's programs.
-            job: the id of the job, of an array's task or of a step.
-            known_state: its state in words, if that is known; otherwise ''.
-        """
+    def accounting(self, programs: Programs, job: str) -> Accounting | None:
+        """Return the record of a job, of an array's task or of a step, or None if the system has none or is silent."""
 
     @abstractmethod
     def named_state(self, job: str, word: str) -> JobState:

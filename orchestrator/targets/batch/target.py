@@ -145,7 +145,7 @@ class BatchHandle(RunHandle):
         if not watch.state(now=True).ended:
             return
         watch.ensure_outcome()
-        job, state = watch.job, watch.last_state.state
+        job, state = watch.job, watch.last_state
         record = watch.run_folder.attempt(lambda: watch.scheduler.accounting(job, state), None)
         if record is not None:
             write_json(self.folder / ACCOUNTING, asdict(record))

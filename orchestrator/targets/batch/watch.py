@@ -191,7 +191,8 @@ class JobWatch:
                 self.ensure_outcome()
                 return
             self.record_nodes()
-            for event in islice(self.run_events(), event_count, None):
+            run_events = follow.follow(self.folder, self, ranks=len(self.record.layout), offset=self.first_byte)
+            for event in islice(run_events, event_count, None):
                 event_count += 1
                 yield event
             self.ensure_outcome()
@@ -203,10 +204,6 @@ class JobWatch:
                     "checkpoint, if it has written one"
                 )
                 yield NodeNews(time=time.time(), text=text)
-
-    def run_events(self) -> Iterator[Event]:
-        """Yield the events of the run since its supervisor has started."""
-        return follow.follow(self.folder, self, ranks=len(self.record.layout), offset=self.first_byte)
 
     def is_requeued(self) -> bool:
         """Return whether the job was requeued.
@@ -327,7 +324,7 @@ class JobWatch:
 
     def end_in_accounting(self, job: JobState) -> JobState:
         """Return the end of a job that the controller has forgotten, from the system's accounting."""
-        record = self.run_folder.attempt(lambda: self.system.accounting(self.scheduler, self.job, ""), None)
+        record = self.run_folder.attempt(lambda: self.system.accounting(self.scheduler, self.job), None)
         return self.system.named_state(self.job, record.state) if record else job
 
     def await_end(self) -> JobState:

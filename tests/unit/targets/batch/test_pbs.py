@@ -259,13 +259,13 @@ def test_jobs_that_cannot_be_listed_are_an_error() -> None:
 def test_accounting_has_the_time_and_the_memory() -> None:
     used = {"walltime": "00:01:26", "mem": "5912kb"}
     fields = {"job_state": "F", "Exit_status": -29, "substate": 93, "stime": "x", "resources_used": used}
-    record = PBS.accounting(RecordedPrograms([job(fields)]), "7.pbs1", "")
+    record = PBS.accounting(RecordedPrograms([job(fields)]), "7.pbs1")
     assert (record.state, record.elapsed_seconds, record.max_rss_bytes) == ("WALLTIME", 86, 5912 * 1024)
     assert "MiB in all" in record.describe()
 
 
 def test_accounting_of_an_unknown_job_is_none() -> None:
-    assert PBS.accounting(RecordedPrograms([UNKNOWN_JOB]), "7.pbs1", "") is None
+    assert PBS.accounting(RecordedPrograms([UNKNOWN_JOB]), "7.pbs1") is None
 
 
 def options(request: JobRequest, **values: str) -> list[str]:

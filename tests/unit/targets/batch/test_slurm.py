@@ -178,7 +178,7 @@ def test_controller_is_queried_if_there_is_no_accounting() -> None:
 def test_controllers_state_counts_until_accounting_has_it() -> None:
     running = SACCT.replace("CANCELLED by 1000", "RUNNING")
     host = RecordedHost(sacct=make_result(running))
-    record = SLURM.accounting(Scheduler(SLURM, host), "12", "TIMEOUT")
+    record = Scheduler(SLURM, host).accounting("12", make_job("TIMEOUT"))
     assert record.state == "TIMEOUT"
 
 
@@ -186,7 +186,7 @@ def test_end_of_a_step_is_reported_when_accounting_has_it() -> None:
     """Check that accounting is asked again: the controller only reports that the step is gone."""
     running = SACCT_ALLOCATION.replace("12.2|COMPLETED", "12.2|RUNNING")
     host = RecordedHost(sacct=[make_result(running), make_result(SACCT_ALLOCATION)])
-    record = Scheduler(SLURM, host).accounting("12.2", slurm.STEP_ENDED)
+    record = Scheduler(SLURM, host).accounting("12.2", make_job(slurm.STEP_ENDED))
     assert record.state == "COMPLETED"
 
 

@@ -240,7 +240,7 @@ def accept(
     while remote.poll() is None:
         try:
             connection, _ = server.accept()
-        except TimeoutError:
+        except OSError:  # Nobody has connected yet. Before Python 3.10 that is no TimeoutError.
             continue
         with contextlib.suppress(OSError):
             lines, _ = authenticate(connection, job_key, CONNECT_SECONDS)
