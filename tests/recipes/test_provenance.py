@@ -36,8 +36,8 @@ def model(tmp_path: Path) -> ModelArguments:
 
 
 def make(model: ModelArguments, rows: list[dict[str, Any]] | None = None, **options: Any) -> Provenance:
-    data = {"training data": ROWS if rows is None else rows, "evaluation data": ["q"]}
-    return provenance_of(__file__, model, data, {"training data": "mine.tsv"}, Options(**options))
+    data = {"training data": (ROWS if rows is None else rows, "mine.tsv"), "evaluation data": (["q"], None)}
+    return provenance_of(__file__, model, data, Options(**options))
 
 
 def make_checkpoint(folder: Path, recorded: Provenance) -> Path:
@@ -90,7 +90,7 @@ def test_force_continues_with_a_note(
 
 
 def make_with_code(script: Path, model: ModelArguments) -> Provenance:
-    return provenance_of(str(script), model, {}, {})
+    return provenance_of(str(script), model, {})
 
 
 def test_changed_code_of_the_user_is_an_error(model: ModelArguments, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_one_rank_of_a_node_reads_the_model_and_all_have_its_fingerprints(
         "def rows():\n"
         "    print('reads the rows')\n"
         "    yield 1\n"
-        "print(provenance.provenance_of(__file__, model, {'data': rows()}, {}).fingerprints)\n"
+        "print(provenance.provenance_of(__file__, model, {'data': (rows(), None)}).fingerprints)\n"
     )
     (_, first, _), (_, second, _) = run_ranks(script, model.model_name_or_path, ranks=2)
     assert [first.count("reads the rows"), second.count("reads the rows")] == [1, 0]

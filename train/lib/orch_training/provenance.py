@@ -75,26 +75,24 @@ class Provenance:
 
 
 def provenance_of(
-    script: str, model: ModelArguments, data: Mapping[str, Iterable[Any]], sources: Mapping[str, object], *options: Any
+    script: str, model: ModelArguments, data: Mapping[str, tuple[Iterable[Any], str | None]], *options: Any
 ) -> Provenance:
     """Return the fingerprints of what determines a training, which one rank of each node computes.
 
     Args:
         script: the file of the recipe's script.
         model: the arguments that name the model.
-        data: the tokenized rows of each data set, by its name.
-        sources: the file of each data set, or another value that names it.
+        data: the tokenized rows of each data set, and its file or another value that names it, by its name.
         options: dataclasses or mappings with the arguments of the recipe.
     """
     computed = None
     if not ranks.has_group() or os.environ.get("LOCAL_RANK", "0") == "0":
-        computed = fingerprints_of(Path(script).resolve().parent, model, data)
+        rows = {name: rows for name, (rows, _) in data.items()}
+        computed = fingerprints_of(Path(script).resolve().parent, model, rows)
     of_rank_0: dict[str, str] = ranks.from_main(computed)
     fingerprints = computed or of_rank_0
-    names = {name: str(source) for name, source in sources.items() if source}
-    return Provenance(
-        fingerprints=fingerprints, sources={"model": model.model_name_or_path, **names}, settings=settings_of(*options)
-    )
+    sources = {"model": model.model_name_or_path, **{name: source for name, (_, source) in data.items() if source}}
+    return Provenance(fingerprints=fingerprints, sources=sources, settings=settings_of(*options))
 
 
 def fingerprints_of(folder: Path, model: ModelArguments, data: Mapping[str, Iterable[Any]]) -> dict[str, str]:

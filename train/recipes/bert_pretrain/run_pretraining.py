@@ -69,10 +69,8 @@ def run(args: PretrainArguments) -> None:
     if ranks.planned_world_size() != ranks.world_size():
         for phase in phases:
             report_decision(describe_dealing(phase.dealing, f"as asked for phase {phase.number}"))
-    manifests = {"training data": [manifest_of(data_dir)]}
-    provenance = provenance_of(
-        __file__, model_args, manifests, {"training data": args.text_file or args.data_dir}, args
-    )
+    data_sets = {"training data": ([manifest_of(data_dir)], args.text_file or args.data_dir)}
+    provenance = provenance_of(__file__, model_args, data_sets, args)
     summary = Pretraining(args, model, phases, data, provenance, owner=owner).run()
 
     # save

@@ -112,10 +112,9 @@ def starting_point(
     provenance = provenance_of(
         __file__,
         config.model,
-        {"training data": map(tokens_of, windows), "evaluation data": validation},
         {
-            "training data": config.data.train_file or config.data.dataset_name,
-            "evaluation data": config.data.validation_file or config.data.dataset_name,
+            "training data": (map(tokens_of, windows), config.data.train_file or config.data.dataset_name),
+            "evaluation data": (validation, config.data.validation_file or config.data.dataset_name),
         },
         *(config.model, config.data, config.run, {name: getattr(training, name) for name in COMPARED}),
     )

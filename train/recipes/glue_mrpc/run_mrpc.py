@@ -113,10 +113,9 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
     provenance = provenance_of(
         __file__,
         model_args,
-        {"training data": train, "evaluation data": validation},
         {
-            "training data": data.train_file or data.dataset_name,
-            "evaluation data": data.validation_file or data.dataset_name,
+            "training data": (train, data.train_file or data.dataset_name),
+            "evaluation data": (validation, data.validation_file or data.dataset_name),
         },
         *(model_args, data, args),
     )
