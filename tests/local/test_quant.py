@@ -57,7 +57,7 @@ def static_output(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         "--do_train --apply_quantization --quantization_approach static --num_calibration_samples 9 --verify_loading"
     )
     arguments = make_arguments(model, out, max_steps=2, num_calibration_samples=9)
-    run_ranks(SCRIPT, *arguments, *flags.split(), ranks=2, warm=False)
+    run_ranks(SCRIPT, *arguments, *flags.split(), ranks=2)
     return out
 
 
