@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from orch_node.batch import job
@@ -13,19 +11,20 @@ from orch_node.batch import layout as job_layout
 from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import batch as protocol
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.batch import CONFIG, NODE0, Hello
+from orch_node.protocol import values
+from orch_node.protocol.batch import NODE0, Hello
 from orch_node.protocol.cores import Core
 
 from orchestrator.model.hosts import NodeCount
-from tests.support.slurm_plans import SITE, make_plan
+from orchestrator.targets.batch.plan import plan_run
+from tests.support.slurm_plans import make_request, plan_request
 
 REQUEST = {"nodes": NodeCount(2), "ppn": 2, "launcher": "mpirun", "max_restarts": 1, "spare_nodes": 1}
 
 
-def make_config(tmp_path: Path, fields: dict[str, object]) -> protocol.JobConfig:
-    text = make_plan(fields).describe().replace("/shared/alice/runs", str(tmp_path))
-    subprocess.run(["bash", "-c", text.rpartition("\nexec ")[0]], check=True)
-    return protocol.parse((tmp_path / SITE.run_id / CONFIG).read_text())
+def make_config(fields: dict[str, object]) -> protocol.JobConfig:
+    _, config = plan_request(make_request(fields), planner=plan_run)
+    return protocol.parse(json.dumps(values.record(config)))
 
 
 def make_hello(number: int, cores: int = 4) -> Hello:
@@ -40,8 +39,8 @@ def make_hello(number: int, cores: int = 4) -> Hello:
     )
 
 
-def test_ranks_get_the_cores_of_the_allocation(tmp_path: Path) -> None:
-    config = make_config(tmp_path, REQUEST)
+def test_ranks_get_the_cores_of_the_allocation() -> None:
+    config = make_config(REQUEST)
     layout = job_layout.create_layout(config, [make_hello(1), make_hello(2), make_hello(3)])
     assert [(rank.rank, rank.node, rank.cpus, rank.threads) for rank in layout.ranks] == [
         (0, "n1", (8, 9), 2),
@@ -56,8 +55,8 @@ def test_ranks_get_the_cores_of_the_allocation(tmp_path: Path) -> None:
     assert json.loads(files["env.json"])["MASTER_ADDR"] == "10.0.0.1"
 
 
-def test_ranks_on_gpus_get_the_cores_near_them(tmp_path: Path) -> None:
-    config = replace(make_config(tmp_path, {**REQUEST, "spare_nodes": 0}), on_gpus=True, nodes=1)
+def test_ranks_on_gpus_get_the_cores_near_them() -> None:
+    config = replace(make_config({**REQUEST, "spare_nodes": 0}), on_gpus=True, nodes=1)
     hello = make_hello(1, cores=8)
     hello = replace(hello, cores=tuple(replace(core, numa=core.core // 4) for core in hello.cores), gpus=(1, 1))
     for gpus, first in (((1, 1), 12), ((), 8), ((-1, -1), 8)):
@@ -70,8 +69,8 @@ def test_hydra_starts_the_proxies_of_all_nodes_from_node0() -> None:
     assert (variables["I_MPI_HYDRA_BRANCH_COUNT"], variables["I_MPI_HYDRA_IFACE"]) == ("20", "ib0")
 
 
-def test_spare_nodes_without_bf16_count_for_the_precision(tmp_path: Path) -> None:
-    config = make_config(tmp_path, REQUEST)
+def test_spare_nodes_without_bf16_count_for_the_precision() -> None:
+    config = make_config(REQUEST)
     slow = replace(make_hello(3), flags=("avx2",))
     layout = job_layout.create_layout(config, [make_hello(1), make_hello(2), slow])
     assert layout.spares_without_bf16 == ("n3",)
@@ -79,33 +78,25 @@ def test_spare_nodes_without_bf16_count_for_the_precision(tmp_path: Path) -> Non
     assert job_layout.create_layout(config, [make_hello(1), make_hello(2), make_hello(3)]).spares_without_bf16 == ()
 
 
-def test_launcher_command_has_the_address_of_node0(tmp_path: Path) -> None:
-    config = make_config(tmp_path, {"nodes": NodeCount(2), "launcher": "torchrun"})
+def test_launcher_command_has_the_address_of_node0() -> None:
+    config = make_config({"nodes": NodeCount(2), "launcher": "torchrun"})
     command = job_layout.launcher_command(config, "10.0.0.1")
     assert any(argument.startswith("--meet=10.0.0.1:") for argument in command)
     assert not any(NODE0 in argument for argument in command)
 
 
-def test_job_with_too_few_nodes_is_reported(tmp_path: Path) -> None:
-    config = make_config(tmp_path, {**REQUEST, "spare_nodes": 0})
-    with pytest.raises(job_layout.LayoutError, match="gave the job 1 of the 2 nodes of the run: n1"):
-        job_layout.check_nodes(SYSTEM, config, [make_hello(1)])
-
-
-def test_too_few_cores_and_missing_bf16_are_reported(tmp_path: Path) -> None:
-    config = make_config(tmp_path, REQUEST)
-    with pytest.raises(job_layout.LayoutError, match="n1 gives this job 1 core, but --ppn is 2"):
-        job_layout.check_nodes(SYSTEM, config, [make_hello(1, cores=1), make_hello(2)])
-    config = make_config(tmp_path, {**REQUEST, "precision": "bf16"})
-    with pytest.raises(job_layout.LayoutError, match="n2 has no BF16 instructions"):
-        job_layout.check_nodes(SYSTEM, config, [make_hello(1), replace(make_hello(2), flags=())])
-
-
-def test_cpu_flags_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
-    config = make_config(tmp_path, REQUEST)
-    wrong = replace(make_hello(2), flags=("avx2", "avx512_bf16"))
-    with pytest.raises(job_layout.LayoutError, match="n2 reports wrong CPU flags: avx512_bf16 without avx512f"):
-        job_layout.check_nodes(SYSTEM, config, [make_hello(1), wrong])
+def test_job_whose_nodes_cannot_run_it_is_refused() -> None:
+    no_flags, wrong_flags = ((),), (("avx2", "avx512_bf16"),)
+    for fields, cores, flags, message in (
+        ({"spare_nodes": 0}, (4,), (), "gave the job 1 of the 2 nodes of the run: n1"),
+        ({}, (1, 4), (), "n1 gives this job 1 core, but --ppn is 2"),
+        ({"precision": "bf16"}, (4, 4), no_flags, "n2 has no BF16 instructions"),
+        ({}, (4, 4), wrong_flags, "n2 reports wrong CPU flags: avx512_bf16 without avx512f"),
+    ):
+        hellos = [make_hello(number, count) for number, count in enumerate(cores, 1)]
+        hellos = [*hellos[: len(hellos) - len(flags)], *(replace(hellos[-1], flags=words) for words in flags)]
+        with pytest.raises(job_layout.LayoutError, match=message):
+            job_layout.check_nodes(SYSTEM, make_config({**REQUEST, **fields}), hellos)
 
 
 def test_cpus_of_the_job_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ExecuteError, PlanError
+from orchestrator.errors import PlanError
 from orchestrator.model.hosts import NodeCount
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SubmitScript
@@ -194,9 +194,6 @@ def test_the_end_of_a_job_is_explained() -> None:
         result = ended(**fields)
         assert (result.phase, explanation in result.explanation) == (phase, True)
         assert PBS.named_state("7.pbs1", result.state).phase == phase
-
-
-def test_a_job_that_died_of_a_signal_names_it() -> None:
     assert ended(Exit_status=266, substate=93).reason == "SIGUSR1"
 
 
@@ -204,9 +201,13 @@ def test_a_job_that_pbs_does_not_know_is_forgotten() -> None:
     assert state_of(UNKNOWN_JOB, job="99999.pbs1").phase == Phase.FORGOTTEN
 
 
-def test_a_server_that_does_not_respond_is_unreachable() -> None:
-    with pytest.raises(ControllerUnreachable, match="cannot connect to server"):
-        state_of(DOWN)
+def test_a_server_without_a_valid_response_is_unreachable() -> None:
+    damaged = CommandResult(code=0, out='{\n\t"Jobs": {"7.pbs1": \n}\n', err="")
+    for result, message in ((DOWN, "cannot connect to server"), (damaged, "qstat")):
+        with pytest.raises(ControllerUnreachable, match=message):
+            state_of(result)
+        with pytest.raises(ControllerUnreachable, match=message):
+            PBS.jobs(RecordedPrograms([result]), "")
 
 
 def test_a_site_without_history_is_asked_for_active_jobs_only() -> None:
@@ -214,11 +215,6 @@ def test_a_site_without_history_is_asked_for_active_jobs_only() -> None:
     programs = RecordedPrograms([no_history, job(RUNNING)])
     assert PBS.state(programs, "7.pbs1").phase == Phase.RUNNING
     assert "-x" not in programs.commands[1]
-
-
-def test_damaged_output_is_no_state() -> None:
-    with pytest.raises(ControllerUnreachable, match="qstat"):
-        state_of(CommandResult(code=0, out='{\n\t"Jobs": {"7.pbs1": \n}\n', err=""))
 
 
 def test_lines_around_the_output_are_ignored() -> None:
@@ -251,20 +247,12 @@ def test_each_active_job_is_queried_because_qstat_prints_only_one(
     assert [entry.job for entry in PBS.jobs(Scheduler(PBS, Local()), "")] == ["7.pbs1", "9.pbs1"]
 
 
-def test_jobs_that_cannot_be_listed_are_an_error() -> None:
-    with pytest.raises(ExecuteError, match="cannot connect"):
-        PBS.jobs(RecordedPrograms([DOWN]), "")
-
-
 def test_accounting_has_the_time_and_the_memory() -> None:
     used = {"walltime": "00:01:26", "mem": "5912kb"}
     fields = {"job_state": "F", "Exit_status": -29, "substate": 93, "stime": "x", "resources_used": used}
     record = PBS.accounting(RecordedPrograms([job(fields)]), "7.pbs1")
     assert (record.state, record.elapsed_seconds, record.max_rss_bytes) == ("WALLTIME", 86, 5912 * 1024)
     assert "MiB in all" in record.describe()
-
-
-def test_accounting_of_an_unknown_job_is_none() -> None:
     assert PBS.accounting(RecordedPrograms([UNKNOWN_JOB]), "7.pbs1") is None
 
 
@@ -294,10 +282,7 @@ def test_options_are_written_as_qsub_takes_them() -> None:
         "-l site_res=1",
         "-h",
     ]
-
-
-def test_select_may_repeat_the_number_of_nodes() -> None:
-    assert "-l select=2:ncpus=8:mpiprocs=4" in options(TWO_NODES, select="2:ncpus=8")
+    assert "-l select=2:ncpus=8:mpiprocs=4" in options(TWO_NODES, select="2:ncpus=8"), "the number may be repeated"
 
 
 def test_nodes_that_differ_from_the_request_are_refused() -> None:
@@ -315,9 +300,7 @@ def test_nodes_that_differ_from_the_request_are_refused() -> None:
 def test_an_array_has_a_task_for_each_run() -> None:
     assert options(JobRequest(name="a", nodes=1, ppn=1, tasks=4, max_active=2))[-1] == "-J 0-3%2"
     assert PBS.array_job("5[].pbs1", 3) == "5[3].pbs1"
-
-
-def test_an_array_of_one_run_is_a_single_job() -> None:
+    # An array of one run is a single job.
     assert not any(line.startswith("-J") for line in options(JobRequest(name="a", nodes=1, ppn=1, tasks=1)))
     assert PBS.array_job("5.pbs1", 0) == "5.pbs1"
 

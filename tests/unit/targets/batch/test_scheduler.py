@@ -102,13 +102,17 @@ def test_run_folder_stays_if_the_job_may_have_been_accepted() -> None:
     assert scheduler.uncertain
 
 
-def test_variables_of_an_interactive_job_do_not_reach_the_new_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_sbatch_and_of_an_interactive_job_do_not_reach_the_new_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SLURM_CONF"):
         monkeypatch.setenv(name, "1")
-    scheduler = submit(make_result("12\n"))
-    argv = scheduler.host.commands[-1]
+    host = RecordedHost(make_result("12;cluster\n"))
+    step = submit_step(make_plan({}, make_settings(options={"time": "5", "account": "a"})))
+    Scheduler(SLURM, host).submit(step)
+    argv = host.commands[-1]
     unset = {name for flag, name in itertools.pairwise(argv) if flag == "-u"}
-    assert {"SLURM_MEM_PER_CPU", "SLURM_JOB_ID"} <= unset
+    assert {"SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SBATCH_TIMELIMIT", "SBATCH_ACCOUNT"} <= unset
     assert "SLURM_CONF" not in unset
 
 
@@ -148,17 +152,6 @@ failed: Invalid partition name specified\n"
     assert "partition=NAME" in caught.value.hint
 
 
-def test_variables_of_sbatch_do_not_win_over_the_script() -> None:
-    host = RecordedHost(make_result("12;cluster\n"))
-    step = submit_step(make_plan({}, make_settings(options={"time": "5", "account": "a"})))
-    scheduler = Scheduler(SLURM, host)
-    scheduler.submit(step)
-    assert scheduler.submitted == "12"
-    argv = host.commands[-1]
-    assert {"SBATCH_TIMELIMIT", "SBATCH_ACCOUNT"} <= set(argv)
-    assert argv[-1].endswith("/job.sh")
-
-
 def test_slurm_is_queried_through_a_login_shell_over_ssh() -> None:
     noise = "Welcome to the cluster | maintenance on Friday\n"
     host = RecordedHost(make_result(f"{noise}12;cluster\n"), make_result(f"{noise}RUNNING|N/A|n1|None\n"))
@@ -170,15 +163,12 @@ def test_slurm_is_queried_through_a_login_shell_over_ssh() -> None:
     assert all(argv[:4] == SHELL for argv in host.commands if argv[0] != "put")
 
 
-def test_unreachable_controller_does_not_end_a_job() -> None:
-    away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-    with pytest.raises(ControllerUnreachable):
-        Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=away))).state("12")
-
-
 def test_only_a_job_that_slurm_has_forgotten_is_gone() -> None:
-    for stderr in ("", "Invalid user id", "Protocol authentication error"):
+    away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    for stderr in ("", away, "Invalid user id", "Protocol authentication error"):
         with pytest.raises(ControllerUnreachable):
             Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=stderr))).state("12")
-        forgotten = "slurm_load_jobs error: Invalid job id specified"
-        assert Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=forgotten))).state("12").state == "GONE"
+    forgotten = "slurm_load_jobs error: Invalid job id specified"
+    state = Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=forgotten))).state("12")
+    assert (state.state, state.ended) == ("GONE", True)
+    assert "job 12: Slurm does not know it any more" in state.describe_end()

@@ -80,13 +80,6 @@ def test_whole_nodes_of_an_allocation_get_a_rank_per_socket() -> None:
     assert ranks == [(2, "one for each socket: sinfo reports 2 x 56 cores"), ONE_RANK]
 
 
-def test_job_that_can_never_start_is_known() -> None:
-    assert "fewer --nodes" in make_job("PENDING", "PartitionNodeLimit").problem
-    assert "--slurm account" in make_job("PENDING", "InvalidAccount").problem
-    assert not make_job("PENDING", "Priority").problem
-    assert not make_job("RUNNING", "PartitionNodeLimit").problem
-
-
 def test_reason_of_a_waiting_job_is_explained() -> None:
     for code, explanation in (
         ("QOSGrpCpuLimit", "jobs of your QOS use all CPUs that it allows"),
@@ -102,6 +95,8 @@ def test_reason_of_a_waiting_job_is_explained() -> None:
         ("QOSMaxNodePerJobLimit", "its QOS does not allow so many nodes per job; use fewer --nodes"),
         ("AssocMaxCpuPerJobLimit", "its account does not allow so many CPUs per job; use fewer --nodes"),
         ("AssocMaxWallDurationPerJobLimit", "its account does not allow jobs this long; use --slurm time=LESS"),
+        ("PartitionNodeLimit", "its partition does not allow so many nodes per job; use fewer --nodes"),
+        ("InvalidAccount", "its account is not valid; use another --slurm account= or qos="),
         ("QOSNotAllowed", "its partition does not accept its QOS; use another --slurm account= or qos="),
         ("DependencyNeverSatisfied", "the job that it waits for has failed; use no --slurm dependency"),
         ("ReservationDeleted", "its reservation was deleted; use no --slurm reservation"),
@@ -134,13 +129,6 @@ def test_end_of_a_job_is_described() -> None:
         result = make_job(state)
         assert result.ended
         assert reason in result.describe_end()
-
-
-def test_forgotten_job_has_ended() -> None:
-    assert slurm.parse_state("12", "slurm_load_jobs error: Invalid job id specified") is None
-    result = SLURM.forgotten("12")
-    assert result.ended
-    assert "job 12: Slurm does not know it any more" in result.describe_end()
 
 
 SACCT = """Welcome | to | the | site
