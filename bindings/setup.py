@@ -23,7 +23,6 @@ ONECCL = "2022.1.2"  # version of oneccl-devel; recorded in the wheel
 ONECCL_SHA256 = "bdf97644da971fc112b6bd53d6e22e8ff032fb8f32442bb914e98727442c229d"
 PACKAGE = "oneccl_bindings_for_pytorch"
 KERNELS_PACKAGE = "orch_kernels"
-KERNELS = ("attention", "dropout")
 LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
 ONECCL_BFLOAT16 = "_Z15ccl_bf16_reducePKvmPvPmN3ccl2v19reductionE"  # oneCCL's bfloat16 reduction
 
@@ -89,11 +88,11 @@ def write_built_module(version: str, torch_version: str) -> None:
         (BINDINGS / package / "_built.py").write_text(text)
 
 
-def write_single_unit() -> Path:
-    """Combine all sources in one file, so that torch's headers, most of the work, are compiled once."""
-    path = BINDINGS / "build" / "ccl.cpp"
+def write_single_unit(folder: str) -> Path:
+    """Combine the sources of a folder in one file, so that torch's headers, most of the work, are compiled once."""
+    path = BINDINGS / "build" / f"{folder}.cpp"
     path.parent.mkdir(exist_ok=True)
-    sources = sorted((BINDINGS / "csrc").glob("*.cpp"))
+    sources = sorted((BINDINGS / folder).glob("*.cpp"))
     path.write_text("".join(f'#include "{source.name}"\n' for source in sources))
     return path.relative_to(BINDINGS)
 
@@ -107,7 +106,7 @@ def backend_extension(version: str, oneccl: Path):
     to_venv_lib = "$ORIGIN/" + "../" * depth + "lib" if depth else "$ORIGIN"
     return CppExtension(
         name=f"{PACKAGE}._ccl",
-        sources=[str(write_single_unit())],
+        sources=[str(write_single_unit("csrc"))],
         include_dirs=[str(BINDINGS / "csrc"), str(oneccl / "include")],
         extra_objects=[str(oneccl / LIBRARY), "-Wl,--no-as-needed", str(build_hwloc_stub())],
         libraries=["dl", "rt", "pthread"],
@@ -124,14 +123,14 @@ def backend_extension(version: str, oneccl: Path):
     )
 
 
-def kernel_extension(name: str):
-    """Return a kernel's library, which needs only torch and uses the OpenMP runtime of torch."""
+def kernels_extension():
+    """Return the kernels' library, which needs only torch and uses the OpenMP runtime of torch."""
     from torch.utils.cpp_extension import CppExtension
 
     return CppExtension(
-        name=f"{KERNELS_PACKAGE}._{name}",
-        sources=[f"kernels/{name}.cpp"],
-        depends=["kernels/threefry.h"],
+        name=f"{KERNELS_PACKAGE}._kernels",
+        sources=[str(write_single_unit("kernels"))],
+        include_dirs=[str(BINDINGS / "kernels")],
         extra_compile_args={
             "cxx": ["-std=c++20", "-fvisibility=hidden", "-Wall", "-fopenmp", *optimization_flags("-O3")]
         },
@@ -177,7 +176,7 @@ def main() -> None:
         ext_modules=[
             backend_extension(version, oneccl_root()),
             # No program that runs under a sanitizer uses the kernels.
-            *(kernel_extension(name) for name in KERNELS if not sanitizer_flags()),
+            *([] if sanitizer_flags() else [kernels_extension()]),
         ],
         # torch is not a requirement, because the check at import gives a better error than pip's resolver.
         # tcmlib (from 1.3) contains libhwloc, which oneCCL needs.

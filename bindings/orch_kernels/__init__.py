@@ -58,4 +58,4 @@ def is_in_use() -> bool:
 
 def problem() -> str | None:
     """Load the kernels, and return why they cannot be used, or None."""
-    return library.load("_dropout") or library.load("_attention")
+    return library.load()

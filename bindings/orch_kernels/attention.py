@@ -78,7 +78,7 @@ def attention_of_packed(
         ValueError: if shapes, offsets or the probability are invalid.
         TypeError: if the dtype is not supported, or the tensors have different ones.
     """
-    if reason := library.load("_attention"):
+    if reason := library.load():
         raise RuntimeError(f"orch_kernels: {reason}.")
     offsets = (query_offsets, query_offsets if key_offsets is None else key_offsets)
     return torch.ops.orch.attention_varlen(query, key, value, *offsets, dropout_p, is_causal, scale)

@@ -1,4 +1,4 @@
-"""Load the kernels' libraries, and find out which tensors they support."""
+"""Load the kernels' library, and find out which tensors they support."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
 @cache
-def load(name: str) -> str | None:
-    """Load a kernel's library, and return why it cannot be used, or None."""
+def load() -> str | None:
+    """Load the library, and return why it cannot be used, or None."""
     installed = torch.__version__.split("+")[0]
     if installed != TORCH:
         return f"they were built for torch {TORCH}, not {installed}"
-    path = next(Path(__file__).parent.glob(f"{name}.*.so"), None)
+    path = next(Path(__file__).parent.glob("_kernels.*.so"), None)
     if path is None:
-        return f"{Path(__file__).parent} does not contain {name}"
+        return f"{Path(__file__).parent} does not contain _kernels"
     try:
         torch.ops.load_library(path)
     except OSError as error:
