@@ -88,7 +88,7 @@ class TrainOptions(TypedDict, total=False):
 
 
 class SubmitOptions(TrainOptions, total=False):
-    """All options of `submit`: see the arguments of `train`."""
+    """Options of `submit`, which has the same as `train`."""
 
     inventory: str | Path
     nodes: int | str | None
