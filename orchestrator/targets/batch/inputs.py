@@ -100,7 +100,7 @@ class SettingsFile(StrictModel):
     def hint_about_unknown_key(cls, keys: list[str]) -> str:
         """Return in which table of the file a key belongs."""
         system, name = cls.system, keys[-1]
-        key = next((long for long, _ in system.long_options(name, "")), name) if name not in ("l", "W") else name
+        key = name if name in ("l", "W") else next(iter(system.long_options(name, "")))[0]
         key = key.replace("_", "-")
         if len(keys) == 1 and name in ContainerTable.model_fields:
             return f"{name} belongs below a line [container]."

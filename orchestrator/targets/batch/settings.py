@@ -78,10 +78,6 @@ class Image:
         for mount in self.mounts:
             if not re.fullmatch(r"/[^:,]*:/[^:,]*(:r[ow])?", mount) or not mount.isprintable():
                 raise PlanError(f"--image-option mounts={mount}: not SOURCE:TARGET.", hint="Example: /data:/data:ro")
-        self.check_arguments()
-
-    def check_arguments(self) -> None:
-        """Raise PlanError for the first argument that is malformed, or that orch itself sets."""
         for argument in self.arguments:
             name = argument.partition("=")[0]
             if not re.fullmatch(r"-\w|--[a-z][a-z-]*", name) or not argument.isprintable():
@@ -103,6 +99,13 @@ class Image:
             run_dir: the folder of the run, in which the ranks start.
             preload: the names of libraries to preload if the image has them.
         """
+        options = (
+            # Packages in the user's home would take precedence over the image's, so ranks use /tmp as home.
+            *("--cleanenv", "--no-home", "--home", "/tmp", "--pwd", run_dir),
+            *(option for folder in outermost_folders(folders) for option in ("--mount", bind(folder))),
+            *(option for mount in self.mounts for option in ("--bind", mount)),
+            *self.arguments,
+        )
         return container.render(
             ContainerSpec(
                 image=self.path,
@@ -110,20 +113,10 @@ class Image:
                 python=self.python,
                 preload=preload,
                 processes={},
-                options=self.options(outermost_folders(folders), run_dir),
+                options=options,
                 env_file=self.env_file,
                 engine=APPTAINER,
             )
-        )
-
-    def options(self, folders: Iterable[str], run_dir: str) -> tuple[str, ...]:
-        """Return the options of `apptainer exec`; these folders have the same path in the image."""
-        return (
-            # Packages in the user's home would take precedence over the image's, so ranks use /tmp as home.
-            *("--cleanenv", "--no-home", "--home", "/tmp", "--pwd", run_dir),
-            *(option for folder in folders for option in ("--mount", bind(folder))),
-            *(option for mount in self.mounts for option in ("--bind", mount)),
-            *self.arguments,
         )
 
     def describe(self) -> Decision:

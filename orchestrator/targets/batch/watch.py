@@ -11,7 +11,7 @@ from pathlib import Path
 from orch_node.protocol import batch, failures, files, outcome
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, NodeNews, Waiting
-from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Failure, Outcome
+from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, render
 from orch_node.protocol.values import ProtocolError
 from orch_node.tail import Tail, last_text
@@ -36,19 +36,6 @@ READY_SECONDS = 3.0  # A message explains a running job without a supervisor aft
 END_SECONDS = 40.0  # A job ends within this time: Slurm, for example, waits 30 s between SIGTERM and SIGKILL.
 ENDED_BY = ("SIGTERM", "SIGKILL")  # The signals with which a batch system ends a job's processes.
 VISIBLE_SECONDS = 0.5  # A shared file system shows another host's writes after this time.
-
-
-def describe_delay(job: JobState, pending: bool, seconds: float) -> str:
-    """Return the message about a job without a supervisor; '' if it has just started.
-
-    Args:
-        job: the job.
-        pending: whether the job is pending.
-        seconds: the time since the job was last pending.
-    """
-    if pending:
-        return job.describe_waiting()
-    return job.describe_start() if seconds >= READY_SECONDS else ""
 
 
 class JobWatch:
@@ -248,7 +235,9 @@ class JobWatch:
                 self.run_folder.write(files.OUTCOME, outcome.render(ended))
                 raise ExecuteError(problem, hint="Change that, and start the run again.")
             now = time.monotonic()
-            message = describe_delay(job, pending, now - last_pending)
+            message = job.describe_waiting() if pending else ""
+            if not pending and now - last_pending >= READY_SECONDS:
+                message = job.describe_start()
             reason = message.replace(job.start, "") if job.start else message
             is_new = reason != last_reason or now - reported > NEW_START_SECONDS
             if message and message != last_message and is_new:
@@ -303,7 +292,8 @@ class JobWatch:
         self.refresh()
         run_outcome = outcome_in(self.folder)
         if job.phase == Phase.FORGOTTEN:
-            job = self.end_in_accounting(job)
+            record = self.run_folder.attempt(lambda: self.system.accounting(self.scheduler, self.job), None)
+            job = self.system.named_state(self.job, record.state) if record else job
         # The SIGTERM of scancel looks like a preemption to the ranks: they write a checkpoint.
         cancelled = preempted and job.phase == Phase.CANCELLED
         if not job.ended or (explains_end(run_outcome) and not cancelled):
@@ -321,11 +311,6 @@ class JobWatch:
             f"{self.system.title} does not know the job any more and has no accounting of it, so orch cannot tell "
             "whether it was cancelled, preempted or failed"
         )
-
-    def end_in_accounting(self, job: JobState) -> JobState:
-        """Return the end of a job that the controller has forgotten, from the system's accounting."""
-        record = self.run_folder.attempt(lambda: self.system.accounting(self.scheduler, self.job), None)
-        return self.system.named_state(self.job, record.state) if record else job
 
     def await_end(self) -> JobState:
         """Return the job once it has ended or is pending again, or after a time limit.
@@ -353,7 +338,8 @@ class JobWatch:
         supervisor = supervisor_of(self.folder)
         now = time.time()
         base_outcome = run_outcome or Outcome(state=state, started=supervisor.started if supervisor else now, ended=now)
-        memory = self.system.on_nodes.memory_line(f"{self.launcher_output()}\n{self.supervisor_output()}")
+        launcher_output = last_text(self.folder / files.LAUNCHER_LOG, follow.MAX_LOG_CHARACTERS)
+        memory = self.system.on_nodes.memory_line(f"{launcher_output}\n{self.supervisor_output()}")
         message = job.describe_end()
         if run_outcome is None and not job.ended_externally and (output := self.supervisor_output().strip()):
             message += f"; its last output: {output.splitlines()[-1]}"
@@ -374,10 +360,6 @@ class JobWatch:
                 before, problem=f"{before.problem}, but {self.system.title} did not requeue the job: {message}"
             )
         self.run_folder.write(files.OUTCOME, outcome.render(ended))
-
-    def launcher_output(self) -> str:
-        """Return the end of the launcher's output."""
-        return last_text(self.folder / files.LAUNCHER_LOG, follow.MAX_LOG_CHARACTERS)
 
     def saved_outcome(self) -> Outcome | None:
         """Return the outcome that the job saved when it was requeued, if it has not started since."""
@@ -407,12 +389,9 @@ def explains_end(run_outcome: Outcome | None) -> bool:
     if run_outcome.state == PREEMPTED:
         return (run_outcome.problem or "").startswith("checkpoint")
     failure = run_outcome.first_failure
-    return run_outcome.state == DONE or (failure is not None and not may_be_consequence(failure))
-
-
-def may_be_consequence(failure: Failure) -> bool:
-    """Return whether the failure may be a result of the batch system ending the job."""
-    return failure.signal in ENDED_BY or failures.blames_another(failure.rank, failure.text)
+    if failure is None or run_outcome.state == DONE:
+        return run_outcome.state == DONE
+    return failure.signal not in ENDED_BY and not failures.blames_another(failure.rank, failure.text)
 
 
 def log_lines(
