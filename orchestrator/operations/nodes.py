@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from orch_node.protocol.node_reports import ReservedCores
-from orch_node.protocol.record import DEFAULT_TARGET, number_ranges
+from orch_node.protocol.record import DEFAULT_TARGET
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import State
@@ -55,13 +54,8 @@ def live_row(node: LiveNode) -> dict[str, Any]:
         "load": round(float(usage.load), 2),
         "free_memory": f"{usage.memory_available / 2**30:.1f} GiB",
         "cores": node.cores,
-        "runs": [f"{reserved.run} ({describe_reserved(reserved)})" for reserved in usage.reserved],
+        "runs": [f"{claim.run} ({claim.describe()})" for claim in usage.reserved],
     }
-
-
-def describe_reserved(reserved: ReservedCores) -> str:
-    gpus = f", GPUs {number_ranges(reserved.gpus)}" if reserved.gpus else ""
-    return f"CPUs {number_ranges(reserved.cpus)}{gpus}"
 
 
 def rows(inventory: str) -> list[dict[str, Any]]:

@@ -171,10 +171,10 @@ class StandIns(threading.Thread):
     def respond(self, node: str, request: Request) -> Response:
         """Return the response of a node's agent."""
         if isinstance(request, Ping):
-            return Alive(host=node, time=time.time())
+            return Alive(time=time.time())
         if isinstance(request, TakeStackTraces):
             ranks = set(self.ranks.get(node, ())) & set(request.ranks)
-            return StackTraces({str(rank): RankStack(1, STACK, {"state": "S", "wchan": "pipe_read"}) for rank in ranks})
+            return StackTraces({str(rank): RankStack(STACK, {"state": "S", "wchan": "pipe_read"}) for rank in ranks})
         if isinstance(request, WriteFile):
             self.written[node, request.name] = hash(request.content)
         response = request.response()

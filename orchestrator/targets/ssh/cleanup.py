@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from orch_node.protocol import values
-from orch_node.protocol.node_reports import Cleaned, DamagedRuns, Leftovers, RunEnded
+from orch_node.protocol.node_reports import Cleaned, DamagedRuns
 from orch_node.protocol.outcome import ProcessRecord
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
@@ -51,28 +51,37 @@ def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
     return CleanupReport(
         run_id=record.run_id,
         seconds=round(time.monotonic() - start_time, 2),
-        nodes=tuple(map(result_of_end, responses)),
+        nodes=tuple(result_of(response, names_runs=False) for response in responses),
     )
 
 
-def result_of_end(response: NodeResponse) -> NodeCleanup:
-    """Return the result of `cleanup end` on a node."""
-    report = parse_report(RunEnded, response)
+def result_of(response: NodeResponse, *, names_runs: bool = True, dry_run: bool = False) -> NodeCleanup:
+    """Return the result of `node.py cleanup` on a node.
+
+    Args:
+        response: of the node.
+        names_runs: whether the texts about processes begin with the id of their run.
+        dry_run: whether the node has only looked.
+    """
+    report = parse_report(Cleaned, response)
     if isinstance(report, NodeCleanup):
         return report
-    leftovers = tuple(map(describe_process, report.left))
+    leftovers, segments = describe_processes(report.left, names_runs=names_runs), all_segments(report.segments)
+    if dry_run:
+        leftovers += tuple(f"{path}: no run uses it" for path in report.unused)
     return NodeCleanup(
         node=response.node,
-        state="left" if leftovers else "clean",
-        ended=tuple(map(describe_process, report.ended)),
+        state="left" if leftovers or (dry_run and segments) else "clean",
+        ended=describe_processes(report.ended, names_runs=names_runs),
         left=leftovers,
-        segments=report.segments,
-        segments_left=report.segments_left,
+        segments=segments,
+        segments_left=all_segments(report.segments_left),
+        unused=() if dry_run else report.unused,
         problem=response.problem,
     )
 
 
-Report = TypeVar("Report", RunEnded, Leftovers, Cleaned, DamagedRuns)
+Report = TypeVar("Report", Cleaned, DamagedRuns)
 
 
 def parse_report(kind: type[Report], response: NodeResponse) -> Report | NodeCleanup:
@@ -92,10 +101,15 @@ def unreachable(node: str, problem: str) -> NodeCleanup:
     return NodeCleanup(node=node, state="unreachable", ended=(), left=(), segments=(), problem=problem)
 
 
-def describe_process(process: ProcessRecord) -> str:
-    """Return the role, pid, name and rank of a process as text."""
-    rank = f" of rank {process.rank}" if process.rank is not None else ""
-    return f"{process.role} {process.pid} ({process.name}){rank}"
+def describe_processes(runs: Mapping[str, tuple[ProcessRecord, ...]], *, names_runs: bool) -> tuple[str, ...]:
+    """Return the role, pid, name and rank of each process as text."""
+    return tuple(
+        (f"{run_id}: " if names_runs else "")
+        + f"{process.role} {process.pid} ({process.name})"
+        + (f" of rank {process.rank}" if process.rank is not None else "")
+        for run_id, processes in runs.items()
+        for process in processes
+    )
 
 
 def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
@@ -117,7 +131,7 @@ def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         return (*program, "cleanup", action, folder, "--store", sent, "--except", *live_runs)
 
     responses = query_all(paths, command, seconds=CLEANUP_SECONDS * 2)
-    nodes = tuple(map(result_of_look if dry_run else result_of_clean, responses))
+    nodes = tuple(result_of(response, dry_run=dry_run) for response in responses)
     if inventory is None:
         nodes = tuple(
             remove_unused_packages(set_aside_locally(node, base, dry_run=dry_run), dry_run=dry_run) for node in nodes
@@ -154,49 +168,6 @@ def cleanup_paths(
     live_runs = [run_id for run_id, node_run in recorded.runs.items() if node_run.state in POSSIBLY_ALIVE]
     unreadable_nodes = recorded.cluster.damaged.items()
     return paths, live_runs, [unreachable(name, problem) for name, problem in unreadable_nodes]
-
-
-def result_of_clean(response: NodeResponse) -> NodeCleanup:
-    """Return the result of `cleanup clean` on a node."""
-    report = parse_report(Cleaned, response)
-    if isinstance(report, NodeCleanup):
-        return report
-    leftovers = describe_processes({run_id: end.left for run_id, end in report.runs.items()})
-    return NodeCleanup(
-        node=response.node,
-        state="left" if leftovers else "clean",
-        ended=describe_processes({run_id: end.ended for run_id, end in report.runs.items()}),
-        left=leftovers,
-        segments=all_segments(report.segments),
-        segments_left=all_segments(report.segments_left),
-        unused=report.unused,
-        problem=response.problem,
-    )
-
-
-def result_of_look(response: NodeResponse) -> NodeCleanup:
-    """Return the result of `cleanup look` on a node."""
-    report = parse_report(Leftovers, response)
-    if isinstance(report, NodeCleanup):
-        return report
-    unused = tuple(f"{path}: no run uses it" for path in report.unused)
-    leftovers, segments = (*describe_processes(report.runs), *unused), all_segments(report.segments)
-    return NodeCleanup(
-        node=response.node,
-        state="left" if leftovers or segments else "clean",
-        ended=(),
-        left=leftovers,
-        segments=segments,
-        segments_left=all_segments(report.segments_left),
-        problem=response.problem,
-    )
-
-
-def describe_processes(runs: Mapping[str, tuple[ProcessRecord, ...]]) -> tuple[str, ...]:
-    """Return processes as texts that begin with the id of their run."""
-    return tuple(
-        f"{run_id}: {describe_process(process)}" for run_id, processes in runs.items() for process in processes
-    )
 
 
 def all_segments(segments: dict[str, tuple[str, ...]]) -> tuple[str, ...]:

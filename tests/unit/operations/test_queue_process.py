@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from orch_node.protocol.node_reports import NodeUsage, ReservedCores
+from orch_node.protocol.agent import Claim
+from orch_node.protocol.node_reports import NodeUsage
 from orch_node.protocol.outcome import REFUSED
 
 from orchestrator.files import make_user_folder
@@ -21,7 +22,7 @@ from tests.support.recorded import make_run
 
 
 def make_node(name: str, *runs: str, responds: bool = True) -> LiveNode:
-    reserved = tuple(ReservedCores(run=run, cpus=(0,)) for run in runs)
+    reserved = tuple(Claim(run=run, run_dir="", cpus=(0,)) for run in runs)
     usage = NodeUsage(load=0.0, memory_available=1, reserved=reserved) if responds else None
     return LiveNode(name=name, cores=1, usage=usage, problem="" if responds else "timed out")
 

@@ -68,7 +68,7 @@ def orch_on_other_host(*arguments: str, runs: Path) -> subprocess.CompletedProce
 def test_other_host_leaves_a_living_run_alone_until_it_stops_it(living_run: Path) -> None:
     (living_run / "shm-node0.json").write_text('{"before": {}, "used": {}}')
     result = on_other_host(*NODE_PROGRAM, "cleanup", "clean", str(living_run.parent))
-    assert json.loads(result.stdout)["runs"] == {}
+    assert json.loads(result.stdout)["ended"] == {}
     assert (living_run / "shm-node0.json").exists()
     second_run = "20260101-130000-qa-0001"
     make_recorded_run(living_run.parent, second_run, output_dir=f"{living_run}/output")

@@ -168,18 +168,19 @@ def open_pidfd(pid: int) -> int | None:
         return None
 
 
-def stat_fields(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the program's name; none if there is no such process."""
+def read_stat(pid: int) -> tuple[str, list[str]]:
+    """Return a process' name, and its state, parent and further fields of proc(5); no fields if it has ended."""
     try:
         text = Path("/proc", str(pid), "stat").read_text(errors="replace")
     except OSError:
-        return []
-    return text.rpartition(")")[2].split()
+        return "", []
+    name, _, fields = text.partition("(")[2].rpartition(")")
+    return name, fields.split()
 
 
 def start_time(pid: int) -> int | None:
     """Return the start time of a process, or None if there is none."""
-    fields = stat_fields(pid)
+    _, fields = read_stat(pid)
     return int(fields[19]) if fields else None
 
 
@@ -190,5 +191,5 @@ def die_with_parent() -> None:
 
 def is_alive(pid: int, start: int) -> bool:
     """Return whether the process with this start time exists and is not a zombie."""
-    fields = stat_fields(pid)
+    _, fields = read_stat(pid)
     return bool(fields) and int(fields[19]) == start and fields[0] not in "ZX"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from orch_node.agent import processes, shared_memory
 from orch_node.agent.cleanup import segments
+from orch_node.protocol.outcome import ProcessRecord
 
 # Opens the files of its arguments until standard input has a line.
 OPEN_FILES = """
@@ -31,7 +32,7 @@ class Holder:
         )
         self.process.stdout.readline()
 
-    def read(self) -> processes.Process:
+    def read(self) -> ProcessRecord:
         return processes.read_process(self.process.pid, [])
 
     def end(self) -> None:

@@ -155,7 +155,7 @@ def test_stop_waits_for_a_supervisor_that_is_about_to_start(runs: Runs) -> None:
         assert runs.supervise("run", "/no/such/mpiexec").wait(60) == 130
         output, _ = stop.communicate(timeout=60)
     assert stop.returncode == 0
-    assert json.loads(output)["left"] == []
+    assert json.loads(output)["left"] == {"run": []}
     assert runs.processes() == []
     assert runs.outcome()["state"] == "stopped"
 

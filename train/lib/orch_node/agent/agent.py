@@ -13,13 +13,12 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from orch_node import atomic_write
 from orch_node.agent import containers, processes, rank_signals, shared_memory
@@ -49,6 +48,7 @@ from orch_node.protocol.agent import (
     parse_request,
     render_response,
 )
+from orch_node.protocol.batch import SignedLines
 from orch_node.protocol.outcome import ProcessRecord
 
 SILENCE_SECONDS = 30.0  # the supervisor sends a request every 2 s
@@ -62,29 +62,11 @@ TERM_SECONDS = 5.0
 END_SECONDS = 8.0
 
 
-class Lines(Protocol):
-    """The encoding of lines that are sent to the supervisor and received from it."""
-
-    def sign(self, line: bytes) -> bytes: ...
-
-    def verify(self, signed: bytes) -> bytes: ...
-
-
-class PlainLines:
-    """Lines without encoding: ssh and pipes protect them."""
-
-    def sign(self, line: bytes) -> bytes:
-        return line
-
-    def verify(self, signed: bytes) -> bytes:
-        return signed
-
-
 class Agent:
     """The agent of one node in one run."""
 
-    def __init__(self, run_dir: Path, node: str, claims: Claims, lines: Lines | None = None) -> None:
-        self.lines = lines or PlainLines()
+    def __init__(self, run_dir: Path, node: str, claims: Claims, lines: SignedLines | None = None) -> None:
+        self.lines = lines
         self.preempted = False
         self.run_dir = run_dir
         self.node = node
@@ -108,7 +90,8 @@ class Agent:
                 last_request = time.monotonic()
                 *complete, pending = (pending + chunk).split(b"\n")
                 for line in complete:
-                    request = parse_request(self.lines.verify(line + b"\n"))
+                    line += b"\n"
+                    request = parse_request(self.lines.verify(line) if self.lines else line)
                     self.respond(request)
                     if isinstance(request, Leave):
                         return
@@ -121,7 +104,9 @@ class Agent:
     def respond(self, request: Request) -> None:
         """Do what is requested, and write the response."""
         response = HANDLERS[type(request)](self, request)
-        line = self.lines.sign(render_response(request, response))
+        line = render_response(request, response)
+        if self.lines:
+            line = self.lines.sign(line)
         while line:  # a signal may interrupt a write
             line = line[os.write(1, line) :]
 
@@ -140,7 +125,7 @@ class Agent:
         if not self.launcher.wrappers:
             self.launcher.add(self.find_processes())
         lost = self.launcher.describe_lost(time.monotonic())
-        return Alive(host=socket.gethostname(), time=time.time(), preempted=self.preempted, lost_launcher=lost)
+        return Alive(time=time.time(), preempted=self.preempted, lost_launcher=lost)
 
     def preempt(self, number: int, frame: FrameType | None) -> None:
         """Record SIGTERM for the supervisor, which lets all ranks write a checkpoint.
@@ -173,8 +158,8 @@ class Agent:
         removed, remaining = self.remove_containers()
         segments = shared_memory.remove(self.notes)
         return AllEnded(
-            ended=(*map(processes.to_record, termination.ended), *removed),
-            left=(*map(processes.to_record, termination.remaining), *remaining),
+            ended=(*termination.ended, *removed),
+            left=(*termination.remaining, *remaining),
             segments=segments.removed,
             segments_left=segments.remaining,
             seconds=termination.seconds,
@@ -203,12 +188,12 @@ class Agent:
             atomic_write.write(self.run_dir / request.name, request.content)
         return Response()
 
-    def find_processes(self) -> list[processes.Process]:
+    def find_processes(self) -> list[ProcessRecord]:
         """Return the run's processes here except those that watch it."""
         living = processes.run_processes(str(self.run_dir))
         return [process for process in living if process.role not in processes.WATCHERS]
 
-    def find_ranks(self) -> list[processes.Process]:
+    def find_ranks(self) -> list[ProcessRecord]:
         """Return the run's training processes here."""
         return [process for process in self.find_processes() if process.role == "rank"]
 
@@ -257,12 +242,12 @@ def end_earlier_agents(run_dir: str, node: str) -> None:
             processes.send_signal(process, signal.SIGKILL)
 
 
-def main(argv: list[str], lines: Lines | None = None) -> int:
+def main(argv: list[str], lines: SignedLines | None = None) -> int:
     """Serve until the supervisor is gone.
 
     Args:
         argv: folder of the run, name of the node, folder of the claims.
-        lines: the encoding of lines; plain ones by default.
+        lines: the signatures of lines; none by default, because ssh and pipes protect them.
     """
     if len(argv) != 3:
         print("usage: node.py agent RUN_DIR NODE CLAIMS_FOLDER", file=sys.stderr)

@@ -18,16 +18,15 @@ import argparse
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from orch_node import atomic_write, content_store, lease
 from orch_node.agent import containers, processes, shared_memory
-from orch_node.agent.processes import Process, to_record
 from orch_node.agent.shared_memory import SHM, Removal
 from orch_node.protocol import files, outcome, values
-from orch_node.protocol.node_reports import Cleaned, CleanedRun, Leftovers, RunEnded
+from orch_node.protocol.node_reports import Cleaned
 from orch_node.protocol.outcome import ProcessRecord
 
 ELSEWHERE_SECONDS = 4.0  # below 10 s together with the patience below and the connection
@@ -39,7 +38,7 @@ END_SECONDS = 3.5  # below 10 s together with the two above
 Segments = dict[str, tuple[str, ...]]  # run id -> paths
 
 
-def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) -> RunEnded:
+def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) -> Cleaned:
     """End the run here.
 
     Its supervisor ends it best, on all nodes, so it is asked first and given time.
@@ -51,7 +50,6 @@ def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) ->
         planned: whether the run may not have started yet; its folder is created then, so that a
             supervisor that is about to start finds the request to stop.
     """
-    began = time.monotonic()
     folder = Path(run_dir)
     if planned:
         folder.parent.mkdir(mode=0o700, exist_ok=True)
@@ -74,14 +72,13 @@ def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) ->
     has_not_begun = node0 and planned and is_starting(folder) and not elsewhere
     if (supervisors or has_not_begun) and not result.remaining:
         record_stop(folder, supervisors[0].pid if supervisors else None)
-    segments = remove_segments(folder)
-    return RunEnded(
-        ended=(*(to_record(process) for process in initial if process.key not in remaining), *removed_containers),
-        left=(*map(to_record, result.remaining), *remaining_containers, *elsewhere),
-        supervisor=bool(supervisors),
-        segments=segments.removed,
-        segments_left=segments.remaining,
-        seconds=round(time.monotonic() - began, 2),
+    segments, run = remove_segments(folder), folder.name
+    ended = (process for process in initial if process.key not in remaining)
+    return Cleaned(
+        ended={run: (*ended, *removed_containers)},
+        left={run: (*result.remaining, *remaining_containers, *elsewhere)},
+        segments={run: segments.removed},
+        segments_left={run: segments.remaining},
     )
 
 
@@ -144,16 +141,27 @@ def remove_segments(run_dir: Path) -> Removal:
     )
 
 
-def find_leftovers(runs_dir: str) -> Leftovers:
-    """Return what runs below `runs_dir` have left that neither a supervisor nor an agent watches."""
-    elsewhere = runs_elsewhere(runs_dir)
-    unwatched = unwatched_processes(runs_dir)
-    runs = {run: tuple(map(to_record, leftovers)) for run, leftovers in unwatched.items() if run not in elsewhere}
-    living = {*watched_runs(runs_dir), *elsewhere}
+def find_leftovers(runs_dir: str, excluded: Iterable[str] = ()) -> Cleaned:
+    """Return what runs below `runs_dir` have left that neither a supervisor nor an agent watches.
+
+    Args:
+        runs_dir: folder of the runs.
+        excluded: ids of runs whose supervisors live on other nodes.
+    """
+    unwatched, living = divide_runs(runs_dir, excluded)
+    leftovers = {run: tuple(processes) for run, processes in unwatched.items()}
     for run, ids in unwatched_containers(runs_dir, living).items():
-        runs[run] = (*runs.get(run, ()), *(containers.to_record(container_id[:12]) for container_id in ids))
+        leftovers[run] = (*leftovers.get(run, ()), *(containers.to_record(container_id[:12]) for container_id in ids))
     removable, remaining = segments(runs_dir, living)
-    return Leftovers(runs=runs, segments=removable, segments_left=remaining)
+    return Cleaned(left=leftovers, segments=removable, segments_left=remaining)
+
+
+def divide_runs(runs_dir: str, excluded: Iterable[str]) -> tuple[dict[str, list[ProcessRecord]], set[str]]:
+    """Return the processes of the runs that have ended, by run, and the ids of the runs that may be alive."""
+    by_run = processes_by_run(runs_dir)
+    watched = [run for run in by_run if any(process.role in processes.WATCHERS for process in by_run[run])]
+    living = {*watched, *excluded, *runs_elsewhere(runs_dir)}
+    return {run: by_run[run] for run in by_run if run not in living}, living
 
 
 def runs_elsewhere(runs_dir: str) -> list[str]:
@@ -172,22 +180,7 @@ def unwatched_containers(runs_dir: str, living: set[str]) -> dict[str, list[str]
     }
 
 
-def unwatched_processes(runs_dir: str) -> dict[str, list[Process]]:
-    """Return the processes of runs that nobody watches here, by run."""
-    return {
-        run: living
-        for run, living in processes_by_run(runs_dir).items()
-        if not any(process.role in processes.WATCHERS for process in living)
-    }
-
-
-def watched_runs(runs_dir: str) -> list[str]:
-    """Return the ids of the runs that a supervisor or an agent watches here."""
-    living = processes_by_run(runs_dir)
-    return [run for run in living if any(process.role in processes.WATCHERS for process in living[run])]
-
-
-def processes_by_run(runs_dir: str) -> dict[str, list[Process]]:
+def processes_by_run(runs_dir: str) -> dict[str, list[ProcessRecord]]:
     """Return the living processes here, by run."""
     bases = names_of(runs_dir)
     folders: dict[str, str] = {}
@@ -217,30 +210,23 @@ def segments(runs_dir: str, living: set[str]) -> tuple[Segments, Segments]:
     return removable, remaining
 
 
-def clean(runs_dir: str, excluded: list[str]) -> Cleaned:
-    """End and remove what `find_leftovers` finds.
-
-    Args:
-        runs_dir: folder of the runs.
-        excluded: ids of runs to keep, whose supervisors live on other nodes.
-    """
-    excluded = [*excluded, *runs_elsewhere(runs_dir)]
-    living = {*excluded, *watched_runs(runs_dir)}
-    runs: dict[str, CleanedRun] = {}
-    for run in unwatched_processes(runs_dir):
-        if run not in excluded:
-            result = terminate_run(os.path.join(os.path.abspath(runs_dir), run))
-            runs[run] = CleanedRun(
-                ended=tuple(map(to_record, result.ended)), left=tuple(map(to_record, result.remaining))
-            )
+def clean(runs_dir: str, excluded: Iterable[str]) -> Cleaned:
+    """End and remove what `find_leftovers` finds."""
+    unwatched, living = divide_runs(runs_dir, excluded)
+    ended: dict[str, tuple[ProcessRecord, ...]] = {}
+    leftovers: dict[str, tuple[ProcessRecord, ...]] = {}
+    for run in unwatched:
+        result = terminate_run(os.path.join(os.path.abspath(runs_dir), run))
+        ended[run], leftovers[run] = result.ended, result.remaining
     for run in unwatched_containers(runs_dir, living):
         removed, remaining = containers.remove_all(Path(runs_dir, run))
-        report = runs.get(run, CleanedRun())
-        runs[run] = replace(report, ended=(*report.ended, *removed), left=(*report.left, *remaining))
+        ended[run] = (*ended.get(run, ()), *removed)
+        leftovers[run] = (*leftovers.get(run, ()), *remaining)
     folders = [folder for folder in sorted(Path(runs_dir).glob("*")) if folder.name not in living]
     removals = {folder.name: remove_segments(folder) for folder in folders}
     return Cleaned(
-        runs=runs,
+        ended=ended,
+        left=leftovers,
         segments={run: removal.removed for run, removal in removals.items() if removal.removed},
         segments_left={run: removal.remaining for run, removal in removals.items() if removal.remaining},
     )
@@ -274,16 +260,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--store", type=Path)
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args(argv)
-    report: RunEnded | Leftovers | Cleaned
     if options.command == "end":
         report = end(options.folder, options.patience, node0=options.node0, planned=options.planned)
-    elif options.command == "look":
-        unused = unused_folders(options.store, options.excluded, dry_run=True)
-        report = replace(find_leftovers(options.folder), unused=unused)
     elif options.command == "store":
         report = Cleaned(unused=unused_folders(Path(options.folder), options.excluded, dry_run=options.dry_run))
     else:
-        report = clean(options.folder, options.excluded)
-        unused = unused_folders(options.store, options.excluded, dry_run=False)
-        report = replace(report, unused=unused)
+        is_look = options.command == "look"
+        report = (find_leftovers if is_look else clean)(options.folder, options.excluded)
+        report = replace(report, unused=unused_folders(options.store, options.excluded, dry_run=is_look))
     print(values.render(report))

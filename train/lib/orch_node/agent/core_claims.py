@@ -24,7 +24,7 @@ from orch_node import machine, permissions
 from orch_node.agent.processes import run_processes
 from orch_node.protocol import values
 from orch_node.protocol.agent import Claim
-from orch_node.protocol.node_reports import NodeUsage, ReservedCores
+from orch_node.protocol.node_reports import NodeUsage
 
 # Abstract sockets (unix(7)): every user of the machine sees their names, and they end with their
 # process. /proc/net/unix shows the names: user, first CPU, mask of CPUs from it on, run, process.
@@ -32,7 +32,6 @@ from orch_node.protocol.node_reports import NodeUsage, ReservedCores
 SOCKET = re.compile(rb"@orch-claim:(\d{1,10}):(\d{1,5}):([0-9a-f]{1,24}):([\w.-]{1,40}):\d{1,10}$", re.ASCII)
 CPUS_PER_SOCKET = 96  # 24 digits: a name has at most 107 bytes
 CONNECT_SECONDS = 1.0  # an agent accepts connections at once
-MEMINFO = Path("/proc/meminfo")
 CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): process, user, group
 
 
@@ -202,16 +201,12 @@ def node_usage(claims: Path) -> NodeUsage:
     by_run: dict[str, Claim] = {}
     for claim in held:  # several nodes of a run may be one machine
         by_run[claim.run] = claim.with_numbers(claim.numbers | by_run.get(claim.run, claim).numbers)
-    return NodeUsage(
-        load=os.getloadavg()[0],
-        memory_available=memory_available(),
-        reserved=tuple(ReservedCores(run=run, cpus=claim.cpus, gpus=claim.gpus) for run, claim in by_run.items()),
-    )
+    return NodeUsage(os.getloadavg()[0], memory_available(), tuple(by_run.values()))
 
 
-def memory_available(meminfo: Path = MEMINFO) -> int:
+def memory_available() -> int:
     """Return the bytes of memory that new programs can use, as the kernel estimates them (proc(5), MemAvailable)."""
-    for line in meminfo.read_text().splitlines():
+    for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024

@@ -6,7 +6,7 @@ The ranks of a killed `hydra_pmi_proxy` or `prted` continue, but nobody receives
 from __future__ import annotations
 
 from orch_node import machine
-from orch_node.agent.processes import Process
+from orch_node.protocol.outcome import ProcessRecord
 from orch_node.protocol.record import number_ranges
 
 CHECK_SECONDS = 1.0
@@ -18,14 +18,14 @@ class LauncherProcesses:
     """The processes above the wrappers of a node, as they were when they were first seen."""
 
     def __init__(self) -> None:
-        self.wrappers: dict[tuple[int, int], Process] = {}
+        self.wrappers: dict[tuple[int, int], ProcessRecord] = {}
         self.ranks: dict[tuple[int, int], int] = {}  # of wrappers whose training process has been seen
         # The parent of each wrapper and of each process above one, by the process.
-        self.parents: dict[tuple[int, int], Process] = {}
+        self.parents: dict[tuple[int, int], ProcessRecord] = {}
         self.checked_at = 0.0
         self.lost_since: float | None = None
 
-    def add(self, run_processes: list[Process]) -> None:
+    def add(self, run_processes: list[ProcessRecord]) -> None:
         """Record the processes above new wrappers.
 
         Args:
@@ -61,9 +61,9 @@ class LauncherProcesses:
         affected = f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}" if ranks else "its ranks"
         return f"the launcher's {names} was killed or has crashed, so nothing receives the reports of {affected}"
 
-    def first_lost(self, wrapper: Process) -> Process | None:
+    def first_lost(self, wrapper: ProcessRecord) -> ProcessRecord | None:
         """Return the process nearest to a wrapper, among those above it, that has ended."""
-        process: Process | None = self.parents.get(wrapper.key)
+        process: ProcessRecord | None = self.parents.get(wrapper.key)
         while process is not None and machine.is_alive(*process.key):
             process = self.parents.get(process.key)
         return process

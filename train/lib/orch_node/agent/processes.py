@@ -11,7 +11,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,77 +45,47 @@ LAUNCHER_DELAY_SECONDS = 1.5
 
 
 @dataclass(frozen=True)
-class Process:
-    """A process at one moment."""
-
-    pid: int
-    parent: int
-    start: int  # clock ticks since boot; pid and start together are unique
-    state: str  # a letter of proc(5)
-    name: str
-    role: str
-    rank: int | None
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Return the pid and the start, which identify the process."""
-        return self.pid, self.start
-
-
-@dataclass(frozen=True)
 class Termination:
     """The result of ending processes."""
 
-    ended: tuple[Process, ...]
-    remaining: tuple[Process, ...]
+    ended: tuple[ProcessRecord, ...]
+    remaining: tuple[ProcessRecord, ...]
     seconds: float
 
 
-def to_record(process: Process) -> ProcessRecord:
-    """Return the process as reported to the controller."""
-    return ProcessRecord(
-        pid=process.pid,
-        role=process.role,
-        name=process.name,
-        state=process.state,
-        rank=process.rank,
-        parent=process.parent,
-        start=process.start,
-    )
-
-
-def run_processes(run_dir: str) -> list[Process]:
+def run_processes(run_dir: str) -> list[ProcessRecord]:
     """Return the living processes of a run on this node, except this process and its ancestors."""
     names = {os.fsencode(run_dir), os.fsencode(os.path.realpath(run_dir))}
     ignored = set(ancestors(os.getpid()))
     return with_proxies([process for runs, process in processes_with_runs(ignored) if names & runs])
 
 
-def processes_with_runs(ignored: Iterable[int] = ()) -> list[tuple[set[bytes], Process]]:
+def processes_with_runs(ignored: Collection[int]) -> list[tuple[set[bytes], ProcessRecord]]:
     """Return each living process that names a run, with the folders of the runs that it names."""
     result = []
-    for folder in PROC.iterdir():
-        if folder.name.isdigit() and int(folder.name) not in ignored:
-            runs, argv = named_runs(folder)
-            process = read_process(int(folder.name), argv) if runs else None
-            if process is not None and process.state not in "ZX":
-                result.append((runs, process))
+    for pid in all_pids():
+        runs, argv = (set(), []) if pid in ignored else named_runs(pid)
+        process = read_process(pid, argv) if runs else None
+        if process is not None and process.state not in "ZX":
+            result.append((runs, process))
     return result
 
 
-def named_runs(folder: Path) -> tuple[set[bytes], list[bytes]]:
-    """Return the run folders that a process names, and its command line.
+def all_pids() -> list[int]:
+    """Return the numbers of all processes."""
+    return [int(folder.name) for folder in PROC.iterdir() if folder.name.isdigit()]
 
-    Args:
-        folder: of the process in /proc.
-    """
+
+def named_runs(pid: int) -> tuple[set[bytes], list[bytes]]:
+    """Return the run folders that a process names, and its command line."""
+    folder = PROC / str(pid)
     try:
         variables = (folder / "environ").read_bytes().split(b"\0")
         argv = (folder / "cmdline").read_bytes().split(b"\0")
     except OSError:  # it has ended, or belongs to another user
         return set(), []
     runs = {value[13:] for value in variables if value.startswith(b"ORCH_RUN_DIR=")}
-    argument = run_argument(argv, int(folder.name))
+    argument = run_argument(argv, pid)
     return runs | ({argument} if argument else set()), argv
 
 
@@ -162,26 +132,17 @@ def is_node_program(path: str, pid: int) -> bool:
     )
 
 
-def read_stat(pid: int) -> tuple[str, list[str]]:
-    """Return a process' name, and its state, parent and further fields of proc(5).
-
-    Raises:
-        OSError: if the process has ended.
-    """
-    text = (PROC / str(pid) / "stat").read_text(errors="replace")
-    name, _, fields = text.partition("(")[2].rpartition(")")
-    return name, fields.split()
-
-
-def read_process(pid: int, argv: list[bytes]) -> Process | None:
+def read_process(pid: int, argv: list[bytes]) -> ProcessRecord | None:
     """Return a process, or None if it has ended; its role follows from `argv`."""
+    name, fields = machine.read_stat(pid)
     try:
-        name, fields = read_stat(pid)
         environ = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return None
+    if not fields:
+        return None
     ranks = [value[5:] for value in environ if value.startswith(b"RANK=")]
-    return Process(
+    return ProcessRecord(
         pid=pid,
         parent=int(fields[1]),
         start=int(fields[19]),
@@ -192,7 +153,7 @@ def read_process(pid: int, argv: list[bytes]) -> Process | None:
     )
 
 
-def with_proxies(processes: list[Process]) -> list[Process]:
+def with_proxies(processes: list[ProcessRecord]) -> list[ProcessRecord]:
     """Return the processes and the launchers' daemons that started them."""
     by_pid = {process.pid: process for process in processes}
     for process in processes:
@@ -219,10 +180,8 @@ def ancestors(pid: int) -> list[int]:
     pids = []
     while pid > 0:
         pids.append(pid)
-        try:
-            pid = int(read_stat(pid)[1][1])
-        except OSError:
-            break
+        _, fields = machine.read_stat(pid)
+        pid = int(fields[1]) if fields else 0
     return pids
 
 
@@ -231,28 +190,20 @@ def keep_descendants() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def descendants() -> list[Process]:
+def descendants() -> list[ProcessRecord]:
     """Return the living processes that this one has started, directly or not."""
     own_pid = os.getpid()
-    numbers = [int(folder.name) for folder in PROC.iterdir() if folder.name.isdigit()]
-    living = [process for pid in numbers if (process := read_process(pid, []))]
+    living = [process for pid in all_pids() if (process := read_process(pid, []))]
     return [process for process in living if process.state not in "ZX" and own_pid in ancestors(process.parent)]
 
 
 def has_children(pid: int) -> bool:
     """Return whether a process has living children."""
-    for folder in PROC.iterdir():
-        if folder.name.isdigit():
-            try:
-                _, (state, parent, *_) = read_stat(int(folder.name))
-            except OSError:
-                continue
-            if int(parent) == pid and state not in "ZX":
-                return True
-    return False
+    stats = (fields for _, fields in map(machine.read_stat, all_pids()) if fields)
+    return any(int(parent) == pid and state not in "ZX" for state, parent, *_ in stats)
 
 
-def terminate(find: Callable[[], list[Process]], *, term_seconds: float, seconds: float) -> Termination:
+def terminate(find: Callable[[], list[ProcessRecord]], *, term_seconds: float, seconds: float) -> Termination:
     """End processes with SIGTERM, then SIGKILL.
 
     Args:
@@ -261,7 +212,7 @@ def terminate(find: Callable[[], list[Process]], *, term_seconds: float, seconds
         seconds: the time limit.
     """
     began = time.monotonic()
-    scanned: dict[tuple[int, int], Process] = {}
+    scanned: dict[tuple[int, int], ProcessRecord] = {}
     signaled: set[tuple[int, int]] = set()
     while True:
         living, passed = find(), time.monotonic() - began
@@ -284,7 +235,7 @@ def terminate(find: Callable[[], list[Process]], *, term_seconds: float, seconds
     )
 
 
-def send_signal(process: Process, number: int) -> bool:
+def send_signal(process: ProcessRecord, number: int) -> bool:
     """Send a signal, but never to a later process with the same pid; return whether it was sent."""
     return machine.send_signal(process.pid, process.start, number)
 
@@ -316,9 +267,8 @@ def handles_signal(pid: int, number: int) -> bool:
 def signal_of_process(pid: int, variable: str = STACK_SIGNAL) -> int:
     """Return the signal in the environment of a rank's training process; 0 for none."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            variables = (entry.partition(b"=") for entry in file.read().split(b"\0"))
+        environ = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return 0
-    number = {name: value for name, _, value in variables}.get(os.fsencode(variable), b"0")
+    number = dict(entry.partition(b"=")[::2] for entry in environ).get(os.fsencode(variable), b"0")
     return int(number) if number.isdigit() else 0

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from orch_node.agent.processes import Process, handles_signal, kernel_state, send_signal, signal_of_process
+from orch_node.agent.processes import handles_signal, kernel_state, send_signal, signal_of_process
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.agent import RankStack
 from orch_node.protocol.environment import PREEMPT_SIGNAL
+from orch_node.protocol.outcome import ProcessRecord
 from orch_node.streams import without_marks
 
 WRITE_SECONDS = 0.3  # faulthandler writes the traces of a rank within milliseconds
@@ -23,7 +24,7 @@ MAIN_FRAME = re.compile(rf'File "{re.escape(str(PROGRAM))}", line \d+ in <module
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
-def collect(run_dir: Path, processes: list[Process]) -> dict[str, RankStack]:
+def collect(run_dir: Path, processes: list[ProcessRecord]) -> dict[str, RankStack]:
     """Return the stack traces and kernel state of each rank; no traces if it does not respond."""
     ranks = {process.rank: process for process in processes if process.rank is not None}
     logs = {rank: run_dir / files.rank_log(rank) for rank in ranks}
@@ -31,14 +32,12 @@ def collect(run_dir: Path, processes: list[Process]) -> dict[str, RankStack]:
     if any([request_stack_traces(process) for process in ranks.values()]):
         time.sleep(WRITE_SECONDS)
     return {
-        str(rank): RankStack(
-            pid=process.pid, stack=text_after(logs[rank], sizes[rank]), kernel=kernel_state(process.pid)
-        )
+        str(rank): RankStack(stack=text_after(logs[rank], sizes[rank]), kernel=kernel_state(process.pid))
         for rank, process in ranks.items()
     }
 
 
-def request_stack_traces(process: Process) -> bool:
+def request_stack_traces(process: ProcessRecord) -> bool:
     """Make a rank write its stack traces to its log; return whether it will."""
     number = signal_of_process(process.pid)
     if not number or not handles_signal(process.pid, number):  # the signal would end it
@@ -79,7 +78,7 @@ def describe_position(stack: RankStack) -> str:
     return " < ".join(positions[:4])
 
 
-def preempt(processes: Iterable[Process]) -> tuple[int, ...]:
+def preempt(processes: Iterable[ProcessRecord]) -> tuple[int, ...]:
     """Ask ranks to end after a checkpoint.
 
     Returns:
@@ -88,7 +87,7 @@ def preempt(processes: Iterable[Process]) -> tuple[int, ...]:
     return tuple(process.rank for process in processes if process.rank is not None and preempt_rank(process))
 
 
-def preempt_rank(process: Process) -> bool:
+def preempt_rank(process: ProcessRecord) -> bool:
     """Send the signal that `orch_node.preemption` handles, or SIGTERM if the script handles that."""
     for number in (signal_of_process(process.pid, PREEMPT_SIGNAL), signal.SIGTERM):
         if number and handles_signal(process.pid, number):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,15 +120,6 @@ def main_runs(argv: list[str]) -> None:
     print(values.render(list_runs(Path(argv[0]))))
 
 
-def find_damaged(base: Path) -> Iterator[DamagedRun]:
-    """Yield the runs below a folder whose record cannot be read."""
-    for folder in run_folders(base):
-        try:
-            read_record(folder)
-        except (OSError, ProtocolError) as error:
-            yield DamagedRun(folder=folder.name, problem=str(error))
-
-
 def set_aside(folder: Path) -> str | None:
     """Move a damaged run, and return its new path; None if the run may still be alive."""
     if processes.run_processes(str(folder)) or lease.may_run_elsewhere(folder):
@@ -147,7 +138,7 @@ def main_damaged(argv: list[str]) -> None:
     parser.add_argument("base", type=Path)
     parser.add_argument("--set-aside", action="store_true")
     options = parser.parse_args(argv)
-    damaged = tuple(find_damaged(options.base))
+    damaged = list_runs(options.base).damaged
     targets = {run.folder: set_aside(options.base / run.folder) for run in damaged if options.set_aside}
     moved = {folder: path for folder, path in targets.items() if path}
     print(values.render(DamagedRuns(damaged, moved)))

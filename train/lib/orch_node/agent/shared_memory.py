@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orch_node import atomic_write
-from orch_node.agent.processes import PROC, Process
+from orch_node.agent.processes import PROC, all_pids
 from orch_node.protocol import values
+from orch_node.protocol.outcome import ProcessRecord
 
 SHM = "/dev/shm/"
 # Names as in these libraries' source code or binaries, or as seen in /dev/shm.
@@ -80,7 +81,7 @@ def begin(path: Path) -> None:
         write_notes(path, Notes(before=segments()))
 
 
-def note_usage(path: Path, processes: Iterable[Process]) -> None:
+def note_usage(path: Path, processes: Iterable[ProcessRecord]) -> None:
     """Note what these processes of the run use, except what was there before the run."""
     notes = read_notes(path)
     used: dict[str, int] = {}
@@ -155,7 +156,7 @@ def remove(path: Path) -> Removal:
     """Unlink the removable segments that no process uses; the notes keep what remains."""
     if not read_notes(path).used:
         return Removal()
-    in_use = {name for folder in PROC.iterdir() if folder.name.isdigit() for name in used_by(int(folder.name))}
+    in_use = {name for pid in all_pids() for name in used_by(pid)}
     removed = []
     for name in removable(path):
         if name not in in_use:

@@ -20,6 +20,7 @@ from orch_node import machine
 from orch_node.agent import processes
 from orch_node.protocol import files, values
 from orch_node.protocol.node_reports import LogChunk
+from orch_node.protocol.outcome import ProcessRecord
 from orch_node.tail import Tail
 
 POLL_SECONDS = 0.1
@@ -39,15 +40,11 @@ class RankLog(Tail):
     def print_new(self, *, last: bool = False) -> bool:
         """Print the new lines, and return whether there were any."""
         lines = self.lines(last=last)
-        if lines or self.has_new_state():
+        is_new_state = self.state != self.printed_state and time.monotonic() - self.printed_at >= STATE_SECONDS
+        if lines or is_new_state:
             print(values.render(LogChunk(self.rank, self.at, tuple(lines), self.state)))
             self.printed_state, self.printed_at = self.state, time.monotonic()
         return bool(lines)
-
-    def has_new_state(self) -> bool:
-        """Return whether the unfinished line has changed, and was not printed within a second."""
-        changed = self.state != self.printed_state
-        return changed and time.monotonic() - self.printed_at >= STATE_SECONDS
 
 
 def add_new_logs(folder: Path, rank_logs: dict[int, RankLog], options: argparse.Namespace) -> None:
@@ -69,29 +66,17 @@ def earlier_sizes(run_dir: Path) -> dict[int, int]:
         return {}
 
 
-class RunCheck:
-    """Checks whether a run has processes on this node."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self.run_dir = run_dir
-        self.processes: list[processes.Process] = []
-
-    def is_alive(self) -> bool:
-        """Scan all processes only if none of those of the last scan is alive."""
-        if not any(machine.is_alive(process.pid, process.start) for process in self.processes):
-            self.processes = processes.run_processes(str(self.run_dir))
-        return bool(self.processes)
-
-
 def print_logs(run_dir: Path, options: argparse.Namespace) -> None:
     """Print the logs until the run ends."""
     rank_logs: dict[int, RankLog] = {}
-    run = RunCheck(run_dir)
+    living: list[ProcessRecord] = []
     checked_at = 0.0
     follow = True
     while follow:
         if time.monotonic() - checked_at > RUN_CHECK_SECONDS:
-            follow = run.is_alive()
+            if not any(machine.is_alive(*process.key) for process in living):  # a scan of all processes takes long
+                living = processes.run_processes(str(run_dir))
+            follow = bool(living)
             checked_at = time.monotonic()
             add_new_logs(run_dir / files.RANKS, rank_logs, options)
         follow = follow and not (run_dir / files.OUTCOME).exists()

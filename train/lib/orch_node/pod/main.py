@@ -24,7 +24,7 @@ from typing import IO, NoReturn
 
 from orch_node import disk, program
 from orch_node.agent import rank_signals
-from orch_node.agent.processes import Process, read_process
+from orch_node.agent.processes import read_process
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
 from orch_node.machine import ProcessHandle
 from orch_node.pod import project, rendezvous
@@ -42,7 +42,7 @@ from orch_node.protocol.events import (
     UnreadableEvent,
 )
 from orch_node.protocol.layout import FLAGS_HINT, bf16_flag, check_flags
-from orch_node.protocol.outcome import EX_TEMPFAIL
+from orch_node.protocol.outcome import EX_TEMPFAIL, ProcessRecord
 from orch_node.protocol.pod import PodConfig
 from orch_node.standalone import facts
 from orch_node.supervisor.torchrun import RENDEZVOUS
@@ -120,7 +120,7 @@ class Torchrun:
         self.config = config
         self.heard: float | None = None  # no progress is expected before the first rank has started
         self.wrappers: dict[int, ProcessHandle] = {}
-        self.children: dict[int, Process] = {}
+        self.children: dict[int, ProcessRecord] = {}
         self.failed: float | None = None
         self.told_to_end: float | None = None
         self.preempted = False

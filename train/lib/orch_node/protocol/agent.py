@@ -57,13 +57,11 @@ class Alive(Response):
     """A sign of life.
 
     Attributes:
-        host: the node's host name.
         time: seconds since the epoch, by the node's own clock.
         preempted: whether the agent received SIGTERM: the job is preempted.
         lost_launcher: which process of the launcher has ended although its ranks continue; '' if none.
     """
 
-    host: str = ""
     time: float = 0.0
     preempted: bool = False
     lost_launcher: str = ""
@@ -73,7 +71,6 @@ class Alive(Response):
 class RankStack:
     """The stack trace of a rank."""
 
-    pid: int
     stack: str  # as the rank has written it
     kernel: dict[str, str]  # what the kernel reports about its process: wchan, stack, ...
 

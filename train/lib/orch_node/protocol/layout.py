@@ -163,19 +163,10 @@ def parse(text: str | bytes) -> RunLayout:
 
 def render(layout: RunLayout) -> str:
     """Return the content of layout.json, with one line for each node and rank."""
-    header: dict[str, object] = {
-        "schema": layout.schema,
-        "world_size": layout.world_size,
-        "backend": layout.backend,
-        "backend_module": layout.backend_module,
-        "timeout_seconds": layout.timeout_seconds,
-        **({"setvars": layout.setvars} if layout.setvars else {}),
-        **({"planned_world_size": layout.planned_world_size} if layout.planned_world_size else {}),
-        **({"precision": values.record(layout.precision)} if layout.precision else {}),
-        **({"working_directory": layout.working_directory} if layout.working_directory else {}),
-        **({"spares_without_bf16": layout.spares_without_bf16} if layout.spares_without_bf16 else {}),
-    }
-    parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in header.items()]
+    optional = ("setvars", "planned_world_size", "precision", "working_directory", "spares_without_bf16")
+    names = ("schema", "world_size", "backend", "backend_module", "timeout_seconds", *optional)
+    header = {name: getattr(layout, name) for name in names if name not in optional or getattr(layout, name)}
+    parts = [f"{json.dumps(name)}: {values.render(value)}" for name, value in header.items()]
     if layout.spares:
         parts.append(f'"spares": {render_entries(layout.spares)}')
     parts += [f'"nodes": {render_entries(layout.nodes)}', f'"ranks": {render_entries(layout.ranks)}']

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from orch_node.protocol.agent import Claim
 from orch_node.protocol.outcome import Outcome, ProcessRecord
 from orch_node.protocol.values import Measured
 
@@ -64,65 +65,25 @@ class DamagedRuns:
 
 
 @dataclass(frozen=True)
-class ReservedCores:
-    """The CPUs and GPUs of a node that a run has reserved; the name of another user's run names the user."""
-
-    run: str
-    cpus: tuple[int, ...]
-    gpus: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class NodeUsage:
     """The result of `node.py usage`."""
 
     load: Measured  # the average number of runnable processes in the last minute
     memory_available: int  # bytes
-    reserved: tuple[ReservedCores, ...]
+    reserved: tuple[Claim, ...]  # one for each run; the name of another user's run names the user
     schema: int = SCHEMA
-
-
-@dataclass(frozen=True)
-class RunEnded:
-    """The result of `node.py cleanup end`."""
-
-    ended: tuple[ProcessRecord, ...]
-    left: tuple[ProcessRecord, ...]  # they could not be ended
-    supervisor: bool  # whether the supervisor of the run was on this node
-    segments: tuple[str, ...]
-    seconds: float
-    segments_left: tuple[str, ...] = ()
-    schema: int = SCHEMA
-
-
-@dataclass(frozen=True)
-class Leftovers:
-    """The result of `node.py cleanup look`: leftovers by run."""
-
-    runs: dict[str, tuple[ProcessRecord, ...]] = field(default_factory=dict)  # without a supervisor
-    segments: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of /dev/shm, safe to remove
-    # Segments that are in use, or that no known library has created.
-    segments_left: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    unused: tuple[str, ...] = ()  # folders of the store
-    schema: int = SCHEMA
-
-
-@dataclass(frozen=True)
-class CleanedRun:
-    """The processes of a run that were ended, and that could not be ended."""
-
-    ended: tuple[ProcessRecord, ...] = ()
-    left: tuple[ProcessRecord, ...] = ()
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The result of `node.py cleanup clean`, by run."""
+    """The result of `node.py cleanup`, by run; `look` ends and removes nothing."""
 
-    runs: dict[str, CleanedRun] = field(default_factory=dict)
-    segments: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    ended: dict[str, tuple[ProcessRecord, ...]] = field(default_factory=dict)
+    left: dict[str, tuple[ProcessRecord, ...]] = field(default_factory=dict)  # unwatched, or could not be ended
+    segments: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of /dev/shm, removed or safe to remove
+    # Segments that are in use, or that no known library has created.
     segments_left: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    unused: tuple[str, ...] = ()  # folders of the store, which were removed
+    unused: tuple[str, ...] = ()  # folders of the store that no run uses
     schema: int = SCHEMA
 
 

@@ -31,15 +31,20 @@ class Failure:
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """A process of a run, or (pid 0) a container."""
+    """A process of a run at one moment, or (pid 0) a container."""
 
     pid: int
     role: str
     name: str
-    state: str
+    state: str  # a letter of proc(5)
     rank: int | None = None
     parent: int = 0
     start: int = 0  # clock ticks since boot
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Return the pid and the start, which identify the process."""
+        return self.pid, self.start
 
 
 @dataclass(frozen=True)
@@ -117,17 +122,8 @@ def parse(text: str | bytes) -> Outcome:
 
 def record(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome for JSON."""
-    return {
-        "schema": outcome.schema,
-        "state": outcome.state,
-        "first_failure": values.record(outcome.first_failure),
-        "problem": outcome.problem,
-        "launcher_code": outcome.launcher_code,
-        "attempts": outcome.attempts,
-        "nodes": nodes_record(outcome.nodes),
-        "started": outcome.started,
-        "ended": outcome.ended,
-    }
+    fields = values.record(outcome)
+    return {"schema": fields.pop("schema"), **fields, "nodes": nodes_record(outcome.nodes)}
 
 
 def nodes_record(nodes: dict[str, NodeEnd]) -> dict[str, Any]:

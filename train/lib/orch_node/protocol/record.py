@@ -6,7 +6,7 @@ It holds what a controller needs to find and describe a run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from orch_node.protocol import files, values
@@ -90,9 +90,6 @@ class RunRecord:
         return (*self.nodes, *self.earlier_nodes)
 
 
-NAMES = tuple(item.name for item in fields(RunRecord))
-
-
 def parse(value: object) -> RunRecord:
     """Return the record in a JSON value; ignore fields that only another version knows.
 
@@ -100,10 +97,8 @@ def parse(value: object) -> RunRecord:
         ProtocolError: if it is damaged.
     """
     content = values.check_object(value, SOURCE)
-    if content.get("schema") != SCHEMA:
-        raise ProtocolError(f"{SOURCE} has schema {content.get('schema')!r:.60}, not {SCHEMA}.")
-    known_fields = {name: content[name] for name in NAMES if name in content}
-    record = values.read(RunRecord, known_fields, SOURCE)
+    values.check_schema(content, SOURCE, SCHEMA)
+    record = values.read_known(RunRecord, content, SOURCE)
     if problems := "; ".join(find_problems(record)):
         raise ProtocolError(f"{SOURCE}: {problems}.")
     return record
