@@ -28,6 +28,7 @@ BINDINGS = "ccl-bindings"  # a folder: links to the bindings of the stack, for r
 PLAN = "plan.json"  # written by a controller that shares the folder
 RANKS = "ranks"
 STACK_TRACES = "stacks"
+EQUAL_WEIGHTS = f"{RANKS}/.equal-weights"  # exists once ranks of the node have started with equal weights
 HANDED_LOGS = "handed-logs.jsonl"  # the small logs of other nodes, which their agents have handed to node0
 EARLIER_LOGS = f"{RANKS}/.earlier.json"  # the sizes of the ranks' logs at the end of the last attempt, by rank
 
@@ -59,11 +60,6 @@ def preempted_mark(rank: int) -> str:
 def finished_mark(rank: int) -> str:
     """Return the name of the file that exists while a rank that has finished its script leaves the group."""
     return f"{RANKS}/.finished-{rank}"
-
-
-def equal_weights_mark() -> str:
-    """Return the name of the file that exists once ranks of the node have started with equal weights."""
-    return f"{RANKS}/.equal-weights"
 
 
 def child_group_mark(rank: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import socket
 import sys
 import tempfile
@@ -48,9 +47,9 @@ def check_placement(placement: RankEntry) -> list[int]:
     Raises:
         RankError: if they are not the planned ones.
     """
-    planned, actual = sorted(placement.cpus), allowed_cpus()
+    planned, actual = sorted(placement.cpus), sorted(os.sched_getaffinity(0))
     if planned and planned != actual:
-        raise RankError(f"rank {placement.rank} should run on CPUs {planned}, but /proc/self/status allows {actual}.")
+        raise RankError(f"rank {placement.rank} should run on CPUs {planned}, but may use {actual}.")
     return actual
 
 
@@ -143,17 +142,6 @@ def check_environment(planned: dict[str, str]) -> None:
         is_checked_elsewhere = name in ("LD_PRELOAD", "PYTHONPATH") or name.startswith("MASTER_")
         if not is_checked_elsewhere and os.environ.get(name) != value:
             raise RankError(f"the variable {name} is {os.environ.get(name)!r}, and was planned as {value!r}.")
-
-
-def allowed_cpus() -> list[int]:
-    """Return the CPUs that this process may use, as listed in /proc/self/status."""
-    text = Path("/proc/self/status").read_text()
-    match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", text, re.MULTILINE)
-    cpus: list[int] = []
-    for part in match.group(1).split(",") if match else []:
-        first, _, last = part.partition("-")
-        cpus.extend(range(int(first), int(last or first) + 1))
-    return cpus
 
 
 def check_preload(planned: str, repair: str) -> None:

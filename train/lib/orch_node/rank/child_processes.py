@@ -208,11 +208,6 @@ def cause(error: BaseException) -> BaseException:
     return error
 
 
-def have_trained(rank: int) -> bool:
-    """Return whether a process that this rank has started has made an optimizer step."""
-    return trained_mark(rank).exists()
-
-
 def parent_rank() -> int:
     return int(os.environ[PARENT].split()[0])
 

@@ -20,6 +20,7 @@ from orch_node.rank.frameworks import wrap
 COLLECTIVES = ("allgather", "_allgather_base", "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "scatter")
 REDUCTIONS = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base")
 LOCK = threading.Lock()  # held while groups are inspected and while they are destroyed
+WORLD = ""  # the key of the default group, in which every rank takes part
 MAX_GROUPS = 100  # the newest groups of a rank; the counts of more do not fit into an event
 
 
@@ -41,9 +42,7 @@ class Counts:
         remote_calls: calls of torch.distributed.rpc, made and executed.
         point_to_point_in_sequence: by group, the sends and receives that its backends number like
             collectives, as gloo does. Ranks may begin different numbers of them.
-        destroyed: collectives of groups that were destroyed.
-        destroyed_world: collectives of destroyed default groups, in which every rank took part.
-        destroyed_groups: collectives of other destroyed groups, by the key of the group.
+        destroyed: collectives of groups that were destroyed, by the key of the group.
         in_backward: collectives that Python code has called during backward().
         largest_exchange: elements of the largest tensor in a collective that Python code has called.
         largest_reduction: the same for collectives that reduce.
@@ -52,9 +51,7 @@ class Counts:
     point_to_point: int = 0
     remote_calls: int = 0
     point_to_point_in_sequence: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
-    destroyed: int = 0
-    destroyed_world: int = 0
-    destroyed_groups: Counter[str] = field(default_factory=Counter)
+    destroyed: Counter[str] = field(default_factory=Counter)
     in_backward: int = 0
     largest_exchange: int = 0
     largest_reduction: int = 0
@@ -148,13 +145,10 @@ def keep_counts(torch: ModuleType) -> None:
     @functools.wraps(original)
     def destroy_process_group(*args: Any, **kwargs: Any) -> None:
         with LOCK:
-            before, world_before = live_collectives(torch), live_world_collectives(torch)
-            groups_before = live_group_collectives(torch)
+            counts = live_collectives(torch)
             original(*args, **kwargs)
-            COUNTS.destroyed += before - live_collectives(torch)
-            COUNTS.destroyed_world += world_before - live_world_collectives(torch)
-            groups_before.subtract(live_group_collectives(torch))
-            COUNTS.destroyed_groups.update(groups_before)
+            counts.subtract(live_collectives(torch))
+            COUNTS.destroyed.update(counts)
 
     torch.distributed.destroy_process_group = destroy_process_group
     torch.distributed.distributed_c10d.destroy_process_group = destroy_process_group
@@ -162,52 +156,37 @@ def keep_counts(torch: ModuleType) -> None:
 
 def operations(torch: ModuleType) -> int:
     """Return how many collectives, sends, receives and remote calls this rank has begun."""
-    return collectives(torch) + COUNTS.point_to_point + COUNTS.remote_calls
+    return sum(collectives(torch).values()) + COUNTS.point_to_point + COUNTS.remote_calls
 
 
-def collectives(torch: ModuleType) -> int:
-    """Return how many collectives this rank has begun, in all its groups."""
+def collectives(torch: ModuleType) -> Counter[str]:
+    """Return how many collectives this rank has begun in each of its groups, by the key of the group."""
     with LOCK:
-        return COUNTS.destroyed + live_collectives(torch)
+        counts = Counter(COUNTS.destroyed)
+        counts.update(live_collectives(torch))
+    return counts
 
 
-def world_collectives(torch: ModuleType) -> int:
-    """Return how many collectives this rank has begun in the default group, which has all ranks."""
-    with LOCK:
-        return COUNTS.destroyed_world + live_world_collectives(torch)
+def newest_groups(counts: Counter[str]) -> dict[str, int]:
+    """Return the counts of the newest groups that the script has created."""
+    return dict([item for item in counts.items() if item[0] != WORLD][-MAX_GROUPS:])
 
 
-def group_collectives(torch: ModuleType) -> dict[str, int]:
-    """Return how many collectives this rank has begun in each group that the script has created."""
-    with LOCK:
-        counts = Counter(COUNTS.destroyed_groups)
-        counts.update(live_group_collectives(torch))
-    return dict(list(counts.items())[-MAX_GROUPS:])
-
-
-def live_group_collectives(torch: ModuleType) -> Counter[str]:
+def live_collectives(torch: ModuleType) -> Counter[str]:
     counts: Counter[str] = Counter()
     if has_joined(torch):
         world = distributed_world(torch)
         for group in list(world.pg_map):
-            if group is not world.default_pg:
-                counts[group_key(world, group)] += collectives_of(torch, group)
+            counts[group_key(world, group)] += collectives_of(torch, group)
     return counts
 
 
 def group_key(world: Any, group: Any) -> str:
-    """Return a short key of a group, from its name and ranks, which all its members know."""
+    """Return WORLD for the default group, else a short key from the group's name and ranks, which all members know."""
+    if group is world.default_pg:
+        return WORLD
     identity = f"{world.pg_names.get(group)}: {sorted(world.pg_group_ranks.get(group, ()))}"
     return f"{zlib.crc32(identity.encode()):08x}"
-
-
-def live_collectives(torch: ModuleType) -> int:
-    groups = list(distributed_world(torch).pg_map) if has_joined(torch) else []
-    return sum(collectives_of(torch, group) for group in groups)
-
-
-def live_world_collectives(torch: ModuleType) -> int:
-    return collectives_of(torch, distributed_world(torch).default_pg) if has_joined(torch) else 0
 
 
 def uses_rpc(torch: ModuleType) -> bool:
@@ -253,7 +232,7 @@ def pending(torch: ModuleType) -> Counter[str]:
     counts separately, hide the position.
 
     Returns:
-        The number of collectives by the key of the group, '' for the default group.
+        The number of collectives by the key of the group.
     """
     counts: Counter[str] = Counter()
     status = nccl_status(torch) if has_joined(torch) and not COUNTS.point_to_point else {}
@@ -262,7 +241,7 @@ def pending(torch: ModuleType) -> Counter[str]:
     with LOCK:
         world = distributed_world(torch)
         for group in list(world.pg_map):
-            key = "" if group is world.default_pg else group_key(world, group)
+            key = group_key(world, group)
             for backend in backends(torch, group):
                 completed = status.get(str(getattr(backend, "uid", "")), {}).get("last_completed_collective")
                 if completed is not None:

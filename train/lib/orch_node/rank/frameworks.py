@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -43,24 +42,23 @@ NO_ACCELERATOR_HINT = (
     "Pass the model and the optimizer to the prepare() of an Accelerator(cpu=True), or "
     "use_cpu=True to TrainingArguments()"
 )
+Numbers = tuple[int, int]  # the rank and the number of ranks that a framework works with
 OTHER_ADVICE = "Wrap the model in DistributedDataParallel, or pass it to Accelerator.prepare()"
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """The rank and the number of ranks that a framework works with."""
+def adapt_to_cpus(torch: ModuleType) -> None:
+    """Make Accelerate and the Trainer use the CPU on a machine without accelerators; otherwise they train alone there.
 
-    rank: int
-    world_size: int
-
-
-def use_cpu_without_accelerator(torch: ModuleType) -> None:
-    """Make Accelerate and the Trainer use the CPU on a machine without accelerators.
-
-    Otherwise they train in a single process there.
+    Messages that packages of the stack log when they are imported without a GPU are dropped.
     """
     if not has_accelerator(torch):
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+        for name, text in GPU_MESSAGES.items():
+            logging.getLogger(name).addFilter(functools.partial(does_not_contain, text))
+
+
+def does_not_contain(text: str, record: logging.LogRecord) -> bool:
+    return text not in record.getMessage()
 
 
 def has_accelerator(torch: ModuleType) -> bool:
@@ -71,30 +69,18 @@ def has_accelerator(torch: ModuleType) -> bool:
     return any(module is not None and module.is_available() for module in modules)
 
 
-def hide_gpu_messages(torch: ModuleType) -> None:
-    """Drop messages that packages of the stack log when they are imported without a GPU."""
-    if has_accelerator(torch):
-        return
-    for name, text in GPU_MESSAGES.items():
-        logging.getLogger(name).addFilter(functools.partial(does_not_contain, text))
-
-
-def does_not_contain(text: str, record: logging.LogRecord) -> bool:
-    return text not in record.getMessage()
-
-
 def check_numbers(layout: RunLayout, placement: RankEntry) -> None:
     """Check that the frameworks of this process have the rank and world size of the run.
 
     Raises:
         RankError: if one of them trains as another rank or with another number of ranks.
     """
-    expected = Numbers(placement.rank, layout.world_size)
+    expected = (placement.rank, layout.world_size)
     for framework, numbers in (("Accelerate", accelerate_numbers()), ("Lightning", lightning_numbers())):
         if numbers and expected not in numbers:
             raise RankError(
-                f"{framework} trains as rank {numbers[0].rank} of {numbers[0].world_size}, but "
-                f"this is rank {expected.rank} of {expected.world_size}. "
+                f"{framework} trains as rank {numbers[0][0]} of {numbers[0][1]}, but "
+                f"this is rank {placement.rank} of {layout.world_size}. "
                 f"{hint(layout, placement)}."
             )
 
@@ -106,7 +92,7 @@ def accelerate_numbers() -> list[Numbers]:
     shared = dict(getattr(state, "_shared_state", {}))
     if "num_processes" not in shared:
         return []
-    return [Numbers(shared["process_index"], shared["num_processes"])]
+    return [(shared["process_index"], shared["num_processes"])]
 
 
 def lightning_numbers() -> list[Numbers]:
@@ -115,7 +101,7 @@ def lightning_numbers() -> list[Numbers]:
     classes = tuple(vars(module)[name] for module, name in modules if module and name in vars(module))
     strategies = (value for value in gc.get_objects() if issubclass(type(value), classes)) if classes else ()
     numbers = [(getattr(value, "global_rank", 0), getattr(value, "world_size", 1)) for value in strategies]
-    return [Numbers(rank, size) for rank, size in numbers if isinstance(rank, int) and isinstance(size, int)]
+    return [(rank, size) for rank, size in numbers if isinstance(rank, int) and isinstance(size, int)]
 
 
 def hint(layout: RunLayout, placement: RankEntry) -> str:
@@ -133,7 +119,7 @@ def hint(layout: RunLayout, placement: RankEntry) -> str:
     if lightning_numbers():
         return lightning_hint
     if numbers := accelerate_numbers():
-        trains_alone = numbers[0].world_size != layout.world_size
+        trains_alone = numbers[0][1] != layout.world_size
         return ACCELERATE_ADVICE if trains_alone and not on_gpus else OTHER_ADVICE
     has_lightning = not sys.modules.keys().isdisjoint(LIGHTNING_PACKAGES)
     if has_lightning == imports_accelerate() or (on_gpus and not has_lightning):

@@ -42,11 +42,12 @@ def begin(torch: ModuleType, steps: Callable[[], int], callbacks: Sequence[Calla
 def current(torch: ModuleType, steps: int) -> Heartbeat:
     """Return how far this rank is now."""
     pending = communication.pending(torch)
-    groups = communication.group_collectives(torch)
+    counts = communication.collectives(torch)
+    counts.subtract(pending)
     return Heartbeat(
-        collectives=communication.collectives(torch) - sum(pending.values()),
-        world_collectives=communication.world_collectives(torch) - pending[""],
-        groups={key: count - pending[key] for key, count in groups.items()},
+        collectives=sum(counts.values()),
+        world_collectives=counts[communication.WORLD],
+        groups=communication.newest_groups(counts),
         point_to_point=communication.COUNTS.point_to_point + communication.COUNTS.remote_calls,
         steps=steps,
         log=log_size(),
@@ -71,15 +72,12 @@ def send_heartbeats(torch: ModuleType, steps: Callable[[], int], callbacks: Sequ
             events.send(heartbeat)
             last_sent = heartbeat
             sent_at, cpu_then = time.monotonic(), time.process_time()
-        elif not last_sent.idle and is_idle(time.monotonic() - sent_at, time.process_time() - cpu_then):
-            last_sent = replace(heartbeat, idle=True)
-            events.send(last_sent)
+        elif not last_sent.idle:
+            seconds, cpu_seconds = time.monotonic() - sent_at, time.process_time() - cpu_then
+            if seconds >= IDLE_SECONDS and cpu_seconds < IDLE_CPU_SHARE * seconds:
+                last_sent = replace(heartbeat, idle=True)
+                events.send(last_sent)
         time.sleep(SECONDS)
-
-
-def is_idle(seconds: float, cpu_seconds: float) -> bool:
-    """Return whether a rank that made no progress for so long computed nothing in this time."""
-    return seconds >= IDLE_SECONDS and cpu_seconds < IDLE_CPU_SHARE * seconds
 
 
 class StepProgress:

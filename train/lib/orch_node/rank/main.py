@@ -148,13 +148,13 @@ def train(
                 check_end()
         except RankError as error:
             give_up(error, counts)
-        send(
-            ScriptEnded(
-                world_collectives=communication.world_collectives(torch),
-                groups=communication.group_collectives(torch),
-                trained=metrics.trained or child_processes.have_trained(placement.rank),
-            )
+        collectives = communication.collectives(torch)
+        script_ended = ScriptEnded(
+            world_collectives=collectives[communication.WORLD],
+            groups=communication.newest_groups(collectives),
+            trained=metrics.trained or child_processes.trained_mark(placement.rank).exists(),
         )
+        send(script_ended)
         if placement.rank == 0 and check and check.trained_in_fp32:
             computation.advise(metrics.steps)
 

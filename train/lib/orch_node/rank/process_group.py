@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,7 +28,8 @@ from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank import child_processes, communication, frameworks, manual_updates, weight_comparison
 from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
 
-# Averaging of weights in a source: local SGD does not communicate before its first steps.
+# A collective in a source that can average weights, as far as names show: local SGD does not communicate before its
+# first steps.
 AVERAGING = re.compile(
     r"average_parameters|ModelAverager|all_(reduce|gather)\w*\([^)\n]*(param|weight|\.data\b|\bp\b|state_dict|flat|vector)"
 )
@@ -66,8 +67,7 @@ def join(torch: ModuleType, layout: RunLayout, planned: Mapping[str, str]) -> No
     timeout = planned_timeout(layout)
     distributed.init_process_group(layout.backend, init_method="env://", timeout=timeout)
     adopt_group(distributed, layout)
-    frameworks.use_cpu_without_accelerator(torch)
-    frameworks.hide_gpu_messages(torch)
+    frameworks.adapt_to_cpus(torch)
     frameworks.name_backend_for_libraries()
     frameworks.adopt_timeouts(functools.partial(set_timeout, distributed))
     process = os.getpid()
@@ -229,9 +229,9 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: RankE
             return
         steps.append(None)
         frameworks.check_numbers(layout, placement)
-        is_counted = (
-            torch.distributed.is_initialized() and not has_script_groups(torch) and not communication.uses_rpc(torch)
-        )
+        # The operations of groups that the script has created may not be counted.
+        has_script_groups = len(torch.distributed.distributed_c10d._world.pg_map) > 1
+        is_counted = torch.distributed.is_initialized() and not has_script_groups and not communication.uses_rpc(torch)
         if is_counted and not has_communicated() and not has_separate_models():
             pending.append(
                 RankError(
@@ -241,7 +241,7 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: RankE
                     f"separate model, set {SEPARATE_MODELS}=1 by --env or in the script."
                 )
             )
-            if not averages_weights(script_sources()):
+            if not any(AVERAGING.search(source) for source in script_sources()):
                 raise pending[0]
 
     def check_end() -> None:
@@ -251,11 +251,6 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: RankE
     optimizer = importlib.import_module("torch.optim.optimizer")
     optimizer.register_optimizer_step_pre_hook(check)
     return check_end
-
-
-def averages_weights(sources: Iterable[str]) -> bool:
-    """Return whether a source passes weights to a collective that can average them, as far as names show."""
-    return any(AVERAGING.search(source) for source in sources)
 
 
 def script_sources() -> Iterator[str]:
@@ -292,7 +287,7 @@ def compare_weights(
         store=torch.distributed.distributed_c10d._get_default_store(),
         operations=operations,
         restarted=restarts > 0,
-        equal_mark=run_dir / files.equal_weights_mark(),
+        equal_mark=run_dir / files.EQUAL_WEIGHTS,
         hint=functools.partial(frameworks.hint, layout, placement),
     )
     comparison = weight_comparison.begin(torch, peers)
@@ -306,21 +301,15 @@ def set_mpi_variables(layout: RunLayout, placement: RankEntry, environment: Muta
 
     Without them such a script takes every rank for rank 0 of 1. MPI itself must not see them before it is initialized.
     """
-    local = {"rank": placement.local_rank, "size": placement.local_world_size}
     variables = {
         "PMI_RANK": placement.rank,
         "PMI_SIZE": layout.world_size,
-        "MPI_LOCALRANKID": local["rank"],
-        "MPI_LOCALNRANKS": local["size"],
+        "MPI_LOCALRANKID": placement.local_rank,
+        "MPI_LOCALNRANKS": placement.local_world_size,
         "OMPI_COMM_WORLD_RANK": placement.rank,
         "OMPI_COMM_WORLD_SIZE": layout.world_size,
-        "OMPI_COMM_WORLD_LOCAL_RANK": local["rank"],
-        "OMPI_COMM_WORLD_LOCAL_SIZE": local["size"],
+        "OMPI_COMM_WORLD_LOCAL_RANK": placement.local_rank,
+        "OMPI_COMM_WORLD_LOCAL_SIZE": placement.local_world_size,
     }
     for name, number in variables.items():
         environment.setdefault(name, str(number))
-
-
-def has_script_groups(torch: ModuleType) -> bool:
-    """Return whether the script created process groups, whose operations may not be counted."""
-    return len(torch.distributed.distributed_c10d._world.pg_map) > 1

@@ -174,10 +174,6 @@ class OptimizerWeights:
         """Return the memory addresses of the weights, to compare with other tensors."""
         return {weights.storage_address(weight) for weight in self.current}
 
-    def any_with_gradients(self) -> bool:
-        """Return whether any weight of this step has ever had a gradient."""
-        return any(id(weight) in self.with_gradients for weight in self.current)
-
     def changed_in(self, dtype: Any) -> bool:
         """Return whether any weight has changed visibly after rounding to this precision."""
         checksums = {id(weight): weights.checksum(self.torch, weight.detach().to(dtype)) for weight in self.current}
@@ -188,23 +184,6 @@ class OptimizerWeights:
     def must_change(self, addresses: set[int]) -> bool:
         """Return whether the next step must change a weight at one of these addresses."""
         return any(weights.must_change(self.torch, opt, addresses) for opt in self.optimizers)
-
-
-class IpexLayers:
-    """Layers of IPEX, which compute with packed copies of their weights."""
-
-    def __init__(self, torch: ModuleType) -> None:
-        self.torch = torch
-        self.layers: list[Any] | None = None  # None until the first check
-        self.detached: list[Any] = []  # layers whose weights no longer share memory with the copies
-
-    def check(self) -> None:
-        """Raise RankError if the optimizer has changed weights but not their packed copies."""
-        if self.layers is None:
-            self.layers = weights.packed_layers()
-            self.detached = weights.detached_layers(self.layers)
-        if wrong := weights.differing_layers(self.torch, self.detached):
-            raise RankError(DETACHED_IPEX_WEIGHTS_MESSAGE.format(detached=len(wrong), layers=len(self.layers)))
 
 
 class TrainingCheck:
@@ -228,7 +207,9 @@ class TrainingCheck:
         self.losses: list[float] = []
         self.computing = ComputingWeights(torch)
         self.optimizers = OptimizerWeights(torch)
-        self.ipex = IpexLayers(torch)
+        # Layers of IPEX, which compute with packed copies of their weights; None until the first check.
+        self.ipex_layers: list[Any] | None = None
+        self.detached_layers: list[Any] = []  # whose weights no longer share memory with the copies
 
     # Entry points: called by torch before each backward() and each optimizer step.
 
@@ -272,7 +253,7 @@ class TrainingCheck:
         else:
             check_ipex = self.backward_calls in IPEX_BACKWARD_CALLS
         if check_ipex:
-            self.ipex.check()
+            self.check_ipex_layers()
         if self.backward_calls <= MAX_GRAPHS and self.step < CHECK_BEFORE_STEP:
             self.computing.add_from_graph(roots)
 
@@ -319,13 +300,21 @@ class TrainingCheck:
 
     def finish_unless_ipex_pending(self) -> None:
         """Stop checking, unless detached IPEX layers may still differ visibly after more steps."""
-        if not self.ipex.detached:
+        if not self.detached_layers:
             self.finish()
 
     def optimizer_holds_computing_weight(self) -> bool:
         """Return whether the optimizers hold at least one computing weight, if any is known."""
         computing = self.computing.addresses()
         return not computing or bool(computing & self.optimizers.addresses())
+
+    def check_ipex_layers(self) -> None:
+        """Raise RankError if the optimizer has changed weights but not their packed copies."""
+        if self.ipex_layers is None:
+            self.ipex_layers = weights.packed_layers()
+            self.detached_layers = weights.detached_layers(self.ipex_layers)
+        if wrong := weights.differing_layers(self.torch, self.detached_layers):
+            raise RankError(DETACHED_IPEX_WEIGHTS_MESSAGE.format(detached=len(wrong), layers=len(self.ipex_layers)))
 
     def check_wrong_weights(self) -> None:
         """Raise RankError if the optimizer updates weights that the model does not use.
@@ -340,7 +329,7 @@ class TrainingCheck:
         ):
             return
         coarsest = min(self.computing.by_id.values(), key=lambda weight: weight.element_size())
-        without_gradients = not self.optimizers.any_with_gradients()
+        without_gradients = self.optimizers.with_gradients.isdisjoint(map(id, self.optimizers.current))
         changed_visibly = self.optimizers.changed_in(coarsest.dtype)
         if self.step < CHECK_BEFORE_STEP or not (without_gradients or changed_visibly):
             return

@@ -17,17 +17,18 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from orch_node.events import warn
+from orch_node.protocol import values
+from orch_node.protocol.values import Measured
 from orch_node.rank import communication
 from orch_node.rank import weight_inspection as weights
 from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
@@ -86,7 +87,7 @@ class Summary:
 
     shapes: int  # a checksum of their shapes, 0 if there are no weights
     checksum: int  # of all bits
-    sums: tuple[float, ...]  # of sampled elements with alternating signs
+    sums: tuple[Measured, ...]  # of sampled elements with alternating signs
 
     def starts_like(self, reference: Summary) -> bool:
         """Return whether the weights are those of the reference, up to rounding."""
@@ -138,16 +139,6 @@ class State:
             self.shared.moved_apart(self.shared_start, reference.shared, reference.shared_start),
             self.unshared.moved_apart(self.unshared_start, reference.unshared, reference.unshared_start),
         )
-
-    def encode(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def decode(cls, text: str | bytes) -> State:
-        values = json.loads(text)
-        for name in ("shared", "shared_start", "unshared", "unshared_start"):
-            values[name] = Summary(**{**values[name], "sums": tuple(values[name]["sums"])})
-        return cls(**values)
 
 
 @dataclass
@@ -345,13 +336,15 @@ class WeightComparison:
         reference = self.exchange(record.index, "updated", state)
         if reference.rank != state.rank:
             self.check_updated(record, state, reference)
-        if (record.shared or record.unshared) and self.exchanged_nothing():
+        # Whether the ranks have exchanged nothing that is counted since the first step.
+        exchanged_nothing = 0 < self.peers.operations() == self.operations_at_start
+        if (record.shared or record.unshared) and exchanged_nothing:
             self.warn_once(NO_EXCHANGE_MESSAGE, reference)
 
     def exchange(self, key: object, moment: str, state: State) -> State:
         """Return the state of the first rank that came to this point: the reference of all ranks."""
         key = f"orch/weights/{key}/{moment}"
-        return State.decode(self.peers.store.compare_set(key, "", state.encode()))
+        return values.parse(State, self.peers.store.compare_set(key, "", values.render(state)), key)
 
     def equal_mark(self, record: OptimizerRecord) -> Path:
         return self.peers.equal_mark.with_name(f"{self.peers.equal_mark.name}-{record.index}")
@@ -390,7 +383,8 @@ class WeightComparison:
         same_start = starts_equal(state, reference)
         if shared_now and same_start and not self.holds_shared():
             self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes")
-        if self.averages or self.has_exchanged_in_step() or computes_together(self.torch):
+        has_exchanged_in_step = self.peers.operations() > self.operations_before_step
+        if self.averages or has_exchanged_in_step or computes_together(self.torch):
             return
         total = sum(int(weight.numel()) for weight in (*record.shared, *record.unshared))
         if communication.COUNTS.largest_reduction >= total:  # as DeepSpeed does, whose ranks hold parts
@@ -408,14 +402,6 @@ class WeightComparison:
     def holds_shared(self) -> bool:
         """Return whether any optimizer holds weights that a DistributedDataParallel keeps equal."""
         return any(record.start and record.start.shared.shapes for record in self.records)
-
-    def has_exchanged_in_step(self) -> bool:
-        return self.peers.operations() > self.operations_before_step
-
-    def exchanged_nothing(self) -> bool:
-        """Return whether the ranks have exchanged nothing that is counted since the first step."""
-        operations = self.peers.operations()
-        return 0 < operations == self.operations_at_start
 
     def warn_once(self, message: str, reference: State, steps: str = STEPS) -> None:
         if not self.has_warned:
@@ -495,10 +481,10 @@ def summarize(torch: ModuleType, held: Sequence[Any]) -> Summary:
     shapes = weights.shape_checksum(held)
     checksum = sum(index * weights.checksum(torch, weight) for index, weight in enumerate(held, start=1))
     samples = [weights.sample(weight).double() for weight in held[:MAX_SAMPLED_WEIGHTS]]
-    values = torch.cat(samples)
-    positions = torch.arange(values.numel())
+    elements = torch.cat(samples)
+    positions = torch.arange(elements.numel())
     signs = (positions * 2654435761 >> 16) % 2 * 2 - 1
-    sums = torch.zeros(BUCKETS, dtype=torch.float64).index_add_(0, positions % BUCKETS, values * signs)
+    sums = torch.zeros(BUCKETS, dtype=torch.float64).index_add_(0, positions % BUCKETS, elements * signs)
     return Summary(shapes, checksum % (1 << 62), tuple(sums.tolist()))
 
 
