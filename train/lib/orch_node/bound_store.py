@@ -40,7 +40,9 @@ def bind_store(store: type[Any]) -> Callable[..., Any]:
             if KEYWORD in (store.__init__.__doc__ or ""):
                 options |= listening_socket(host_name, port)
             else:
-                warn_open_port(port)
+                print(
+                    f"orch: this torch cannot restrict a store: port {port} is open on all interfaces.", file=sys.stderr
+                )
         return store(host_name, port, world_size, is_master, *arguments, **options)
 
     vars(make)["bound_by_orch"] = True
@@ -77,8 +79,3 @@ def listening_socket(host: str, port: int) -> dict[str, int]:
             raise
         server.listen(BACKLOG)
         return {KEYWORD: server.detach()}
-
-
-def warn_open_port(port: int) -> None:
-    """Warn that a store listens on all interfaces."""
-    print(f"orch: this torch cannot restrict a store: port {port} is open on all interfaces.", file=sys.stderr)

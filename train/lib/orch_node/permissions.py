@@ -31,8 +31,8 @@ class UntrustedError(PermissionError):
         return str(self.strerror)
 
 
-def open_folder(path: str | Path, *, make: bool = False) -> int:
-    """Return a descriptor (O_PATH) of a folder that only this user and root can change.
+def check_folder(path: str | Path, *, make: bool = False) -> None:
+    """Check that only this user and root can change a folder.
 
     Every folder from the root on must belong to this user or root, and others must not be able to
     write it. In a folder with the sticky bit (/tmp) others cannot replace an entry of this user, so
@@ -69,10 +69,8 @@ def open_folder(path: str | Path, *, make: bool = False) -> int:
             os.close(folder)
             folder, position = inner, os.path.join(position, name)
             check(folder, position, last=not parts)
-    except BaseException:
+    finally:
         os.close(folder)
-        raise
-    return folder
 
 
 def split(path: str) -> list[str]:
@@ -89,11 +87,6 @@ def make_folder(name: str, folder: int) -> None:
             os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             raise error from None
-
-
-def check_folder(path: str | Path, *, make: bool = False) -> None:
-    """Raise UntrustedError unless only this user and root can change the folder."""
-    os.close(open_folder(path, make=make))
 
 
 def check_own_folder(path: str | Path) -> None:
@@ -142,7 +135,7 @@ def check_entry(path: str | Path) -> int:
     return mode
 
 
-def open_file(path: str | Path, flags: int, mode: int = 0o600) -> int:
+def open_file(path: str | Path, flags: int) -> int:
     """Return a descriptor of a plain file that only this user and root can write.
 
     Checks the file and not the folders above it. Usable as the opener of `open`.
@@ -155,7 +148,7 @@ def open_file(path: str | Path, flags: int, mode: int = 0o600) -> int:
     try:
         # O_NONBLOCK: opening a pipe would wait for its other end.
         safe = flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(name, safe, mode)
+        descriptor = os.open(name, safe, 0o600)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UntrustedError(name, "it is a symbolic link") from None

@@ -17,9 +17,9 @@ def test_spare_node_replaces_a_lost_node_in_layout_and_hostfile() -> None:
     layout = make_layout("node0", "node1", "node2", spares=spares)
     stand_ins = {"node1": "node8"}
     hosts = "10.0.0.0:1\n10.0.0.1:1\n10.0.0.2:1\n"
-    assert recovery.replace_hosts(hosts, layout, stand_ins) == "10.0.0.0:1\n10.0.0.8:1\n10.0.0.2:1\n"
+    assert recovery.replace_hosts(hosts, layout, stand_ins, {"node2"}) == "10.0.0.0:1\n10.0.0.8:1\n"
     hosts = "10.0.0.0 slots=1\nfe80::1 slots=12\n10.0.0.2 slots=1\n"
-    assert recovery.replace_hosts(hosts, layout, stand_ins) == hosts.replace("fe80::1", "10.0.0.8")
+    assert recovery.replace_hosts(hosts, layout, stand_ins, ()) == hosts.replace("fe80::1", "10.0.0.8")
     result = layout.replace_nodes(stand_ins)
     assert result.node_names == ["node0", "node8", "node2"]
     assert list(result.spare_hosts) == ["node9"]
@@ -32,7 +32,7 @@ def test_layout_without_lost_nodes_has_fewer_ranks() -> None:
     assert [(placement.rank, placement.node) for placement in smaller.ranks] == [(0, "node0"), (1, "node2")]
     assert (smaller.world_size, smaller.planned_size, layout.planned_size) == (2, 4, 4)
     assert smaller.remove_nodes({"node2"}).planned_size == 4
-    assert recovery.remove_hosts("a:1\nb:2\nc:1\n", layout, {"node1"}) == "a:1\nc:1\n"
+    assert recovery.replace_hosts("a:1\nb:2\nc:1\n", layout, {}, {"node1"}) == "a:1\nc:1\n"
     argv = ["mpiexec.hydra", "-f", "hosts", "-n", "4", "-ppn", "1", "python", "x", "-n", "9"]
     assert recovery.resize_command(argv, smaller, 4, None) == [*argv[:4], "2", *argv[5:]], "the script's -n stays"
     assert recovery.resize_command(argv, smaller, None, 6)[6] == "2"

@@ -85,16 +85,12 @@ def check_fabrics(request: Request) -> dict[str, dict[str, Proof]]:
             result = check_rails(request, fabric, members)
             for member in members:
                 results[member.name][fabric] = result
-    connected = [member for member in request.members if has_working_device(results[member.name])]
+    connected = [member for member in request.members if any(proof.together for proof in results[member.name].values())]
     if len(connected) > 1:
         result = check_fabric(request, TCP, connected, 1)
         for member in connected:
             results[member.name][TCP] = result
     return results
-
-
-def has_working_device(results: Mapping[str, Proof]) -> bool:
-    return any(result.together and result.rails for result in results.values())
 
 
 def check_rails(request: Request, fabric: str, members: Sequence[Member]) -> Proof:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -102,7 +102,8 @@ class FileSharing(threading.Thread):
             local = self.gather(node, local, remote)
         for node, remote in lists.items():
             if not remote.shared and (local, remote.files) != (Written(), {}):
-                receivers.setdefault(differing_paths(local, remote), []).append(node)
+                differing = tuple(path for path, content in local.files.items() if remote.files.get(path) != content)
+                receivers.setdefault(differing, []).append(node)
         for paths, nodes in receivers.items():
             self.send(local, paths, nodes)
 
@@ -175,7 +176,9 @@ class FileSharing(threading.Thread):
             )
         header = values.render(Header(local, tuple(paths))).encode() + b"\n"
         commands = [
-            self.command(node, ("run-files", "receive", str(self.run_dir), self.suffix(node)), subprocess.PIPE)
+            self.command(
+                node, ("run-files", "receive", str(self.run_dir), f"{node}.attempt-{self.attempt}"), subprocess.PIPE
+            )
             for node in nodes
         ]
         for command in commands:
@@ -188,10 +191,6 @@ class FileSharing(threading.Thread):
             received = values.parse(Received, command.output, f"the response of {command.node}")
             if received.renamed:
                 self.news.append(f"{command.node} had written other contents, now in {describe(received.renamed)}")
-
-    def suffix(self, node: str) -> str:
-        """Return what is added to the names of files that a node wrote itself."""
-        return f"{node}.attempt-{self.attempt}"
 
     def send_archive(self, paths: Sequence[str], commands: Sequence[RemoteCommand]) -> None:
         """Send an archive of files."""
@@ -207,12 +206,6 @@ class FileSharing(threading.Thread):
                         tar.kill()
             if tar.returncode != 0:
                 raise StoreError(f"tar: exit code {tar.returncode}")
-
-
-def differing_paths(local: Written, remote: Written) -> tuple[str, ...]:
-    """Return the paths of node0's files that a node lacks or has with another content."""
-    present: Mapping[str, object] = remote.files
-    return tuple(path for path, content in local.files.items() if present.get(path) != content)
 
 
 def describe(paths: Sequence[str]) -> str:

@@ -44,26 +44,23 @@ def recover(
         options: of the supervisor.
         notify: called with each decision.
     """
-    hostfile = run_dir / files.HOSTFILE
-    hosts = hostfile.read_text() if hostfile.exists() else ""
     layout, argv = current.layout, current.argv
     spares = [name for name in layout.spare_hosts if name not in unreachable]
     stand_ins = dict(zip(sorted(lost), spares, strict=False))
-    if stand_ins:
-        for node, spare in stand_ins.items():
-            notify(f"{spare} replaces {node}")
-        hosts = replace_hosts(hosts, layout, stand_ins) if hosts else ""
-        layout = layout.replace_nodes(stand_ins)
-    if missing := lost - set(stand_ins):
+    missing = lost - set(stand_ins)
+    for node, spare in stand_ins.items():
+        notify(f"{spare} replaces {node}")
+    layout = layout.replace_nodes(stand_ins)
+    if missing:
         if reason := describe_missing(layout, missing, options):
             notify(f"no restart: {reason}")
             return None
-        hosts = remove_hosts(hosts, layout, missing) if hosts else ""
         layout = layout.remove_nodes(missing)
         notify(describe_continuation(layout, missing, keeps_batch=options.keeps_batch))
         argv = resize_command(argv, layout, options.size_at, options.nodes_at)
-    if hosts:
-        atomic_write.write(hostfile, hosts)
+    hostfile = run_dir / files.HOSTFILE
+    if hostfile.exists():
+        atomic_write.write(hostfile, replace_hosts(hostfile.read_text(), current.layout, stand_ins, missing))
     return Recovery(layout, argv)
 
 
@@ -98,22 +95,17 @@ def describe_continuation(layout: RunLayout, missing: set[str], *, keeps_batch: 
     )
 
 
-def replace_hosts(hostfile: str, layout: RunLayout, stand_ins: Mapping[str, str]) -> str:
-    """Return the hostfile with the addresses of spare nodes in place of lost ones."""
-    hosts = layout.spare_hosts
-    lines = hostfile.splitlines(keepends=True)
-    for index, node in enumerate(layout.node_names):
-        if node in stand_ins:
-            ranks = RANKS_OF_HOST.search(lines[index])
-            assert ranks is not None, "orch has written the line"
-            lines[index] = hosts[stand_ins[node]] + ranks.group()
-    return "".join(lines)
+def replace_hosts(hostfile: str, layout: RunLayout, stand_ins: Mapping[str, str], missing: Collection[str]) -> str:
+    """Return the hostfile with the addresses of spare nodes in place of lost ones, and without missing nodes.
 
-
-def remove_hosts(hostfile: str, layout: RunLayout, lost: Collection[str]) -> str:
-    """Return the hostfile without the lines of lost nodes; it has one line per node, in order."""
-    lines = hostfile.splitlines(keepends=True)
-    return "".join(lines[i] for i, node in enumerate(layout.node_names) if node not in lost)
+    It has one line per node, in order.
+    """
+    lines = dict(zip(layout.node_names, hostfile.splitlines(keepends=True), strict=False))
+    for node, spare in stand_ins.items():
+        ranks = RANKS_OF_HOST.search(lines[node])
+        assert ranks is not None, "orch has written the line"
+        lines[node] = layout.spare_hosts[spare] + ranks.group()
+    return "".join(line for node, line in lines.items() if node not in missing)
 
 
 def resize_command(launcher: list[str], layout: RunLayout, size_at: int | None, nodes_at: int | None) -> list[str]:

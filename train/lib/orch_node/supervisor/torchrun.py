@@ -170,7 +170,7 @@ class TorchrunLauncher:
     def run(self) -> int:
         """Wait for the end; return 0, or the exit code of the first node that failed."""
         code = 0
-        while not code and not self.stopped and any(self.running_nodes()):
+        while not code and not self.stopped and any(child.poll() is None for child in self.children.values()):
             self.pipes.pump(TICK_SECONDS)
             for node, child in self.children.items():
                 if child.poll():
@@ -180,27 +180,17 @@ class TorchrunLauncher:
         self.close()
         return code or (128 + signal.SIGTERM if self.stopped else 0)
 
-    def running_nodes(self) -> list[str]:
-        """Return the nodes whose torchrun has not ended."""
-        return [node for node, child in self.children.items() if child.poll() is None]
-
     def close(self) -> None:
         """Close all connections, which ends torchrun everywhere, and write the last lines."""
         for child in self.children.values():
             assert child.stdin is not None
             child.stdin.close()
         deadline = time.monotonic() + END_SECONDS + 2.0
-        while any(self.open_outputs()) and time.monotonic() < deadline:
+        while self.pipes.handlers and time.monotonic() < deadline:
             self.pipes.pump(TICK_SECONDS)
         for child in self.children.values():
             child.kill()
             child.wait()
-
-    def open_outputs(self) -> list[str]:
-        """Return the nodes whose output has not ended."""
-        return [
-            node for node, child in self.children.items() if child.stdout and self.pipes.open(child.stdout.fileno())
-        ]
 
 
 def write_line(line: bytes) -> None:
