@@ -26,9 +26,12 @@ def runs(tmp_path: Path) -> Runs:
 
 
 def test_run_is_done_when_all_ranks_have_finished_with_or_without_an_exit_code(runs: Runs) -> None:
-    outcome = runs.run('exit(rank) if rank else send("exit", rank)')
+    """Write an endless line before the end of each rank, which is then in the middle of a line, as after a prompt."""
+    endless_line = '[os.write(1, b"x" * 60_000) for _ in range(80)]'
+    outcome = runs.run(f'{endless_line}\nexit(rank) if rank else send("exit", rank)')
     assert (outcome["state"], outcome["problem"]) == ("done", None)
     assert runs.processes() == []
+    assert (runs.base / "run" / "launcher.log").stat().st_size > 9_000_000, "the line was divided"
 
 
 def test_first_failure_is_named_and_no_process_remains(runs: Runs) -> None:
@@ -87,8 +90,11 @@ def test_sigint_stops_the_run(runs: Runs) -> None:
     assert runs.processes() == []
 
 
-def test_sigterm_preempts_a_script_without_support_at_once(runs: Runs) -> None:
+def test_sigterm_preempts_a_script_without_support_which_has_kept_others_from_its_cores(runs: Runs) -> None:
     process = runs.start_ranks()
+    outcome = runs.run("exit(rank)", name="second")
+    assert (outcome["state"], outcome["problem"]) == ("refused", "node0 is taken: run run has cores 0-1")
+    assert runs.events("launched", name="second") == []
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 75
     assert runs.outcome()["state"] == "preempted"
@@ -176,15 +182,6 @@ def test_failed_attempts_are_restarted_up_to_the_limit(runs: Runs) -> None:
     assert runs.run(succeeds_at_second_attempt, "--max-restarts", "2", name="two")["state"] == "done"
 
 
-def test_run_on_reserved_cores_is_refused(runs: Runs) -> None:
-    first = runs.start_ranks(name="first")
-    outcome = runs.run("exit(rank)", name="second")
-    assert (outcome["state"], outcome["problem"]) == ("refused", "node0 is taken: run first has cores 0-1")
-    assert runs.events("launched", name="second") == []
-    first.send_signal(signal.SIGTERM)
-    first.wait()
-
-
 def test_only_one_of_two_simultaneous_runs_reserves_the_cores(runs: Runs) -> None:
     processes = [runs.start("time.sleep(1); exit(rank)", name=name) for name in ("a", "b")]
     for process in processes:
@@ -218,12 +215,6 @@ def test_damaged_and_forged_events_are_counted_and_change_no_outcome(runs: Runs)
     log = (runs.base / "run" / "launcher.log").read_text().splitlines()
     assert len([line for line in log if line.startswith("orch: not read: ")]) == 16
     assert not [line for line in log if line.startswith("{")]
-
-
-def test_endless_line_of_a_launcher_fills_no_memory(runs: Runs) -> None:
-    outcome = runs.run('[os.write(1, b"x" * 60_000) for _ in range(80)]\nexit(rank)')
-    assert outcome["state"] == "done", "the end of a rank is in the middle of a line, as after a prompt"
-    assert (runs.base / "run" / "launcher.log").stat().st_size > 9_000_000
 
 
 def test_rank_outside_the_layout_may_explain_its_failure(runs: Runs) -> None:
