@@ -140,8 +140,10 @@ def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[str]) -> 
     """
     mark = f"{run_dir}/{files.STOP}"
     for pod in running[:MARK_TRIES]:
-        with suppress(OrchError):
-            if PodExec(cluster, pod).capture(("touch", "--", mark), seconds=MARK_SECONDS).code == 0:
+        touch = PodExec(cluster, pod).open_program(("touch", "--", mark), seconds=MARK_SECONDS)
+        with suppress(OrchError), touch as program:
+            program.output.read()
+            if program.code() == 0:
                 return
 
 
