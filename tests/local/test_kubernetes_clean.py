@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.local.kubernetes_runs import OLD_TIMESTAMP, TWO_PODS, KubernetesRun, get_object
 from tests.local.runs import Orch, expect_exit, write_script
 from tests.support.kubernetes_api import Api
@@ -67,34 +65,26 @@ def with_condition(job: dict[str, Any], kind: str) -> dict[str, Any]:
     return {**job, "status": {"conditions": [condition]}}
 
 
-@pytest.mark.parametrize("command", ["clean", "train"])
-def test_train_job_is_deleted_after_its_time_to_live(api: Api, orch: Orch, tmp_path: Path, command: str) -> None:
+def test_train_job_is_deleted_after_its_time_to_live(api: Api, orch: Orch, tmp_path: Path) -> None:
     """Use the kind whose operator keeps an ended job and has no time to live for it."""
     train = ("train", write_script(tmp_path), *TWO_PODS, "--launcher", "trainjob", "--backend", "gloo", "--detach")
-    for ttl in ("60", "99999999", "60"):
-        expect_exit(orch(*train, "--k8s", f"ttl={ttl}"))
-    plural = "trainjobs"
-    expired, retained, runs = "", [], {}
-    for name in api.names(plural):
-        job = get_object(api, plural, name)
-        runs[name] = job["metadata"]["labels"]["orch/run"]
-        ttl = job["metadata"]["annotations"]["orch/ttl"]
-        if ttl == "60" and not expired:
-            api.put(plural, with_condition(job, "Complete"))
-            expired = name
-            continue
-        retained.append(name)
-        if ttl != "60":
-            api.put(plural, with_condition(job, "Failed"))
-    if command == "clean":
-        (node,) = json.loads(orch(*CLEAN, "--dry-run", "--json").stdout)["nodes"]
-        (leftover,) = node["left"]
-        assert leftover.startswith(f"{runs[expired]}: ")
-        expect_exit(orch(*CLEAN))
-        assert api.names(plural) == sorted(retained)
-    else:
-        expect_exit(orch(*train))
-        assert set(retained) < set(api.names(plural))
-        assert expired not in api.names(plural)
-    children = ("configmaps", "trainingruntimes")
-    api.wait_for(lambda: not any(name.startswith(expired) for kind in children for name in api.names(kind)))
+    expect_exit(orch(*train, "--k8s", "ttl=60"))
+    job = get_object(api, "trainjobs")
+    unfinished, run = job["metadata"]["name"], job["metadata"]["labels"]["orch/run"]
+    assert job["metadata"]["annotations"] == {"orch/ttl": "60"}
+
+    def put_ended(name: str, ttl: str, kind: str) -> None:
+        metadata = {key: value for key, value in job["metadata"].items() if key != "uid"}
+        changes = {"name": name, "annotations": {"orch/ttl": ttl}}
+        api.put("trainjobs", with_condition({**job, "metadata": metadata | changes}, kind))
+
+    put_ended("expired", "60", "Complete")
+    put_ended("retained", "99999999", "Failed")
+    (node,) = json.loads(orch(*CLEAN, "--dry-run", "--json").stdout)["nodes"]
+    assert node["left"] == [f"{run}: TrainJob expired"]
+    expect_exit(orch(*CLEAN))
+    assert api.names("trainjobs") == [unfinished, "retained"]
+    put_ended("expired", "60", "Complete")
+    expect_exit(orch(*train))
+    assert set(api.names("trainjobs")) > {unfinished, "retained"}
+    assert "expired" not in api.names("trainjobs")

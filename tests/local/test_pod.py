@@ -9,9 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+from orch_node.pod.project import unpack
 from orch_node.protocol.layout import PRECISION_PLACEHOLDER
+from orch_node.protocol.pod import PodProject
 
 from orchestrator.files import pack_files
 from orchestrator.load.clusters import local_facts
@@ -19,7 +23,7 @@ from tests.conftest import HOSTILE_TEXTS
 from tests.local.pods import FAIL_ON_RANK_1, parse_events, pod_command, rank_lines, run_pod, write_pod_config
 from tests.local.runs import Process, expect_exit, write_script
 from tests.support.ports import free_port
-from tests.support.projects import ARGUMENTS, FILES, RESULT, write_project
+from tests.support.projects import FILES, write_project
 
 SUM_SCRIPT = """
 import sys, torch, torch.distributed as dist
@@ -185,7 +189,7 @@ def test_pod_whose_volume_cannot_be_written_is_refused(tmp_path: Path) -> None:
 # A project.
 
 
-def mount_project(folder: Path) -> dict[str, object]:
+def mount_project(folder: Path) -> dict[str, Any]:
     """Write the project as two mounted files, and return what pod.json says about it."""
     source, buffer = folder / "project", io.BytesIO()
     write_project(source)
@@ -203,13 +207,17 @@ def mount_project(folder: Path) -> dict[str, object]:
 
 
 def test_copy_of_a_project_is_made_once(tmp_path: Path) -> None:
-    project = mount_project(tmp_path)
-    script = f"{project['copy']}/train.py"
-    config = write_pod_config(tmp_path, project=project, ppn=1)
-    first = expect_exit(run_pod("torchrun", config, script, *ARGUMENTS))
-    assert f"RESULT {RESULT}" in rank_lines(first.stdout, 0)
-    second = expect_exit(run_pod("torchrun", config, script, *ARGUMENTS), 1)
-    assert "FileExistsError" in second.stdout, "the output of the first pod is still there"
+    """Unpack it in several pods at the same time, and once more after the ranks have written into the copy."""
+    project = PodProject(**mount_project(tmp_path))
+    copy = Path(project.copy)
+    copy.parent.mkdir(parents=True)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(unpack, [project] * 8))
+    (copy / "written").touch()
+    unpack(project)
+    assert {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()} == {*FILES, "written"}
+    assert all((copy / name).read_bytes() == (tmp_path / "project" / name).read_bytes() for name in FILES)
+    assert list(copy.parent.iterdir()) == [copy], "no incomplete copy remains"
 
 
 def test_damaged_project_is_refused(tmp_path: Path) -> None:
