@@ -27,8 +27,6 @@ time.sleep(60)
 def write_pod_config(folder: Path, **changes: Any) -> Path:
     """Write the configuration of a pod with two ranks, and return its path."""
     value = {
-        "schema": 1,
-        "run_id": "r",
         "run_dir": str(folder / "data" / "runs" / "r"),
         "pods": 1,
         "word": "worker",
@@ -43,7 +41,6 @@ def write_pod_config(folder: Path, **changes: Any) -> Path:
         "stack": "current",
         "needs_bf16": False,
         "stall_timeout": 60.0,
-        "max_restarts": 0,
     } | changes
     path = folder / "pod.json"
     path.write_text(json.dumps(value))

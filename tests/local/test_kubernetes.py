@@ -15,7 +15,7 @@ import tomllib
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import store
-from orchestrator.targets.kubernetes import client
+from orchestrator.targets.kubernetes import watch
 from orchestrator.targets.kubernetes.watch import JobWatch
 from tests.conftest import orch_environment
 from tests.local.kubernetes_runs import (
@@ -43,7 +43,7 @@ from tests.support.ports import free_port
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 OTHER_CONTROLLER = ("--inventory", "k8s", "--runs-dir", "elsewhere")
-QUOTA_MESSAGE = 'pods "x" is forbidden: exceeded quota: small, requested: requests.cpu=2'
+UNBOUND_CLAIM = "pod has unbound immediate PersistentVolumeClaims"
 SUM_SCRIPT = """
 import sys, torch, torch.distributed as dist
 value = torch.ones(1)
@@ -86,24 +86,24 @@ def test_run_trains_and_is_recorded(api: Api, orch: Orch, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("launcher", "missing_group", "messages"),
+    ("has_operator", "message", "hint"),
     [
-        ("job", "", ('User "me" cannot patch resource "jobs"', "orch k8s role")),
-        ("pytorchjob", "kubeflow.org", ("The cluster has no PyTorchJob kubeflow.org/v1", "orch k8s check")),
-        ("trainjob", "trainer.kubeflow.org", ("its CRD is missing",)),
+        (True, 'User "me" cannot patch resource "pytorchjobs"', "orch k8s role"),
+        (False, "The cluster has no PyTorchJob kubeflow.org/v1", "Install Kubeflow's training operator"),
     ],
-    ids=["missing-rights", "missing-operator", "missing-crd"],
+    ids=["missing-rights", "missing-operator"],
 )
 def test_refused_request_is_reported_and_leaves_nothing(
-    api: Api, orch: Orch, tmp_path: Path, launcher: str, missing_group: str, messages: tuple[str, ...]
+    api: Api, orch: Orch, tmp_path: Path, has_operator: bool, message: str, hint: str
 ) -> None:
-    api.state.groups.pop(missing_group, None)
-    if not missing_group:
-        api.state.denied_permissions.add(("patch", f"{launcher}s"))
-    options = (*TWO_PODS, "--launcher", launcher, "--backend", "gloo")
-    process = expect_exit(orch("train", write_script(tmp_path), *options), 1)
-    assert all(message in process.stderr for message in messages), process.stderr
-    assert api.names("services") == api.names("configmaps") == []
+    if has_operator:
+        api.state.denied_permissions.add(("patch", "pytorchjobs"))
+    else:
+        del api.state.groups["kubeflow.org"]
+    process = expect_exit(orch("train", write_script(tmp_path), *PYTORCHJOB, "--backend", "gloo"), 1)
+    assert message in process.stderr
+    assert hint in process.stderr
+    assert api.names("configmaps") == []
     assert not list((tmp_path / "runs").glob("*/"))
 
 
@@ -148,44 +148,38 @@ def test_reasons_of_waiting_pods_are_shown(run: KubernetesRun) -> None:
     assert "worker-1: its image registry.example/orch:current cannot be pulled" in process.stderr
 
 
-@pytest.mark.parametrize(("reason", "suffix", "pods"), [("FailedCreate", "-node-0", 0), ("FailedCreatePod", "", 1)])
-def test_refusal_of_pods_is_shown(api: Api, run: KubernetesRun, reason: str, suffix: str, pods: int) -> None:
-    """Refuse all pods of a child of the job, or some of the job itself."""
-    for index in range(pods):
-        run.set_pod(index, {"phase": "Pending"})
-    add_event(api, f"{run.job}{suffix}", reason, QUOTA_MESSAGE)
-    add_event(api, "orch-another", reason, "of another job")
-    wait = run.attach()
-    run.await_event("exceeded quota")
-    run.finish("Failed")
-    process = wait()
-    assert f"its pods are not admitted: {QUOTA_MESSAGE}" in process.stderr
-    assert ("some of its pods" in process.stderr) is bool(pods)
+def test_refusal_of_pods_is_reported_once_for_all_their_random_names(api: Api, run: KubernetesRun) -> None:
+    job_watch = JobWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
+    add_event(api, "orch-another", "FailedCreate", "of another job", lastTimestamp="2026-01-01T00:00:09Z")
 
-
-def test_refusal_is_reported_once_for_all_random_names_of_pods(api: Api, run: KubernetesRun) -> None:
-    watch = JobWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
-    for number, request in enumerate(("cpu=2", "cpu=2", "cpu=4")):
+    def refuse(number: int, name: str, reason: str, request: str) -> None:
         message = f'pods "{run.job}-x{number}" is forbidden: exceeded quota: small, requested: {request}'
-        add_event(api, run.job, "FailedCreate", message, lastTimestamp=f"2026-01-01T00:00:0{number}Z")
-        assert watch.poll_job() is None
-    assert watch.follower.items.qsize() == 2
+        add_event(api, name, reason, message, lastTimestamp=f"2026-01-01T00:00:0{number}Z")
+        assert job_watch.poll_job() is None
+
+    refuse(0, run.job, "FailedCreatePod", "cpu=2")
+    refuse(1, f"{run.job}-node-0", "FailedCreate", "cpu=2")
+    refuse(2, run.job, "FailedCreate", "cpu=4")
+    job_watch.follower.handle_change("ADDED", get_object(api, "pods", run.set_pod(0, {"phase": "Pending"})))
+    refuse(3, run.job, "FailedCreate", "cpu=4")
+    messages = [event.text.partition(" is forbidden: ") for event in job_watch.follower.items.queue]
+    assert [(text.partition(":")[0], quota[-5:]) for text, _, quota in messages] == [
+        ("its pods are not admitted", "cpu=2"),
+        ("its pods are not admitted", "cpu=4"),
+        ("some of its pods are not admitted", "cpu=4"),
+    ]
 
 
-@pytest.mark.parametrize("suspended", [False, True], ids=["image", "quota"])
-def test_run_that_waits_longer_than_its_limit_is_ended(api: Api, orch: Orch, tmp_path: Path, suspended: bool) -> None:
+def test_run_that_waits_longer_than_its_limit_is_ended(api: Api, orch: Orch, tmp_path: Path) -> None:
     options = ("--backend", "gloo", "--wait-limit", "5")
     wait = in_background(orch, "train", write_script(tmp_path), *PYTORCHJOB, *options)
     (job,) = api.wait_for(lambda: api.names("pytorchjobs"), 60.0)
     run = KubernetesRun(api, orch, tmp_path, job)
-    if suspended:
-        run.finish("Suspended")
-        reason = "suspended"
-    else:
-        run.set_pod(0, pod_status("Pending", waiting={"reason": "ImagePullBackOff"}))
-        reason = "worker-0: its image registry.example/orch:current cannot be pulled"
+    run.finish("Suspended")
+    run.set_pod(0, {"phase": "Pending", **unscheduled(UNBOUND_CLAIM)})
     process = expect_exit(wait(), 1)
-    assert f"have not started within 5 s (--wait-limit): {reason}" in process.stderr
+    reasons = f"worker-0: waits for a node: {UNBOUND_CLAIM}; suspended by Kueue"
+    assert f"have not started within 5 s (--wait-limit): {reasons}" in process.stderr
     assert api.names("pytorchjobs") == api.names("configmaps") == []
     api.wait_for(lambda: not api.names("pods"))
 
@@ -269,16 +263,16 @@ def test_run_survives_a_busy_api_and_forgotten_watches(api: Api, orch: Orch, tmp
 
 
 def test_expired_token_does_not_end_the_run(api: Api, run: KubernetesRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "REFUSED_SECONDS", 1.0)
-    watch = JobWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
+    monkeypatch.setattr(watch, "REFUSED_SECONDS", 1.0)
+    job_watch = JobWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
     api.fail_requests("GET", "pytorchjobs", 401, 9999)
     with pytest.raises(ExecuteError, match="Authentication with the API") as exc_info:
-        list(watch.events())
+        list(job_watch.events())
     assert "The run continues" in exc_info.value.message
     assert "Log in again" in exc_info.value.hint
     assert f"orch attach {run.id}" in exc_info.value.hint
     assert api.names("pytorchjobs") == [run.job]
-    watch.leave()
+    job_watch.leave()
 
 
 def test_run_survives_a_restart_of_the_api_server(api: Api, run: KubernetesRun) -> None:
@@ -400,25 +394,19 @@ def test_logs_follow_lines_while_another_command_watches_the_run(api: Api, run: 
 # Stop.
 
 
-def test_stop_deletes_the_objects_of_the_run_and_keeps_its_log(api: Api, orch: Orch, run: KubernetesRun) -> None:
+def test_stop_deletes_the_objects_of_a_watched_run_and_keeps_its_log(api: Api, orch: Orch, run: KubernetesRun) -> None:
     unrelated = api.put("configmaps", {"metadata": {"name": "other", "labels": {"orch/run": run.id}}})
+    wait = run.attach()
     api.add_log_lines(run.set_pod(0, RUNNING), "[0] last words")
+    api.wait_for(run.log().exists)
     process = expect_exit(orch("stop", run.id, warm=False))
     assert "worker-0" in process.stdout
     assert api.names("pytorchjobs") == api.names("pods") == []
     assert api.names("configmaps") == [unrelated["metadata"]["name"]]
+    expect_exit(wait(), 130)
     assert run.log().read_text() == "last words\n"
     assert run.state() == "stopped"
     assert orch("runs", "show", run.id).stdout.count("state: ") == 1
-
-
-def test_run_that_is_stopped_while_it_is_watched_was_stopped(api: Api, orch: Orch, run: KubernetesRun) -> None:
-    wait = run.attach()
-    api.add_log_lines(run.set_pod(0, RUNNING), "[0] last words")
-    api.wait_for(run.log().exists)
-    expect_exit(orch("stop", run.id))
-    expect_exit(wait(), 130)
-    assert run.state() == "stopped"
     assert len(read_events(run.folder, "finished")) == 1
 
 

@@ -43,7 +43,7 @@ class Pods:
 
     def __init__(self, folder: Path, script: str) -> None:
         self.folder = folder
-        self.config = write_pod_config(folder, pods=2, ppn=1, max_restarts=1)
+        self.config = write_pod_config(folder, pods=2, ppn=1)
         self.script = folder / write_script(folder, script)
         request = replace(REQUEST, ppn=1, max_restarts=1)
         (container,) = containers(list(objects(make_plan("job", request=request))))

@@ -75,7 +75,7 @@ def test_script_alone_is_sent_on_request(api: Api, orch: Orch, project: Path) ->
     train = ("train", "my project/train.py", *TWO_PODS, "--launcher", "job", "--project", "none", "--dry-run")
     config_map, *_ = yaml.safe_load_all(expect_exit(orch(*train, "-o", "yaml")).stdout)
     assert "file-0" in config_map["data"]
-    assert "project" not in json.loads(config_map["data"]["pod.json"])
+    assert json.loads(config_map["data"]["pod.json"])["project"] is None
 
 
 def test_credentials_of_the_cluster_are_not_sent(api: Api, orch: Orch, tmp_path: Path) -> None:

@@ -142,8 +142,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def route(self, path: str, body: Json) -> None:
         """Call the method that handles a path."""
-        if path.endswith("/selfsubjectaccessreviews"):
-            return self.review_access(body)
         if path in ("/version", "/api", "/apis", "/api/v1"):
             return self.respond(200, self.describe_server(path))
         if group_match := re.fullmatch(r"/apis/([^/]+)(?:/([^/]+))?", path):
@@ -217,13 +215,6 @@ class Handler(BaseHTTPRequestHandler):
         groups = [group_versions(group, versions) for group, versions in self.api.state.groups.items()]
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
-    def review_access(self, body: Json) -> None:
-        """Respond whether the user has a permission."""
-        attributes = body["spec"]["resourceAttributes"]
-        resource = "/".join(filter(None, [attributes["resource"], attributes.get("subresource")]))
-        allowed = self.is_allowed(attributes["verb"], attributes["group"], resource)
-        self.respond(201, {**body, "status": {"allowed": allowed}})
-
     def list(self, plural: str) -> None:
         with self.api.changed:
             items = [
@@ -248,11 +239,16 @@ class Handler(BaseHTTPRequestHandler):
         return bool(fields[key] == expected)
 
     def watch(self, plural: str) -> None:
-        """Stream the changes of objects until the request's timeout."""
-        since = int(self.query["resourceVersion"])
+        """Stream the objects that exist, then their changes until the request's timeout."""
         self.begin_stream()
+        with self.api.changed:
+            since = self.api.state.version
+            existing = [value for (kind, _), value in self.api.state.objects.items() if kind == plural]
         if since < self.api.state.oldest_version:
             return self.send_lines([json.dumps({"type": "ERROR", "object": error_status(410, "too old")})])
+        for value in existing:
+            if matches_labels(value, self.query.get("labelSelector", "")):
+                self.send_lines([json.dumps({"type": "ADDED", "object": value})])
         deadline = time.monotonic() + float(self.query.get("timeoutSeconds", "60"))
         while time.monotonic() < deadline:
             with self.api.changed:

@@ -9,30 +9,23 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.planning.plan import Object
-from orchestrator.targets.kubernetes.manifests.kinds import Kind
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, TRAINER_API, Kind
 from orchestrator.targets.kubernetes.manifests.names import MANAGER
 from orchestrator.targets.kubernetes.run_record import JobLocation
 
 TEMPORARY_STATUSES = (429, 500, 502, 503, 504)
 MAX_DELAY = 10.0
-REFUSED_SECONDS = 30.0  # an API server that has just started knows neither roles nor tokens
-SERIES_GAP_SECONDS = 10.0  # a refusal after a longer time without one starts a new series
 
 
 class NotThere(ExecuteError):
     """The API has no such object."""
 
     default_hint = "It was deleted, or it is in another --k8s namespace= or --k8s context=."
-
-
-class Expired(ExecuteError):
-    """The API has forgotten the version from which a watch starts (410)."""
 
 
 class Refused(ExecuteError):
@@ -61,8 +54,6 @@ def to_execute_error(error: Exception, cluster: str) -> ExecuteError:
             f"Another user has created or manages the object: {message}.",
             hint="Nothing was changed. Use another name, or ask who manages these fields.",
         )
-    if status == 410:
-        return Expired(f"{message}.")
     if is_temporary(error):
         return ConnectionLost(
             f"The API of {cluster} fails: {message}.",
@@ -88,18 +79,13 @@ def connection_errors() -> tuple[type[Exception], ...]:
     return (HTTPError, OSError)
 
 
-def message_of(error: Exception) -> str:
+def message_of(error: Any) -> str:
     """Return the message of the API, or of the connection."""
-    body = getattr(error, "body", None)
     try:
-        return str(json.loads(body)["message"]).rstrip(".") if body else reason_of(error)
-    except (ValueError, KeyError, TypeError):
-        return reason_of(error)
-
-
-def reason_of(error: Exception) -> str:
-    cause = getattr(error, "reason", None)
-    return str(cause or error).rstrip(".")
+        message = json.loads(error.body)["message"]
+    except (AttributeError, ValueError, KeyError, TypeError):
+        message = getattr(error, "reason", None) or error
+    return str(message).rstrip(".")
 
 
 def is_temporary(error: Exception) -> bool:
@@ -114,22 +100,6 @@ def retry_delay(error: Exception, attempts: int) -> float:
     return min(float(requested) if requested.isdigit() else 0.25 * 2**attempts, MAX_DELAY)
 
 
-class RejectionTimer:
-    """The time since which all repeated requests of one caller are refused."""
-
-    def __init__(self) -> None:
-        self.since = 0.0
-        self.last: float | None = None
-
-    def is_over(self) -> bool:
-        """Count a refusal, and return whether the series of refusals has lasted too long."""
-        now = time.monotonic()
-        if self.last is None or now - self.last > SERIES_GAP_SECONDS:
-            self.since = now
-        self.last = now
-        return now - self.since > REFUSED_SECONDS
-
-
 Result = TypeVar("Result")
 TIMEOUT = (10.0, 60.0)  # connecting, reading; seconds
 STREAM_SECONDS = 300  # after which a watch is started again
@@ -142,10 +112,8 @@ RESOURCES = {
     "Pod": ("v1", "pods"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Service": ("v1", "services"),
-    "PyTorchJob": ("kubeflow.org/v1", "pytorchjobs"),
-    "TrainJob": ("trainer.kubeflow.org/v1alpha1", "trainjobs"),
-    "TrainingRuntime": ("trainer.kubeflow.org/v1alpha1", "trainingruntimes"),
-    "Job": ("batch/v1", "jobs"),
+    "TrainingRuntime": (TRAINER_API, "trainingruntimes"),
+    **{kind.kind: (kind.api, kind.plural) for kind in KINDS.values()},
 }
 
 
@@ -174,6 +142,8 @@ class KubernetesClient:
         timeout: tuple[float, float] = TIMEOUT,
     ) -> Any:
         """Send a request once, and return the raw response or raise the client's errors."""
+        from kubernetes.client import ApiException
+
         serialized = self.client.param_serialize(
             method,
             path,
@@ -184,17 +154,8 @@ class KubernetesClient:
         )
         response = self.client.call_api(*serialized[:4], _request_timeout=timeout)
         if not 200 <= response.status < 300:
-            raise self.api_error(response)
+            raise ApiException(http_resp=response.response)
         return response.response
-
-    def api_error(self, response: Any) -> Exception:
-        from kubernetes import client as kubernetes
-
-        raw = response.response
-        error = kubernetes.ApiException(status=response.status, reason=response.reason)
-        error.body = raw.data.decode(errors="replace")
-        error.headers = raw.headers
-        return error
 
     def get(self, path: str, **query: str) -> Object:
         """Return the object at a path.
@@ -209,8 +170,7 @@ class KubernetesClient:
 
     def job(self, location: JobLocation) -> Object:
         """Return the job of a run, with the errors of get()."""
-        parts = (location.group, location.version, "namespaces", self.namespace, location.plural, location.job)
-        return self.get("/".join(["/apis", *(quote(part, safe="") for part in parts)]))
+        return self.get(f"{self.path(KINDS[location.launcher].kind)}/{quote(location.job, safe='')}")
 
     def objects(self, kind: str, selector: str) -> list[Object]:
         """Return the objects of a kind in the namespace with these labels."""
@@ -220,7 +180,7 @@ class KubernetesClient:
     def serves(self, kind: Kind) -> bool:
         """Return whether the API has a kind of job."""
         try:
-            resources = self.get(f"/apis/{kind.group}/{kind.version}").get("resources") or ()
+            resources = self.get(f"/apis/{kind.api}").get("resources") or ()
         except NotThere:
             return False
         return any(resource["name"] == kind.plural for resource in resources)
@@ -231,35 +191,18 @@ class KubernetesClient:
         return sorted(items, key=lambda event: str(event.get("lastTimestamp") or ""))
 
     def watch_pods(self, selector: str) -> Iterator[tuple[str, Object]]:
-        """Yield (ADDED, MODIFIED or DELETED, pod) until the API ends the watch.
+        """Yield (ADDED, MODIFIED or DELETED, pod), first for the pods that exist, until the API ends the watch.
 
         Raises:
-            Expired: if the watch must be started again.
-            ConnectionLost: if the API does not respond.
+            ConnectionLost: if the watch must be started again, or the API does not respond.
             Refused: if the user may not watch pods.
         """
-        path = self.path("Pod")
-        listed = self.get(path, labelSelector=selector)
-        for pod in listed.get("items") or ():
-            yield "ADDED", pod
-        query = {
-            "labelSelector": selector,
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": str(listed["metadata"]["resourceVersion"]),
-            "timeoutSeconds": str(STREAM_SECONDS),
-        }
-        for line in self.lines(path, query):
+        query = {"labelSelector": selector, "watch": "true", "timeoutSeconds": str(STREAM_SECONDS)}
+        for line in self.lines(self.path("Pod"), query):
             change = json.loads(line)
             if change["type"] == "ERROR":
-                raise self.watch_error(change["object"])
-            if change["type"] != "BOOKMARK":
-                yield change["type"], change["object"]
-
-    def watch_error(self, status: Object) -> ExecuteError:
-        if status.get("code") == 410:
-            return Expired(f"The watch is too old: {status.get('message')}.")
-        return ConnectionLost(f"The watch ended: {status.get('message')}.")
+                raise ConnectionLost(f"The watch ended: {change['object'].get('message')}.")
+            yield change["type"], change["object"]
 
     def log(self, pod: str, *, follow: bool, since: str | None, tail: int | None = None) -> Iterator[str]:
         """Yield the lines of a pod's log, each with its time; with `tail` only so many at its end."""
@@ -299,23 +242,19 @@ class KubernetesClient:
         if dry_run:
             query["dryRun"] = "All"
         body = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
-        with self.explaining_missing_kind(manifest):
-            content_type = "application/apply-patch+yaml"
-            self.attempt(
-                lambda: self.request("PATCH", path, query=query, body=body, content_type=content_type).release_conn()
-            )
-
-    @contextmanager
-    def explaining_missing_kind(self, manifest: Object) -> Iterator[None]:
-        """Replace the error of an API that does not have the kind of an object."""
+        send = lambda: self.request(  # noqa: E731
+            "PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml"
+        ).release_conn()
         try:
-            yield
+            self.attempt(send)
         except NotThere as error:
-            if RESOURCES[manifest["kind"]][0] == "v1" or error.hint != NotThere.default_hint:
+            api = RESOURCES[manifest["kind"]][0]
+            if api == "v1" or error.hint != NotThere.default_hint:
                 raise
+            comes_with = next(kind.comes_with for kind in KINDS.values() if kind.api == api)
             raise ExecuteError(
                 f"The cluster has no {manifest['kind']} {manifest['apiVersion']}: its CRD is missing.",
-                hint="`orch k8s check` shows what installs it, and which kinds the cluster has.",
+                hint=f"Install {comes_with}, or leave --launcher out to use a kind that the cluster has.",
             ) from None
 
     def delete(self, item: Object) -> None:
@@ -363,7 +302,7 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kuberne
     """Return a connection to a namespace.
 
     Args:
-        context: of the kubeconfig; None for its current one, or for the cluster of this pod.
+        context: of the kubeconfig; None for its current one.
         namespace: None for that of the context.
 
     Raises:
@@ -383,12 +322,10 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kuberne
         selected, default_namespace = select_context(config, context)
         config.load_kube_config(context=selected, client_configuration=configuration)
     except (config.ConfigException, OSError) as error:
-        if context is not None or not load_pod_config(config, configuration):
-            raise RequestError(
-                f"No cluster is configured: {str(error).rstrip('. ')}.",
-                hint="Configure one in ~/.kube/config or KUBECONFIG. --k8s context=NAME selects a context.",
-            ) from None
-        selected, default_namespace = None, pod_namespace()
+        raise RequestError(
+            f"No cluster is configured: {str(error).rstrip('. ')}.",
+            hint="Configure one in ~/.kube/config or KUBECONFIG. --k8s context=NAME selects a context.",
+        ) from None
     return KubernetesClient(kubernetes.client.ApiClient(configuration), namespace or default_namespace, selected)
 
 
@@ -400,20 +337,3 @@ def select_context(config: Any, context: str | None) -> tuple[str, str]:
         names = ", ".join(entry["name"] for entry in contexts)
         raise config.ConfigException(f"there is no context '{context}'; there are {names}")
     return match["name"], match["context"].get("namespace") or "default"
-
-
-def load_pod_config(config: Any, configuration: Any) -> bool:
-    """Configure the API of the cluster in whose pod this program runs, and return whether it runs in one."""
-    try:
-        config.load_incluster_config(client_configuration=configuration)
-    except config.ConfigException:
-        return False
-    return True
-
-
-def pod_namespace() -> str:
-    try:
-        with open("/var/run/secrets/kubernetes.io/serviceaccount/namespace") as file:
-            return file.read().strip()
-    except OSError:
-        return "default"

@@ -34,7 +34,6 @@ TAIL_LINES = 200  # at the end of a pod's log, to find the newest progress
 class NamespaceRuns:
     """The runs that a namespace has recorded."""
 
-    cluster: KubernetesClient
     records: tuple[RunRecord, ...]  # oldest first
     distrusted: Mapping[str, OrchError]  # by run id: why a run is listed but cannot be used
     damaged: tuple[str, ...]  # problems of records that cannot be read
@@ -68,7 +67,7 @@ def query_runs(cluster: KubernetesClient) -> NamespaceRuns:
             distrusted[record.run_id] = error
         records.append(record)
     ordered = sorted(records, key=lambda record: (record.created, record.run_id))
-    return NamespaceRuns(cluster=cluster, records=tuple(ordered), distrusted=distrusted, damaged=tuple(damaged))
+    return NamespaceRuns(records=tuple(ordered), distrusted=distrusted, damaged=tuple(damaged))
 
 
 def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[RunRecord, Path]:
@@ -83,7 +82,8 @@ def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[Run
     Raises:
         OrchError: if there is no such run, or its record cannot be trusted.
     """
-    recorded = query_runs(cluster_of(inventory))
+    cluster = cluster_of(inventory)
+    recorded = query_runs(cluster)
     records = {record.run_id: record for record in recorded.records}
     is_last = name == "last" and records
     run_id = list(records)[-1] if is_last else store.match_id(name, list(records.values()), f"in {inventory}", notify)
@@ -93,7 +93,7 @@ def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[Run
     if not (folder / PLAN).exists():
         store.write_record(records[run_id], folder)
     with suppress(OrchError):  # users with read access cannot adopt objects
-        adopt(recorded.cluster, location_of(records[run_id]), run_id)
+        adopt(cluster, location_of(records[run_id]), run_id)
     return records[run_id], folder
 
 

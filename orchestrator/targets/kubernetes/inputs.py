@@ -32,9 +32,7 @@ from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 FILE = Path("orch-k8s.toml")
 TYPES: Mapping[str, Any] = get_type_hints(KubernetesSettings)
-# What other options of the command line set.
-OPTIONS = {"image": "Use --image NAME.", "min_nodes": "Use --min-nodes K."}
-NAMES = tuple(name for name in TYPES if name not in OPTIONS)
+NAMES = tuple(name for name in TYPES if name != "image")  # which --image sets
 SWITCHES = {"true": True, "false": False}  # values of switches
 TABLE, LIST = Mapping[str, str], tuple[str, ...]  # set as --k8s env.NAME=VALUE, and with entries separated by commas
 APPENDED = ("node_affinity",)  # entries contain commas: each --k8s appends one
@@ -93,17 +91,17 @@ def with_assignment(settings: KubernetesSettings, assignment: str) -> Kubernetes
     if not equals:
         raise RequestError(f"--k8s {assignment}: expected KEY=VALUE.", hint="Example: --k8s memory=64Gi")
     table, dot, key = name.partition(".")
-    changed: dict[str, Any]
+    value: Any
     if dot and TYPES.get(table) == TABLE:
-        changed = {table: {**getattr(settings, table), key: text}}
-        return replace(settings, **changed)
-    if name in APPENDED:
-        changed = {name: (*getattr(settings, name), text)}
-        return replace(settings, **changed)
-    if name not in NAMES or TYPES[name] == TABLE:
-        hint = f"Write --k8s {name}.NAME=VALUE." if name in NAMES else OPTIONS.get(name, "")
-        raise RequestError(f"--k8s {name}: unknown key.", hint=hint or did_you_mean(name, NAMES))
-    return replace(settings, **{name: parse(name, text)})
+        name, value = table, {**getattr(settings, table), key: text}
+    elif name in APPENDED:
+        value = (*getattr(settings, name), text)
+    elif name in NAMES and TYPES[name] != TABLE:
+        value = parse(name, text)
+    else:
+        hint = f"Write --k8s {name}.NAME=VALUE." if name in NAMES else did_you_mean(name, NAMES)
+        raise RequestError(f"--k8s {name}: unknown key.", hint="Use --image NAME." if name == "image" else hint)
+    return replace(settings, **{name: value})
 
 
 def parse(name: str, text: str) -> Any:

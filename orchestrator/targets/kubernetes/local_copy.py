@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import IO
 
@@ -29,7 +28,7 @@ from orchestrator.runs import store
 from orchestrator.runs.confined_folder import ConfinedFolder
 from orchestrator.runs.state_files import read_json, write_json
 from orchestrator.targets.kubernetes.objects import STOPPED
-from orchestrator.targets.kubernetes.status import JobState, PodState, nodes_of, outcome
+from orchestrator.targets.kubernetes.status import JobState, PodState, nodes_of, outcome, seconds
 
 RANK_LINE = re.compile(r"\[(0|[1-9]\d{0,8})\](?: (.*))?", re.DOTALL | re.ASCII)
 
@@ -101,14 +100,6 @@ def split_time(line: str) -> tuple[str, str]:
     """Return the time and the text of a line: 2026-01-01T12:00:00.123456789Z TEXT."""
     stamp, _, text = line.partition(" ")
     return (stamp, text) if re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)", stamp) else ("", line)
-
-
-def seconds_since_epoch(stamp: str) -> float:
-    """Return the time that the API has given to a line, or 0 if it has given none."""
-    match = re.fullmatch(r"(\d{4}-\d\d-\d\dT[\d:]{8})(\.\d{1,6})?\d*(?:Z|\+00:00)", stamp)
-    if match is None:
-        return 0.0
-    return datetime.fromisoformat(f"{match[1]}+00:00").timestamp() + float(match[2] or 0)
 
 
 class Reader:
@@ -253,7 +244,7 @@ class RunCopy:
         """Copy a line of a pod's log, and return its event unless it was copied before."""
         parsed = parse(line.text, ranks=self.ranks)
         written = isinstance(parsed.event, Heartbeat) or self.append(parsed.file, parsed.text)
-        if written and parsed.rank is not None and (time := seconds_since_epoch(line.position.time)):
+        if written and parsed.rank is not None and (time := seconds(line.position.time)):
             start = self.files.size(parsed.file) - len(parsed.text.encode(errors="replace")) - 1
             self.append(files.rank_times(parsed.rank), f"{start} {time:.3f}")
         self.positions[line.pod] = line.position

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.errors import OrchError
@@ -36,36 +36,16 @@ def check(request: CheckRequest) -> Iterator[Finding]:
         return
     location = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
     yield Finding(subject="API", severity="ok", message=f"Kubernetes {version}: {location}")
-    yield from kinds_findings(served, request.launcher)
     launcher = request.launcher
     if launcher is None:
         try:
-            choice = default_kind(Installed(launchers=served))
+            launcher, reason = default_kind(Installed(launchers=served))
         except OrchError as error:
             yield finding_of(error, "default")
             return
-        launcher, (decision,) = choice.value, choice.decisions
-        yield Finding(subject="default", severity="ok", message=f"--launcher {launcher}: {decision.reason}")
+        yield Finding(subject="default", severity="ok", message=f"--launcher {launcher}: {reason}")
     yield check_claim(cluster, settings, request.nodes)
     yield check_creation(cluster, settings, launcher)
-
-
-def kinds_findings(served: Collection[str], requested: str | None) -> Iterator[Finding]:
-    """Yield which kinds of jobs the cluster has.
-
-    Args:
-        served: the launchers whose kinds the API serves.
-        requested: the launcher that the user will take, or None.
-    """
-    for launcher, kind in KINDS.items():
-        is_served = launcher in served
-        needed = requested == launcher or (requested is None and not served)
-        yield Finding(
-            subject=kind.kind,
-            severity="ok" if is_served else "miss" if needed else "absent",
-            message=f"{kind.group}/{kind.version}" + ("" if is_served else ": not installed"),
-            hint="" if is_served else f"Install {kind.comes_with}.",
-        )
 
 
 def check_claim(cluster: KubernetesClient, settings: KubernetesSettings, pods: int) -> Finding:

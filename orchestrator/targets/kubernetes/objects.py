@@ -80,7 +80,7 @@ def give_owner(cluster: KubernetesClient, location: JobLocation, objects: Iterab
     """Make the job the owner of other objects, so that Kubernetes deletes them with it."""
     job = cluster.job(location)
     owner = {
-        "apiVersion": f"{location.group}/{location.version}",
+        "apiVersion": KINDS[location.launcher].api,
         "kind": KINDS[location.launcher].kind,
         "name": location.job,
         "uid": job["metadata"]["uid"],

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from orch_node.protocol import values
 from orch_node.protocol.environment import ALWAYS
-from orch_node.protocol.pod import PodProject
+from orch_node.protocol.pod import PodConfig, PodProject
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import PlanError
@@ -88,14 +87,12 @@ def choose_launcher(request: TrainRequest, installed: Installed) -> Choice[str]:
     requested = request.launcher
     if requested is not None:
         check_launcher_name(requested, KINDS, "Kubernetes")
-    choice = Choice(requested) if requested else default_kind(installed, elastic=bool(request.min_nodes))
-    kind = KINDS[choice.value]
-    decision = Decision(
-        topic="launcher",
-        value=f"{kind.kind} {kind.group}/{kind.version}",
-        reason="; ".join(["torchrun", *(d.reason for d in choice.decisions)]),
-    )
-    return Choice(choice.value, (decision,))
+        launcher, reason = requested, "torchrun"
+    else:
+        launcher, default_reason = default_kind(installed, elastic=bool(request.min_nodes))
+        reason = f"torchrun; {default_reason}"
+    kind = KINDS[launcher]
+    return Choice(launcher, (Decision(topic="launcher", value=f"{kind.kind} {kind.api}", reason=reason),))
 
 
 def with_emulation(precision: Choice[str], request: TrainRequest) -> Choice[str]:
@@ -191,9 +188,6 @@ def describe_pods(layout: Layout, kubernetes: KubernetesSettings) -> tuple[Decis
     )
 
 
-CONFIG_SCHEMA = 1
-
-
 def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site) -> Plan:
     """Return the plan of a request.
 
@@ -235,7 +229,7 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site) -> Pla
         threads=layout.rank_places[0].threads,
         max_restarts=request.max_restarts,
         script=script,
-        config=pod_config(request, plan, resolved, inputs, site),
+        config=values.record(pod_config(request, plan, resolved, inputs, site)),
         record=without_lists(plan.run),
         files=dict(zip(sent_names(inputs).values(), inputs.contents.values(), strict=True)),
         project=inputs.project,
@@ -270,15 +264,11 @@ def pod_paths(inputs: PodInputs, resolved: Resolved, site: Site) -> dict[str, st
 
 def location(run_id: str, launcher: str, settings: KubernetesSettings, wait_limit: int | None = None) -> JobLocation:
     """Return the location of a new run in the cluster of the settings."""
-    kind = KINDS[launcher]
     return JobLocation(
         context=settings.context,
         namespace=settings.namespace or "default",
         job=names.job_name(run_id),
         launcher=launcher,
-        group=kind.group,
-        version=kind.version,
-        plural=kind.plural,
         claim=settings.claim,
         mount=settings.mount,
         image=settings.image,
@@ -316,37 +306,28 @@ def changed_files(plan: Plan, resume: Resume | None) -> tuple[tuple[str, ...], t
     return tuple(name for name in changed if name in project.files), tuple(set(changed) - project.files.keys())
 
 
-def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved, inputs: PodInputs, site: Site) -> dict[str, Any]:
+def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved, inputs: PodInputs, site: Site) -> PodConfig:
     """Return the content of pod.json, which all pods of the run read."""
     kubernetes = inputs.kubernetes
     backend, first = resolved.backend.value, plan.layout.rank_places[0]
-    precision = run_precision(resolved, plan.run.output_dir)
-    project = pod_project(plan, inputs.project, kubernetes, site.resume)
-    return {
-        "schema": CONFIG_SCHEMA,
-        "run_id": plan.run.run_id,
-        "run_dir": plan.run.run_dir,
-        "pods": len(plan.layout.nodes),
-        "word": first.node.rpartition("-")[0],
-        "ppn": first.local_world_size,
-        "cpus": float(kubernetes.cpus),
-        "threads": first.threads,
-        "backend": backend.name,
-        "backend_module": backend.module,
-        "timeout_seconds": TIMEOUT_SECONDS,
-        "env": {
-            **ALWAYS,
-            **dict(backend.env),
-            **rank_variables(
-                request, resolved.recipe, module_folders(resolved.recipe, plan.run.run_dir), settings=kubernetes.env
-            ),
-        },
-        "preload": list(resolved.stack.value.preload),
-        "stack": plan.origin.stack,
-        "needs_bf16": plan.run.precision == "bf16" and not request.allow_slow_bf16,
-        "stall_timeout": request.stall_timeout,
-        "max_restarts": request.max_restarts,
-        **({"precision": values.record(precision)} if precision else {}),
-        **({"project": values.record(project)} if project else {}),
-        **({"attempt": site.resume.attempt} if site.resume and site.resume.attempt > 1 else {}),
-    }
+    folders = module_folders(resolved.recipe, plan.run.run_dir)
+    user_variables = rank_variables(request, resolved.recipe, folders, settings=kubernetes.env)
+    return PodConfig(
+        run_dir=plan.run.run_dir,
+        pods=len(plan.layout.nodes),
+        word=first.node.rpartition("-")[0],
+        ppn=first.local_world_size,
+        cpus=float(kubernetes.cpus),
+        threads=first.threads,
+        backend=backend.name,
+        backend_module=backend.module,
+        timeout_seconds=TIMEOUT_SECONDS,
+        env={**ALWAYS, **dict(backend.env), **user_variables},
+        preload=resolved.stack.value.preload,
+        stack=plan.origin.stack,
+        needs_bf16=plan.run.precision == "bf16" and not request.allow_slow_bf16,
+        stall_timeout=request.stall_timeout,
+        precision=run_precision(resolved, plan.run.output_dir),
+        project=pod_project(plan, inputs.project, kubernetes, site.resume),
+        attempt=site.resume.attempt if site.resume else 1,
+    )

@@ -31,10 +31,7 @@ class JobLocation:
     context: str | None  # of the kubeconfig
     namespace: str
     job: str  # the name of the object
-    launcher: str
-    group: str  # of the job's API
-    version: str
-    plural: str
+    launcher: str  # a key of KINDS
     claim: str  # PersistentVolumeClaim
     mount: str  # path of the volume in the pods
     image: str
@@ -148,10 +145,8 @@ def trusted_record(record: RunRecord, settings: KubernetesSettings, *, label: st
 
 def impossible_value(record: RunRecord, location: JobLocation) -> str:
     """Return a description of the first value that no run of orch has, or an empty string."""
-    kind = KINDS.get(location.launcher)
-    api = (location.group, location.version, location.plural)
-    if kind is None or api != (kind.group, kind.version, kind.plural):
-        return f"a job of the kind {'/'.join(api)!r:.100}"
+    if location.launcher not in KINDS:
+        return f"the launcher {location.launcher!r:.100}"
     if location.job != names.job_name(record.run_id):
         return f"the job {location.job!r:.100}"
     if not names.is_subdomain(location.claim):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,8 @@ DELETED = "its pod was deleted"
 BEING_DELETED = "its pod is being deleted"
 CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 JOB_DONE = ("Succeeded", "Complete")
-# Reasons of events that explain why a pod does not start.
-START_FAILURES = ("FailedMount", "FailedAttachVolume", "FailedScheduling", "FailedCreatePodSandBox")
+# Reasons of events that explain why a pod that has a node does not start.
+START_FAILURES = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
 # Reasons of events that the kubelet reports only after the pod's volumes and its sandbox are ready.
 CONTAINER_EVENTS = ("Pulling", "Pulled", "Created", "Started")
 
@@ -76,7 +76,7 @@ def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
     if loss := describe_loss(pod, unreachable=unreachable):
         readable = running and not unreachable  # its log comes from the kubelet
         return make(state="running" if readable else "waiting", reason=loss, started=running or unreachable, lost=True)
-    if waiting := reason_to_wait(pod, state, tuple(events)):
+    if waiting := reason_to_wait(pod, state, events):
         return make(state="waiting", reason=waiting, started=bool(last_end(containers[0])))
     return make(state="running" if running else "waiting", started=running)
 
@@ -86,12 +86,9 @@ def is_node_lost(status: Json) -> bool:
 
     The node controller sets `Ready` to False and leaves `ContainersReady` as the kubelet has
     written it; the kubelet itself never makes the two differ, because orch's pods have no readiness
-    gates. Kubernetes before 1.13 wrote the reason NodeLost.
+    gates.
     """
-    if status.get("reason") == "NodeLost" or status.get("phase") == "Unknown":
-        return True
-    not_ready = condition(status, "Ready", value="False")
-    return bool(not_ready and condition(status, "ContainersReady"))
+    return bool(condition(status, "Ready", value="False") and condition(status, "ContainersReady"))
 
 
 def describe_loss(pod: Json, *, unreachable: bool) -> str:
@@ -154,7 +151,7 @@ def memory_limit(pod: Json) -> str:
     return str(limits.get("memory", "not set"))
 
 
-def reason_to_wait(pod: Json, state: Json, events: tuple[Json, ...]) -> str:
+def reason_to_wait(pod: Json, state: Json, events: Iterable[Json]) -> str:
     """Return why a pod does not run yet, or an empty string if it runs or is starting normally."""
     unscheduled = condition(pod.get("status", {}), "PodScheduled", value="False")
     if unscheduled:
@@ -175,22 +172,21 @@ def reason_to_wait(pod: Json, state: Json, events: tuple[Json, ...]) -> str:
     return f"{failure['reason']}: {failure.get('message', '')}" if failure else ""
 
 
-def current_failure(pod: Json, events: tuple[Json, ...]) -> Json | None:
+def current_failure(pod: Json, events: Iterable[Json]) -> Json | None:
     """Return the newest event about a failure to start that still holds.
 
     Events are kept for an hour, even after their cause is gone.
     """
     if condition(pod.get("status", {}), "PodReadyToStartContainers"):
         return None
-    has_node = bool(pod.get("spec", {}).get("nodeName"))
     failure: Json | None = None
     for event in events:
         reason = event.get("reason")
         is_attached = reason == "SuccessfulAttachVolume" and failure and failure["reason"] == "FailedAttachVolume"
-        if reason in CONTAINER_EVENTS or is_attached:
-            failure = None
-        elif reason in START_FAILURES and not (has_node and reason == "FailedScheduling"):
+        if reason in START_FAILURES:
             failure = event
+        elif reason in CONTAINER_EVENTS or is_attached:
+            failure = None
     return failure
 
 
@@ -239,11 +235,10 @@ def created_at(job: Json) -> float | None:
 
 
 def seconds(stamp: str | None) -> float | None:
-    """Convert 2026-01-01T12:00:00Z to seconds since 1970."""
-    if not stamp:
-        return None
+    """Convert 2026-01-01T12:00:00Z, also with a fraction in nanoseconds, to seconds since 1970."""
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\dT[\d:]{8})(\.\d{1,6})?\d*(?:Z|\+00:00)", stamp or "")
     try:
-        return datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+        return datetime.fromisoformat(f"{match[1]}+00:00").timestamp() + float(match[2] or 0) if match else None
     except ValueError:
         return None
 

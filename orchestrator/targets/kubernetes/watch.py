@@ -9,7 +9,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,7 @@ from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.targets.interface import Notify
-from orchestrator.targets.kubernetes.client import (
-    REFUSED_SECONDS,
-    Expired,
-    KubernetesClient,
-    NotThere,
-    Refused,
-    RejectionTimer,
-)
+from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused
 from orchestrator.targets.kubernetes.local_copy import Position, Reader, ReadLine, RunCopy, with_current_time
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.objects import STOPPED, delete_objects, refusal_of
@@ -46,6 +39,8 @@ from orchestrator.targets.kubernetes.status import (
 )
 
 RETRY_SECONDS = 1.0
+REFUSED_SECONDS = 30.0  # an API server that has just started knows neither roles nor tokens
+POD_NAME = re.compile(r'pods? "[^"]*"')  # in a refusal: random, and another one at each attempt
 
 
 class Follower:
@@ -59,28 +54,19 @@ class Follower:
         self.pods: dict[str, PodState] = {}  # the newest state, by uid
         self.readers: dict[str, threading.Thread] = {}
         self.deleted: set[str] = set()  # their logs are gone; a new pod may have the same name
-        self.reported: dict[str, str] = {}
         self.messages: dict[str, str] = {}  # the newest about a pod, by uid, or about something else
         self.ended = threading.Event()
 
     def start(self) -> None:
-        threading.Thread(target=self.watch, daemon=True).start()
+        threading.Thread(target=self.repeat, args=(self.watch,), daemon=True).start()
 
     def is_reading(self) -> bool:
         return any(reader.is_alive() for reader in self.readers.values())
 
-    def report_once(self, about: str, message: str, *, same: str = "") -> None:
-        """Report a message unless it repeats the last one about this.
-
-        Args:
-            about: the uid of a pod, or another subject.
-            message: reported only if it is not empty.
-            same: what identifies repetitions, if that is not the message itself.
-        """
-        identity = same or message
-        if message and self.reported.get(about) != identity:
-            self.reported[about] = identity
-            self.messages[about] = message
+    def report_once(self, about: str, message: str) -> None:
+        """Report a message about a pod (its uid) or another subject, unless it repeats the last one about it."""
+        before, self.messages[about] = self.messages.get(about, ""), message
+        if POD_NAME.sub("", message) != POD_NAME.sub("", before):
             self.items.put(with_current_time(NodeNews(text=message)))
 
     def reasons_to_wait(self) -> str:
@@ -90,22 +76,31 @@ class Follower:
         reasons = [*(f"{pod.node}: {pod.reason}" for pod in pods), *filter(None, about_job)]
         return "; ".join(reasons) or "the cluster gives no reason"
 
-    def watch(self) -> None:
-        """Handle the changes of the run's pods until the end, and renew watches that expire."""
-        refusals = RejectionTimer()
+    def repeat(self, follow: Callable[..., bool], *arguments: str) -> None:
+        """Call a function until it returns True or the follower ends, also after the connection was lost."""
+        refused_since: float | None = None
         while not self.ended.is_set():
             try:
-                for change, pod in self.cluster.watch_pods(self.selector):
-                    self.handle_change(change, pod)
-                    if self.ended.is_set():
-                        return
-            except (Expired, ConnectionLost, NotThere):
-                self.ended.wait(RETRY_SECONDS)
+                if follow(*arguments):
+                    return
+                refused_since = None
+            except (ConnectionLost, NotThere):
+                refused_since = None
             except Refused as error:
-                if refusals.is_over():
+                now = time.monotonic()
+                refused_since = refused_since or now
+                if now - refused_since > REFUSED_SECONDS:
                     self.items.put(error)
                     return
-                self.ended.wait(RETRY_SECONDS)
+            self.ended.wait(RETRY_SECONDS)
+
+    def watch(self) -> bool:
+        """Handle the changes of the run's pods until the watch expires, and return whether the follower has ended."""
+        for change, pod in self.cluster.watch_pods(self.selector):
+            self.handle_change(change, pod)
+            if self.ended.is_set():
+                return True
+        return False
 
     def handle_change(self, change: str, pod: dict[str, Any]) -> None:
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
@@ -114,17 +109,18 @@ class Follower:
         if change == "DELETED":
             self.deleted.add(uid)
             state = self.pods.get(uid)
-            is_active = state is not None and state.state in ("waiting", "running")
-            if state and is_active and not state.lost and not self.ended.is_set():
+            is_active = state and state.state in ("waiting", "running") and not state.lost
+            if state and is_active and not self.ended.is_set():
                 self.report_once(uid, f"{state.node}: {DELETED}")
             return
         state = pod_state(pod, self.pod_events(pod))
         before, self.pods[uid] = self.pods.get(uid), state
-        if state.reason and not (before and is_repeated(before.reason, state.reason)):
+        # The kubelet reports that an image cannot be pulled alternately with and without the cause.
+        if state.reason and not (before and before.reason.startswith(state.reason)):
             self.report_once(uid, f"{state.node}: {state.reason}")
         reader = self.readers.get(uid)
         if state.started and (reader is None or (not reader.is_alive() and state.state == "running")):
-            reader = threading.Thread(target=self.keep_reading, args=(uid, name), daemon=True)
+            reader = threading.Thread(target=self.repeat, args=(self.read_to_end, uid, name), daemon=True)
             self.readers[uid] = reader
             reader.start()
 
@@ -137,24 +133,16 @@ class Follower:
         except OrchError:
             return []
 
-    def keep_reading(self, uid: str, pod: str) -> None:
-        """Read the log of a pod while it runs, and reopen streams that end earlier."""
-        refusals = RejectionTimer()
-        while not self.ended.is_set() and uid not in self.deleted:
-            running = self.pods[uid].state == "running"
-            try:
-                self.read(uid, pod, follow=True)
-                if not running:
-                    return
-            except ConnectionLost:
-                pass
-            except NotThere:
-                return
-            except Refused as error:
-                if refusals.is_over():
-                    self.items.put(error)
-                    return
-            self.ended.wait(RETRY_SECONDS)
+    def read_to_end(self, uid: str, pod: str) -> bool:
+        """Read the log of a pod, and return whether it is complete: streams may end earlier."""
+        if uid in self.deleted:
+            return True
+        running = self.pods[uid].state == "running"
+        try:
+            self.read(uid, pod, follow=True)
+        except NotThere:
+            return True
+        return not running
 
     def read(self, uid: str, pod: str, *, follow: bool) -> None:
         """Put the lines of a pod's log into the queue, from the last position on.
@@ -177,20 +165,11 @@ class Follower:
             pass
 
 
-def is_repeated(before: str, now: str) -> bool:
-    """Return whether a pod has the same problem as before.
-
-    The kubelet reports that an image cannot be pulled alternately with and without the cause.
-    """
-    return bool(before) and (before.startswith(now) or now == before)
-
-
 POLL_SECONDS = 2.0
 GIVE_UP_SECONDS = 300.0  # without a response of the API
 DRAIN_SECONDS = 20.0
 UNSEEN_SECONDS = 20.0  # until an operator has normally accepted a job
 FOLLOW_SECONDS = 0.5
-POD_NAME = re.compile(r'pods? "[^"]*"')  # in a refusal: random, and another one at each attempt
 
 
 class JobWatch:
@@ -328,8 +307,7 @@ class JobWatch:
         pods = len(self.follower.pods)
         if pods < len(self.record.nodes) and (refusal := refusal_of(self.cluster, self.location.job)):
             subject = "some of its pods" if pods else "its pods"
-            message = f"{subject} are not admitted: {refusal}"
-            self.follower.report_once("pods", message, same=POD_NAME.sub("", refusal))
+            self.follower.report_once("pods", f"{subject} are not admitted: {refusal}")
         elif has_no_operator(job) and time.time() - self.began > UNSEEN_SECONDS:
             message = f"no operator has accepted {self.location.job}. Is the operator of its kind running?"
             self.follower.report_once("job", message)

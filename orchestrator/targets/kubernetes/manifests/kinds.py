@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.errors import PlanError
-from orchestrator.model.decision import Choice, Decision
 from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests.job import KubernetesJob
 from orchestrator.targets.kubernetes.manifests.pods import container, pod_template, resources
@@ -122,7 +121,13 @@ def launch_pytorchjob(job: KubernetesJob) -> tuple[Object, ...]:
                     # The first pods wait for the last one, which may wait for a node.
                     "rdzvConf": [{"key": "join_timeout", "value": str(JOIN_SECONDS)}],
                 },
-                "runPolicy": run_policy(job) | limit(job),
+                "runPolicy": {
+                    "cleanPodPolicy": "Running",  # ended pods, and their logs, are kept
+                    "ttlSecondsAfterFinished": job.settings.ttl,
+                    # At the limit the operator deletes all pods with their logs. Without restarts, a failed pod
+                    # fails the job by itself.
+                    **({"backoffLimit": job.max_restarts} if job.max_restarts else {}),
+                },
                 "pytorchReplicaSpecs": {
                     "Worker": {
                         "replicas": job.nodes,
@@ -134,20 +139,6 @@ def launch_pytorchjob(job: KubernetesJob) -> tuple[Object, ...]:
             },
         },
     )
-
-
-def run_policy(job: KubernetesJob) -> Object:
-    """Return a policy that keeps ended pods, and their logs, until the job's time to live has passed."""
-    return {"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": job.settings.ttl}
-
-
-def limit(job: KubernetesJob) -> Object:
-    """Return the operator's limit of restarts, if there are restarts.
-
-    At the limit the operator deletes all pods with their logs. Without restarts, a failed pod fails
-    the job by itself.
-    """
-    return {"backoffLimit": job.max_restarts} if job.max_restarts else {}
 
 
 TRAINER_API = "trainer.kubeflow.org/v1alpha1"
@@ -222,6 +213,10 @@ class Kind:
     launch: Callable[[KubernetesJob], tuple[Object, ...]]
     comes_with: str  # what installs it
 
+    @property
+    def api(self) -> str:
+        return f"{self.group}/{self.version}"
+
 
 KINDS = {
     "pytorchjob": Kind(
@@ -268,8 +263,8 @@ class Installed:
     query_problem: str = ""  # why the cluster could not be queried
 
 
-def default_kind(installed: Installed, *, elastic: bool = False) -> Choice[str]:
-    """Return the launcher for a run without --launcher.
+def default_kind(installed: Installed, *, elastic: bool = False) -> tuple[str, str]:
+    """Return the launcher for a run without --launcher, and the reason for it.
 
     Args:
         installed: what the cluster has.
@@ -279,17 +274,14 @@ def default_kind(installed: Installed, *, elastic: bool = False) -> Choice[str]:
         PlanError: if the cluster has no kind that can run it.
     """
     candidates = (ELASTIC,) if elastic else PREFERRED
-    launcher = next((name for name in candidates if name in installed.launchers), None)
     if installed.query_problem:
-        return choice_of(candidates[0], f"assumed: {installed.query_problem}")
+        return candidates[0], f"assumed: {installed.query_problem}"
+    launcher = next((name for name in candidates if name in installed.launchers), None)
     if launcher is None:
         kinds = " nor ".join(KINDS[name].kind for name in candidates)
         first = KINDS[candidates[0]]
-        raise PlanError(
-            f"The cluster has no {kinds}.",
-            hint=f"Install {first.comes_with} for {first.kind}. `orch k8s check` shows what the cluster has.",
-        )
-    return choice_of(launcher, reason_for(launcher, installed, elastic=elastic))
+        raise PlanError(f"The cluster has no {kinds}.", hint=f"Install {first.comes_with} for {first.kind}.")
+    return launcher, reason_for(launcher, installed, elastic=elastic)
 
 
 def reason_for(launcher: str, installed: Installed, *, elastic: bool) -> str:
@@ -300,8 +292,3 @@ def reason_for(launcher: str, installed: Installed, *, elastic: bool) -> str:
         return f"the cluster has no {' and no '.join(missing)}"
     comparison = ", and Kubeflow discontinues PyTorchJob" if "pytorchjob" in installed.launchers else ""
     return f"the cluster has it{comparison}"
-
-
-def choice_of(launcher: str, reason: str) -> Choice[str]:
-    decision = Decision(topic="launcher", value=KINDS[launcher].kind, reason=reason)
-    return Choice(launcher, (decision,))

@@ -10,7 +10,6 @@ from typing import Any
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, as services require it
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
-VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 LABEL_MAX = 63
 SUBDOMAIN_MAX = 253
 # Operators add to a job's name: `-node-0-123-abcde`, `-launcher-abcde`, `-worker-1234`.

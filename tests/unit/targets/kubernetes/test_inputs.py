@@ -8,27 +8,28 @@ import pytest
 
 from orchestrator.errors import RequestError
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings, read_patch
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 
-def test_switch_must_be_true_or_false() -> None:
-    assert kubernetes_settings(None, ["share_cores=true"]).share_cores is True
+def test_values_of_settings_are_parsed() -> None:
+    assert kubernetes_settings(None, ["share_cores=true", "uid=7"]) == KubernetesSettings(share_cores=True, uid=7)
     assert kubernetes_settings(None, ["share_cores=false"]).share_cores is False
-    with pytest.raises(RequestError, match="expected true or false"):
-        kubernetes_settings(None, ["share_cores=yes"])
+    for assignment, message, hint in (
+        ("share_cores=yes", "expected true or false", ""),
+        ("uid=x", "expected a number", ""),
+        ("memoryy=x", "unknown key", "Did you mean 'memory'?"),
+        ("env=A", "unknown key", "env.NAME=VALUE"),
+    ):
+        with pytest.raises(RequestError, match=message) as error:
+            kubernetes_settings(None, [assignment])
+        assert hint in error.value.hint
 
 
-def test_table_is_set_by_its_keys() -> None:
-    with pytest.raises(RequestError, match="unknown key") as caught:
-        kubernetes_settings(None, ["env=A"])
-    assert "env.NAME=VALUE" in caught.value.hint
-
-
-def test_settings_with_an_option_of_their_own_name_it() -> None:
-    for name, option in (("image", "--image"), ("min_nodes", "--min-nodes")):
-        with pytest.raises(RequestError, match=f"--k8s {name}: unknown key") as error:
-            kubernetes_settings(None, [f"{name}=1"])
-        assert option in error.value.hint
-        assert kubernetes_settings(None, [], "registry.example/orch").image == "registry.example/orch"
+def test_setting_with_an_option_of_its_own_names_it() -> None:
+    with pytest.raises(RequestError, match="--k8s image: unknown key") as error:
+        kubernetes_settings(None, ["image=1"])
+    assert "--image" in error.value.hint
+    assert kubernetes_settings(None, [], "registry.example/orch").image == "registry.example/orch"
 
 
 def test_settings_file_has_the_same_keys(tmp_path: Path) -> None:

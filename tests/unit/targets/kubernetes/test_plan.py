@@ -69,12 +69,13 @@ def test_check_itself_refuses_unknown_fields() -> None:
             check_manifest({"apiVersion": "x", "kind": kind, "metadata": {}, "spec": {"misspelt": 1}})
 
 
-def test_every_pod_is_admitted_in_a_restricted_namespace() -> None:
+def test_every_pod_is_admitted_in_a_restricted_namespace_and_gets_no_token() -> None:
     for launcher in KINDS:
         manifests = objects(make_plan(launcher))
         specs = [*pod_specs([*manifests, reader_pod(location("r", launcher, SETTINGS), "r")])]
         assert len(specs) >= 2
         assert [refusal_message("x", spec) for spec in specs] == [""] * len(specs)
+        assert {spec.get("automountServiceAccountToken") for spec in specs} == {False}
 
 
 def test_reader_pod_can_run_where_the_pods_of_the_run_can() -> None:
@@ -172,7 +173,7 @@ def test_pods_choose_the_precision_unless_one_is_requested() -> None:
     assert plan.run.precision == "auto"
     assert config(plan)["needs_bf16"] is False
     requested = config(make_plan(request=replace(REQUEST, precision="fp32")))
-    assert "precision" not in requested
+    assert requested["precision"] is None
 
 
 def test_pods_check_a_requested_bf16_unless_it_may_be_emulated() -> None:
@@ -260,13 +261,6 @@ def templates(value: Any) -> Iterator[dict[str, str]]:
         if "containers" in value.get("spec", {}):
             yield value["metadata"]["labels"]
         yield from templates(list(value.values()))
-
-
-def test_no_pod_gets_the_token_of_its_service_account() -> None:
-    runs = [manifest for path in MANIFESTS.glob("*.yaml") for manifest in yaml.safe_load_all(path.read_text())]
-    specs = list(pod_specs([runs, reader_pod(location("r", "job", SETTINGS), "r")]))
-    assert len(specs) == len(KINDS) + 1
-    assert {spec.get("automountServiceAccountToken") for spec in specs} == {False}
 
 
 BOTH_KINDS = Installed(launchers=("trainjob", "pytorchjob"))

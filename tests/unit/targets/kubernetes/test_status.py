@@ -53,7 +53,6 @@ def test_pod_state_explains_why_a_pod_does_not_run() -> None:
         ({"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}, "failed", "evicted: disk pressure"),
         ({"phase": "Failed", "reason": "DeadlineExceeded"}, "failed", "DeadlineExceeded"),
         ({"phase": "Failed"}, "failed", "failed without a reason"),  # no-reason-given
-        ({"phase": "Unknown"}, "waiting", "its node does not respond"),  # node-lost
     ):
         result = pod_state(make_pod(**status))
         assert (result.state, result.reason) == (state, reason)
@@ -108,14 +107,6 @@ def test_volume_that_is_not_mounted_is_in_the_events() -> None:
     events = [{"reason": "Scheduled"}, {"reason": "FailedMount", "message": "no such share"}]
     result = pod_state(make_pod(phase="Pending", containerStatuses=CREATING), events)
     assert result.reason == "FailedMount: no such share"
-
-
-def test_event_about_scheduling_is_outdated_once_the_pod_has_a_node() -> None:
-    for node, reason in ((None, "FailedScheduling: 0/3 nodes are available"), ("node-a", "")):
-        events = [{"reason": "FailedScheduling", "message": "0/3 nodes are available"}]
-        pending_pod = make_pod(phase="Pending", containerStatuses=CREATING)
-        pending_pod["spec"] |= {"nodeName": node} if node else {}
-        assert pod_state(pending_pod, events).reason == reason
 
 
 NO_SHARE = {"reason": "FailedMount", "message": "no such share"}
@@ -201,8 +192,6 @@ def test_running_pod_that_is_about_to_be_lost_is_reported() -> None:
             "the cluster deletes the pod: Eviction API: evicting",
         ),
         (make_running_pod(READY, CONTAINERS_READY, deleted=True), "its pod is being deleted"),
-        (make_running_pod(NOT_READY, reason="NodeLost", message="Node node-b is unresponsive"), NO_RESPONSE),
-        (make_running_pod(phase="Unknown"), NO_RESPONSE),
     ):
         result = pod_state(pod)
         assert (result.reason, result.lost) == (reason, True)

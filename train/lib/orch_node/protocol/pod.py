@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from orch_node.protocol import values
 from orch_node.protocol.layout import RunPrecision
 
-SCHEMA = 1
-
 
 @dataclass(frozen=True)
 class PodProject:
@@ -35,7 +33,6 @@ class PodProject:
 class PodConfig:
     """The plan of a run, the same for all of its pods."""
 
-    run_id: str
     run_dir: str
     pods: int
     word: str
@@ -50,11 +47,9 @@ class PodConfig:
     stack: str
     needs_bf16: bool
     stall_timeout: float  # seconds; 0 for no limit
-    max_restarts: int
     precision: RunPrecision | None = None  # None if the plan has decided
     project: PodProject | None = None  # None if only the script is sent, or nothing
     attempt: int = 1  # the number of the first attempt of the job
-    schema: int = SCHEMA
 
 
 def parse(text: str | bytes) -> PodConfig:
