@@ -28,11 +28,6 @@ def test_later_settings_win_and_each_source_is_reported(tmp_path: Path) -> None:
     assert "# slurm account: c (requested)" in text
 
 
-def test_setting_without_a_value_is_refused() -> None:
-    with pytest.raises(RequestError, match="--slurm partition: expected KEY=VALUE"):
-        slurm_settings(None, ("partition",), {})
-
-
 def test_setup_and_max_requeues_are_read_from_files_and_options(tmp_path: Path) -> None:
     source = tmp_path / "orch-slurm.toml"
     source.write_text('setup = ["module load gcc"]\nmax-requeues = 3\n')
@@ -102,6 +97,8 @@ def test_letters_of_qsub_count_as_the_options_that_they_mean() -> None:
 
 def test_option_that_a_job_cannot_have_is_refused() -> None:
     for system, assignment, hint in (
+        (SLURM, "partition", "Example: --slurm partition=cpu"),
+        (SLURM, "python=/p", "Use --python PATH."),
         (SLURM, "N=4", "Use --nodes."),
         (SLURM, "J=name", "The job has the name of the run."),
         (SLURM, "queue=long", "Did you mean 'partition'?"),

@@ -111,6 +111,9 @@ def test_options_that_orch_sets_are_refused() -> None:
             make_plan({}, make_settings(options={name: "1"}))
 
 
+LOGINS = ("-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c")  # of which none is a host
+
+
 def test_impossible_requests_are_refused() -> None:
     for fields, settings, problem in (
         ({"nodes": NodeCount(0)}, {}, "needs a number of nodes"),
@@ -120,6 +123,7 @@ def test_impossible_requests_are_refused() -> None:
         ({"mpi": "openmpi", "launcher": "mpirun"}, {}, "mpirun must be that of intel"),
         ({"spare_nodes": 1}, {}, "--spare-nodes without --max-restarts"),
         ({}, {"launcher": {"pmi": "pmi9"}}, "pmi=pmi9"),
+        *(({}, {"login": login}, "not a host name") for login in LOGINS),
         ({}, {"root": "relative"}, "root=relative: expected an absolute path"),
         ({}, {"options": {"comment": "two\nlines"}}, "cannot be printed"),
         ({}, {"options": {"x y": "1"}}, "not an option of sbatch"),
@@ -128,18 +132,6 @@ def test_impossible_requests_are_refused() -> None:
         with pytest.raises(PlanError) as caught:
             make_plan(fields, make_settings(**settings))
         assert problem in caught.value.message
-
-
-def test_login_node_must_be_a_host_name() -> None:
-    for login in ("-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c"):
-        with pytest.raises(PlanError, match="not a host name"):
-            make_plan({}, make_settings(login=login))
-
-
-def test_python_is_an_option_of_all_targets() -> None:
-    with pytest.raises(PlanError, match="--slurm python") as exc_info:
-        slurm_settings(None, ["python=/p"], {}).check()
-    assert exc_info.value.hint == "Use --python PATH."
 
 
 def test_gpus_of_a_node_are_those_that_the_job_requests() -> None:

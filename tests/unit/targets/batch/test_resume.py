@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.model.hosts import NodeCount
 from orchestrator.model.project import Project
-from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SubmitScript
+from orchestrator.planning.plan import CopyFiles, RunProgram, SubmitScript
 from orchestrator.planning.request import Resume
 from orchestrator.targets.batch.plan import copy_steps
 from tests.support.slurm_plans import SITE, make_request, make_settings, plan_request
@@ -16,24 +16,16 @@ RESUME = Resume(
 )
 
 
-def make_plan(login: str | None) -> Plan:
-    site = replace(SITE, resume=RESUME)
-    return plan_request(make_request({"nodes": NodeCount(2)}), make_settings(login=login), site=site)
-
-
 def test_next_attempt_is_another_job_in_the_same_folder() -> None:
-    prepare, submit = make_plan(login=None).steps
+    site, request = replace(SITE, resume=RESUME), make_request({"nodes": NodeCount(2)})
+    prepare, submit = plan_request(request, site=site).steps
     assert isinstance(prepare, RunProgram)
     assert prepare.command[1:] == (f"{SITE.train}/node.py", "prepare-attempt", SITE.run_dir, "slurm-job.json")
     assert isinstance(submit, SubmitScript)
     assert submit.run_dir == SITE.run_dir
     assert '"--first-attempt=2"' in submit.script
-
-
-def test_folder_is_prepared_on_the_login_node() -> None:
-    *_, prepare, submit = make_plan(login="login1").steps
-    assert isinstance(prepare, RunProgram)
-    assert (prepare.command[0], prepare.nodes) == ("python3", submit.nodes)
+    *_, prepare, submit = plan_request(request, make_settings(login="login1"), site=site).steps
+    assert (prepare.command[0], prepare.nodes) == ("python3", submit.nodes), "prepared on the login node"
 
 
 def test_only_changed_files_replace_those_of_the_copy() -> None:

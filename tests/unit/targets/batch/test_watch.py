@@ -165,20 +165,16 @@ MEMORY = [
 ]
 
 
-@pytest.mark.parametrize("line", MEMORY, ids=["gather", "cgroup", "old", "srun"])
 @pytest.mark.parametrize("file", ["launcher.log", "slurm-12.out"])
-def test_job_that_slurm_ended_for_its_memory_is_not_reported_as_cancelled(folder: Path, line: str, file: str) -> None:
-    (folder / file).write_text(f"step 1\n{line}\nstep 2\n")
-    write_job_outcome(folder, first_failure=Failure(rank=1, node="n2", signal="SIGKILL"))
-    make_watch(folder, RecordedHost(squeue=squeue("CANCELLED"))).ensure_outcome()
-    result = outcome_of(folder)
-    assert result.state == "failed"
-    assert "ran out of memory (--slurm mem=)" in (result.problem or "")
-    assert line in (result.problem or "")
-
-
-def test_messages_of_a_script_about_memory_are_not_slurms() -> None:
-    assert not SYSTEM.memory_line("MemoryError: exceeded memory limit\ntorch: out of memory\n")
+def test_job_that_slurm_ended_for_its_memory_is_not_reported_as_cancelled(folder: Path, file: str) -> None:
+    for line in MEMORY:
+        (folder / file).write_text(f"step 1\n{line}\nstep 2\n")
+        write_job_outcome(folder, first_failure=Failure(rank=1, node="n2", signal="SIGKILL"))
+        make_watch(folder, RecordedHost(squeue=squeue("CANCELLED"))).ensure_outcome()
+        result = outcome_of(folder)
+        assert result.state == "failed"
+        assert f"ran out of memory (--slurm mem=): {line}" in (result.problem or "")
+    assert not SYSTEM.memory_line("MemoryError: exceeded memory limit\ntorch: out of memory\n"), "of a script"
 
 
 def test_run_folder_that_the_nodes_do_not_share_is_named(folder: Path) -> None:
