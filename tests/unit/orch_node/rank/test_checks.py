@@ -54,10 +54,13 @@ def make_entry(version: str, **node: Any) -> NodeEntry:
     return node_entry(replace(make_node(facts=facts_with_torch(version)), **node), None)
 
 
-def test_another_build_is_the_same_torch() -> None:
+def test_another_build_is_the_same_torch_for_a_rank_and_for_its_stack() -> None:
     for installed, planned in SAME_VERSIONS:
         check_torch(make_entry(planned), installed, None)
         check_torch(make_entry(installed), planned, None)
+    for installed, required in (*SAME_VERSIONS[:3], SAME_VERSIONS[4]):
+        stack = replace(make_stack(), requirements={"torch": required})
+        stack.check(make_node(facts=facts_with_torch(installed)))
 
 
 def test_another_version_is_not_the_planned_torch() -> None:
@@ -65,12 +68,6 @@ def test_another_version_is_not_the_planned_torch() -> None:
         with pytest.raises(RankError, match=r"^node0 has torch .*, and was planned with "):
             check_torch(make_entry(planned), installed, None)
         assert not same_version(installed, planned)
-
-
-def test_node_has_its_stack_with_any_build() -> None:
-    for installed, required in (*SAME_VERSIONS[:3], SAME_VERSIONS[4]):
-        stack = replace(make_stack(), requirements={"torch": required})
-        stack.check(make_node(facts=facts_with_torch(installed)))
 
 
 def test_required_build_must_be_installed() -> None:

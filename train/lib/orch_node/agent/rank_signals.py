@@ -46,6 +46,7 @@ def request_stack_traces(process: ProcessRecord) -> bool:
 
 
 def size_of(log: Path) -> int:
+    """Return the size of a log in bytes, 0 if there is none."""
     try:
         return log.stat().st_size
     except OSError:

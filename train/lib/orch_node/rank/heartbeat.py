@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from orch_node import events
+from orch_node.agent.rank_signals import size_of
 from orch_node.protocol import files
 from orch_node.protocol.events import STEPS_PER_SECOND, Heartbeat, Progress
 from orch_node.rank import communication
@@ -50,15 +51,8 @@ def current(torch: ModuleType, steps: int) -> Heartbeat:
         groups=communication.newest_groups(counts),
         point_to_point=communication.COUNTS.point_to_point + communication.COUNTS.remote_calls,
         steps=steps,
-        log=log_size(),
+        log=size_of(RANK_LOG),
     )
-
-
-def log_size() -> int:
-    try:
-        return os.stat(RANK_LOG).st_size
-    except OSError:
-        return 0
 
 
 def send_heartbeats(torch: ModuleType, steps: Callable[[], int], callbacks: Sequence[Callable[[], None]]) -> None:
