@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.provisioning.playbook import Playbook, settings
 from tests.conftest import orch_environment, report_missing
-from tests.local.runs import expect_exit, write_script
+from tests.local.runs import expect_exit, start_orch, write_script
 from tests.local.workspaces import Workspace, make_hosts
 from tests.support.hosts import LoginShell
 from tests.support.waiting import wait_until
@@ -26,8 +26,7 @@ dist.all_reduce(value)
 print("sum", value.item(), flush=True)
 os.makedirs("out", exist_ok=True)
 open(f"out/rank{dist.get_rank()}.bin", "wb").write(bytes(range(256)) * 100)
-time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else 0)
-dist.destroy_process_group()
+time.sleep(float(sys.argv[1]))
 """
 BASH = LoginShell(
     files={
@@ -62,23 +61,21 @@ def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         yield workspace
 
 
-def test_run_shows_logs_and_brings_files(workspace: Workspace) -> None:
-    process = expect_exit(workspace.orch("train", "own.py", *workspace.options))
-    assert "sum 2.0" in process.stdout + process.stderr
-    assert "bye" not in process.stdout + process.stderr
+def test_run_is_watched_stopped_and_fetched(workspace: Workspace) -> None:
+    with start_orch(workspace.folder, "train", "own.py", *workspace.options, "--", "600") as process:
+        wait_until(lambda: "sum 2.0" in workspace.orch("logs", "last").stdout, "the output of a rank")
+        assert "running" in expect_exit(workspace.orch("runs", *workspace.options[-2:])).stdout
+        stopped = expect_exit(workspace.orch("stop", "last"))
+        shown = "".join(process.communicate(timeout=60))
+    assert process.returncode == 130, shown
+    assert "unreachable" not in stopped.stdout + stopped.stderr
+    assert "sum 2.0" in shown
+    assert "bye" not in shown
     logs = expect_exit(workspace.orch("logs", "last")).stdout
     assert re.findall(r"sum \S+|bye|quota|warning", logs) == ["sum 2.0", "sum 2.0"]
     expect_exit(workspace.orch("fetch", "last", "--to", "got"))
     fetched = [path.read_bytes() for path in (workspace.folder / "got").rglob("rank0.bin")]
     assert fetched == [bytes(range(256)) * 100]
-
-
-def test_detached_run_can_be_followed_and_stopped(workspace: Workspace) -> None:
-    expect_exit(workspace.orch("train", "own.py", "--detach", *workspace.options, "--", "600"))
-    wait_until(lambda: "sum 2.0" in workspace.orch("logs", "last").stdout, "the output of a rank")
-    assert "running" in expect_exit(workspace.orch("runs", *workspace.options[-2:])).stdout
-    stopped = expect_exit(workspace.orch("stop", "last"))
-    assert "unreachable" not in stopped.stdout + stopped.stderr
 
 
 def test_commands_print_only_their_own_output(workspace: Workspace) -> None:
