@@ -116,11 +116,10 @@ def test_file_names_in_the_folder_of_ranks_are_not_trusted(orch: Orch, ssh_node:
     assert copied_files <= {"rank-0.log", "rank-0.metrics.jsonl"}
 
 
-@pytest.mark.parametrize("content", ["", "[" * 100_000], ids=["empty", "nested"])
-def test_damaged_run_record_hides_no_other_run_and_can_be_cleaned(orch: Orch, ssh_node: SshNode, content: str) -> None:
+def test_damaged_run_record_hides_no_other_run_and_can_be_cleaned(orch: Orch, ssh_node: SshNode) -> None:
     make_finished_run(ssh_node, GOOD)
     folder = make_finished_run(ssh_node, BAD)
-    (folder / "run.json").write_text(content)
+    (folder / "run.json").write_text("[" * 100_000)
     runs, warnings = listed_runs(orch)
     assert runs == {GOOD}
     assert BAD in warnings

@@ -32,23 +32,19 @@ def torchrun_output(lightning: str) -> dict[int, str]:
     return {int(rank): text for rank, text in re.findall(r"RANK(\d) (rank .*)", process.stdout)}
 
 
-def test_lightning_on_two_nodes_trains_like_with_torchrun(
+def test_lightning_on_two_nodes_trains_like_with_torchrun_and_sets_the_timeout_of_its_strategy(
     two_hosts: Workspace, lightning: str, torchrun_output: dict[int, str]
 ) -> None:
-    cell = two_hosts.train(str(SCRIPT), "--launcher", "mpirun", "--", "1", "2", lightning)
-    assert {rank: cell.printed(f"RANK{rank}", rank) for rank in (0, 1)} == torchrun_output
-    assert torchrun_output[0] != torchrun_output[1]
-
-
-def test_timeout_of_a_strategy_applies_to_the_process_group(one_host: Workspace, lightning: str) -> None:
     text = SCRIPT.read_text()
     assert 'strategy="ddp",' in text
     strategy = "lightning.pytorch.strategies.DDPStrategy(timeout=timedelta(seconds=5000))"
     text = text.replace('strategy="ddp",', f"strategy={strategy},")
-    cell = one_host.train_text(
+    cell = two_hosts.train_text(
         f"from datetime import timedelta\n{text}"
         "options = torch.distributed.group.WORLD._get_backend(torch.device('cpu')).options\n"
         "print('TIMEOUT', options._timeout)\n",
-        *("--backend", "gloo", "--", "2", "1", lightning),
+        *("--backend", "gloo", "--", "1", "2", lightning),
     )
+    assert {rank: cell.printed(f"RANK{rank}", rank) for rank in (0, 1)} == torchrun_output
+    assert torchrun_output[0] != torchrun_output[1]
     assert cell.printed("TIMEOUT", 1) == "1:23:20"

@@ -45,13 +45,12 @@ def test_resumed_training_ends_with_the_same_weights(pair_model: Path, tmp_path:
     run_ranks(MRPC, *command, ranks=2)
     expected_losses, expected_results = read_losses(tmp_path), read_results(tmp_path)
     weights = (tmp_path / "model" / "model.safetensors").read_bytes()
-    for step in (8, 4):
-        checkpoint = tmp_path / f"checkpoint-{step}"
-        (_, out, _), _ = run_ranks(MRPC, *command, "--resume_from_checkpoint", checkpoint, ranks=2)
-        assert f"training resumes from checkpoint-{step}." in out
-        assert read_losses(tmp_path) == expected_losses
-        assert read_results(tmp_path)["after"] == expected_results["after"]
-        assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
+    checkpoint = tmp_path / "checkpoint-8"  # in the second epoch
+    (_, out, _), _ = run_ranks(MRPC, *command, "--resume_from_checkpoint", checkpoint, ranks=2)
+    assert "training resumes from checkpoint-8." in out
+    assert read_losses(tmp_path) == expected_losses
+    assert read_results(tmp_path)["after"] == expected_results["after"]
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
 
 
 def test_changed_data_is_an_error_that_names_the_file(pair_model: Path, tmp_path: Path) -> None:

@@ -66,9 +66,7 @@ def test_the_example_of_the_page_trains_on_booked_hosts(orch_with_package: Run, 
     [
         pytest.param(("--on", "booking"), "--on booking needs a file with the booked hosts", id="missing option"),
         pytest.param(("--booking", "hosts.txt"), "--booking is for --on booking", id="option of another target"),
-        pytest.param(("--on", "booking", "--nodes", "2"), "--nodes is decided by the booking", id="refused option"),
         pytest.param(("--on", "broken"), "No module named 'package_that_is_missing'", id="broken package"),
-        pytest.param(("--on", "bookings"), "Did you mean 'booking'?", id="unknown name"),
     ],
 )
 def test_wrong_use_of_the_example_is_explained(

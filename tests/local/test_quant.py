@@ -80,10 +80,10 @@ def test_saved_model_loads_in_a_new_process(static_output: Path) -> None:
 
 def test_trained_model_is_quantized_dynamically(static_output: Path, tmp_path: Path) -> None:
     model = static_output / "model"
-    run_ranks(SCRIPT, *make_arguments(model, tmp_path, quantization_approach="dynamic", verify_loading=True))
-    results = read_results(tmp_path)
-    assert results["precisions"]["fp32"]["f1"] == read_results(static_output)["precisions"]["fp32"]["f1"]
-    assert results["loading"]["difference"] <= 1e-4
+    run_ranks(SCRIPT, *make_arguments(model, tmp_path, quantization_approach="dynamic"))
+    results = read_results(tmp_path)["precisions"]
+    assert results["fp32"]["f1"] == read_results(static_output)["precisions"]["fp32"]["f1"]
+    assert results["int8"]["f1"] == pytest.approx(results["fp32"]["f1"], abs=15)
 
 
 @pytest.mark.parametrize(

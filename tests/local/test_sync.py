@@ -44,12 +44,27 @@ def hub(qa_model: Path) -> Iterator[Hub]:
         yield server
 
 
-@pytest.fixture
-def controller(hub: Hub, hosts: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    monkeypatch.setenv("HF_HOME", str(hosts.folder / "hf"))
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    return hosts
+@pytest.fixture(scope="module")
+def controller(hub: Hub, hosts: Workspace) -> Iterator[Workspace]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HF_ENDPOINT", hub.url)
+        environment.setenv("HF_HOME", str(hosts.folder / "hf"))
+        environment.delenv("HF_HUB_OFFLINE", raising=False)
+        yield hosts
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Return the options for a model and a data set of the hub, and for a file."""
+    text_file = tmp_path_factory.mktemp("data") / "words"
+    text_file.write_text("ten words")
+    return ("--model", "me/tiny", "--data", "me/rows", "--data", str(text_file))
+
+
+@pytest.fixture(scope="module")
+def synced(controller: Workspace, sources: tuple[str, ...]) -> str:
+    """Copy the sources to both hosts, and return the output of `orch sync`."""
+    return sync(controller, *sources)
 
 
 def sync(workspace: Workspace, *arguments: str, code: int = 0) -> str:
@@ -61,20 +76,44 @@ def roots(workspace: Workspace) -> list[Path]:
     return [host.folder / "root" for host in workspace.lab.hosts]
 
 
-def test_model_and_data_of_a_hub_are_found_by_name_without_network(controller: Workspace, hub: Hub) -> None:
-    output = sync(controller, "--model", "me/tiny", "--data", "me/rows")
+def test_model_and_data_of_a_hub_are_found_by_name_without_network(
+    controller: Workspace, hub: Hub, sources: tuple[str, ...], synced: str
+) -> None:
     root = controller.lab.root
-    assert f"model me/tiny at {COMMIT[:12]}: " in output
-    assert f"  on the nodes: {root}/hub/models--me--tiny/snapshots/{COMMIT}\n" in output
-    assert '  in a script:  load_dataset("me/rows")\n' in output
+    assert f"model me/tiny at {COMMIT[:12]}: " in synced
+    assert f"  on the nodes: {root}/hub/models--me--tiny/snapshots/{COMMIT}\n" in synced
+    assert '  in a script:  load_dataset("me/rows")\n' in synced
     downloads = hub.downloads()
     assert downloads.count("train.jsonl") == 1, "two nodes, one download"
-    repeated = json.loads(sync(controller, "--model", "me/tiny", "--data", "me/rows", "--json"))
+    repeated = json.loads(sync(controller, *sources, "--json"))
     assert hub.downloads() == downloads
     assert [node["changes"] for node in repeated["nodes"]] == [[], []]
     assert [source["files"] for source in repeated["synced"]][1] == 2
     cell = controller.train_text(USE_BY_NAME, *GLOO)
     assert [cell.printed("RESULT", rank) for rank in (0, 1)] == ["32 True 7 row 6"] * 2
+
+
+@pytest.mark.usefixtures("synced")
+def test_name_that_was_not_copied_is_explained(controller: Workspace) -> None:
+    text = "from transformers import AutoModel\nAutoModel.from_pretrained('me/other')\n"
+    cell = controller.train_text(text, *GLOO, "--nodes", "node0", code=1)
+    assert "orch sync INVENTORY --model NAME" in json.dumps(cell.report), cell.report
+
+
+def test_data_and_caches_are_found_by_environment_variables(controller: Workspace, synced: str, tmp_path: Path) -> None:
+    assert """  in a script:  os.environ["ORCH_DATA"] + "/words"\n""" in synced
+    text = """import os
+print("RESULT", os.environ.get("HF_HUB_CACHE"), os.environ.get("HF_HUB_OFFLINE"), flush=True)
+print("DATA", open(os.environ["ORCH_DATA"] + "/words").read(), flush=True)
+"""
+    cell = controller.train_text(text, *GLOO, "--nodes", "node1")
+    assert cell.printed("RESULT", 0) == f"{controller.lab.root}/hub 1"
+    assert cell.printed("DATA", 0) == "ten words"
+    other_data = f"ORCH_DATA={controller.lab.root}/data/."
+    options = ("--nodes", "node1", "--env", f"HF_HOME={tmp_path}", "--env", other_data)
+    assert controller.train_text(text, *GLOO, *options).printed("RESULT", 0) == "None None"
+    command = controller.orch("exec", controller.options[-1], "--", "printenv", "HF_HUB_CACHE")
+    assert command.stdout.count(f"{controller.lab.root}/hub") == 2, command.stdout + command.stderr
 
 
 def test_folder_and_file_of_a_url_are_copied_and_removed_files_deleted(
@@ -95,32 +134,6 @@ def test_folder_and_file_of_a_url_are_copied_and_removed_files_deleted(
     (folder / "b").unlink()
     sync(controller, "--data", str(folder))
     assert [(root / "data/set/b").exists() for root in roots(controller)] == [False, False]
-
-
-def test_name_that_was_not_copied_is_explained(controller: Workspace) -> None:
-    sync(controller, "--model", "me/tiny")
-    text = "from transformers import AutoModel\nAutoModel.from_pretrained('me/other')\n"
-    cell = controller.train_text(text, *GLOO, code=1)
-    assert "orch sync INVENTORY --model NAME" in json.dumps(cell.report), cell.report
-
-
-def test_data_and_caches_are_found_by_environment_variables(controller: Workspace, tmp_path: Path) -> None:
-    (tmp_path / "words").write_text("ten words")
-    output = sync(controller, "--model", "me/tiny", "--data", str(tmp_path / "words"))
-    assert """  in a script:  os.environ["ORCH_DATA"] + "/words"\n""" in output
-    text = """import os, torch.distributed as dist
-print("RESULT", os.environ.get("HF_HUB_CACHE"), os.environ.get("HF_HUB_OFFLINE"), flush=True)
-print("DATA", open(os.environ["ORCH_DATA"] + "/words").read(), flush=True)
-dist.barrier()
-"""
-    synced = controller.train_text(text, *GLOO)
-    assert synced.printed("RESULT", 1) == f"{controller.lab.root}/hub 1"
-    assert [synced.printed("DATA", rank) for rank in (0, 1)] == ["ten words"] * 2
-    other_data = f"ORCH_DATA={controller.lab.root}/data/."
-    private = controller.train_text(text, *GLOO, "--env", f"HF_HOME={tmp_path}", "--env", other_data)
-    assert private.printed("RESULT", 1) == "None None"
-    command = controller.orch("exec", controller.options[-1], "--", "printenv", "HF_HUB_CACHE")
-    assert command.stdout.count(f"{controller.lab.root}/hub") == 2, command.stdout + command.stderr
 
 
 @pytest.mark.parametrize(
