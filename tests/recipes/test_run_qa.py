@@ -103,7 +103,7 @@ def test_all_forms_of_data_have_the_same_questions(tmp_path: Path, name: str, co
 
 
 def make_invalid(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Return nested data whose second question was changed."""
+    """Return nested data whose second question, which begins on line 19, was changed."""
     document: dict[str, Any] = json.loads(json.dumps(make_nested(CONTEXT, *QUESTIONS)))
     change(document["data"][0]["paragraphs"][0]["qas"][1])
     return document
@@ -115,22 +115,22 @@ FIELD = "data[0].paragraphs[0].qas[1]"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (make_invalid(lambda q: q.pop("id")), f"{FIELD}.id: is missing"),
-        (make_invalid(lambda q: q.update(id=7)), f"{FIELD}.id: must be a text, found 7"),
-        (make_invalid(lambda q: q.update(question=" ")), f"{FIELD}.question: is empty"),
-        (make_invalid(lambda q: q.update(answers="x")), f"{FIELD}.answers: must be a list"),
-        (make_invalid(lambda q: q.update(answers=[])), f"{FIELD}.answers: is empty"),
+        (make_invalid(lambda q: q.pop("id")), f"line 19: {FIELD}.id: is missing"),
+        (make_invalid(lambda q: q.update(id=7)), f"line 19: {FIELD}.id: must be a text, found 7"),
+        (make_invalid(lambda q: q.update(question=" ")), f"line 19: {FIELD}.question: is empty"),
+        (make_invalid(lambda q: q.update(answers="x")), f"line 19: {FIELD}.answers: must be a list"),
+        (make_invalid(lambda q: q.update(answers=[])), f"line 19: {FIELD}.answers: is empty"),
         (
             make_invalid(lambda q: q["answers"][0].update(answer_start="3")),
-            f'{FIELD}.answers[0].answer_start: must be a whole number, found "3"',
+            f'line 23: {FIELD}.answers[0].answer_start: must be a whole number, found "3"',
         ),
         (
             make_invalid(lambda q: q["answers"][0].update(answer_start=4)),
-            f"{FIELD}.answers[0].answer_start: at 4 the context reads 'Danube rises ",
+            f"line 23: {FIELD}.answers[0].answer_start: at 4 the context reads 'Danube rises ",
         ),
         (make_invalid(lambda q: q.update(id="d1")), "the id 'd1' occurs twice"),
         ('{"data": [\n{"title": "x",\n}]}', "line 3: not valid JSON: "),
-        ({"date": []}, "data: is missing"),
+        ({"date": []}, "line 1: data: is missing"),
         ({"data": []}, "holds no questions"),
         ("", "line 1: not valid JSON: Expecting value"),
     ],
@@ -149,7 +149,7 @@ FIELD = "data[0].paragraphs[0].qas[1]"
         "empty-file",
     ],
 )
-def test_invalid_file_is_reported_with_its_field(tmp_path: Path, content: object, message: str) -> None:
+def test_invalid_file_is_reported_with_line_and_field(tmp_path: Path, content: object, message: str) -> None:
     path = write(tmp_path / "train.json", content)
     with pytest.raises(RecipeError) as exc_info:
         squad.read_questions(path, unanswerable=False)
@@ -582,7 +582,7 @@ def test_invalid_file_ends_all_ranks_with_one_message(files: Path, tmp_path: Pat
     invalid = write(tmp_path / "bad.json", make_invalid(lambda q: q.pop("id")))
     results = Training(*make_arguments(files, tmp_path / "out", train_file=invalid), ranks=2).wait()
     assert [code for code, _, _ in results] == [1, 1]
-    assert f"error: {invalid}: {FIELD}.id: is missing.\n" in results[0][2]
+    assert f"error: {invalid}, line 19: {FIELD}.id: is missing.\n" in results[0][2]
     assert "error: " not in results[1][2]
 
 

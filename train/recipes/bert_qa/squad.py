@@ -1,6 +1,6 @@
 """Load questions: from nested SQuAD v1.1/v2 JSON, from flat rows as JSON or JSON lines, or from the hub.
 
-Reading is strict: an invalid field is an error with the file and the field.
+Reading is strict: an invalid field is an error with the file, the line and the field.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from json.decoder import JSONObject, scanstring  # type: ignore[attr-defined]
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ class BadFieldError(Exception):
 
     def __init__(self, path: tuple[Step, ...], problem: str) -> None:
         super().__init__(f"{field_name(path)}: {problem}" if path else problem)
+        self.path = path
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ def hub_questions(args: DataArguments, split: str) -> list[Question]:
             questions.append(flat_question(Node(row), args.version_2_with_negative))
         except BadFieldError as error:
             raise RecipeError(f"{name}, row {number}: {error}.") from error
-    return unique(name, questions)
+    return unique(Path(name), ((None, question) for question in questions))
 
 
 def read_questions(path: Path, *, unanswerable: bool) -> list[Question]:
@@ -168,10 +171,12 @@ def read_questions(path: Path, *, unanswerable: bool) -> list[Question]:
     """
     text = read_text(path)
     if path.suffix == ".jsonl":
-        return unique(path, read_rows(path, text, unanswerable))
-    if path.suffix == ".json":
-        return unique(path, read_document(path, text, unanswerable))
-    raise RecipeError(f"{path}: data files end in .json or .jsonl.")
+        located = list(located_rows(path, text, unanswerable))
+    elif path.suffix == ".json":
+        located = [(None, question) for question in read_document(path, text, unanswerable)]
+    else:
+        raise RecipeError(f"{path}: data files end in .json or .jsonl.")
+    return unique(path, located)
 
 
 def read_text(path: Path) -> str:
@@ -191,8 +196,8 @@ def read_text(path: Path) -> str:
         raise RecipeError(f"{path}, line {line}: this is not UTF-8 text.") from error
 
 
-def read_rows(path: Path, text: str, unanswerable: bool) -> Iterator[Question]:
-    """Yield the questions of JSON lines.
+def located_rows(path: Path, text: str, unanswerable: bool) -> Iterator[tuple[int, Question]]:
+    """Yield the questions of JSON lines with their line numbers.
 
     Raises:
         RecipeError: if a line is not valid JSON or has an invalid field.
@@ -202,7 +207,7 @@ def read_rows(path: Path, text: str, unanswerable: bool) -> Iterator[Question]:
         if not line.strip():
             continue
         try:
-            yield flat_question(Node(json.loads(line)), unanswerable)
+            yield number, flat_question(Node(json.loads(line)), unanswerable)
         except json.JSONDecodeError as error:
             raise RecipeError(f"{path}, line {number}: not valid JSON: {error.msg}.") from error
         except BadFieldError as error:
@@ -220,7 +225,8 @@ def read_document(path: Path, text: str, unanswerable: bool) -> list[Question]:
     except json.JSONDecodeError as error:
         raise RecipeError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}.") from error
     except BadFieldError as error:
-        raise RecipeError(f"{path}: {error}.") from error
+        line = line_of(text, error.path)
+        raise RecipeError(f"{path}, line {line}: {error}.") from error
 
 
 def document_questions(root: Node, unanswerable: bool) -> list[Question]:
@@ -285,20 +291,21 @@ def checked_answer(context: str, text: Node, start: Node) -> Answer:
     return Answer(text=expected_text, start=position)
 
 
-def unique(source: str | Path, questions: Iterable[Question]) -> list[Question]:
+def unique(path: Path, located: Iterable[tuple[int | None, Question]]) -> list[Question]:
     """Return the questions; their ids must be unique.
 
     Raises:
         RecipeError: if an id occurs twice, or there are no questions.
     """
-    by_id: dict[str, Question] = {}
-    for question in questions:
-        if question.id in by_id:
-            raise RecipeError(f"{source}: the id {question.id!r} occurs twice.")
-        by_id[question.id] = question
-    if not by_id:
-        raise RecipeError(f"{source} holds no questions.")
-    return list(by_id.values())
+    questions: dict[str, Question] = {}
+    for line, question in located:
+        if question.id in questions:
+            location = f"{path}, line {line}" if line else str(path)
+            raise RecipeError(f"{location}: the id {question.id!r} occurs twice.")
+        questions[question.id] = question
+    if not questions:
+        raise RecipeError(f"{path} holds no questions.")
+    return list(questions.values())
 
 
 def field_name(path: tuple[Step, ...]) -> str:
@@ -307,3 +314,43 @@ def field_name(path: tuple[Step, ...]) -> str:
     for step in path:
         name += f"[{step}]" if isinstance(step, int) else f".{step}" if name else step
     return name
+
+
+class _Located(dict):  # type: ignore[type-arg]
+    """A JSON object with the position in the text where it begins."""
+
+    at = 0
+
+
+def line_of(text: str, path: tuple[Step, ...]) -> int:
+    """Return the line on which the innermost object on the path begins (1 for the document).
+
+    Parse the text a second time in Python to record where objects begin. This is slow and only
+    happens for an error message.
+    """
+    value: Any = _parse_located(text)
+    position = 0
+    for step in path:
+        position = getattr(value, "at", position)
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):  # the field is missing
+            break
+    position = getattr(value, "at", position)
+    return text.count("\n", 0, position) + 1
+
+
+def _parse_located(text: str) -> Any:
+    """Parse JSON into objects with their positions in the text."""
+    decoder = json.JSONDecoder()
+
+    def parse_object(state: tuple[str, int], *parser_arguments: Any) -> tuple[_Located, int]:
+        value, end = JSONObject(state, *parser_arguments)
+        located = _Located(value)
+        located.at = state[1] - 1
+        return located, end
+
+    decoder.parse_object = parse_object
+    decoder.parse_string = scanstring
+    decoder.scan_once = py_make_scanner(decoder)
+    return decoder.decode(text)
