@@ -72,6 +72,9 @@ def init(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with a Hugging Face Hub token; - reads standard input.")
     ] = None,
+    runtime: Annotated[
+        bool, typer.Option("--runtime", help="Also create a TrainingRuntime for your own TrainJobs.")
+    ] = False,
     image: Image = None,
     apply: Annotated[bool, typer.Option("--apply", help="Create the objects instead of printing them.")] = False,
     k8s: SettingOptions = None,
@@ -84,8 +87,10 @@ def init(
             "--json requires --apply: without it, the objects are printed as YAML.", hint="Omit --json, or add --apply."
         )
     settings = kubernetes_settings(k8s_file, list(k8s or ()), image)
+    if runtime:
+        settings.check()
     settings.check_names()
-    objects = namespace_objects.init_objects(settings, read_token(token_file))
+    objects = namespace_objects.init_objects(settings, read_token(token_file), runtime=runtime)
     if not apply:
         print_text(namespace_objects.as_printable_yaml(objects), nl=False, program=True)
         return

@@ -31,6 +31,7 @@ from tests.support import kubernetes_http
 from tests.support.kubernetes_api import Api
 from tests.support.kubernetes_http import TOKEN
 from tests.support.kubernetes_operator import owner_reference
+from tests.support.kubernetes_schema import check_manifest, needs_crds
 
 CLAIM = {"metadata": {"name": "orch"}, "spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}
 CHECK = ("k8s", "check", "--json")
@@ -53,7 +54,7 @@ def test_check_reports_what_the_api_refuses(api: Api, orch: Orch, tmp_path: Path
     del api.state.groups["trainer.kubeflow.org"]
     api.state.denied_permissions |= {("patch", "pytorchjobs"), ("get", "persistentvolumeclaims")}
     findings = check_findings(expect_exit(orch(*CHECK, "--launcher", "pytorchjob"), 1))
-    assert findings["volume"]["state"] == "unknown"
+    assert (findings["TrainJob"]["state"], findings["volume"]["state"]) == ("absent", "unknown")
     assert 'cannot patch resource "pytorchjobs"' in findings["objects"]["words"]
     assert "orch k8s role" in findings["objects"]["hint"]
     api.state.denied_permissions.clear()
@@ -114,7 +115,7 @@ def test_printed_role_has_only_rights_that_are_used(
     del api.state.groups["kubeflow.org"]
     api.state.role = rights_in(yaml.safe_load(orch("k8s", "role", "--launcher", "trainjob").stdout))
     (tmp_path / "token").write_text("hf_secret\n")
-    expect_exit(orch("k8s", "init", "--apply", "--token-file", "token"))
+    expect_exit(orch("k8s", "init", "--apply", "--token-file", "token", "--runtime"))
     assert check_findings(expect_exit(orch(*CHECK)))["objects"]["state"] == "ok"
     options = (*TWO_PODS, "--launcher", "trainjob", "--detach", "--json", "--backend", "gloo")
     process = expect_exit(orch("train", write_script(tmp_path), *options))
@@ -146,7 +147,7 @@ def test_printed_role_has_only_rights_that_are_used(
 
 def test_init_prints_manifests_without_the_token_and_applies_them_with_it(api: Api, orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("hf_verysecret\n")
-    init = ("k8s", "init", "--token-file", "token")
+    init = ("k8s", "init", "--token-file", "token", "--runtime")
     printed = expect_exit(orch(*init))
     encoded = base64.b64encode(b"hf_verysecret").decode()
     assert "hf_verysecret" not in printed.stdout + printed.stderr
@@ -155,7 +156,7 @@ def test_init_prints_manifests_without_the_token_and_applies_them_with_it(api: A
     assert json.loads(applied.stdout) == {
         "schema": 1,
         "kind": "k8s init",
-        "applied": ["PersistentVolumeClaim orch", "Secret orch-hf"],
+        "applied": ["PersistentVolumeClaim orch", "Secret orch-hf", "TrainingRuntime orch-torch"],
     }
     assert get_object(api, "secrets", "orch-hf")["data"] == {"HF_TOKEN": encoded}
     expect_exit(orch("k8s", "init", "--apply"))
@@ -167,6 +168,12 @@ def test_init_does_not_take_over_fields_of_another_manager(api: Api, orch: Orch)
     api.state.owners["persistentvolumeclaims", "orch"] = {".spec.resources.requests.storage": "helm"}
     process = expect_exit(orch("k8s", "init", "--apply", "--k8s", "storage=99Gi"), 1)
     assert 'conflict with "helm"' in process.stderr
+
+
+@needs_crds
+def test_shared_runtime_conforms_to_its_crd(api: Api, orch: Orch) -> None:
+    expect_exit(orch("k8s", "init", "--apply", "--runtime"))
+    check_manifest(get_object(api, "trainingruntimes", "orch-torch"))
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")

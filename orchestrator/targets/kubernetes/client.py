@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ from orchestrator.targets.kubernetes.run_record import JobLocation
 
 TEMPORARY_STATUSES = (429, 500, 502, 503, 504)
 MAX_DELAY = 10.0
+POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class NotThere(ExecuteError):
@@ -302,7 +304,7 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kuberne
     """Return a connection to a namespace.
 
     Args:
-        context: of the kubeconfig; None for its current one.
+        context: of the kubeconfig; None for its current one, or for the cluster of this pod.
         namespace: None for that of the context.
 
     Raises:
@@ -322,10 +324,12 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kuberne
         selected, default_namespace = select_context(config, context)
         config.load_kube_config(context=selected, client_configuration=configuration)
     except (config.ConfigException, OSError) as error:
-        raise RequestError(
-            f"No cluster is configured: {str(error).rstrip('. ')}.",
-            hint="Configure one in ~/.kube/config or KUBECONFIG. --k8s context=NAME selects a context.",
-        ) from None
+        if context is not None or not load_pod_config(config, configuration):
+            raise RequestError(
+                f"No cluster is configured: {str(error).rstrip('. ')}.",
+                hint="Configure one in ~/.kube/config or KUBECONFIG. --k8s context=NAME selects a context.",
+            ) from None
+        selected, default_namespace = None, pod_namespace()
     return KubernetesClient(kubernetes.client.ApiClient(configuration), namespace or default_namespace, selected)
 
 
@@ -337,3 +341,19 @@ def select_context(config: Any, context: str | None) -> tuple[str, str]:
         names = ", ".join(entry["name"] for entry in contexts)
         raise config.ConfigException(f"there is no context '{context}'; there are {names}")
     return match["name"], match["context"].get("namespace") or "default"
+
+
+def load_pod_config(config: Any, configuration: Any) -> bool:
+    """Configure the API of the cluster in whose pod this program runs, and return whether it runs in one."""
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        return False
+    return True
+
+
+def pod_namespace() -> str:
+    try:
+        return POD_NAMESPACE.read_text().strip()
+    except OSError:
+        return "default"

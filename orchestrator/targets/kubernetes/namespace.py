@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.errors import OrchError
@@ -16,7 +16,7 @@ from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, c
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import config_map, trial_job
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed, default_kind
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed, default_kind, shared_runtime
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.settings import TOKEN, KubernetesSettings
 
@@ -36,6 +36,7 @@ def check(request: CheckRequest) -> Iterator[Finding]:
         return
     location = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
     yield Finding(subject="API", severity="ok", message=f"Kubernetes {version}: {location}")
+    yield from kinds_findings(served, request.launcher)
     launcher = request.launcher
     if launcher is None:
         try:
@@ -46,6 +47,24 @@ def check(request: CheckRequest) -> Iterator[Finding]:
         yield Finding(subject="default", severity="ok", message=f"--launcher {launcher}: {reason}")
     yield check_claim(cluster, settings, request.nodes)
     yield check_creation(cluster, settings, launcher)
+
+
+def kinds_findings(served: Collection[str], requested: str | None) -> Iterator[Finding]:
+    """Yield which kinds of jobs the cluster has.
+
+    Args:
+        served: the launchers whose kinds the API serves.
+        requested: the launcher that the user will take, or None.
+    """
+    for launcher, kind in KINDS.items():
+        is_served = launcher in served
+        needed = requested == launcher or (requested is None and not served)
+        yield Finding(
+            subject=kind.kind,
+            severity="ok" if is_served else "miss" if needed else "absent",
+            message=kind.api + ("" if is_served else ": not installed"),
+            hint="" if is_served else f"Install {kind.comes_with}.",
+        )
 
 
 def check_claim(cluster: KubernetesClient, settings: KubernetesSettings, pods: int) -> Finding:
@@ -157,9 +176,13 @@ def without_secrets(item: Object) -> Object:
     return {**item, "data": dict.fromkeys(item["data"], "<not shown>")}
 
 
-def init_objects(settings: KubernetesSettings, token: str | None) -> tuple[Object, ...]:
+def init_objects(settings: KubernetesSettings, token: str | None, *, runtime: bool) -> tuple[Object, ...]:
     """Return the objects that a namespace needs once."""
-    return (volume(settings), *([token_secret(settings, token)] if token else []))
+    return (
+        volume(settings),
+        *([token_secret(settings, token)] if token else []),
+        *([shared_runtime(settings)] if runtime else []),
+    )
 
 
 def as_printable_yaml(objects: tuple[Object, ...]) -> str:

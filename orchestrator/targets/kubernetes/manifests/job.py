@@ -68,10 +68,10 @@ class KubernetesJob:
         return [settings.python, program, "pod", "torchrun", f"{settings.files}/{CONFIG}"]
 
 
-def trial_job(settings: KubernetesSettings) -> KubernetesJob:
+def trial_job(settings: KubernetesSettings, name: str = "orch-check") -> KubernetesJob:
     """Return a run of one pod without files, for objects that belong to no run."""
     return KubernetesJob(
-        run_id="orch-check",
+        run_id=name,
         settings=settings,
         nodes=1,
         ppn=1,

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from orchestrator.errors import PlanError
 from orchestrator.planning.plan import Object
-from orchestrator.targets.kubernetes.manifests.job import KubernetesJob
+from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, trial_job
 from orchestrator.targets.kubernetes.manifests.pods import container, pod_template, resources
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 JOB_CONTAINER = "torchrun"
 RENDEZVOUS_PORT = 29400
@@ -189,6 +191,23 @@ def training_runtime(job: KubernetesJob) -> Object:
             },
         },
     }
+
+
+def shared_runtime(settings: KubernetesSettings, name: str = "orch-torch") -> Object:
+    """Return a runtime for the user's own TrainJobs: the image, the volume and the size of a pod.
+
+    Each run of orch has a separate runtime, with its files.
+    """
+    runtime = training_runtime(trial_job(settings, name))
+    runtime["metadata"] = names.metadata_of_namespace(name, settings.namespace)
+    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = node["template"]["spec"]["template"]
+    pod["metadata"] = {"labels": {names.OWNER: names.MANAGER}}
+    pod["spec"]["volumes"] = [volume for volume in pod["spec"]["volumes"] if "configMap" not in volume]
+    (container,) = pod["spec"]["containers"]
+    del container["command"], container["args"]
+    container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "orch-files"]
+    return runtime
 
 
 def node_job(job: KubernetesJob) -> Object:

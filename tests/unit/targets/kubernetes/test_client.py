@@ -1,9 +1,13 @@
-"""Check how error responses of the API are described."""
+"""Check how a cluster is found, and how error responses of its API are described."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
+
+from orchestrator.errors import RequestError
 from orchestrator.targets.kubernetes import client
 
 
@@ -25,3 +29,22 @@ def test_only_a_missing_right_hints_at_the_role() -> None:
         assert isinstance(error, client.Refused)
         assert message in error.message
         assert ("orch k8s role" in error.hint) is (" cannot " in response)
+
+
+def test_cluster_of_a_pod_is_used_without_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    incluster = pytest.importorskip("kubernetes.config.incluster_config")
+    for name, attribute in (("token", "SERVICE_TOKEN_FILENAME"), ("ca.crt", "SERVICE_CERT_FILENAME")):
+        (tmp_path / name).write_text("x")
+        monkeypatch.setattr(incluster, attribute, str(tmp_path / name))
+    (tmp_path / "namespace").write_text("team\n")
+    monkeypatch.setattr(client, "POD_NAMESPACE", tmp_path / "namespace")
+    monkeypatch.setattr("kubernetes.client.ApiClient", lambda configuration: configuration)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(RequestError, match="No cluster is configured"):
+        client.connect()
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(RequestError, match="No cluster is configured"):
+        client.connect(context="lab")
+    cluster = client.connect()
+    assert (cluster.client.host, cluster.namespace) == ("https://10.0.0.1:443", "team")

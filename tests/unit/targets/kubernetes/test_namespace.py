@@ -16,6 +16,13 @@ def test_claim_that_pods_cannot_share_is_found() -> None:
     assert namespace.claim_finding(shared, 2).severity == "ok"
 
 
+def test_missing_kinds_are_found() -> None:
+    kinds = list(namespace.kinds_findings(["pytorchjob"], None))
+    assert [finding.severity for finding in kinds] == ["ok", "absent", "absent"]
+    assert {finding.severity for finding in namespace.kinds_findings([], None)} == {"miss"}
+    assert [finding.severity for finding in namespace.kinds_findings(["job"], "trainjob")] == ["absent", "miss", "ok"]
+
+
 def test_token_is_not_printed() -> None:
     secret = token_secret(KubernetesSettings(), "hf_secret")
     assert "hf_secret" not in json.dumps(without_secrets(secret))

@@ -28,7 +28,7 @@ from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.kubernetes.inputs import with_assignment
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import literal
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind, shared_runtime
 from orchestrator.targets.kubernetes.plan import PodInputs, location, plan_kubernetes
 from orchestrator.targets.kubernetes.volume import reader_pod
 from tests.conftest import make_stack
@@ -72,8 +72,9 @@ def test_check_itself_refuses_unknown_fields() -> None:
 def test_every_pod_is_admitted_in_a_restricted_namespace_and_gets_no_token() -> None:
     for launcher in KINDS:
         manifests = objects(make_plan(launcher))
-        specs = [*pod_specs([*manifests, reader_pod(location("r", launcher, SETTINGS), "r")])]
-        assert len(specs) >= 2
+        helper_pods = (reader_pod(location("r", launcher, SETTINGS), "r"), shared_runtime(SETTINGS))
+        specs = [*pod_specs([*manifests, *helper_pods])]
+        assert len(specs) >= 3
         assert [refusal_message("x", spec) for spec in specs] == [""] * len(specs)
         assert {spec.get("automountServiceAccountToken") for spec in specs} == {False}
 
