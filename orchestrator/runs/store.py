@@ -171,6 +171,8 @@ def load(folder: Path) -> Run:
     try:
         value = values.loads(path.read_bytes(), PLAN)
         record, origin = records.parse(value), origins.parse(value)
+        if record.run_id != folder.name:
+            raise ProtocolError(f"it is the plan of run {record.run_id}.")
     except (OSError, ProtocolError) as error:
         raise ExecuteError(
             f"{path} is damaged: {error}", hint=f"`orch clean` moves {folder} to {folder.parent / QUARANTINE}."

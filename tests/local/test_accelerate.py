@@ -13,7 +13,7 @@ import yaml
 
 from orchestrator import load
 from orchestrator.planning import launchers
-from tests.conftest import make_job
+from tests.conftest import make_spec
 from tests.local.conftest import download_wheels
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
 from tests.support.plans import ONE_NODE, TWO_NODES
@@ -51,8 +51,8 @@ def test_config_file_is_read_by_the_accelerate_of_each_stack(accelerate: str, tm
     cases = [(nodes, user_config) for nodes in (ONE_NODE, TWO_NODES) for user_config in ({}, FILE)]
     paths = []
     for index, (nodes, user_config) in enumerate(cases):
-        job = make_job(nodes, ppn=2, precision="bf16", accelerate=user_config)
-        config = launchers.accelerate_config(job, version, starts_mpirun=True)
+        spec = make_spec(nodes, ppn=2, precision="bf16", accelerate=user_config)
+        config = launchers.accelerate_config(spec, version, starts_mpirun=True)
         paths.append(tmp_path / f"{index}.yaml")
         paths[-1].write_text(launchers.as_yaml(config))
         assert yaml.safe_load(paths[-1].read_text()) == config
@@ -69,7 +69,7 @@ def test_config_file_is_read_by_the_accelerate_of_each_stack(accelerate: str, tm
         imported_version, command, precision = json.loads(line)
         assert (imported_version, precision) == (str(version), "bf16")
         ranks = str(2 * len(nodes))
-        assert command[:7] == ["mpirun", "-f", job.hostfile, "-ppn", "2", "-n", ranks]
+        assert command[:7] == ["mpirun", "-f", spec.hostfile, "-ppn", "2", "-n", ranks]
         assert command[-2:] == ["script.py", "--x"]
 
 

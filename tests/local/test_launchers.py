@@ -13,7 +13,7 @@ from orchestrator.files import TRAIN
 from orchestrator.model.cluster import Link, Node, lay_out
 from orchestrator.model.printable import Command
 from orchestrator.planning.launchers import IMPLEMENTATIONS, LAUNCHERS, Launch
-from tests.conftest import make_facts, make_job, make_node, require_mpi
+from tests.conftest import make_facts, make_node, make_spec, require_mpi
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
 
@@ -39,8 +39,8 @@ def make_launch(
 ) -> Launch:
     """Return mpirun's launch of a shell script on all nodes; write its files into the folder."""
     links = tuple(Link(node=node.name, interface=interface, address=node.address, reason="") for node in nodes)
-    job = make_job(nodes, links=links, run_dir=run_dir, train=train, ranks=("sh", "-c", ranks), mpi=mpi)
-    launch = LAUNCHERS["mpirun"](job)
+    spec = make_spec(nodes, links=links, run_dir=run_dir, train=train, ranks=("sh", "-c", ranks), mpi=mpi)
+    launch = LAUNCHERS["mpirun"](spec)
     for name, content in launch.files.items():
         (folder / name).write_text(content)
     return launch

@@ -183,6 +183,6 @@ def test_invalid_value_of_show_is_refused(orch: Orch, tmp_path: Path) -> None:
 def test_misspelled_script_and_empty_runs_folder_are_named(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, "", "train.py")
     assert "Did you mean train.py?" in expect_exit(orch("train", "trian.py"), 2).stderr
-    for command in ("show", "logs"):
-        shown = orch("runs", command, "last", "--runs-dir", "elsewhere")
+    for command in (("runs", "show"), ("logs",)):
+        shown = orch(*command, "last", "--runs-dir", "elsewhere")
         assert f"There are no runs in {tmp_path}/elsewhere." in shown.stderr

@@ -96,7 +96,8 @@ def test_hostile_paths_and_arguments_arrive_unchanged(orch: Orch, tmp_path: Path
 
 def test_files_and_command_of_a_dry_run_train(orch: Orch, tmp_path: Path) -> None:
     train = ("train", write_script(tmp_path, JOIN), *TWO_RANKS, "--dry-run")
-    listing, plan = (expect_exit(orch(*train, "-o", format, "--", "it's", "$(x)")).stdout for format in ("sh", "json"))
+    formats = (("-o", "sh"), ("--json",))
+    listing, plan = (expect_exit(orch(*train, *format, "--", "it's", "$(x)")).stdout for format in formats)
     assert not (tmp_path / "runs").exists(), "a dry run writes nothing"
     assert [line for line in listing.splitlines() if not line.startswith("# ")][-1].endswith("'$(x)'")
     expect_exit(carry_out(plan, tmp_path))

@@ -108,6 +108,15 @@ def test_damaged_run_is_set_aside_with_all_files(base: Path) -> None:
         make_run(base, BAD)
 
 
+def test_plan_of_another_run_is_damage(base: Path) -> None:
+    path = base / BAD / "plan.json"
+    path.write_text(path.read_text().replace(BAD, "20260102-120000-qa-001"))
+    ids, warnings = list_ids(base)
+    assert ids == {GOOD}
+    assert str(path) in warnings
+    assert "it is the plan of run 20260102-120000-qa-001" in warnings
+
+
 def test_damaged_run_that_is_active_is_not_set_aside(base: Path) -> None:
     """Use a folder name of this test only, because a supervisor is found by it among all processes."""
     folder = (base / BAD).rename(base / "20260102-120000-qa-0002")
