@@ -125,8 +125,7 @@ def inputs(
         recipe = with_parser(recipe, local_python)
     values = read_settings(request.settings, recipe, volume) if request.settings else {}
     if has_project is None:
-        folders = filter(None, [".", source_folder(recipe)])
-        has_project = not request.module or any(has_module(Path(folder), request.recipe) for folder in folders)
+        has_project = not request.module or is_found_here(request.recipe, source_folder(recipe))
     if has_project or request.project is not None:
         left_out = (Path(request.runs_dir), *left_out)
         project = project_of(recipe, request.project, limit=request.project_limit, left_out=left_out)
@@ -143,16 +142,26 @@ def inputs(
         stack_name = user_python or f"stack '{stack.name}'"
         recipe = replace(recipe, packages=packages_for(requirements, nodes, stack_name))
     if nodes and not image:
-        facts, packages_folder = nodes[0], recipe.packages.folder if recipe.packages else ""
-        python = RanksPython(
-            version=facts.python,
-            local_path=local_python,
-            source=user_python or f"stack {stack.name}",
-            packages=facts.packages,
-            module_folders=tuple(filter(None, [recipe.source_folder, packages_folder])),
-        )
-        imports = check_script(request, recipe, python)
+        source = user_python or f"stack {stack.name}"
+        imports = check_script(request, recipe, ranks_python(nodes[0], recipe, local_python, source))
     return Inputs(recipe=recipe, stack=stack, settings=values, plugins=plugins(), imports=imports)
+
+
+def is_found_here(module: str, source: str) -> bool:
+    """Return whether a module is in the current folder, or in the folder of the project's modules."""
+    return any(has_module(Path(folder), module) for folder in (".", source) if folder)
+
+
+def ranks_python(facts: Facts, recipe: Recipe, local_python: str, source: str) -> RanksPython:
+    """Return the Python of the ranks on a node, which finds the user's modules and packages."""
+    packages_folder = recipe.packages.folder if recipe.packages else ""
+    return RanksPython(
+        version=facts.python,
+        local_path=local_python,
+        source=source,
+        packages=facts.packages,
+        module_folders=tuple(filter(None, [recipe.source_folder, packages_folder])),
+    )
 
 
 def read_settings(assignments: tuple[str, ...], recipe: Recipe, volume: str) -> dict[str, Value]:
