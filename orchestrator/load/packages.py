@@ -25,7 +25,7 @@ from packaging.version import InvalidVersion, Version
 
 from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
 from orchestrator.files import cache_home, exclusive, private_folder, write_whole
-from orchestrator.load.requirements import NO_PACKAGES, named
+from orchestrator.load.requirements import NO_PACKAGES, parse_requirement
 from orchestrator.model.cluster import Facts
 from orchestrator.model.packages import Packages, Platform, Requirements, describe_versions
 from orchestrator.model.printable import one_line
@@ -144,7 +144,7 @@ def all_satisfied(
     markers = {**platform.markers, "python_full_version": python}
     satisfied = True
     for line in requirements.lines:
-        requirement = named(line)
+        requirement = parse_requirement(line)
         if requirement is None:
             satisfied = satisfied and line.startswith("-")
             continue
@@ -296,7 +296,7 @@ def with_user_hashes(lock: str, requirements: Requirements) -> str:
     allowed = {
         canonicalize_name(requirement.name): set(HASH.findall(line))
         for line in requirements.lines
-        if HASH.search(line) and (requirement := named(line))
+        if HASH.search(line) and (requirement := parse_requirement(line))
     }
     blocks = []
     for requirement, hashes in parse_lock(lock):

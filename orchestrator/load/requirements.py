@@ -143,7 +143,7 @@ def with_image_requirements(
             hint="Add the packages to the image: `orch image build --requirements FILE`.",
         )
     requirements = requirements_of(recipe, request, common_file=common_file)
-    named_lines = filter(None, map(named, requirements.lines)) if requirements else ()
+    named_lines = filter(None, map(parse_requirement, requirements.lines)) if requirements else ()
     needed = {canonicalize_name(item.name): str(item) for item in named_lines if is_used(item)}
     for name in stack.requirements:
         needed.pop(canonicalize_name(name), None)
@@ -330,7 +330,7 @@ def checked(lines: Iterable[str], source: str) -> tuple[str, ...]:
     return lines
 
 
-def named(line: str) -> Requirement | None:
+def parse_requirement(line: str) -> Requirement | None:
     """Return a line as a requirement; None for an option, or for a URL whose package uv finds out."""
     try:
         return None if line.startswith("-") else Requirement(HASHES.sub("", line))

@@ -103,11 +103,11 @@ def options_of(text: str) -> Iterator[tuple[str, str]]:
     verified through it.
     """
     try:
-        words = shlex.split(text)
+        arguments = shlex.split(text)
     except ValueError:
         return
     is_value = False
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if not is_value:
             yield word, following
         is_value = word in WITH_ARGUMENT and not is_value
@@ -174,15 +174,15 @@ def check_connection(node: str, host: str, arguments: str) -> None:
 def argument_lines(node: str, arguments: str) -> list[str]:
     """Return `-o Key=Value`, `-J host` and `-i key` as lines of a configuration."""
     lines = []
-    words = iter(shlex.split(arguments))
-    for word in words:
+    remaining = iter(shlex.split(arguments))
+    for word in remaining:
         flag, value = word[:2], word[2:]
         if flag not in ("-o", "-J", "-i"):
             raise RequestError(
                 f"{node}: orch's own connections do not support the inventory's ssh argument {word}.",
                 hint="Write it as -o Option=value.",
             )
-        value = value or next(words, "")
+        value = value or next(remaining, "")
         if flag == "-o":
             name, _, setting = value.replace("=", " ", 1).partition(" ")
             lines.append(f"{name} {setting.strip()}")

@@ -7,4 +7,4 @@ import orch
 run = orch.train("train.py", inventory="lab", nodes=4, args=["--epochs", "3"], max_restarts=2)
 state: str = run.wait().state
 first: float = next(run.events()).time
-orch.train("train.py", nonsense=3)  # type: ignore[call-arg]  # mypy reports it if this is no error
+orch.train("train.py", nonsense=3)  # type: ignore[call-arg]  # if mypy accepted it, this comment would be reported

@@ -239,22 +239,22 @@ class Scheduler:
             message = self.system.message_of(result)
             raise ExecuteError(f"Job {job} cannot be cancelled: {message}", hint=self.system.check_hint)
 
-    def accounting(self, job: str, known: JobState) -> Accounting | None:
+    def accounting(self, job: str, reported: JobState) -> Accounting | None:
         """Return the record of a job that has ended, or None if the system has none or cannot be reached.
 
         Accounting learns of the end later than the controller. Only it knows how a step ended, so wait for that.
 
         Args:
             job: the id of the job.
-            known: its state as the controller reports it.
+            reported: its state as the controller reports it.
         """
-        is_final = known.phase != Phase.FORGOTTEN and not self.system.is_step(job)
+        is_final = reported.phase != Phase.FORGOTTEN and not self.system.is_step(job)
         deadline = time.monotonic() + ACCOUNTING_SECONDS
         while (record := self.system.accounting(self, job)) is not None:
             if self.system.named_state(job, record.state).ended:
                 return record
             if is_final:
-                return replace(record, state=known.state)
+                return replace(record, state=reported.state)
             if time.monotonic() > deadline:
                 return None
             time.sleep(POLL_SECONDS)

@@ -46,9 +46,9 @@ else:
     dist.all_reduce(late)
 assert late[0] == SIZE
 
-alone = torch.ones(10)
-dist.all_reduce(alone, group=dist.new_group([RANK], use_local_synchronization=True))
-assert alone[0] == 1
+own_tensor = torch.ones(10)
+dist.all_reduce(own_tensor, group=dist.new_group([RANK], use_local_synchronization=True))
+assert own_tensor[0] == 1
 
 # Both ranks send a large message before they receive.
 peer = 1 - RANK

@@ -94,7 +94,7 @@ def test_job_whose_nodes_cannot_run_it_is_refused() -> None:
         ({}, (4, 4), wrong_flags, "n2 reports wrong CPU flags: avx512_bf16 without avx512f"),
     ):
         hellos = [make_hello(number, count) for number, count in enumerate(cores, 1)]
-        hellos = [*hellos[: len(hellos) - len(flags)], *(replace(hellos[-1], flags=words) for words in flags)]
+        hellos = [*hellos[: len(hellos) - len(flags)], *(replace(hellos[-1], flags=changed) for changed in flags)]
         with pytest.raises(job_layout.LayoutError, match=message):
             job_layout.check_nodes(SYSTEM, make_config({**REQUEST, **fields}), hellos)
 

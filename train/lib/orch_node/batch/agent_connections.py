@@ -94,7 +94,7 @@ class AgentConnections:
         slots = threading.Semaphore(len(self.nodes) + MAX_EXTRA_PENDING)
         self.server.settimeout(TICK_SECONDS)
         with self.server:
-            while missing := [node for node in self.nodes if node not in self.hellos]:
+            while missing := [node for node in self.nodes if node not in self.connections]:
                 if self.step.poll() is not None or time.monotonic() > deadline:
                     raise AgentConnectionError(self.describe_missing(missing))
                 if not slots.acquire(timeout=TICK_SECONDS):
@@ -111,15 +111,15 @@ class AgentConnections:
         try:
             lines, line = authenticate(connection, self.key, HELLO_SECONDS)
             hello = batch.parse_hello(line)
-            is_new = hello.node in self.nodes and hello.node not in self.hellos
+            is_first = hello.node in self.nodes and self.hellos.setdefault(hello.node, hello) is hello
         except (OSError, ProtocolError):
-            is_new = False
-        if is_new:
-            self.connections[hello.node] = connection, lines
-            self.hellos[hello.node] = hello  # last: accept_all() waits for it
+            is_first = False
+        finally:
+            slots.release()
+        if is_first:
+            self.connections[hello.node] = connection, lines  # last: accept_all() waits for it
         else:
             connection.close()
-        slots.release()
 
     def describe_missing(self, missing: Sequence[str]) -> str:
         """Return which agents have not connected, with the last line of the step's log."""

@@ -240,7 +240,7 @@ def accept(
     while remote.poll() is None:
         try:
             connection, _ = server.accept()
-        except OSError:  # Nobody has connected yet. Before Python 3.10 that is no TimeoutError.
+        except OSError:  # nobody has connected yet; a socket raises TimeoutError only since Python 3.10
             continue
         with contextlib.suppress(OSError):
             lines, _ = authenticate(connection, job_key, CONNECT_SECONDS)

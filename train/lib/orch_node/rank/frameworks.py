@@ -78,8 +78,9 @@ def check_numbers(layout: RunLayout, placement: RankEntry) -> None:
     expected = (placement.rank, layout.world_size)
     for framework, numbers in (("Accelerate", accelerate_numbers()), ("Lightning", lightning_numbers())):
         if numbers and expected not in numbers:
+            rank, world_size = numbers[0]
             raise RankError(
-                f"{framework} trains as rank {numbers[0][0]} of {numbers[0][1]}, but "
+                f"{framework} trains as rank {rank} of {world_size}, but "
                 f"this is rank {placement.rank} of {layout.world_size}. "
                 f"{hint(layout, placement)}."
             )
@@ -119,7 +120,8 @@ def hint(layout: RunLayout, placement: RankEntry) -> str:
     if lightning_numbers():
         return lightning_hint
     if numbers := accelerate_numbers():
-        trains_alone = numbers[0][1] != layout.world_size
+        _, world_size = numbers[0]
+        trains_alone = world_size != layout.world_size
         return ACCELERATE_ADVICE if trains_alone and not on_gpus else OTHER_ADVICE
     has_lightning = not sys.modules.keys().isdisjoint(LIGHTNING_PACKAGES)
     if has_lightning == imports_accelerate() or (on_gpus and not has_lightning):
