@@ -244,9 +244,11 @@ class KubernetesClient:
         if dry_run:
             query["dryRun"] = "All"
         body = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
-        send = lambda: self.request(  # noqa: E731
-            "PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml"
-        ).release_conn()
+
+        def send() -> None:
+            content_type = "application/apply-patch+yaml"
+            self.request("PATCH", path, query=query, body=body, content_type=content_type).release_conn()
+
         try:
             self.attempt(send)
         except NotThere as error:

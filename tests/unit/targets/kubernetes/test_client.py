@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from kubernetes.config import incluster_config
 
 from orchestrator.errors import RequestError
 from orchestrator.targets.kubernetes import client
@@ -32,10 +33,9 @@ def test_only_a_missing_right_hints_at_the_role() -> None:
 
 
 def test_cluster_of_a_pod_is_used_without_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    incluster = pytest.importorskip("kubernetes.config.incluster_config")
     for name, attribute in (("token", "SERVICE_TOKEN_FILENAME"), ("ca.crt", "SERVICE_CERT_FILENAME")):
         (tmp_path / name).write_text("x")
-        monkeypatch.setattr(incluster, attribute, str(tmp_path / name))
+        monkeypatch.setattr(incluster_config, attribute, str(tmp_path / name))
     (tmp_path / "namespace").write_text("team\n")
     monkeypatch.setattr(client, "POD_NAMESPACE", tmp_path / "namespace")
     monkeypatch.setattr("kubernetes.client.ApiClient", lambda configuration: configuration)
