@@ -55,19 +55,19 @@ class TestCluster:
     def ssh_config(self) -> Path:
         return self.state / "ssh_config"
 
-    def up(self, *, nodes: int) -> None:
-        """Start missing nodes, and remove nodes beyond the first `nodes`."""
-        self.run_script("up", nodes=nodes)
+    def up(self) -> None:
+        """Start the nodes."""
+        self.run_script("up")
 
     def down(self) -> None:
         """Remove the nodes, but leave the container engine running for other tests."""
-        self.run_script("down", "nodes", nodes=len(self.nodes))
+        self.run_script("down", "nodes")
 
-    def run_script(self, script: str, *arguments: str, nodes: int) -> None:
+    def run_script(self, script: str, *arguments: str) -> None:
         """Run test-cluster/up or test-cluster/down; fail the test, never skip it, if that fails."""
         done = subprocess.run(
             [str(CHECKOUT / "test-cluster" / script), *arguments],
-            env={**os.environ, "NODES": str(nodes), "VAGRANT_DEFAULT_PROVIDER": "docker"},
+            env={**os.environ, "NODES": str(len(self.nodes)), "VAGRANT_DEFAULT_PROVIDER": "docker"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -103,11 +103,6 @@ class TestCluster:
             command = ["docker", "exec", "--interactive", *user, self.container(target), *extract]
             subprocess.run(command, stdin=process.stdout, check=True)
         assert process.returncode == 0
-
-    def mount(self, node: str, *arguments: str, program: str = "mount") -> None:
-        """Run `mount` or `umount` on a node with privileges that its container does not have."""
-        pid = docker("inspect", "--format", "{{.State.Pid}}", self.container(node)).strip()
-        subprocess.run(["nsenter", "--target", pid, "--mount", "--pid", program, *arguments], check=True)
 
     def pause(self, node: str) -> None:
         """Freeze all processes of a node; its kernel still accepts connections."""
@@ -175,10 +170,10 @@ def raise_cpu_weight() -> None:
 
 @pytest.fixture(scope="session")
 def cluster_session() -> Iterator[TestCluster]:
-    """Yield the cluster, whose nodes are bare; a fourth node is there to be removed by a test."""
+    """Yield the cluster, whose nodes are bare."""
     cluster = TestCluster()
     cluster.down()
-    cluster.up(nodes=4)
+    cluster.up()
     raise_cpu_weight()
     yield cluster
     cluster.down()

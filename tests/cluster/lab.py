@@ -1,4 +1,4 @@
-"""Start runs on the test cluster, wait for their events, break them, and find their processes in /proc."""
+"""Start runs on the test cluster, wait for their events, and find their processes in /proc."""
 
 from __future__ import annotations
 
@@ -6,34 +6,16 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.sites import Site, describe_end
-from tests.local.recipes import QA_SETTINGS
-from tests.local.runs import settings_options
 from tests.support.waiting import SECONDS
 
 FAULTY = Path(__file__).with_name("programs") / "faulty.py"
 TWO_NODES = ("--nodes", "2", "--ppn", "1")
-# Settings of a bert-qa run that trains for seconds.
-SMALL_SETTINGS = {
-    **QA_SETTINGS,
-    "max_steps": 6,
-    "save_steps": 1,
-    "max_eval_samples": 8,
-    "max_seq_length": 64,
-    "doc_stride": 16,
-    "per_device_train_batch_size": 2,
-}
-
-
-def small_bert_qa(**changes: Any) -> tuple[str, ...]:
-    """Return the arguments of `orch train` for a short bert-qa run."""
-    return ("bert-qa", *settings_options(**{**SMALL_SETTINGS, **changes}))
 
 
 @dataclass
@@ -103,10 +85,9 @@ def start_training(site: Site, *arguments: str) -> ActiveRun:
     return run
 
 
-def start_faulty(site: Site, fault: str = "none", *options: str, script: tuple[str, ...] = ()) -> ActiveRun:
-    """Start programs/faulty.py on two nodes with one rank each."""
-    arguments = ("--", "--fault", fault, *script)
-    return start_training(site, str(FAULTY), *TWO_NODES, "--backend", "gloo", *options, *arguments)
+def start_faulty(site: Site, *arguments: str) -> ActiveRun:
+    """Start programs/faulty.py with these arguments on two nodes with one rank each."""
+    return start_training(site, str(FAULTY), *TWO_NODES, "--backend", "gloo", "--", *arguments)
 
 
 def run_orch_json(site: Site, *arguments: str, code: int = 0, seconds: float = 60) -> dict[str, Any]:
@@ -145,23 +126,3 @@ def wait_for_no_processes(run_id: str, seconds: float) -> None:
     while living := run_processes(run_id):
         assert time.monotonic() - began < seconds, living
         time.sleep(0.1)
-
-
-def find_pid(run_id: str, *parts: str) -> int:
-    """Return the process id of the run's only process whose command line contains all these parts."""
-    command_lines = run_processes(run_id)
-    matches = [pid for pid, line in command_lines.items() if all(part in line for part in parts)]
-    assert len(matches) == 1, (parts, command_lines)
-    return matches[0]
-
-
-@contextmanager
-def replaced_file(site: Site, node: str, path: str, content: str) -> Iterator[None]:
-    """Replace the content of a node's file, and restore or delete the file afterwards."""
-    write = ("sh", "-c", 'cp -p "$1" "$1.saved" 2>/dev/null; printf %s "$2" > "$1"', "sh", path)
-    site.cluster.exec(node, (*write, content), user="vagrant")
-    try:
-        yield
-    finally:
-        restore = 'if [ -e "$1.saved" ]; then mv "$1.saved" "$1"; else rm -f "$1"; fi'
-        site.cluster.exec(node, ("sh", "-c", restore, "sh", path), user="vagrant")

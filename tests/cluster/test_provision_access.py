@@ -1,4 +1,4 @@
-"""Provision with vaults, sudo passwords and a leftover lock."""
+"""Provision with vaults, a sudo password, a jump host and a leftover lock."""
 
 from __future__ import annotations
 
@@ -12,26 +12,18 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.sites import LOCK, ROOT, Site, drift, nodes_by_name, run_on
+from tests.support.files import write_files
 
 pytestmark = pytest.mark.cluster
 
 PASSWORD = "open sesame"
 
 
-def write_vault(path: Path, password_file: Path, text: str) -> None:
-    """Write a file, and encrypt it with the password for ansible-vault."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
+def run_ansible_vault(command: str, password_file: Path, value: str) -> str:
+    """Encrypt a file or, with `encrypt_string`, return a value in the notation of an inventory."""
     program = Path(sys.executable).with_name("ansible-vault")
-    command = [program, "encrypt", "--vault-password-file", password_file, path]
-    subprocess.run(command, check=True, capture_output=True)
-
-
-def encrypt_value(password_file: Path, text: str) -> str:
-    """Return a value encrypted for ansible-vault, in the notation of an inventory."""
-    program = Path(sys.executable).with_name("ansible-vault")
-    command = [program, "encrypt_string", "--vault-password-file", password_file, text]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    arguments = [program, command, "--vault-password-file", password_file, value]
+    return subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -45,9 +37,8 @@ def test_sync_writes_secret_of_vault_and_deletes_it_without_vault(site: Site, pa
     """Check also that the second sync takes over a lock that another controller has left behind."""
     site.write_inventory("node0", "node1", orch_secrets=None)
     variables = site.inventory.parent / "host_vars" / "node0.yml"
-    variables.parent.mkdir()
-    value = textwrap.indent(encrypt_value(password_file, "hf_fromTheVault"), "    ").strip()
-    variables.write_text(f"orch_secrets:\n  HF_TOKEN: {value}\n")
+    value = textwrap.indent(run_ansible_vault("encrypt_string", password_file, "hf_fromTheVault"), "    ").strip()
+    write_files(variables.parent, {variables.name: f"orch_secrets:\n  HF_TOKEN: {value}\n"})
     site_with_password = replace(site, variables={"ANSIBLE_VAULT_PASSWORD_FILE": str(password_file)})
     site_with_password.orch(command="sync")
     secret = json.loads(run_on(site, "node0", "cat", f"{ROOT}/secrets.json"))
@@ -67,7 +58,10 @@ def test_sync_writes_secret_of_vault_and_deletes_it_without_vault(site: Site, pa
 
 @pytest.fixture
 def ada(site: Site, tmp_path: Path) -> Site:
-    """Return the site of a user whose sudo requires a password; node0 resolves the name node1 to a loopback address."""
+    """Return the site of a user whose sudo requires a password.
+
+    node0 resolves the name node1 to a loopback address. node1 is reached through node0, at another port.
+    """
     script = f"""
         id ada 2>/dev/null || useradd --create-home --shell /bin/bash ada
         echo 'ada:{PASSWORD}' | chpasswd
@@ -78,26 +72,29 @@ def ada(site: Site, tmp_path: Path) -> Site:
     for node in ("node0", "node1"):
         site.cluster.exec(node, ("sh", "-ec", script))
     site.cluster.exec("node0", ("sed", "-i", "1i 127.0.1.1 node1", "/etc/hosts"))
+    site.cluster.exec("node1", ("/usr/sbin/sshd", "-p", "2222"))
     ada_site = replace(site, folder=tmp_path)
     ada_site.write_inventory("node0", "node1", ansible_user="ada")
+    known_hosts, address = tmp_path / "known_hosts", site.cluster.address("node1")
+    text = (site.cluster.state / "known_hosts").read_text()
+    known_hosts.write_text(text + text.replace(address, f"[{address}]:2222"))
+    options = f"-o UserKnownHostsFile={known_hosts} -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes"
+    jump = f"-o ProxyCommand='ssh -F {site.cluster.ssh_config} -W %h:%p node0'"
+    variables = {"ansible_port": 2222, "ansible_ssh_common_args": f"{options} {jump}"}
+    write_files(ada_site.inventory.parent, {"host_vars/node1.yml": json.dumps(variables)})
     return ada_site
 
 
-def test_provision_writes_names_of_nodes_only_with_sudo_password(
-    ada: Site, site: Site, password_file: Path, tmp_path: Path
+def test_provision_through_a_jump_host_writes_names_of_nodes_only_with_sudo_password(
+    ada: Site, site: Site, password_file: Path
 ) -> None:
-    """Run `provision --dry-run` without a password, with a wrong one, with an unreadable one and with the right one."""
+    """Run `provision --dry-run` without a password, with an unreadable one and with the right one."""
     report_without = nodes_by_name(ada.orch("--dry-run", code=1))
     assert "on node0 the name node1 resolves to 127.0.1.1" in report_without["node0"]["problem"]
     assert "not changed" in report_without["node1"]["problem"]
-
-    (tmp_path / "wrong").write_text("close sesame\n")
-    wrong_password = {"ANSIBLE_BECOME_PASSWORD_FILE": str(tmp_path / "wrong")}
-    report_with_wrong = nodes_by_name(replace(ada, variables=wrong_password).orch("--dry-run", code=1))
-    assert "the sudo password is wrong" in report_with_wrong["node0"]["problem"]
-
-    group_variables = ada.inventory.parent / "group_vars" / "all.yml"
-    write_vault(group_variables, password_file, f"ansible_become_password: {PASSWORD}\n")
+    group_variables = f"{ada.inventory.parent}/group_vars/all.yml"
+    write_files(ada.inventory.parent, {"group_vars/all.yml": f"ansible_become_password: {PASSWORD}\n"})
+    run_ansible_vault("encrypt", password_file, group_variables)
     assert "ANSIBLE_VAULT_PASSWORD_FILE" in ada.orch("--dry-run", code=2)["stderr"]
     vault_password = {"ANSIBLE_VAULT_PASSWORD_FILE": str(password_file)}
     report = replace(ada, variables=vault_password).orch("--dry-run", code=1)

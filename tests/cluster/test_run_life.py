@@ -1,4 +1,4 @@
-"""Train on two nodes, lose controllers, connections and a node, stop runs, and end leftover processes."""
+"""Train on two nodes, lose controllers, connections and nodes, stop runs, and end leftover processes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,30 @@ import pytest
 from orchestrator.load.clusters import local_facts
 from tests.cluster.lab import (
     TWO_NODES,
-    find_pid,
-    replaced_file,
     run_orch_json,
     run_processes,
-    small_bert_qa,
     start_faulty,
     start_training,
+    wait_for_no_processes,
 )
-from tests.cluster.sites import ORCH, SITE_PACKAGES, Site
+from tests.cluster.sites import ORCH, SITE_PACKAGES, Site, run_on
+from tests.local.recipes import QA_SETTINGS
+from tests.local.runs import settings_options
 
 pytestmark = pytest.mark.cluster
+LOSS_SECONDS = 45.0  # in which a lost node is reported; its processes end within as many more
+# Settings of a bert-qa run that trains for seconds.
+SMALL_SETTINGS = {
+    **QA_SETTINGS,
+    "max_steps": 12,
+    "save_steps": 1,
+    "max_eval_samples": 8,
+    "max_seq_length": 64,
+    "doc_stride": 16,
+    "per_device_train_batch_size": 2,
+}
 RECONNECTING = "node1: the connection to its agent ended; connecting again"
-CLOCK_AHEAD = "import time; time.time = (lambda now: lambda: now() + 60)(time.time)\n"
+CLOCK_AHEAD = "import time; time.time = (lambda now: lambda: now() + 60)(time.time)"
 
 
 def test_run_outlives_its_controller_and_connections_and_is_found_by_another_controller(
@@ -40,18 +51,20 @@ def test_run_outlives_its_controller_and_connections_and_is_found_by_another_con
     hydra needs its ssh only to start a proxy, which has its own connection to hydra. The clock of node1 is a minute
     ahead. When the controller has received the event of that, kill it as well.
     """
-    with replaced_file(site, "node1", f"{SITE_PACKAGES}/ahead.pth", CLOCK_AHEAD):
-        run = start_faulty(site, script=("--steps", "1500", "--lines", "1"))
+    path = f"{SITE_PACKAGES}/ahead.pth"
+    run_on(site, "node1", "sh", "-c", 'echo "$1" >"$2"', "sh", CLOCK_AHEAD, path)
+    try:
+        run = start_faulty(site, "--steps", "1500", "--lines", "1")
         run.wait_for_first_step()
+    finally:
+        run_on(site, "node1", "rm", path)
     site.cluster.exec("node0", ("pkill", "-KILL", "-f", "^sshd: vagrant@notty"))
-    for connection in (("ssh", "hydra_"), ("ssh ", "node.py agent ")):
-        os.kill(find_pid(run.id, *connection), signal.SIGKILL)
+    for program, argument in (("ssh", "hydra_"), ("ssh ", "node.py agent ")):
+        (pid,) = (pid for pid, line in run_processes(run.id).items() if program in line and argument in line)
+        os.kill(pid, signal.SIGKILL)
     run.wait_for_event("node", text=RECONNECTING)  # the controller has connected to node0 again, too
     run.process.kill()
     run.process.communicate()
-    refusal = start_faulty(site).wait_for_report(code=1)
-    assert refusal["state"] == "refused"
-    assert f"run {run.id} has cores" in refusal["problem"]
     second_controller = Site(cluster=site.cluster, folder=tmp_path, variables={"ORCH_RUNS_DIR": "elsewhere"})
     second_controller.write_inventory(*site.cluster.nodes)
     second_controller.orch()  # records the facts of the nodes, and changes only their keys
@@ -75,7 +88,7 @@ def timeline_texts(report: dict[str, Any]) -> list[str]:
 
 def test_simultaneous_stops_end_a_starting_run_and_clean_ends_its_leftover_process(site: Site) -> None:
     """Start a process that belongs to a stopped run, like a rank whose supervisor and agents have died."""
-    run = start_faulty(site, script=("--steps", "100000"))
+    run = start_faulty(site, "--steps", "100000")
     command = [*ORCH, "stop", run.id, "--json"]
     stops = [subprocess.Popen(command, env=site.environment, cwd=site.folder, stdout=subprocess.PIPE) for _ in range(2)]
     for process in stops:
@@ -102,7 +115,8 @@ def test_simultaneous_stops_end_a_starting_run_and_clean_ends_its_leftover_proce
 
 def test_training_restarts_from_checkpoint_with_a_spare_node_and_is_fetched(site: Site) -> None:
     """Train bert-qa on two nodes, and lose node1 after a few checkpoints."""
-    run = start_training(site, *small_bert_qa(max_steps=12), *TWO_NODES, "--max-restarts", "1", "--spare-nodes", "1")
+    options = (*TWO_NODES, "--max-restarts", "1", "--spare-nodes", "1")
+    run = start_training(site, "bert-qa", *settings_options(**SMALL_SETTINGS), *options)
     run.wait_for_event("progress", 3, phase="save")
     site.cluster.kill("node1")
     report = run.wait_for_report(code=0, seconds=300)
@@ -129,3 +143,30 @@ def steps_with_loss(folder: Path) -> list[int]:
     """Return the steps of a run for which its metrics have a loss."""
     lines = (folder / "output/metrics.jsonl").read_text().splitlines()
     return sorted({json.loads(line)["step"] for line in lines if "loss" in json.loads(line)})
+
+
+def test_run_ends_and_names_a_frozen_node(site: Site) -> None:
+    """Freeze node1, whose kernel still accepts connections, and let it continue after the run has ended."""
+    run = start_faulty(site, "--steps", "100000")
+    run.wait_for_first_step()
+    site.cluster.pause("node1")
+    fault_time = time.monotonic()
+    report = run.wait_for_report(code=1, seconds=LOSS_SECONDS + 20)
+    assert time.monotonic() - fault_time < LOSS_SECONDS
+    assert "node1 was lost" in report["problem"]
+    assert report["nodes"]["node0"]["left"] == []
+    site.cluster.unpause("node1")
+    wait_for_no_processes(run.id, LOSS_SECONDS + 20)
+
+
+def test_processes_on_node1_end_when_node0_dies(site: Site) -> None:
+    run = start_faulty(site, "--steps", "100000")
+    run.wait_for_first_step()
+    run.process.kill()
+    run.process.communicate()
+    site.cluster.kill("node0")
+    wait_for_no_processes(run.id, LOSS_SECONDS + 20)
+    report = run_orch_json(site, "stop", run.id, code=1)
+    states = {node["node"]: node["state"] for node in report["nodes"]}
+    assert states == {"node0": "unreachable", "node1": "clean"}
+    assert report["seconds"] < 10

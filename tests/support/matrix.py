@@ -36,12 +36,7 @@ STARTERS: dict[str, tuple[str, ...]] = {
 }
 BACKENDS = ("ccl", "gloo")
 CELLS = [(starter, backend) for starter in STARTERS for backend in BACKENDS]
-ON_ONE_NODE = [
-    ("mpirun, MPICH", "ccl"),
-    ("torchrun", "ccl"),
-    ("accelerate, Intel MPI", "gloo"),
-    ("accelerate, Open MPI", "gloo"),
-]
+ON_ONE_NODE = [("mpirun, MPICH", "ccl"), ("torchrun", "ccl"), ("accelerate, Open MPI", "gloo")]
 BETWEEN_NODES = [
     ("mpirun, Intel MPI", "ccl"),
     ("mpirun, Open MPI", "ccl"),
@@ -49,10 +44,7 @@ BETWEEN_NODES = [
     ("accelerate, MPICH", "gloo"),
     ("mpirun starts accelerate", "gloo"),
 ]
-WITH_DDP = (
-    "mpirun, Intel MPI",
-    "torchrun",
-)  # the most frequent starters; the script averages gradients itself with others
+WITH_DDP = ("mpirun, Intel MPI", "torchrun")  # the most frequent; the script averages gradients itself with others
 DAEMONS = ("mpiexec", "mpirun", "hydra", "prte")
 # Variables that are equal with all launchers, and those that depend on the transport of oneCCL.
 SHARED = """
@@ -92,8 +84,8 @@ def cells(nodes: int) -> list[tuple[str, str]]:
     """Return the pairs of starter and backend to test with this number of nodes.
 
     With ORCH_MATRIX_ALL these are all pairs. Otherwise each starter runs once, on one node or on two, and torchrun on
-    both. Two nodes run those that differ in how they reach another node: MPICH starts its daemons as Intel MPI does,
-    and accelerate starts the launcher of each MPI in the same way.
+    both; accelerate starts Intel MPI as it starts MPICH. Two nodes run those that differ in how they reach another
+    node: MPICH starts its daemons as Intel MPI does, and accelerate starts the launcher of each MPI in the same way.
     """
     if "ORCH_MATRIX_ALL" in os.environ:
         return CELLS

@@ -10,7 +10,6 @@ which takes half of the time of a short run. tests/support/matrix.py runs a scri
 # ///
 
 import argparse
-import mmap
 import os
 import signal
 import sys
@@ -33,18 +32,6 @@ class Descent(torch.optim.Optimizer):
             for weight in group["params"]:
                 weight -= group["lr"] * weight.grad
                 weight.grad = None
-
-
-def fill_shm() -> None:
-    """Write to a larger mapping than /dev/shm has space for, which raises SIGBUS."""
-    space = os.statvfs("/dev/shm")
-    size = space.f_bavail * space.f_frsize + (64 << 20)
-    with open(f"/dev/shm/torch_{os.getpid()}_1_0", "wb+") as file:
-        file.truncate(size)
-        memory = mmap.mmap(file.fileno(), size)
-        time.sleep(1)
-        for page in range(0, size, 1 << 20):
-            memory[page : page + (1 << 20)] = b"x" * (1 << 20)
 
 
 def main() -> None:
@@ -81,7 +68,6 @@ FAULTS = {
     "exception": raise_error,
     "exit": lambda: sys.exit(7),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "shm": fill_shm,
     "sleep": lambda: time.sleep(3600),
 }
 
