@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +10,9 @@ from pathlib import Path
 import pytest
 from orch_node.agent import containers
 from orch_node.protocol import container
-from orch_node.protocol.container import ContainerSpec, EnvFileError, render
+from orch_node.protocol.container import ContainerSpec, EnvFileError
 from orch_node.protocol.layout import RankEntry
 
-from orchestrator.files import TRAIN
 from tests.conftest import HOSTILE_TEXTS
 
 SPEC = ContainerSpec(
@@ -30,30 +28,6 @@ PLACEMENT = RankEntry(
 )
 
 
-def test_run_options_have_cores_user_and_labels_of_the_run() -> None:
-    assert containers.run_options(Path("/runs/r"), SPEC, node="node0", cpus=[0, 1]) == [
-        *("run", "--pull", "never"),
-        *("--label", "orch.run=r", "--label", "orch.folder=/runs/r", "--label", "orch.node=node0"),
-        *("--user", f"{os.getuid()}:{os.getgid()}", "--cpuset-cpus", "0,1", "--network", "host"),
-    ]
-
-
-def test_exec_command_has_no_secret(tmp_path: Path) -> None:
-    containers.id_file(tmp_path, "node0").write_text("0123")
-    assert containers.exec_command(tmp_path, SPEC, node="node0", rank=1) == [
-        *("docker", "exec", "--interactive", "--env", f"ORCH_RUN_DIR={tmp_path}"),
-        *("--env", "RANK=1", "0123", "python3", "-u", str(TRAIN / "node.py"), "contained-rank", str(tmp_path)),
-    ]
-
-
-def test_entry_command_has_unchanged_arguments_and_only_names_of_variables() -> None:
-    arguments = list(HOSTILE_TEXTS)
-    command = containers.entry_command(Path("/runs/r"), SPEC, PLACEMENT, ["A", "B"], arguments)
-    assert command[-len(arguments) :] == arguments
-    assert command[command.index("--cpuset-cpus") + 1] == "2,3,4"
-    assert command[command.index("--rm") : -len(arguments)] == ["--rm", "--env", "A", "--env", "B", "orch:current"]
-
-
 def test_env_file_is_read_like_docker_does(tmp_path: Path) -> None:
     file = tmp_path / "own env"
     file.write_bytes(b"\xef\xbb\xbf# a comment\n\n  TOKEN=a b=c # no comment\r\nEMPTY=\nINHERITED\nUNSET\n")
@@ -67,8 +41,6 @@ def test_env_file_error_does_not_show_the_value(tmp_path: Path) -> None:
         with pytest.raises(EnvFileError, match=r"line 2 is not NAME=VALUE|not UTF-8") as exc_info:
             container.read_variables(tmp_path / "env", {})
         assert "secret" not in str(exc_info.value)
-        with pytest.raises(EnvFileError, match="No such file"):
-            container.read_variables(tmp_path / "no", {})
 
 
 def test_entrypoint_gets_secrets_by_standard_input() -> None:
@@ -87,21 +59,3 @@ def test_entrypoint_gets_secrets_by_standard_input() -> None:
     environment, *received = json.loads(process.stdout)
     assert {name: environment[name] for name in secrets} == secrets
     assert received == [list(HOSTILE_TEXTS), ""]
-
-
-def test_explain_error_adds_a_hint() -> None:
-    for text, expected in (
-        ("docker: Error response from daemon: No such image: x:y.\n", "`docker pull` there."),
-        ("docker: x\n\nRun 'docker run --help' for more information", "docker: x"),  # unknown
-        ("permission denied while trying to connect to the Docker daemon socket", "group docker"),
-    ):
-        result = containers.explain_error(text.strip())
-        assert expected in result
-        assert "--help" not in result
-
-
-def test_run_without_container_json_has_no_container(tmp_path: Path) -> None:
-    assert containers.read_spec(tmp_path) is None
-    assert containers.remove_all(tmp_path) == ([], []), "no engine is needed"
-    (tmp_path / "container.json").write_text(render(SPEC))
-    assert containers.read_spec(tmp_path) == SPEC

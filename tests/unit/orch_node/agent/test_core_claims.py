@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import subprocess
 import sys
@@ -14,17 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node import machine
-from orch_node.agent import core_claims
 from orch_node.agent.core_claims import Claims, node_usage
 from orch_node.machine import Machine
 from orch_node.permissions import UntrustedError
-from orch_node.protocol import values
 from orch_node.protocol.agent import Claim
-from orch_node.protocol.node_reports import NodeUsage
 from orch_node.supervisor.core_reservation import describe_conflicts
 
 from orchestrator.files import LIB
-from tests.support.supervised_runs import NODE_PROGRAM
 
 OTHER_USER = 65534
 FIRST_CORE = 9600  # All users of the machine see an announced claim, so it is for cores that no run uses.
@@ -176,33 +170,3 @@ def test_claims_of_two_users_conflict(tmp_path: Path) -> None:
             process.communicate()
         assert conflicts == (make_claim(f"{run[:40]} (user {OTHER_USER})", *(FIRST_CORE + cpu for cpu in conflicting)),)
         assert Claims(tmp_path).take(make_claim("local", FIRST_CORE, FIRST_CORE + 1, FIRST_CORE + 65)) == ()
-
-
-def test_usage_names_the_runs_that_hold_cores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    claims = tmp_path / "claims"
-    core_claims.main([str(claims)])  # on a node that has had no run
-    assert capsys.readouterr().out.startswith("{")
-    first, second = Claims(claims), Claims(claims)
-    assert first.take(Claim(run="train", run_dir="", cpus=(9601, 9600))) == ()
-    assert second.take(Claim(run="ended", run_dir="", cpus=(9602,))) == ()
-    second.release("ended")
-    core_claims.main([str(claims)])
-    result = values.read(NodeUsage, json.loads(capsys.readouterr().out), "usage")
-    assert [(held.run, held.cpus) for held in result.reserved if held.cpus >= (9600,)] == [("train", (9600, 9601))]
-    assert 0 < result.memory_available <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    first.release("train")
-
-
-def test_usage_waits_for_a_run_that_is_taking_cores(tmp_path: Path) -> None:
-    claims = Claims(tmp_path / "claims")
-    claims.take(Claim(run="other", run_dir="", cpus=(9600,)))
-    new = claims.folder / "train.1-1.json"
-    with (claims.folder / "lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        new.touch()  # its claim is written and locked after that
-        reading = subprocess.Popen([*NODE_PROGRAM, "usage", str(tmp_path / "claims")], stdout=subprocess.DEVNULL)
-        with pytest.raises(subprocess.TimeoutExpired):
-            reading.wait(3)
-        assert new.exists()
-    assert reading.wait(30) == 0
-    claims.release("other")

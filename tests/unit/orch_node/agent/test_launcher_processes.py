@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from orch_node import program
 from orch_node.agent import processes
 from orch_node.agent.launcher_processes import CHECK_SECONDS, CONFIRM_SECONDS, LauncherProcesses
@@ -32,50 +29,28 @@ time.sleep(60)
 """
 
 
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, run_dir: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a daemon, once its rank runs."""
-    install = tmp_path / "train"
+def test_lost_daemon_is_reported_unless_its_ranks_have_ended(tmp_path: Path) -> None:
+    run_dir, install = tmp_path / "run", tmp_path / "train"
     write_files(install, {program.MARK: "", "node.py": WRAPPER})
     path = write_program(tmp_path / "hydra_pmi_proxy", DAEMON.format(python=sys.executable))
-    process = subprocess.Popen([path, run_dir, install / "node.py"])
+    launcher, later = LauncherProcesses(), LauncherProcesses()
+    with subprocess.Popen([path, run_dir, install / "node.py"]) as daemon:
+        try:
+            wait_until(lambda: len(processes.run_processes(str(run_dir))) == 3, "daemon, wrapper and rank", 60)
+            for recorder in (launcher, later):
+                recorder.add(processes.run_processes(str(run_dir)))
+                assert recorder.describe_lost(now=10.0) == ""
+        finally:
+            daemon.kill()
     try:
-        wait_until(lambda: len(processes.run_processes(str(run_dir))) == 3, "daemon, wrapper and rank", 60)
-        yield process
+        first_check = 10.0 + CHECK_SECONDS
+        for recorder in (launcher, later):
+            assert recorder.describe_lost(first_check) == "", "the launcher may be ending its ranks"
+        message = launcher.describe_lost(first_check + CONFIRM_SECONDS)
+        assert f"hydra_pmi_proxy (process {daemon.pid})" in message
+        assert "rank 3" in message
     finally:
-        for living in processes.run_processes(str(run_dir)):
-            processes.send_signal(living, signal.SIGKILL)
-        process.kill()
-        process.wait()
-
-
-def test_lost_daemon_is_reported_with_its_ranks(run_dir: Path, daemon: subprocess.Popen[bytes]) -> None:
-    launcher = LauncherProcesses()
-    launcher.add(processes.run_processes(str(run_dir)))
-    assert launcher.describe_lost(now=10.0) == ""
-    os.kill(daemon.pid, signal.SIGKILL)
-    daemon.wait()
-    first_check = 10.0 + CHECK_SECONDS
-    assert launcher.describe_lost(first_check) == "", "the launcher may be ending its ranks"
-    message = launcher.describe_lost(first_check + CONFIRM_SECONDS)
-    assert f"hydra_pmi_proxy (process {daemon.pid})" in message
-    assert "rank 3" in message
-
-
-def test_daemon_that_ends_its_ranks_is_not_reported(run_dir: Path, daemon: subprocess.Popen[bytes]) -> None:
-    launcher = LauncherProcesses()
-    launcher.add(processes.run_processes(str(run_dir)))
-    os.kill(daemon.pid, signal.SIGKILL)
-    daemon.wait()
-    assert launcher.describe_lost(now=10.0) == ""
-    for process in processes.run_processes(str(run_dir)):
-        processes.send_signal(process, signal.SIGKILL)
+        for process in processes.run_processes(str(run_dir)):
+            processes.send_signal(process, signal.SIGKILL)
     wait_until(lambda: not processes.run_processes(str(run_dir)), "no process of the run")
-    assert launcher.describe_lost(10.0 + 2 * CONFIRM_SECONDS) == ""
+    assert later.describe_lost(first_check + CONFIRM_SECONDS) == ""

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from orch_node.agent import processes, shared_memory
-from orch_node.agent.cleanup import segments
 from orch_node.protocol.outcome import ProcessRecord
 
 # Opens the files of its arguments until standard input has a line.
@@ -66,13 +65,6 @@ def use_and_end(notes: Path, *paths: Path) -> None:
     holder.end()
 
 
-def test_segment_of_a_library_is_removed(notes: Path, memory: Path) -> None:
-    use_and_end(notes, memory)
-    assert shared_memory.remove(notes).removed == (str(memory),)
-    shared_memory.forget(notes)
-    assert not notes.exists()
-
-
 def test_segment_from_before_the_run_stays(tmp_path: Path, memory: Path) -> None:
     """Ranks may read data that users keep in /dev/shm, under any name."""
     notes = tmp_path / "shm.json"
@@ -93,15 +85,6 @@ def test_second_agent_of_a_run_keeps_the_notes_of_the_first(notes: Path, memory:
     assert shared_memory.remove(notes).removed == (str(memory),)
 
 
-def test_segment_with_an_unknown_name_is_reported_and_stays(notes: Path, memory: Path) -> None:
-    cache = memory.with_name(f"cache-{memory.name}")
-    use_and_end(notes, cache, memory)
-    removal = shared_memory.remove(notes)
-    assert removal == shared_memory.Removal(removed=(str(memory),), remaining=(str(cache),))
-    shared_memory.forget(notes)
-    assert shared_memory.remove(notes).remaining == (str(cache),), "it is reported as long as it exists"
-
-
 def test_segment_that_another_process_uses_stays(notes: Path, memory: Path) -> None:
     user = Holder(memory)
     use_and_end(notes, memory)
@@ -116,18 +99,6 @@ def test_segment_of_another_user_stays(notes: Path, memory: Path) -> None:
     os.chown(memory, 65534, 65534)
     use_and_end(notes, memory)
     assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(memory),))
-
-
-def test_folder_stays(notes: Path, memory: Path) -> None:
-    folder = memory.with_name(f"folder-{memory.name}")
-    folder.mkdir()
-    try:
-        inside = folder / "torch_1_2"
-        use_and_end(notes, inside)
-        assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(folder),))
-        inside.unlink()
-    finally:
-        folder.rmdir()
 
 
 def test_new_file_with_the_name_of_a_segment_stays(notes: Path, memory: Path) -> None:
@@ -147,24 +118,7 @@ def test_notes_cannot_remove_files_outside_of_shared_memory(tmp_path: Path, memo
         notes = tmp_path / "shm.json"
         notes.write_text(json.dumps({"before": {}, "used": {name: inode}}))
         assert shared_memory.remove(notes) == shared_memory.Removal()
-    for text in ("[]", "{", json.dumps({str(outside): inode}), '{"used": {"x": "y"}}'):
-        notes.write_text(text)
-        assert shared_memory.remove(notes) == shared_memory.Removal()
     assert outside.exists()
-
-
-def test_openmp_registration_of_a_killed_process_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the name of a registration shows whose it is: it is neither open nor mapped."""
-    # A folder of the test: the begin() of any run on this machine removes registrations of dead processes.
-    monkeypatch.setattr(shared_memory, "SHM", f"{tmp_path}/")
-    notes = tmp_path / "shm.json"
-    shared_memory.begin(notes)
-    holder = Holder()
-    registered = Path(shared_memory.SHM, f"__KMP_REGISTERED_LIB_{holder.process.pid}_{os.getuid()}")
-    registered.write_bytes(b"x")
-    shared_memory.note_usage(notes, [holder.read()])
-    holder.end()
-    assert shared_memory.remove(notes).removed == (str(registered),)
 
 
 def test_registrations_of_dead_processes_are_removed_before_the_next_run(tmp_path: Path) -> None:
@@ -190,19 +144,6 @@ def test_registrations_of_dead_processes_are_removed_before_the_next_run(tmp_pat
             path.unlink(missing_ok=True)
 
 
-def test_segments_of_dead_runs_are_divided_into_removable_and_remaining(tmp_path: Path, memory: Path) -> None:
-    run = tmp_path / "a-run"
-    run.mkdir()
-    notes = run / "shm-node0.json"
-    shared_memory.begin(notes)
-    cache = memory.with_name(f"cache-{memory.name}")
-    use_and_end(notes, cache, memory)
-    removable, remaining = segments(str(tmp_path), set())
-    assert removable == {"a-run": (str(memory),)}
-    assert remaining == {"a-run": (str(cache),)}
-    assert segments(str(tmp_path), {"a-run"}) == ({}, {})
-
-
 LIBRARY_SEGMENTS = """
     Intel_MPI_qHw4lB mpich_shar_tmpAb3dE9 vader_segment.host.0.5f3a0001.1 sm_segment.host.0.ccd70001.0
     psm3_shm.1000.6f4e-22.0 torch_15407_1234_0 ccl-rank2proc-eps-shm-0 __KMP_REGISTERED_LIB_15407_0
@@ -214,8 +155,3 @@ USER_FILES = "torch_data torch_weights.pt train.npy sem.mine psm_1a2b3c4d ccl_da
 def test_segments_are_recognized_by_the_names_that_libraries_give_them() -> None:
     names = [*LIBRARY_SEGMENTS.split(), *USER_FILES.split()]
     assert [name for name in names if shared_memory.LIBRARY_NAMES.fullmatch(name)] == LIBRARY_SEGMENTS.split()
-
-
-def test_segments_are_empty_without_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "SHM", f"{tmp_path}/none/")
-    assert shared_memory.segments() == {}

@@ -16,15 +16,6 @@ from orch_node.supervisor import agents as supervisor_agents
 
 from tests.support.waiting import wait_until
 
-
-def test_log_of_a_channel_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_agents, "LOG_BYTES", 100)
-    channel = supervisor_agents.Channel("n1", [], tmp_path / "n1.log")
-    for _ in range(50):
-        channel.handle_line(b"a login shell that greets\n")
-    assert channel.log.stat().st_size == 100
-
-
 FLOOD = "import sys; [print('flood', i, file=sys.stderr) for i in range(10000)]; print('the reason', file=sys.stderr)"
 
 
@@ -40,22 +31,6 @@ def test_standard_error_of_a_node_fills_no_disk(tmp_path: Path, monkeypatch: pyt
     wait_until(lambda: channel.problem() == "gone", "the log continues")
     assert channel.log.stat().st_size == 1005
     channel.kill()
-
-
-def test_lost_launchers_of_many_nodes_are_named_briefly(tmp_path: Path) -> None:
-    agents = supervisor_agents.Agents(tmp_path, ["n0"], str(tmp_path / "claims"), Pipes())
-    try:
-        for index in range(40):
-            channel = supervisor_agents.Channel(f"n{index}", [], tmp_path / "log")
-            channel.lost_launcher = f"the launcher's prted (process {index}) was killed"
-            agents.channels.setdefault(channel.node, channel).lost_launcher = channel.lost_launcher
-        text = agents.describe_lost_launcher()
-        assert text.startswith("n0: the launcher's prted (process 0) was killed; n1: ")
-        assert text.endswith("; the same on n[3-39]")
-        agents.forget_lost_launcher()
-        assert agents.describe_lost_launcher() == ""
-    finally:
-        agents.channels["n0"].kill()
 
 
 def test_processes_are_ended_although_logs_cannot_be_read_or_handed_over(tmp_path: Path) -> None:

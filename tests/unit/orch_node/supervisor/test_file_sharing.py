@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from orch_node.content_store import StoreError
 from orch_node.reach import BY_STEP
 from orch_node.supervisor import file_sharing
 from orch_node.supervisor.file_sharing import FileSharing
@@ -145,15 +144,6 @@ def test_file_that_node0_has_again_as_it_was_sent_stays(nodes: Nodes, text: str)
     assert nodes.content("node1") == {**PROJECT, "data.txt": text, "new": ""}
 
 
-def test_cancelled_transfer_reads_no_further_files(nodes: Nodes) -> None:
-    with (nodes.run_dir / "project/large").open("wb") as file:
-        file.truncate(1 << 30)
-    sharing = FileSharing(nodes.run_dir, ["node1"], 1)
-    sharing.is_cancelled = True
-    with pytest.raises(StoreError, match="tar"):
-        sharing.send_archive(["large"], [])
-
-
 def test_nothing_is_copied_in_a_shared_folder(nodes: Nodes) -> None:
     write_files(nodes.run_dir / "project", {"out/model.pt": "weights"})
     sharing = nodes.share("shared")
@@ -161,16 +151,14 @@ def test_nothing_is_copied_in_a_shared_folder(nodes: Nodes) -> None:
     assert not (nodes.run_dir / "received.json").exists()
 
 
-def test_files_above_the_limit_are_a_problem(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_sharing, "MAX_BYTES", 3)
+def test_unreachable_nodes_and_files_above_the_limit_are_problems(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_files(nodes.run_dir / "project", {"model.pt": "weights"})
+    assert "nowhere: " in nodes.share("nowhere").problem
+    monkeypatch.setattr(file_sharing, "MAX_BYTES", 3)
     assert "is too much" in nodes.share("node1").problem
     assert "model.pt" not in nodes.content("node1")
-
-
-def test_node_that_cannot_be_reached_is_a_problem(nodes: Nodes) -> None:
-    write_files(nodes.run_dir / "project", {"model.pt": "weights"})
-    assert "nowhere: " in nodes.share("node1", "nowhere").problem
 
 
 def test_all_files_count_as_written_if_the_store_has_been_cleaned(nodes: Nodes) -> None:

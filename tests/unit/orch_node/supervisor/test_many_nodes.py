@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 from pathlib import Path
 
 from orch_node.protocol import files
 from orch_node.protocol.events import Failed, Joined, Launched, NodeNews, NodesLost
-from orch_node.supervisor.agents import wait_until_writable
 
 from tests.support.stand_ins import SimulatedRun
 from tests.support.waiting import wait_until
@@ -61,17 +58,3 @@ def start_attempt(run: SimulatedRun, attempt: int) -> None:
     wait_until(lambda: run.stand_ins.attempts == attempt, f"attempt {attempt} has started")
     run.begin_attempt()
     wait_until(lambda: len(run.events(Joined)) == attempt * NODES, f"the ranks of attempt {attempt} have joined")
-
-
-def test_pipe_with_a_large_number_can_be_waited_for() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    number = 1500
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, number + 1), hard))
-    reader, writer = os.pipe()
-    try:
-        os.dup2(writer, number)
-        wait_until_writable(number, 10.0)
-    finally:
-        for descriptor in (reader, writer, number):
-            os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from orch_node.protocol.events import Started
 from orch_node.supervisor.launcher import LauncherLog
-from orch_node.supervisor.monitors import NO_CHILDREN_SECONDS, REPORT_SECONDS, StartupMonitor
+from orch_node.supervisor.monitors import NO_CHILDREN_SECONDS, StartupMonitor
 from orch_node.supervisor.rank_tracker import RankTracker
 
 from tests.support.layouts import make_layout
@@ -58,12 +58,3 @@ def test_startup_fails_when_the_launcher_has_no_process(
 def test_torchrun_needs_no_process_to_start_ranks(tracker: RankTracker, tmp_path: Path) -> None:
     monitor = StartupMonitor(0, "/venv/bin/python", make_log(tmp_path))
     assert monitor.problem(tracker, 1000.0) == ""
-
-
-def test_missing_progress_is_reported_once(tracker: RankTracker, tmp_path: Path) -> None:
-    monitor = StartupMonitor(0, "mpiexec", make_log(tmp_path))
-    assert monitor.news(tracker, REPORT_SECONDS - 1) == ""
-    text = monitor.news(tracker, REPORT_SECONDS)
-    assert text.startswith("no progress for 20 s: 0 of 2 ranks have started, 0 of 2 ranks joined")
-    assert "missing: node0 rank" in text
-    assert monitor.news(tracker, REPORT_SECONDS + 60) == ""

@@ -18,14 +18,6 @@ def make_monitor(folder: Path, responses: dict[str, PreemptedRanks]) -> Preempti
     return PreemptionMonitor(folder, agents, lambda: True, lambda event: None)
 
 
-def test_preemption_without_a_checkpoint_has_a_reason(tmp_path: Path) -> None:
-    for responses, reason in (
-        ({}, "no agent of its nodes responds"),  # agents have died
-        ({"n1": PreemptedRanks(ranks=())}, "the script does not support preemption"),  # script does not listen
-    ):
-        assert reason in make_monitor(tmp_path, responses).poll(TRACKER).problem
-
-
 def test_time_for_a_checkpoint_does_not_pass_while_the_job_is_suspended(tmp_path: Path) -> None:
     monitor = make_monitor(tmp_path, {"n1": PreemptedRanks(ranks=(0,))})
     assert monitor.poll(TRACKER) is None

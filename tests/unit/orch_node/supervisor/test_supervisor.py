@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from orch_node.protocol.layout import render
 
-from tests.support import supervised_runs
-from tests.support.files import write_program
-from tests.support.layouts import make_layout
 from tests.support.supervised_runs import NODE_PROGRAM, SLEEP, Runs
 from tests.support.waiting import wait_until
 
@@ -69,25 +63,9 @@ def test_launcher_that_ends_without_a_rank_is_a_failure(runs: Runs) -> None:
     assert "never reported an end: 0" in outcome["problem"]
 
 
-def test_problem_has_the_last_line_of_a_launcher_that_starts_no_rank(runs: Runs) -> None:
-    program = "import sys; sys.exit('srun: error: Invalid MPI type')"
-    runs.supervise("run", sys.executable, "-c", program).wait(30)
-    assert runs.outcome()["problem"].startswith(
-        "the launcher ended with exit code 1; the launcher reports: srun: error: Invalid MPI type"
-    )
-
-
 def test_missing_launcher_is_a_failure(runs: Runs) -> None:
     assert runs.supervise("run", "/no/such/mpiexec").wait(20) == 1
     assert "could not be started" in runs.outcome()["problem"]
-
-
-def test_sigint_stops_the_run(runs: Runs) -> None:
-    process = runs.start_ranks()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
-    assert runs.outcome()["state"] == "stopped"
-    assert runs.processes() == []
 
 
 def test_sigterm_preempts_a_script_without_support_which_has_kept_others_from_its_cores(runs: Runs) -> None:
@@ -114,42 +92,12 @@ def test_rank_that_fails_during_a_preemption_is_a_failure(runs: Runs) -> None:
     assert outcome["first_failure"]["text"] == "error: full"
 
 
-@pytest.mark.parametrize("has_folder", [True, False], ids=["run folder", "no run folder"])
-def test_run_that_was_stopped_before_it_began_does_not_start(runs: Runs, has_folder: bool) -> None:
-    run = runs.base / "run"
-    if has_folder:
-        run.mkdir()
-    options = [] if has_folder else ["--node0", "--planned"]
-    command = [*NODE_PROGRAM, "cleanup", "end", str(run), "--patience", "0", *options]
+def test_run_that_was_stopped_before_it_had_a_folder_does_not_start(runs: Runs) -> None:
+    command = [*NODE_PROGRAM, "cleanup", "end", str(runs.base / "run"), "--patience", "0", "--node0", "--planned"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=20)
     assert runs.supervise("run", "/no/such/mpiexec").wait(20) == 130
     assert runs.outcome()["state"] == "stopped"
     assert runs.events("waiting") == runs.events("launched") == []
-
-
-# Runs a command here, but waits in place of one that lists the files of a run; the command's words are in parts.
-SSH = """#!/bin/sh
-for command; do :; done
-case $(echo "$command" | tr -d "' ") in *run-files*) touch {mark}; exec sleep 60;; esac
-exec /bin/sh -c "$command"
-"""
-
-
-@pytest.mark.parametrize(("number", "state"), [(signal.SIGINT, "stopped"), (signal.SIGTERM, "preempted")])
-def test_resumed_run_that_is_stopped_while_its_nodes_are_compared_has_not_failed(
-    runs: Runs, number: signal.Signals, state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mark = runs.base / "compared"
-    ssh = write_program(runs.base / "bin/ssh", SSH.format(mark=mark))
-    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(supervised_runs, "LAYOUT", render(make_layout("node0", "node1")))
-    (runs.base / "run/project").mkdir(parents=True)
-    process = runs.supervise("run", "/no/such/mpiexec", options=("--first-attempt", "2"))
-    wait_until(mark.exists, "the nodes are compared", 30)
-    process.send_signal(number)
-    process.wait(30)
-    assert (runs.outcome()["state"], runs.outcome()["attempts"]) == (state, 1)
-    assert runs.processes() == []
 
 
 def test_stop_waits_for_a_supervisor_that_is_about_to_start(runs: Runs) -> None:
@@ -178,15 +126,6 @@ def test_failed_attempts_are_restarted_up_to_the_limit(runs: Runs) -> None:
     outcome = runs.run("exit(rank, 1); os._exit(1)", "--max-restarts", "1")
     assert (outcome["state"], outcome["attempts"]) == ("failed", 2)
     assert [event["attempt"] for event in runs.events("restarting")] == [2]
-    succeeds_at_second_attempt = 'exit(rank, int(int(os.environ["ORCH_ATTEMPT"]) < 2))'
-    assert runs.run(succeeds_at_second_attempt, "--max-restarts", "2", name="two")["state"] == "done"
-
-
-def test_only_one_of_two_simultaneous_runs_reserves_the_cores(runs: Runs) -> None:
-    processes = [runs.start("time.sleep(1); exit(rank)", name=name) for name in ("a", "b")]
-    for process in processes:
-        process.wait(20)
-    assert sorted(runs.outcome(name)["state"] for name in ("a", "b")) == ["done", "refused"]
 
 
 def test_damaged_and_forged_events_are_counted_and_change_no_outcome(runs: Runs) -> None:
@@ -215,9 +154,3 @@ def test_damaged_and_forged_events_are_counted_and_change_no_outcome(runs: Runs)
     log = (runs.base / "run" / "launcher.log").read_text().splitlines()
     assert len([line for line in log if line.startswith("orch: not read: ")]) == 16
     assert not [line for line in log if line.startswith("{")]
-
-
-def test_rank_outside_the_layout_may_explain_its_failure(runs: Runs) -> None:
-    """Accept its exception: torchrun may have started more ranks than planned."""
-    outcome = runs.run('send("exception", 7, text="error: 8 ranks"); sys.exit(1)')
-    assert outcome["first_failure"]["text"] == "error: 8 ranks"

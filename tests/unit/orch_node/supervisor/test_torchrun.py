@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from orch_node.supervisor.torchrun import SignedBackend, signature
-
-from orchestrator.files import TRAIN
 
 
 class MemoryBackend:
@@ -46,11 +39,3 @@ def test_state_of_a_stranger_is_not_used() -> None:
             signed.get_state()
         with pytest.raises(ValueError, match="not a node of this run"):
             signed.set_state(b"mine", b"an old token")
-
-
-def test_run_leaves_no_temporary_files(tmp_path: Path) -> None:
-    options = ("--nnodes=1", "--nproc_per_node=1", "--no_python", "--", "true")
-    command = [sys.executable, str(TRAIN / "node.py"), "torchrun-agent", *options]
-    result = subprocess.run(command, input=b"key", env=os.environ | {"TMPDIR": str(tmp_path)})
-    assert result.returncode == 0
-    assert not list(tmp_path.iterdir())
