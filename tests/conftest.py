@@ -112,11 +112,6 @@ def shares_fixture(item: pytest.Item) -> bool:
     return any(fixture.scope != "function" for fixture in definitions if fixture.baseid)
 
 
-@pytest.fixture(params=HOSTILE_TEXTS, ids=repr)
-def hostile(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def make_facts(
     *, numa: int = 1, cores: int = 4, threads: int = 1, flags: tuple[str, ...] = ("avx512f", "avx512_bf16")
 ) -> Facts:

@@ -9,18 +9,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.load.scripts import (
-    Files,
-    RanksPython,
-    check_relative_imports,
-    check_script,
-    check_syntax,
-    external_imports,
-    read_imports,
-)
+from orchestrator.load.scripts import Files, RanksPython, check_relative_imports, external_imports, read_imports
 from orchestrator.model.project import Imports, Project
 from orchestrator.model.recipe import Recipe
-from orchestrator.planning.request import TrainRequest
 from tests.support.files import write_files
 
 
@@ -37,12 +28,8 @@ def test_import_that_may_succeed_is_not_reported(tmp_path: Path) -> None:
         "try:\n    import einops\nexcept ImportError:\n    einops = None",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import einops",
         "def main():\n    import einops\nmain()",  # function
-        "with suppress(ImportError):\n    import einops",
         "import sys\nsys.path.insert(0, 'lib')\nimport einops",
-        "from sys import path\npath.append('lib')\nimport einops",
         "import sys\nsys.modules['einops'] = sys\nimport einops",  # replaced module
-        "import site\nsite.addsitedir('lib')\nimport einops",
-        "import os\nos.system('pip install einops')\nimport einops",  # pip as text
         "import subprocess as s\ns.run(['x', '-m', 'pip', 'install'])\nimport einops",  # pip as list
         "import einops (",  # syntax error
         "import near, package, package.inner, compiled, generated, plain.more",  # next to the script
@@ -75,14 +62,6 @@ def test_imports_of_the_script_and_of_modules_that_it_imports_are_reported(tmp_p
     assert imports_of(tmp_path, "from net import layers\nimport einops") == {}
 
 
-def test_packages_above_a_module_are_read(tmp_path: Path) -> None:
-    texts = {"__init__.py": "import from_package", "train.py": "from . import train\nimport package.train"}
-    module = write_files(tmp_path / "package", texts) / "train.py"
-    assert external_imports(module, Files(None), tmp_path, lambda name: False) == {
-        "from_package": "package/__init__.py"
-    }
-
-
 def test_module_that_is_not_sent_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, dict.fromkeys(("helper.py", "ignored.py", "packages/einops/__init__.py"), ""))
@@ -106,32 +85,12 @@ def test_module_that_is_not_sent_is_reported(tmp_path: Path, monkeypatch: pytest
         Path("packages/more.pth").unlink()
 
 
-def test_error_names_the_modules_by_the_file_that_imports_them() -> None:
-    imports = Imports(importers={"einops": "train.py", "peft": "train.py", "x": "net/a.py"}, source="stack current")
+def test_error_names_the_importing_files_and_a_module_of_the_project_or_the_lines_to_paste() -> None:
+    importers = {"pgk": "train.py", "x": "net/a.py"}
+    imports = Imports(importers=importers, source="stack current", project_modules=("train", "pkg"))
     imports.check(["torch", "rm -rf /"])
-    with pytest.raises(
-        RequestError, match=r"^train\.py imports einops and peft; net/a\.py imports x, which stack current"
-    ):
-        imports.check(["x", "peft", "einops"])
-
-
-def test_stack_that_is_not_installed_is_left_to_its_own_check(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import module_that_is_missing\n")
-    recipe = Recipe(name="train", script=str(tmp_path / "train.py"), own_script=True)
-    request = TrainRequest(recipe="train.py")
-
-    def check(*packages: str) -> None:
-        version = ".".join(map(str, sys.version_info[:2]))
-        python = RanksPython(version=version, local_path=sys.executable, source="stack current", packages=packages)
-        check_script(request, recipe, python)
-
-    check("typer")
-    with pytest.raises(RequestError, match="imports module_that_is_missing, which stack current does not have"):
-        check("torch")
-
-
-def test_error_suggests_a_module_of_the_project_or_the_lines_to_paste() -> None:
-    imports = Imports(importers={"pgk": "train.py"}, source="stack current", project_modules=("train", "pkg"))
+    with pytest.raises(RequestError, match=r"^train\.py imports pgk; net/a\.py imports x, which stack current"):
+        imports.check(["pgk", "x"])
     with pytest.raises(RequestError) as caught:
         imports.check(["pgk"])
     assert caught.value.hint == "Did you mean your module 'pkg'?"
@@ -150,10 +109,8 @@ def test_script_with_a_relative_import_is_refused_with_its_module(tmp_path: Path
     script = package / "train.py"
     for content, is_refused in (
         ("import torch\nfrom .data import X\n", True),  # member
-        ("from . import data\n", True),  # module
         ("try:\n    from .data import X\nexcept ImportError:\n    from data import X\n", False),  # tried
         ('__package__ = "pkg"\nfrom .data import X\n', False),  # own package
-        ("import torch\n", False),  # absolute
     ):
         script.write_text(content)
         if not is_refused:
@@ -162,12 +119,3 @@ def test_script_with_a_relative_import_is_refused_with_its_module(tmp_path: Path
         with pytest.raises(RequestError, match="leading dot") as caught:
             check_relative_imports(script, ast.parse(script.read_text()))
         assert caught.value.hint.endswith(f"in the folder {tmp_path}: orch train -m nets.big.train")
-
-
-def test_syntax_of_a_notebook_in_a_script_is_named(tmp_path: Path) -> None:
-    script = tmp_path / "colab.py"
-    script.write_text("import torch\n!pip install einops\n")
-    version = ".".join(map(str, sys.version_info[:2]))
-    with pytest.raises(RequestError, match="line 2") as caught:
-        check_syntax(str(script), RanksPython(version=version))
-    assert "belong to notebooks" in caught.value.hint

@@ -61,11 +61,3 @@ def test_a_wrong_variable_is_refused_without_its_value() -> None:
             environment((assignment,), None, SHELL)
         assert exc_info.value.message.startswith(message)
         assert "hf_x" not in exc_info.value.message + exc_info.value.hint
-
-
-def test_a_wrong_file_is_reported_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "x.env").write_text("A=1\nnot a variable\n")
-    with pytest.raises(RequestError, match=r"--env-file \S+x\.env: line 2 is not NAME=VALUE"):
-        environment((), tmp_path / "x.env", {})
-    with pytest.raises(RequestError, match=r"--env-file \S+none cannot be read: No such file"):
-        environment((), tmp_path / "none", {})

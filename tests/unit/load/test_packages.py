@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import http.server
 import os
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,11 +14,10 @@ import pytest
 from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
 from orchestrator.load import packages
 from orchestrator.load.packages import packages_for
-from orchestrator.load.requirements import file_requirements
 from orchestrator.model.cluster import Facts
 from orchestrator.model.packages import Packages, Requirements
 from tests.conftest import make_facts
-from tests.support.wheels import index_variables, make_wheel
+from tests.support.wheels import make_wheel
 
 STACK = {"torch": "2.13.0+cpu", "numpy": "2.4.6", "oneccl-bind-pt": "2.13.0+orch.10"}
 
@@ -68,24 +64,6 @@ def test_only_packages_that_the_stack_lacks_are_installed_once(index: Path) -> N
         resolved("tiny", "helper<2.2")
 
 
-def test_package_at_a_url_needs_no_name(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("UV_FIND_LINKS", "UV_OFFLINE"):
-        monkeypatch.delenv(name)
-    for name, value in index_variables(index).items():
-        monkeypatch.setenv(name, value)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(index))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/helper-2.1-py3-none-any.whl"
-        (tmp_path / "r.txt").write_text(f"-e {url}\n")
-        result = resolved(*file_requirements(tmp_path / "r.txt").lines, "tiny")
-        server.shutdown()
-    assert result.versions == {"helper": "helper-2.1-py3-none-any.whl", "tiny": "1.0"}
-    (tmp_path / "r.txt").write_text(f"{url} --hash=sha256:00\n")
-    with pytest.raises(RequestError, match="is not a requirement"):
-        file_requirements(tmp_path / "r.txt")
-
-
 def test_versions_of_a_lock_are_preferred_and_torch_stays_as_it_is(index: Path) -> None:
     """Add nothing that torch requires on the index."""
     tag = "cp311-cp311-manylinux_2_28_x86_64"
@@ -108,17 +86,6 @@ def test_conflicts_name_both_requirements(index: Path) -> None:
     ):
         with pytest.raises(RequestError, match=message):
             resolved(line)
-
-
-def test_a_conflict_of_many_versions_is_short_and_names_the_newest(index: Path) -> None:
-    for number in range(1, 31):
-        make_wheel(index, "front", f"{number}.0", requires=[f"back=={number}.0"])
-        make_wheel(index, "back", f"{number}.0", requires=[f"torch<2.{number % 10}"])
-    with pytest.raises(RequestError) as error:
-        resolved("front>=1")
-    assert len(error.value.message) < 500, error.value.message
-    for part in ("back>=30.0 depends on torch<2.0", "torch==2.13.0+cpu", "you require front"):
-        assert part in error.value.message
 
 
 def test_another_python_is_refused(index: Path) -> None:
