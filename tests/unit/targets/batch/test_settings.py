@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from orch_node.agent import containers
-from orch_node.agent.containers import ContainerError, explain_apptainer_error
+from orch_node.agent.containers import ContainerError
 from orch_node.protocol import container
 
 from orchestrator import load
@@ -39,11 +39,8 @@ def plan_with(fields: dict[str, Any], settings: BatchSettings) -> Plan:
 def test_impossible_images_are_refused() -> None:
     cases: tuple[tuple[dict[str, Any], tuple[str, ...], str, str], ...] = (
         ({}, (), "docker://torch", "runs do not pull images"),
-        ({}, (), "nvcr.io#torch", "runs do not pull images"),
         ({}, (), "torch.sif", "not an absolute path"),
-        ({}, ("mounts=data",), "/torch.sif", "not SOURCE:TARGET"),
         ({}, ("mounts=/a,b:/a",), "/torch.sif", "not SOURCE:TARGET"),
-        ({}, ("arguments=/torch2.sif",), "/torch.sif", "not an option"),
         ({}, ("arguments=--pid",), "/torch.sif", "orch sets this option itself"),
         ({"backend": "mpi", "launcher": "mpirun"}, (), "/torch.sif", "run without containers"),
     )
@@ -99,20 +96,3 @@ def test_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_argume
         *("--env", f"ORCH_RUN_DIR={tmp_path}", "--env", "RANK=1", "/shared/torch.sif"),
         *("python3", "-u", str(TRAIN / "node.py"), "contained-rank", str(tmp_path)),
     ]
-
-
-def test_apptainer_errors_are_explained_with_a_remedy() -> None:
-    for stderr, explanation in (
-        (
-            "\x1b[91mERROR  : Failed to create user namespace: not allowed to create user namespace\n\x1b[0m",
-            "not allowed to create user namespace. An administrator must allow",
-        ),
-        (
-            "FATAL:   container creation failed: image driver mount failure: squashfuse_ll exited: "
-            "fuse: failed to open /dev/fuse: Permission denied",
-            "Permission denied. Nodes need squashfuse",
-        ),
-        ('FATAL:   "nosuch": executable file not found in $PATH', "--image-option python=PATH"),
-    ):
-        assert explanation in explain_apptainer_error(stderr)
-        assert "\x1b" not in explain_apptainer_error(stderr)

@@ -7,42 +7,18 @@ from pathlib import Path
 
 from orchestrator.report import training
 from orchestrator.runs import outcome, store
-from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch import slurm
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.system import ONE_RANK
 from orchestrator.targets.batch.target import BatchHandle
-from tests.support.slurm_jobs import (
-    FORGOTTEN,
-    NO_ACCOUNTING,
-    RecordedHost,
-    make_job,
-    make_result,
-    make_watch,
-    write_job_outcome,
-)
+from tests.support.slurm_jobs import FORGOTTEN, RecordedHost, make_job, make_result, make_watch, write_job_outcome
 
-
-def test_waiting_job_is_reported_with_its_reason() -> None:
-    message = make_job("PENDING", "Priority", "2026-01-02T03:04:05").describe_waiting()
-    assert message == (
-        "job 12 waits: jobs with a higher priority come first (Priority); expected to start at 2026-01-02T03:04:05"
-    )
-    down = make_job("PENDING", "ReqNodeNotAvail, UnavailableNodes:n[1-3]")
-    assert "down, drained or reserved (ReqNodeNotAvail, Una" in down.describe_waiting()
-    held = make_job("PENDING", "launch failed requeued held")
-    assert "scontrol release" in held.describe_waiting()
-    assert make_job("PENDING", "SomethingNew").describe_waiting() == "job 12 waits: SomethingNew"
-    assert make_job("PENDING", "None").describe_waiting() == "job 12 waits: Slurm has not considered it yet"
-
-
-# `cpu*` has two kinds of nodes; `virtual` has machines with 32 sockets, `bare` nodes that slurm.conf does not describe.
+# `cpu*` has two kinds of nodes; `virtual` has machines with 32 sockets.
 SINFO = """cpu*|30|2|56|224|icelake,ib
 cpu*|2|1|16|16|old
 small|4|1|16|32|(null)
 virtual|8|32|2|64|(null)
-bare|8|64|1|64|(null)
 """
 WHOLE_NODES = {"exclusive": "", "mem": "0"}
 ON_MOST_NODES = (2, "one for each socket: sinfo reports 2 x 56 cores on most nodes")
@@ -52,13 +28,10 @@ def test_whole_nodes_get_a_rank_per_socket() -> None:
     for partition, options, ranks in (
         ("", WHOLE_NODES, ON_MOST_NODES),  # mixed
         ("", {**WHOLE_NODES, "constraint": "icelake&ib"}, (2, "one for each socket: sinfo reports 2 x 56 cores")),
-        ("", {**WHOLE_NODES, "constraint": "old"}, (1, "one for each socket: sinfo reports 1 x 16 cores")),
         ("", {**WHOLE_NODES, "constraint": "old|ib"}, ON_MOST_NODES),
         ("small", WHOLE_NODES, (1, "one for each socket: sinfo reports 1 x 16 cores")),
         ("virtual", WHOLE_NODES, ONE_RANK),
-        ("bare", WHOLE_NODES, ONE_RANK),
         ("", {"cpus-per-task": "8"}, ONE_RANK),  # shared
-        ("", {**WHOLE_NODES, "cpus-per-task": "56"}, ONE_RANK),
         ("none", WHOLE_NODES, ONE_RANK),  # unknown
     ):
         lines = "".join(
@@ -83,52 +56,19 @@ def test_whole_nodes_of_an_allocation_get_a_rank_per_socket() -> None:
 def test_reason_of_a_waiting_job_is_explained() -> None:
     for code, explanation in (
         ("QOSGrpCpuLimit", "jobs of your QOS use all CPUs that it allows"),
-        ("AssocGrpNodeLimit", "jobs of your account use all nodes that it allows"),
-        ("AssocGrpMemLimit", "jobs of your account use all memory that it allows"),
-        ("QOSResourceLimit", "jobs of your QOS use all resources that it allows"),
         ("QOSMaxNodePerUserLimit", "your jobs use all nodes that your QOS allows"),
-        ("QOSMaxMemoryPerUser", "your jobs use all memory that your QOS allows"),
         ("QOSMaxJobsPerUserLimit", "you have as many jobs running as your QOS allows"),
         ("AssocMaxJobsLimit", "your account has as many jobs as it allows"),
-        ("AssociationJobLimit", "your account has as many jobs as it allows"),
-        ("MaxJobsPerAccount", "your account has as many jobs as it allows"),
         ("QOSMaxNodePerJobLimit", "its QOS does not allow so many nodes per job; use fewer --nodes"),
-        ("AssocMaxCpuPerJobLimit", "its account does not allow so many CPUs per job; use fewer --nodes"),
         ("AssocMaxWallDurationPerJobLimit", "its account does not allow jobs this long; use --slurm time=LESS"),
         ("PartitionNodeLimit", "its partition does not allow so many nodes per job; use fewer --nodes"),
-        ("InvalidAccount", "its account is not valid; use another --slurm account= or qos="),
         ("QOSNotAllowed", "its partition does not accept its QOS; use another --slurm account= or qos="),
         ("DependencyNeverSatisfied", "the job that it waits for has failed; use no --slurm dependency"),
-        ("ReservationDeleted", "its reservation was deleted; use no --slurm reservation"),
         ("QOSMaxCpuMinutesPerJobLimit", ""),
-        ("QOSMinCpuNotSatisfied", ""),
     ):
         result = make_job("PENDING", code)
         assert result.explanation == explanation
         assert bool(result.problem) is ("; use " in explanation)
-
-
-def test_job_in_a_closed_partition_never_starts_on_newer_slurm() -> None:
-    for reason in (
-        "uid 1500 not in group permitted to use this partition (grace). groups allowed: root",
-        "Job's account not permitted to use this partition (grace allows physics not chemistry)",
-    ):
-        assert "is not open to you; use another --slurm partition=" in make_job("PENDING", reason).problem
-        assert not make_job("RUNNING", reason).problem
-
-
-def test_end_of_a_job_is_described() -> None:
-    for state, reason in (
-        ("CANCELLED", "the job was cancelled"),
-        ("TIMEOUT", "reached its time limit"),
-        ("OUT_OF_MEMORY", "ran out of memory"),
-        ("NODE_FAIL", "a node of the job failed"),
-        ("PREEMPTED", "was preempted"),
-        ("ODD", "ended as ODD"),
-    ):
-        result = make_job(state)
-        assert result.ended
-        assert reason in result.describe_end()
 
 
 SACCT = """Welcome | to | the | site
@@ -143,7 +83,6 @@ SACCT_ALLOCATION = """12|RUNNING|00:05:00||2026-01-02T03:00:00|Unknown
 12.2|COMPLETED|00:01:00|9000K|2026-01-02T03:02:00|2026-01-02T03:03:00
 12.3|COMPLETED|00:00:50|2G|2026-01-02T03:02:05|2026-01-02T03:02:55
 """
-SHOWN = "JobId=12 JobName=orch-x JobState=COMPLETED Reason=None RunTime=00:01:05 TimeLimit=01:00:00"
 
 
 def test_accounting_of_a_job_and_its_steps() -> None:
@@ -155,12 +94,6 @@ def test_accounting_of_a_job_and_its_steps() -> None:
 def test_accounting_of_a_run_in_an_allocation_counts_no_other_run() -> None:
     record = slurm.parse_sacct("12.2", SACCT_ALLOCATION)
     assert (record.elapsed_seconds, record.max_rss_bytes) == (60, 2 << 30)
-
-
-def test_controller_is_queried_if_there_is_no_accounting() -> None:
-    results = {"sacct": NO_ACCOUNTING, "scontrol": make_result(SHOWN)}
-    record = SLURM.accounting(Scheduler(SLURM, RecordedHost(**results)), "12")
-    assert record == Accounting(source="scontrol", job="12", state="COMPLETED", elapsed_seconds=65, max_rss_bytes=None)
 
 
 def test_controllers_state_counts_until_accounting_has_it() -> None:
