@@ -18,7 +18,6 @@ from orchestrator.targets.batch.watch import JobWatch
 from orchestrator.targets.interface import ignore
 
 FORGOTTEN = CommandResult(code=1, out="", err="slurm_load_jobs error: Invalid job id specified")
-NO_ACCOUNTING = CommandResult(code=1, out="", err="Slurm accounting storage is disabled")
 
 
 class RecordedHost:

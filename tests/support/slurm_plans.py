@@ -28,8 +28,7 @@ SITE = Site(
     started_by="alice@login1",
     created=1_767_323_045.0,
 )
-IMAGES = {"container": "/shared/torch.sif"}
-IMAGE_OPTIONS = {"container": ("mounts=/data:/data:ro", "arguments=--nv")}
+IMAGE = {"image": "/shared/torch.sif", "image_options": ("mounts=/data:/data:ro", "arguments=--nv")}
 CASES = {
     "srun": ({"nodes": NodeCount(4), "ppn": 4}, ("partition=cpu", "account=physics", "time=2:00:00")),
     "mpirun": ({"nodes": NodeCount(2), "ppn": 2, "launcher": "mpirun"}, ("cpus-per-task=8", "mem=32G")),
@@ -114,6 +113,5 @@ def script_of(case: str) -> str:
     if case == "array":
         plan = make_array(*options)
     else:
-        image, image_options = IMAGES.get(case), IMAGE_OPTIONS.get(case, ())
-        plan = make_plan(fields, slurm_settings(None, options, {}, image=image, image_options=image_options))
+        plan = make_plan(fields, slurm_settings(None, options, {}, **(IMAGE if case == "container" else {})))
     return plan.describe().replace(SITE.train_here, "/here/train")

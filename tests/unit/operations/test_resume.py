@@ -7,17 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import OrchError, RequestError
+from orchestrator.errors import RequestError
 from orchestrator.model.hosts import NodeCount
-from orchestrator.operations.resume import (
-    Changes,
-    check_unfinished,
-    find_runs,
-    in_folder_of,
-    last_attempt,
-    plan,
-    request_of,
-)
+from orchestrator.operations.resume import Changes, find_runs, in_folder_of, plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import store
 from orchestrator.targets.interface import ignore
@@ -62,21 +54,9 @@ def test_other_runs_are_refused_with_the_reason(tmp_path: Path) -> None:
             ids(tmp_path / state, "last")
 
 
-def test_running_run_is_refused(tmp_path: Path) -> None:
-    folder = make(tmp_path, "run", "failed", target="kubernetes", location={"job": "orch-r"})
-    (folder / "outcome.json").unlink()
-    with pytest.raises(RequestError, match="has not ended: its state is 'running'"):
-        check_unfinished(store.load(folder))
-
-
 def test_resumed_run_that_was_refused_can_be_resumed_again(tmp_path: Path) -> None:
     assert store.can_resume(store.load(make(tmp_path, "resumed", "refused")))
     assert not store.can_resume(store.load(make(tmp_path, "new", "refused", attempts=0)))
-
-
-def test_last_attempt_is_that_of_the_newest_start(tmp_path: Path) -> None:
-    assert last_attempt(store.load(make(tmp_path, "run", "failed", attempts=3))) == 3
-    assert last_attempt(store.load(make(tmp_path, "new", "failed", attempts=0))) == 0
 
 
 def test_changes_replace_only_what_they_name() -> None:
@@ -99,11 +79,6 @@ def test_ranks_per_node_stay_unless_others_are_named(tmp_path: Path) -> None:
     assert plan(run, Changes(), tmp_path, ignore).origin.request.ppn is None
     make(tmp_path, "first", "failed", attempts=0, request=request, directory=str(tmp_path))
     assert len(plan(store.load(tmp_path / "first"), Changes(), tmp_path, ignore).run.layout) == 1
-
-
-def test_damaged_request_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OrchError, match="run cannot be resumed: the recorded request has the unknown key 'speed'"):
-        request_of(store.load(make(tmp_path, "run", "failed", request={"recipe": "q", "speed": 1})))
 
 
 def test_folder_of_the_request_is_the_working_directory_and_must_exist(tmp_path: Path) -> None:

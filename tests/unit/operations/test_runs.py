@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.protocol.events import Event
-from orch_node.protocol.outcome import DONE, FAILED, REFUSED
+from orch_node.protocol.outcome import DONE, REFUSED
 
 from orchestrator.operations import runs
 from orchestrator.operations.runs import WaitingRun
@@ -23,14 +23,6 @@ def make_waiting_run(base: Path) -> Path:
     (folder / "outcome.json").unlink()
     queued.mark(folder, folder.name)
     return folder
-
-
-def test_end_of_a_failed_start_is_not_the_end_of_the_run(tmp_path: Path) -> None:
-    folder = make_waiting_run(tmp_path)
-    with queued.lock(folder):
-        store.record_end(folder, FAILED, "no connection")
-        assert store.load(folder).state == queued.QUEUED
-    assert store.load(folder).state == FAILED
 
 
 class Attempts:

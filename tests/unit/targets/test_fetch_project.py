@@ -105,21 +105,13 @@ def replace_by_link(stored: Path) -> None:
     stored.joinpath("net", "layers.py").symlink_to("/etc/passwd")
 
 
-def enlarge(stored: Path) -> None:
-    (stored / "train.py").chmod(0o600)
-    with (stored / "train.py").open("wb") as file:
-        file.truncate(1 << 24)
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (change, "is not as it was sent"),
         (replace_by_link, "is not as it was sent"),
-        (enlarge, "is not as it was sent"),
         (content_store.remove, "no longer exists: there is no folder"),
     ],
-    ids=["changed", "link", "larger", "removed"],
 )
 def test_a_project_that_is_not_as_it_was_sent_does_not_come_back(
     fetch: Callable[[], Path], project: Project, tmp_path: Path, damage: Callable[[Path], None], message: str

@@ -103,15 +103,6 @@ def test_the_job_id_is_found_in_the_output_of_qsub() -> None:
         assert PBS.parse_job_id(output) == (expected, "")
 
 
-def test_a_rejected_job_comes_with_a_hint() -> None:
-    for code, message, hint in (
-        (188, "qsub: Job violates queue and/or server resource limits", "qstat -Qf"),
-        (162, "Connection refused\nqsub: cannot connect to server pbs1 (errno=15010)", "qstat -B"),
-        (1, "qsub: script file:: No such file or directory", "login node"),
-    ):
-        assert hint in PBS.hint_about(PBS.message_of(CommandResult(code=code, out="", err=message)))
-
-
 def test_the_reason_of_a_waiting_job_is_explained() -> None:
     for fields, explanation in (
         ({"comment": "Not Running: Not enough free nodes available"}, "not enough nodes are free"),

@@ -145,7 +145,6 @@ def test_nccl_is_planned_from_the_request_and_not_from_the_login_host() -> None:
     assert decisions["gpus"].value == "8 x GPU on each of node-0, node-1"
     for message, ppn, batch, facts in (
         ("the job requests no GPUs", None, None, with_gpu),
-        ("--ppn 9, but each node has 8 GPUs", 9, settings, for_gpus),
         ("is built for CPUs", None, settings, for_cpus),
     ):
         with pytest.raises(PlanError, match=message):

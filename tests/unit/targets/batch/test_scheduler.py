@@ -26,11 +26,7 @@ def submit(*results: CommandResult) -> Scheduler:
 
 def test_submit_finds_the_job_id_in_the_output_or_by_the_name_of_the_job() -> None:
     """Find it although a site prints a banner or wraps sbatch; a running task has another id than its array."""
-    for output in (
-        "Welcome\n\n12;cluster\n",
-        "12\nYou have 340 hours left.\n",
-        "Submitted batch job 12\nBye!\n",
-    ):
+    for output in ("Welcome\n\n12;cluster\n", "12\nYou have 340 hours left.\n", "Submitted batch job 12\nBye!\n"):
         assert submit(make_result(output)).submitted == "12"
     name = f"orch-{SITE.run_id}"
     old_and_new = f"Welcome | to | us\n11|{name}|CANCELLED|N/A||None\n12|{name}|PENDING|N/A||None\n"

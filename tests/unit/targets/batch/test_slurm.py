@@ -43,26 +43,12 @@ def test_whole_nodes_get_a_rank_per_socket() -> None:
         assert all(f"--partition={partition}" in command for command in host.commands) or not partition
 
 
-def test_whole_nodes_of_an_allocation_get_a_rank_per_socket() -> None:
-    ranks = []
-    for cpus in ("224(x2)", "224,112"):
-        environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": cpus, "SLURM_JOB_NODELIST": "n[1-2]"}
-        host = RecordedHost(sinfo=make_result(f"{SINFO.splitlines()[0]}\nbare|0|0|0|0|(null)\n"))
-        ranks.append(SLURM.default_ranks(Scheduler(SLURM, host), {}, SLURM.held.find(environ)))
-        assert "--nodes=n[1-2]" in host.commands[0]
-    assert ranks == [(2, "one for each socket: sinfo reports 2 x 56 cores"), ONE_RANK]
-
-
 def test_reason_of_a_waiting_job_is_explained() -> None:
     for code, explanation in (
-        ("QOSGrpCpuLimit", "jobs of your QOS use all CPUs that it allows"),
         ("QOSMaxNodePerUserLimit", "your jobs use all nodes that your QOS allows"),
         ("QOSMaxJobsPerUserLimit", "you have as many jobs running as your QOS allows"),
-        ("AssocMaxJobsLimit", "your account has as many jobs as it allows"),
-        ("QOSMaxNodePerJobLimit", "its QOS does not allow so many nodes per job; use fewer --nodes"),
         ("AssocMaxWallDurationPerJobLimit", "its account does not allow jobs this long; use --slurm time=LESS"),
         ("PartitionNodeLimit", "its partition does not allow so many nodes per job; use fewer --nodes"),
-        ("QOSNotAllowed", "its partition does not accept its QOS; use another --slurm account= or qos="),
         ("DependencyNeverSatisfied", "the job that it waits for has failed; use no --slurm dependency"),
         ("QOSMaxCpuMinutesPerJobLimit", ""),
     ):

@@ -99,7 +99,7 @@ def test_job_is_back_in_the_queue_although_a_rank_lost_its_peer_first(folder: Pa
     watch.ensure_outcome()
     assert watch.is_requeued()
     write_job_outcome(folder, first_failure=Failure(rank=0, node="n1", code=1, text="ValueError: boom"))
-    assert not make_watch(folder, RecordedHost(squeue=squeue("COMPLETING"))).is_requeued(), "no other rank caused it"
+    assert not make_watch(folder, RecordedHost(squeue=squeue("COMPLETING"))).is_requeued(), "the error is its own"
 
 
 MEMORY = [

@@ -13,23 +13,17 @@ from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 def test_values_of_settings_are_parsed() -> None:
     assert kubernetes_settings(None, ["share_cores=true", "uid=7"]) == KubernetesSettings(share_cores=True, uid=7)
-    assert kubernetes_settings(None, ["share_cores=false"]).share_cores is False
+    assert kubernetes_settings(None, [], "registry.example/orch").image == "registry.example/orch"
     for assignment, message, hint in (
         ("share_cores=yes", "expected true or false", ""),
         ("uid=x", "expected a number", ""),
         ("memoryy=x", "unknown key", "Did you mean 'memory'?"),
         ("env=A", "unknown key", "env.NAME=VALUE"),
+        ("image=1", "--k8s image: unknown key", "--image"),
     ):
         with pytest.raises(RequestError, match=message) as error:
             kubernetes_settings(None, [assignment])
         assert hint in error.value.hint
-
-
-def test_setting_with_an_option_of_its_own_names_it() -> None:
-    with pytest.raises(RequestError, match="--k8s image: unknown key") as error:
-        kubernetes_settings(None, ["image=1"])
-    assert "--image" in error.value.hint
-    assert kubernetes_settings(None, [], "registry.example/orch").image == "registry.example/orch"
 
 
 def test_settings_file_has_the_same_keys(tmp_path: Path) -> None:

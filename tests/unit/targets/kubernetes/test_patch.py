@@ -46,16 +46,11 @@ def test_patches_are_applied_and_reported() -> None:
 
 def test_patch_that_cannot_be_applied_or_hides_an_object_is_refused() -> None:
     for operation, problem in (
-        (make_operation("replace", "/spec/nothing/here", 1), "replace /spec/nothing/here of Job"),
         (make_operation("remove", f"{POD}/hostNetwork"), "can't remove a non-existent object"),
         (make_operation("replace", "/spec/x", 1, kind="Pod"), "this run has ConfigMap, Service, Job"),
         (make_operation("frobnicate", "/spec", 1), "frobnicate /spec of Job"),
-        ({"kind": "Job", "op": "add"}, "add None of Job"),
-        (make_operation("test", "/spec/backoffLimit", 3), "test /spec/backoffLimit"),
         (make_operation("replace", "/metadata/name", "x"), "changes the name or the labels"),
         (make_operation("replace", "/metadata/labels/orch~1run", "x"), "changes the name or the labels"),
-        (make_operation("remove", "/metadata/labels"), "remove /metadata/labels of Job"),
-        (make_operation("replace", "", {}), "replace  of Job"),
         (make_operation("replace", "", 3), "replace  of Job"),
     ):
         with pytest.raises(PlanError, match=re.escape(problem)):

@@ -8,9 +8,7 @@ from pathlib import Path
 from orch_node.protocol.record import RunNode
 
 from orchestrator.targets.ssh.handle import SshHandle
-from tests.support.ports import free_port
 from tests.support.recorded import RUN_RECORD as RECORD
-from tests.support.recorded import make_run
 
 ID = "20260101-120000-qa-0000"
 
@@ -37,16 +35,3 @@ def test_only_the_folder_of_the_run_is_deleted(tmp_path: Path) -> None:
     assert (runs / "other" / ID).is_dir()
     assert discard(runs, str(runs / ID)) == []
     assert sorted(path.name for path in runs.iterdir()) == ["other", "x"]
-
-
-def test_nodes_that_do_not_answer_are_named_together(tmp_path: Path) -> None:
-    """Fetch from nodes behind a port on which nobody listens, after a run that one of them lost."""
-    config = tmp_path / "ssh_config"
-    config.write_text(f"Host *\n  HostName 127.0.0.1\n  Port {free_port()}\n")
-    nodes = tuple(RunNode(node=f"n{index}", via=("ssh", "-F", str(config), "--", f"n{index}")) for index in range(12))
-    record = replace(RECORD, run_id=ID, run_dir=f"/opt/orch/runs/{ID}", node0=nodes[0], nodes=nodes)
-    make_run(tmp_path / "base", ID)
-    messages: list[str] = []
-    SshHandle(record, tmp_path / "base" / ID, messages.append).finish()
-    (message,) = messages
-    assert message.startswith("the files of n[0-11] are incomplete: n[0-11]")

@@ -11,7 +11,6 @@ from orchestrator import load
 from orchestrator.errors import OrchError, PlanError
 from orchestrator.model.cluster import Node
 from orchestrator.planning.request import choose_python
-from orchestrator.planning.resolve import explain_python
 from orchestrator.targets.ssh.user_python import check_equal, with_facts
 from tests.conftest import make_facts, make_node
 
@@ -26,12 +25,6 @@ def make_user_node(packages: dict[str, str], *, python: str = "3.11.9", ccl: boo
     return with_facts(node, facts, PYTHON, STACK, needs_ccl=ccl)
 
 
-def test_packages_are_the_users_and_mpi_that_of_the_stack() -> None:
-    node = make_user_node({"torch": "2.13.0+cpu"})
-    assert (node.python, node.ranks_python) == (NODE.python, PYTHON)
-    assert (node.facts.packages, node.facts.mpi) == ({"torch": "2.13.0+cpu", **BINDINGS}, NODE.facts.mpi)
-
-
 def test_bindings_of_the_stack_are_added_if_needed() -> None:
     for packages, ccl, folder in (
         ({}, True, "/venv/lib/python3.11/site-packages"),  # none
@@ -41,12 +34,12 @@ def test_bindings_of_the_stack_are_added_if_needed() -> None:
         node = make_user_node({"torch": "2.13.1", **packages}, ccl=ccl)
         assert node.user_python
         assert node.user_python.bindings == folder
+        assert (node.python, node.ranks_python, node.facts.mpi) == (NODE.python, PYTHON, NODE.facts.mpi)
 
 
 def test_unfit_interpreter_is_refused() -> None:
     for packages, python, message, hint in (
         ({}, "3.11.2", "has no torch", "Install it there"),
-        ({"torch": "main"}, "3.11.2", "Invalid version: 'main'", "Install a release"),
         ({"torch": "2.13.0"}, "3.12.1", "are for torch 2.13 and Python 3.11", "--backend gloo."),  # other Python
         ({"torch": "2.8.0"}, "3.11.2", "are for torch 2.13 and Python 3.11", "--backend gloo, or provision"),
         ({"torch": "2.8.0", **BINDINGS}, "3.11.2", "its bindings for ccl are for torch 2.13", "--stack torch-2.8"),
@@ -55,17 +48,6 @@ def test_unfit_interpreter_is_refused() -> None:
             make_user_node(packages, python=python)
         assert exc_info.value.message.startswith(f"node0: {PYTHON}")
         assert hint in exc_info.value.hint
-
-
-def test_packages_that_do_not_fit_together_are_named() -> None:
-    node = make_user_node({"torch": "2.13.0", "intel-extension-for-pytorch": "2.8.0"})
-    warnings = [decision.value for decision in explain_python(node) if decision.topic == "warning"]
-    assert warnings == ["IPEX 2.8.0 with torch 2.13.0"]
-
-
-def test_node_without_the_stack_is_refused() -> None:
-    with pytest.raises(PlanError, match="does not have stack 'current'"):
-        make_user_node({"torch": "2.13.0"}, node=make_node(via=("ssh", "node0")))
 
 
 def test_different_packages_of_nodes_are_named() -> None:
