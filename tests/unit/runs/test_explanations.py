@@ -6,10 +6,7 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from orchestrator.model.decision import Finding
-from orchestrator.report.listing import detail_lines
 from orchestrator.runs import store
 from orchestrator.runs.explanations import add_module_hint, add_volume_hint, explain
 from orchestrator.runs.known_errors import known_signatures
@@ -29,13 +26,9 @@ def test_known_error_is_explained() -> None:
         assert cause in explanation.message
         assert explanation.hint
         assert "{" not in explanation.message + explanation.hint.replace("${", "")
-
-
-def test_no_explanation_on_gpus_says_that_ranks_train_on_cpus() -> None:
-    explanations = [explanation for *_, lines in KNOWN_ERRORS for explanation in explain(lines, on_gpus=True)]
-    assert len(explanations) == len(KNOWN_ERRORS)
-    wrong = re.compile(r'ranks train on CPUs|accelerator="cpu"|(?<!\$)\{')
-    assert [item for item in explanations if wrong.search(item.message + item.hint)] == []
+        (explanation,) = explain(lines, on_gpus=True)
+        assert not re.search(r'ranks train on CPUs|accelerator="cpu"', explanation.message + explanation.hint)
+    assert {signature.name for signature in known_signatures()} == {name for name, *_ in KNOWN_ERRORS}
 
 
 def test_assertion_on_the_gpu_comes_before_the_error_that_follows_it() -> None:
@@ -44,10 +37,6 @@ def test_assertion_on_the_gpu_comes_before_the_error_that_follows_it() -> None:
         (explanation,) = explain(text)
         assert "Assertion `i < n` failed" in explanation.evidence
         assert "CUDA_LAUNCH_BLOCKING=1" in explanation.hint
-
-
-def test_every_signature_has_an_example() -> None:
-    assert {signature.name for signature in known_signatures()} == {name for name, *_ in KNOWN_ERRORS}
 
 
 def test_causes_come_before_their_effects() -> None:
@@ -66,34 +55,26 @@ RECORD = "/venv/lib/python3.11/site-packages/torch/distributed/elastic/multiproc
 SCRIPT_ERRORS = [
     make_traceback("OSError: [Errno 98] Address already in use", "/home/me/train.py"),
     make_traceback("OSError: [Errno 98] Address already in use", RECORD, "/home/me/train.py"),
-    make_traceback("OSError: [Errno 98] Address already in use", "/home/me/hydra/train.py"),
     make_traceback("OSError: [Errno 98] Address already in use", "/venv/lib/site-packages/hydra/main.py"),
-    make_traceback("OSError: [Errno 98] Address already in use", "/home/igloo/torch/distributed/train.py"),
     make_traceback("OSError: [Errno 113] No route to host", TORCH, "/home/me/api.py"),
-    make_traceback("OSError: [Errno 101] Network is unreachable", "/usr/lib/python3/socket.py"),
     make_traceback("AttributeError: module 'os' has no attribute 'exit'", "/home/me/train.py"),
     make_traceback("TypeError: train() got an unexpected keyword argument 'use_ipex'", "/t.py"),
-    make_traceback("TypeError: Model.__init__() got an unexpected keyword argument 'no_cuda'", "/m.py"),
     "NameResolutionError: Failed to resolve 'api.example' ([Errno -2] Name or service not known)",
     "KeyError: 'environment variable RANK expected, but not set'",
     "max locked memory           (kbytes, -l) 64",
-    "ValueError: SIGILL and SIGBUS are signals",
     "can't find interface Shape in the schema",
     "epoch 1 loss 0.5",
-    "mpirun found",
-    "Unknown backend type x",
+    make_traceback("EOFError: Ran out of input", "/home/me/train.py"),  # pickle
+    make_traceback("KeyError: 'SLURM_PROCID'", "/home/me/config.py"),
+    "train.py: error: the following arguments are required: --data, --ranking",
+    make_traceback("ImportError: cannot import name 'f' (most likely due to a circular import) (/a.py)", "/b.py"),
     "FileNotFoundError: [Errno 2] No such file or directory: 'git'",  # a program
 ]
 
 
 def test_error_of_the_script_itself_is_not_explained() -> None:
     for log in SCRIPT_ERRORS:
-        assert explain(log) == explain("") == ()
-
-
-def test_error_in_torch_distributed_is_explained_by_its_traceback() -> None:
-    log = make_traceback("OSError: [Errno 98] Address already in use", TORCH)
-    assert [explanation.subject for explanation in explain(log)] == ["port taken"]
+        assert explain(log) == explain(log, exception=log) == ()
 
 
 def test_port_that_the_script_opens_is_not_blamed_on_an_earlier_job() -> None:
@@ -101,6 +82,7 @@ def test_port_that_the_script_opens_is_not_blamed_on_an_earlier_job() -> None:
         "[W1126 16:46:24.1 socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29877 (errno: 98 - "
     )
     log = make_traceback("torch.distributed.DistNetworkError: EADDRINUSE", "/home/me/t.py", TORCH)
+    assert explain(make_traceback("OSError: [Errno 98] Address already in use", TORCH))[0].subject == "port taken"
     for text in (log, f"{warning}Address already in use).\n{log}"):
         (explanation,) = explain(text, exception=log)
         assert explanation.subject == "port of the script"
@@ -129,31 +111,8 @@ def test_script_without_a_guard_is_not_blamed_on_its_port() -> None:
     assert '`if __name__ == "__main__":`' in explanation.hint
 
 
-CIRCULAR = (
-    "ImportError: cannot import name 'f' from partially initialized module 'a' (most likely due to a circular import)"
-)
-
-
-def test_circular_import_of_two_modules_hides_no_package() -> None:
-    assert explain(make_traceback(f"{CIRCULAR} (/home/me/a.py)", "/home/me/train.py", "/home/me/b.py")) == ()
-
-
-def test_similar_error_of_the_script_is_not_explained() -> None:
-    for log in (
-        make_traceback("EOFError: Ran out of input", "/home/me/train.py"),  # pickle
-        make_traceback("EOFError", "/home/me/train.py"),  # other
-        make_traceback("KeyError: 'SLURM_PROCID'", "/home/me/config.py"),  # dict
-        make_traceback("ValueError: cannot handle RANK -1", "/home/me/train.py"),
-        "train.py: error: the following arguments are required: --data, --ranking",
-    ):
-        assert explain(log, exception=log) == ()
-
-
 HANDLED = (
     "ModuleNotFoundError: No module named 'apex'",
-    "ModuleNotFoundError: No module named 'torch_ccl'",
-    "FileNotFoundError: [Errno 2] No such file or directory: 'cache/data.bin'",
-    "AssertionError: Torch not compiled with CUDA enabled",
     "[W socket.cpp:464] hostname of the client socket cannot be retrieved. err=-3",
 )
 
@@ -167,12 +126,6 @@ def test_error_that_the_script_has_handled_is_not_explained() -> None:
         handled = make_traceback(line, "/home/me/train.py")
         assert explain(handled + context + last, exception=handled + context + last) == ()
         assert explain(last + context + handled, exception=last + context + handled) != ()
-
-
-def test_patterns_match_one_line_and_are_fast() -> None:
-    for signature in known_signatures():
-        assert "\n" not in "".join(signature.patterns)
-    assert [explanation.subject for explanation in explain("No space left on device " * 20_000)] == ["disk full"]
 
 
 def test_warning_of_torch_explains_only_a_start() -> None:
@@ -208,13 +161,9 @@ def explanation_of(module: str) -> Finding:
 
 def test_misspelled_module_of_the_project_is_corrected(tmp_path: Path) -> None:
     (tmp_path / "pkg" / "data").mkdir(parents=True)
-    for name in ("train.py", "pkg/__init__.py", "pkg/preprocessing.py", "pkg/data/loader.py"):
+    for name in ("train.py", "pkg/__init__.py", "pkg/data/loader.py"):
         (tmp_path / name).touch()
-    for name, intended in {
-        "pkg.preprocesing": "pkg.preprocessing",
-        "pkg.data.laoder": "pkg.data.loader",
-        "pgk": "pkg",
-    }.items():
+    for name, intended in (("pkg.data.laoder", "pkg.data.loader"), ("pgk", "pkg")):
         assert add_module_hint(explanation_of(name), tmp_path).hint == f"Did you mean your module {intended}?"
     assert "dependencies" not in add_module_hint(explanation_of("pkg.models"), tmp_path).hint
 
@@ -224,48 +173,27 @@ def test_missing_package_comes_with_the_lines_to_paste() -> None:
     assert result.hint.endswith('The block:\n# /// script\n# dependencies = ["scikit-learn"]\n# ///')
 
 
-def test_other_explanations_stay_as_they_are() -> None:
-    (explanation,) = explain("OSError: No space left on device")
-    assert add_module_hint(explanation, None) == explanation
-
-
 RUN_DIR = "/orch/runs/20260101-120000-own-1a2b"
 
 
 def test_full_volume_names_the_claim_and_the_folder() -> None:
     for line, expected in (
-        (
-            f"OSError: [Errno 28] No space left on device: '{RUN_DIR}/output/model'",
-            ["claim shared", "/orch", f"{RUN_DIR}/output/model"],
-        ),
-        ("RuntimeError: PytorchStreamWriter failed: No space left on device", ["claim shared", RUN_DIR]),  # no-path
+        ("RuntimeError: PytorchStreamWriter failed: No space left on device", ["claim shared", RUN_DIR]),  # no path
         ("OSError: [Errno 28] No space left on device: '/tmp/x'", ["pod itself", "/tmp/x", "below /orch"]),
     ):
         (explanation,) = explain(line)
-        volume_location = {"claim": "shared", "mount": "/orch"}
-        result = "\n".join(detail_lines(add_volume_hint(explanation, volume_location, RUN_DIR)))
-        for text in expected:
-            assert text in result
-        assert "df -h" not in result
-        assert "--runs-dir" not in result
+        result = add_volume_hint(explanation, {"claim": "shared", "mount": "/orch"}, RUN_DIR)
+        assert all(text in f"{result.message} {result.hint}" for text in expected)
+        assert "df -h" not in result.hint
+        assert add_volume_hint(explanation, {}, RUN_DIR) == explanation, "a node keeps its advice"
 
 
-@pytest.mark.parametrize("is_problem", [True, False], ids=["of-the-job", "of-a-rank"])
-def test_outcome_of_a_run_names_the_full_volume(tmp_path: Path, is_problem: bool) -> None:
+def test_outcome_of_a_run_names_the_full_volume(tmp_path: Path) -> None:
     line = f"OSError: [Errno 28] No space left on device: '{RUN_DIR}/output/model'"
     folder = make_run(
         tmp_path, "run", ranks=2, fails=1, seconds=2, run_dir=RUN_DIR, location={"claim": "shared", "mount": "/orch"}
     )
-    if is_problem:
-        ended = json.loads((folder / "outcome.json").read_text())
-        (folder / "outcome.json").write_text(json.dumps({**ended, "first_failure": None, "problem": line}))
-    else:
-        (folder / "ranks" / "rank-1.log").write_text(f"step 1\n{line}\n")
+    (folder / "ranks" / "rank-1.log").write_text(f"step 1\n{line}\n")
     (explanation,) = outcome_of(store.load(folder)).explanations
     assert "claim shared" in explanation.message
     assert f"{RUN_DIR}/output/model" in explanation.hint
-
-
-def test_full_disk_of_a_node_keeps_its_advice() -> None:
-    (explanation,) = explain("No space left on device")
-    assert add_volume_hint(explanation, {}, "/home/me/runs/x") == explanation

@@ -48,16 +48,11 @@ def test_checkout_is_dirty_if_its_script_is_changed_or_untracked(script: Path) -
     assert git_state(untracked_script).changed == ("two words/it's.py", "new.py")
 
 
-def test_script_outside_of_git_has_no_state(tmp_path: Path) -> None:
-    path = tmp_path / "x.py"
-    path.write_text("")
-    assert script_of(path).git is None
-
-
 def test_seeds_come_from_settings_and_from_arguments(test_stack: Stack, tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text("")
     request = TrainRequest(recipe="qa", script_args=("--data_seed", "7", "--my-seed=8", "--x", "--seedless"))
+    assert script_of(path).git is None
     recipe = replace(QA_RECIPE, script=str(path), defaults={"seed": 3, "epochs": 2})
     plan = plan_train(request, make_inputs(make_cluster(), recipe, test_stack), LOCAL_SITE)
     assert seeds(plan) == {"seed": 3, "data_seed": "7", "my-seed": "8", "seedless": ""}

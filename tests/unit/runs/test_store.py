@@ -9,26 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from orch_node.protocol.events import Launched, Progress, ScriptEnded
+from orch_node.protocol.events import Launched, Progress, ScriptEnded, Warned
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.operations import runs
 from orchestrator.operations.runs import find_live, list_recorded_runs
 from orchestrator.runs import store
-from orchestrator.runs.outcome import untrained_notes
+from orchestrator.runs.outcome import nan_notes, untrained_notes
 from orchestrator.runs.rows import Report, row_of
 from orchestrator.targets import registry
 from orchestrator.targets.interface import Notify, RunList, ignore
-from tests.support.recorded import (
-    PRECISION_EVENT,
-    RUN_RECORD,
-    make_outcome,
-    make_placement,
-    make_plan,
-    make_run,
-    write_json,
-)
+from tests.support.recorded import PRECISION_EVENT, RUN_RECORD, make_outcome, make_run, write_json
 
 OLDEST, FIRST, SECOND, THIRD, FOURTH = (f"2026010{day}-120000-qa-0000" for day in (1, 2, 3, 4, 5))
 REMOTE_NODE = {"node": "far", "via": ["ssh", "far"]}
@@ -44,19 +36,7 @@ def test_new_folder_of_runs_is_ignored_by_git(tmp_path: Path) -> None:
     assert not (tmp_path / "runs/.gitignore").exists(), "the folder belongs to the user"
 
 
-def test_incomplete_last_line_is_not_an_event_yet(tmp_path: Path) -> None:
-    write_json(tmp_path / "plan.json", make_plan(tmp_path, [make_placement(rank, 3) for rank in range(3)]))
-    run = store.load(tmp_path)
-    assert run.events() == []
-    lines = [json.dumps({"event": "joined", "rank": rank}) for rank in range(3)]
-    path = tmp_path / "events.jsonl"
-    path.write_text(f"{lines[0]}\n{lines[1]}\n{lines[2][:9]}")
-    assert [event.rank for event in run.events()] == [0, 1]
-    path.write_text("\n".join([*lines, ""]))
-    assert [event.rank for event in run.events()] == [0, 1, 2]
-
-
-def test_run_without_a_training_step_is_noted() -> None:
+def test_run_without_a_training_step_or_with_a_loss_of_nan_is_noted() -> None:
     for events, is_noted in (
         ([ScriptEnded(rank=0, trained=False)], True),  # untrained
         ([ScriptEnded(rank=0, trained=False), ScriptEnded(rank=1)], False),  # one rank trained
@@ -66,6 +46,9 @@ def test_run_without_a_training_step_is_noted() -> None:
     ):
         assert bool(untrained_notes("done", events)) == is_noted
         assert untrained_notes("failed", events) == []
+    warnings = [Warned(rank=rank, text="warning: the loss has been NaN in 10 backward passes.") for rank in (0, 1)]
+    (note,) = nan_notes(None, [*warnings, Warned(rank=2, text="the weights have not changed")])
+    assert note.startswith("warning: the loss has been NaN on ranks 0-1;")
 
 
 def test_run_is_found_by_a_unique_prefix(tmp_path: Path) -> None:
@@ -98,16 +81,6 @@ def test_last_is_never_a_refused_run(tmp_path: Path) -> None:
     write_json(refused / "outcome.json", make_outcome("refused"))
     assert store.find(tmp_path, "last").id == FIRST
     assert store.find(tmp_path, SECOND).id == SECOND
-
-
-def test_error_names_the_path_of_a_damaged_plan(tmp_path: Path) -> None:
-    folder = make_run(tmp_path, "run")
-    for text in ("{", "{}", json.dumps(make_plan(folder, []) | {"settings": 7})):
-        (folder / "plan.json").write_text(text)
-        with pytest.raises(ExecuteError) as exc_info:
-            store.load(folder)
-        assert str(folder / "plan.json") in exc_info.value.message
-        assert str(folder) in exc_info.value.hint
 
 
 def test_run_that_only_its_target_can_see_counts_as_running(tmp_path: Path) -> None:

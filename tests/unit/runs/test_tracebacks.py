@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.runs.tracebacks import error_key, parse_last, relative, shorten, stack_of_signal, summary
+from orchestrator.runs.tracebacks import error_key, parse_last, shorten, stack_of_signal, summary
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/nn/modules"
 SHAPES = f"""Traceback (most recent call last):
@@ -88,15 +88,6 @@ def test_long_tracebacks_and_messages_fit_on_a_screen() -> None:
     assert len(lines) <= 25
     assert lines[0] == "... 494 frames"
     assert max(map(len, lines)) < 500
-
-
-def test_paths_are_those_of_the_project() -> None:
-    for path, expected in (
-        ("/shared/runs/20260102-030405-train-abcd/project/nets/big.py", "nets/big.py"),  # copy of the run
-        ("/home/me/net/nets/big.py", "nets/big.py"),  # current folder
-        ("/home/me/network/big.py", "/home/me/network/big.py"),  # another folder
-    ):
-        assert relative(path, "/home/me/net") == expected
 
 
 def test_errors_of_ranks_are_the_same_if_only_numbers_differ() -> None:
