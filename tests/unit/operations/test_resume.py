@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.errors import RequestError
 from orchestrator.model.hosts import NodeCount
-from orchestrator.operations.resume import Changes, find_runs, in_folder_of, plan
+from orchestrator.operations.resume import Changes, check_unfinished, find_runs, in_folder_of, plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import store
 from orchestrator.targets.interface import ignore
@@ -90,3 +90,10 @@ def test_folder_of_the_request_is_the_working_directory_and_must_exist(tmp_path:
     run = store.load(make(tmp_path / "runs", "gone", "failed", directory=str(tmp_path / "gone")))
     with pytest.raises(RequestError, match="No such file or directory"), in_folder_of(run):
         pass
+
+
+def test_running_run_is_refused(tmp_path: Path) -> None:
+    folder = make(tmp_path, "run", "failed", target="kubernetes", location={"job": "orch-r"})
+    (folder / "outcome.json").unlink()
+    with pytest.raises(RequestError, match="has not ended: its state is 'running'"):
+        check_unfinished(store.load(folder))

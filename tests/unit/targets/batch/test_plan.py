@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from orch_node.content_store import hash_of
@@ -155,19 +154,14 @@ def test_ranks_run_on_the_users_python(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text("print(1)\n")
     make_environment(tmp_path / "empty")
-    make_environment(tmp_path / "environment", without=["oneccl_bind"])
+    make_environment(tmp_path / "environment")
     request = TrainRequest(recipe="own.py", on="slurm", backend="gloo", python="environment/bin/python")
     plan = train.plan(request)
     assert plan.run.python == f"{tmp_path}/environment/bin/python"
     assert [decision.value for decision in plan.decisions if decision.topic == "python"] == [plan.run.python]
-    refused: dict[str, dict[str, Any]] = {
-        "missing: torch.": {"python": "empty/bin/python"},
-        "missing: oneccl-bind-pt.": {"backend": "ccl"},
-    }
-    for message, changes in refused.items():
-        with pytest.raises(PlanError, match=message) as exc_info:
-            train.plan(replace(request, **changes))
-        assert f"{tmp_path}/" in exc_info.value.hint
+    with pytest.raises(PlanError, match="missing: torch") as exc_info:
+        train.plan(replace(request, python="empty/bin/python"))
+    assert f"{tmp_path}/" in exc_info.value.hint
 
 
 def test_whole_nodes_come_with_all_of_their_memory() -> None:

@@ -7,28 +7,20 @@ from pathlib import Path
 
 from orchestrator.targets.batch.run_folder import JobMirror
 from tests.support.slurm_plans import make_plan
-
-
-class Files:
-    """The run folder on a login node, as a mapping of file names to contents."""
-
-    def __init__(self, contents: dict[str, str]) -> None:
-        self.contents = contents
-
-    def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
-        text = self.contents.get(path.rpartition("/")[2])
-        return None if text is None else text.encode()[offset:]
-
-    def size(self, path: str) -> int:
-        return len(self.read(path) or b"")
+from tests.unit.targets.connections.test_mirror import Folder
 
 
 def test_copy_of_a_requeued_job_has_no_outcome(tmp_path: Path) -> None:
-    record = replace(make_plan().run, run_dir="/shared/runs/x", layout=())
-    run_folder = Files({"events.jsonl": "{}\n", "outcome.json": "{}", "supervisor.json": "{}"})
+    remote_folder, copy = tmp_path / "remote", tmp_path / "copy"
+    remote_folder.mkdir()
+    copy.mkdir()
+    record = replace(make_plan().run, run_dir=str(remote_folder), layout=())
+    for name in ("events.jsonl", "outcome.json", "supervisor.json"):
+        (remote_folder / name).write_text("{}\n")
     for _ in range(2):
-        mirror = JobMirror(run_folder, record, tmp_path)  # type: ignore[arg-type]
-        mirror.refresh()
-        assert {path.name for path in tmp_path.iterdir()} == set(run_folder.contents)
-        run_folder.contents = {"events.jsonl": "{}\n{}\n"}
-    assert (tmp_path / "events.jsonl").read_text() == run_folder.contents["events.jsonl"]
+        JobMirror(Folder(remote_folder, []), record, copy).refresh()  # type: ignore[arg-type]
+        assert {path.name for path in copy.iterdir()} == {path.name for path in remote_folder.iterdir()}
+        (remote_folder / "outcome.json").unlink(missing_ok=True)
+        (remote_folder / "supervisor.json").unlink(missing_ok=True)
+        (remote_folder / "events.jsonl").write_text("{}\n{}\n")
+    assert (copy / "events.jsonl").read_text() == "{}\n{}\n"

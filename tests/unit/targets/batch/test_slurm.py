@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-from orchestrator.report import training
-from orchestrator.runs import outcome, store
 from orchestrator.targets.batch import slurm
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.system import ONE_RANK
-from orchestrator.targets.batch.target import BatchHandle
-from tests.support.slurm_jobs import FORGOTTEN, RecordedHost, make_job, make_result, make_watch, write_job_outcome
+from tests.support.slurm_jobs import RecordedHost, make_job, make_result
 
 # `cpu*` has two kinds of nodes; `virtual` has machines with 32 sockets.
 SINFO = """cpu*|30|2|56|224|icelake,ib
@@ -95,20 +89,3 @@ def test_end_of_a_step_is_reported_when_accounting_has_it() -> None:
     host = RecordedHost(sacct=[make_result(running), make_result(SACCT_ALLOCATION)])
     record = Scheduler(SLURM, host).accounting("12.2", make_job(slurm.STEP_ENDED))
     assert record.state == "COMPLETED"
-
-
-def test_result_has_what_slurm_recorded_of_the_job(folder: Path) -> None:
-    write_job_outcome(folder, state="done")
-    host = RecordedHost(squeue=FORGOTTEN, sacct=make_result(SACCT))
-    handle = BatchHandle(SLURM, store.load(folder).record, folder)
-    handle.__dict__["watch"] = make_watch(folder, host)
-    result = json.loads(training.as_json(handle.finish()))["accounting"]
-    assert result == {
-        "source": "sacct",
-        "job": "12",
-        "state": "CANCELLED",
-        "elapsed_seconds": 100,
-        "max_rss_bytes": 3 << 29,
-        "measured": "in its largest task",
-    }
-    assert "1536 MiB" in training.full_report(outcome.outcome_of(store.load(folder)))

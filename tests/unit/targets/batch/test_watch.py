@@ -11,7 +11,6 @@ from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import NodeNews, Waiting
 from orch_node.protocol.outcome import Failure, Outcome
 
-from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
 from orchestrator.targets.batch.slurm import SLURM
@@ -53,18 +52,6 @@ def test_job_that_slurm_did_not_requeue_keeps_its_checkpoint(folder: Path) -> No
     result = outcome_of(folder)
     assert result.state == "preempted"
     assert (result.problem or "").startswith("checkpoint at step 3, but Slurm did not")
-
-
-def test_job_that_can_never_start_has_an_outcome(folder: Path) -> None:
-    (folder / "supervisor.json").unlink()
-    host = RecordedHost(squeue=squeue("PENDING", "PartitionTimeLimit"))
-    with pytest.raises(ExecuteError, match="will never start"):
-        next(make_watch(folder, host).queue_events())
-    assert ("scancel", "12") in host.commands
-    make_watch(folder, RecordedHost(squeue=squeue("CANCELLED"))).ensure_outcome()  # as `orch attach` does later
-    result = outcome_of(folder)
-    assert result.state == "failed"
-    assert "will never start job 12 (PartitionTimeLimit)" in (result.problem or "")
 
 
 SACCT = "12|CANCELLED by 1000|00:01:40||2026-01-02T03:00:00|2026-01-02T03:01:40\n"

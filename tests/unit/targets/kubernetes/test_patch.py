@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import PlanError
-from orchestrator.model.hosts import NodeCount
 from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.kubernetes.patch import patched
 from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes
@@ -26,14 +26,11 @@ def make_operation(op: str, path: str, value: Any = None, kind: str = "Job") -> 
 def test_patches_are_applied_and_reported() -> None:
     operations = (
         make_operation("add", f"{POD}/hostNetwork", True),
-        make_operation("add", f"{POD}/containers/-", {"name": "sidecar", "image": "x"}),
-        make_operation("add", f"{POD}/volumes/0", {"name": "own", "emptyDir": {}}),
         make_operation("replace", "/spec/backoffLimit", 7),
         make_operation("add", "/metadata/labels/team", "a"),
     )
     inputs = PodInputs(loaded=Inputs(recipe=QA, stack=make_stack()), kubernetes=SETTINGS, patch=operations)
-    request = REQUEST.__class__(recipe="qa", nodes=NodeCount(2), ppn=2, launcher="job")
-    plan = plan_kubernetes(request, inputs, SITE)
+    plan = plan_kubernetes(replace(REQUEST, launcher="job"), inputs, SITE)
     job = objects(plan)[-1]
     assert job["spec"]["template"]["spec"]["hostNetwork"] is True
     assert job["spec"]["backoffLimit"] == 7

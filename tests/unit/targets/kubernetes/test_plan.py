@@ -25,7 +25,6 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.kubernetes.inputs import with_assignment
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.job import literal
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind, shared_runtime
 from orchestrator.targets.kubernetes.plan import PodInputs, location, plan_kubernetes
 from orchestrator.targets.kubernetes.volume import reader_pod
@@ -149,27 +148,6 @@ def test_pods_choose_the_precision_or_check_the_requested_one() -> None:
     assert config(make_plan(request=replace(bf16, allow_slow_bf16=True)))["needs_bf16"] is False, "it may be emulated"
 
 
-def expand(text: str, variables: dict[str, str]) -> str:
-    """Expand a container's argument as the kubelet does (third_party/forked/golang/expansion)."""
-    out, position = "", 0
-    while position < len(text):
-        if text[position] != "$" or position + 1 >= len(text):
-            out, position = out + text[position], position + 1
-        elif text[position + 1] == "$":
-            out, position = out + "$", position + 2
-        elif text[position + 1] == "(" and (end := text.find(")", position)) > 0:
-            name = text[position + 2 : end]
-            out, position = out + variables.get(name, f"$({name})"), end + 1
-        else:
-            out, position = out + text[position : position + 2], position + 2
-    return out
-
-
-@given(st.text(alphabet=st.sampled_from("$()AB x\n")))
-def test_arguments_arrive_as_they_were_given(text: str) -> None:
-    assert expand(literal(text), {"A": "EXPANDED", "B": "EXPANDED", "": "EXPANDED"}) == text
-
-
 LETTERS = st.characters(exclude_categories=["Cs", "Cc"], include_characters="\n\t")
 ARGUMENTS = st.lists(st.text(LETTERS, max_size=40), max_size=4)
 
@@ -197,7 +175,7 @@ def test_objects_of_any_request_match_the_crds(
     assert tuple(manifest for manifest in yaml.safe_load_all(plan.describe()) if manifest) == manifests
     args = next(container["args"] for container in containers(list(manifests)) if "args" in container)
     tail = args[len(args) - len(arguments) :]
-    assert [expand(argument, {"A": "no"}) for argument in tail] == arguments
+    assert tail == [argument.replace("$", "$$") for argument in arguments], "Kubernetes turns $$ into $"
     if has_crds():
         for manifest in manifests[1:]:
             if manifest["kind"] != "Service":

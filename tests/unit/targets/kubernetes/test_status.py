@@ -98,9 +98,7 @@ def test_event_about_starting_is_outdated_once_the_pod_is_past_it() -> None:
 
 def test_state_of_a_job_follows_its_conditions() -> None:
     for kinds, state in (
-        ((), "running"),
         (("Running", "Succeeded"), "done"),
-        (("Complete",), "done"),
         (("Running", "Failed"), "failed"),
         (("Suspended",), "suspended"),
     ):

@@ -3,56 +3,25 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orch_node.protocol.outcome import DONE, REFUSED
 from orch_node.protocol.record import RunNode, parse, render
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import OrchError
-from orchestrator.runs.rows import Report
 from orchestrator.targets.identity import UntrustedRecordError
 from orchestrator.targets.interface import ignore
-from orchestrator.targets.ssh.find import (
-    InventoryRuns,
-    NodeRun,
-    check_same_nodes,
-    find_run,
-    merge_response,
-    trusted_record,
-)
+from orchestrator.targets.ssh.find import InventoryRuns, check_same_nodes, find_run, merge_response, trusted_record
 from orchestrator.targets.ssh.nodes import NodeResponse
-from tests.conftest import make_cluster
 from tests.support.hostile import JSON
-from tests.support.recorded import RUN_RECORD
 from tests.support.recorded import RUN_RECORD as RECORD
 from tests.support.sent_records import CLUSTER, make_sent_record
 
 FIRST, SECOND = "20260101-120000-qa-0000", "20260102-120000-qa-0000"
-
-
-def make_runs(**states: str) -> InventoryRuns:
-    """Return runs in the order of their ids, with these states."""
-    ids = dict(zip(states, (FIRST, SECOND), strict=True))
-    runs = {
-        run_id: NodeRun(
-            record=replace(RUN_RECORD, run_id=run_id, created=float(number)), state=states[key], report=Report()
-        )
-        for number, (key, run_id) in enumerate(ids.items())
-    }
-    return InventoryRuns(cluster=make_cluster(), runs=runs)
-
-
-def test_last_is_a_refused_run_only_if_there_is_no_other(tmp_path: Path) -> None:
-    mixed, refused = make_runs(first=DONE, second=REFUSED), make_runs(first=REFUSED, second=REFUSED)
-    assert find_run(tmp_path, "last", "lab", mixed, ignore)[0].run_id == FIRST
-    assert find_run(tmp_path, SECOND, "lab", mixed, ignore)[0].run_id == SECOND
-    assert find_run(tmp_path, "last", "lab", refused, ignore)[0].run_id == SECOND
 
 
 def make_response(*runs: dict[str, Any], **fields: Any) -> dict[str, Any]:
