@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -110,33 +109,6 @@ def test_incomplete_folders_are_removed_after_a_day(step: StoreFolder, clean: Ca
     assert (old.exists(), new.exists()) == (False, True)
 
 
-def test_a_folder_that_is_sent_again_while_others_are_removed_stays(step: StoreFolder) -> None:
-    """Send each removed folder again as soon as the next one is looked at."""
-    store_folder = Path(step.path).parent
-    (Path(step.source) / "train.py").write_text("2")
-    second_step = changed(step, copy="")
-    store(second_step, {"node0": Local()})
-    make_old(lock_of(second_step), 31 * DAYS)
-
-    def send_removed_again(run: str) -> bool:
-        for sent in (step, second_step):
-            if not Path(sent.path).is_dir():
-                shutil.copytree(Path(sent.source), sent.path)
-        return False
-
-    removed = content_store.remove_unused(store_folder, send_removed_again, dry_run=False)
-    assert set(removed) == {step.path, second_step.path}
-    assert [path.is_dir() for path in map(Path, removed)] == [True, False]
-
-
-def test_use_reports_a_folder_that_is_removed_while_it_waits(
-    step: StoreFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    states = iter([True, False])
-    monkeypatch.setattr(content_store, "is_complete", lambda _: next(states))
-    assert content_store.main(["use", step.path, step.run_dir]) == content_store.ABSENT
-
-
 # The copy of a resumed run.
 
 
@@ -185,25 +157,3 @@ def test_copy_is_kept_although_its_folder_is_gone_and_cannot_be_sent(step: Store
     assert (copy / "train.py").read_text() == "1"
     with pytest.raises(ExecuteError, match="have changed"):
         store(replace(step, keeps_copies=True, copy=f"{step.copy}2"), {"node0": Local()})
-
-
-def test_folder_that_another_node_has_made_meanwhile_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keep what other nodes may already read if the file system has no locks."""
-    monkeypatch.setattr(content_store, "lock_if_possible", lambda *_: False)
-    folder = tmp_path / "folder"
-
-    def write(part: Path) -> None:
-        (part / "file").write_text("content")
-
-    inodes = []
-
-    def write_last(part: Path) -> None:
-        assert content_store.fill_once(folder, "1", write)
-        inodes.append(folder.stat().st_ino)
-        write(part)
-
-    assert not content_store.fill_once(folder, "1", write_last)
-    assert inodes == [folder.stat().st_ino]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".folder.lock", "folder"]

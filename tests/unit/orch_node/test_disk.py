@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orch_node.disk import Appender, Reserve, describe_on_node, describe_output
+from orch_node.disk import Appender, Reserve
 
 from tests.support.disks import fill, small_file_system
 
@@ -41,15 +40,3 @@ def test_line_that_does_not_fit_is_not_written_in_part(small_disk: Path) -> None
     log.write(b"last\n")
     log.close()
     assert (small_disk / "log").read_bytes() == b"first\nlast\n"
-
-
-def test_disk_problem_is_described() -> None:
-    for number, message in (
-        (errno.ENOSPC, "node1: /a/b is full (No space left on device)"),
-        (errno.EDQUOT, "node1: /a/b is over its quota (Disk quota exceeded)"),
-        (errno.EIO, "node1: /a/b is on a disk that fails (Input/output error)"),  # broken
-        (errno.EROFS, "node1: /a/b is read-only (Read-only file system)"),
-        (errno.EACCES, "node1: /a/b cannot be written (Permission denied)"),
-    ):
-        assert describe_on_node("node1", Path("/a/b"), OSError(number, os.strerror(number))) == message
-        assert f"node1: {describe_output('/a/b', os.strerror(number))}" == message

@@ -59,10 +59,8 @@ def test_report_sends_events_of_a_script(pipe: Pipe, capsys: pytest.CaptureFixtu
 def test_report_rejects_names_of_orchs_own_events(pipe: Pipe, capsys: pytest.CaptureFixture[str]) -> None:
     for name in {*KINDS} - {"progress", "result", "warning"}:
         report(name, code=0)
-        report(name, code=0)
-        assert [type(event) for event in pipe.events()] == [UnreadableEvent] * 2
-        errors = capsys.readouterr().err
-        assert errors.count(f"orch: report(): {name} is an event of orch's own") == 1
+        assert [type(event) for event in pipe.events()] == [UnreadableEvent]
+        assert f"orch: report(): {name} is an event of orch's own" in capsys.readouterr().err
 
 
 def test_report_warns_about_an_invalid_event(pipe: Pipe, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +68,6 @@ def test_report_warns_about_an_invalid_event(pipe: Pipe, capsys: pytest.CaptureF
         ({"step": "three"}, "progress: step is 'three', not a number"),
         ({"step": 10**30}, "31 digits"),
         ({"x": object()}, "object"),
-        ({"x": {(1, 2): 3}}, "keys must be"),
         ({"x": "y", "many": list(range(3000))}, "at most 4096 fit"),  # long
     ):
         report("progress", **fields)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import given
-from hypothesis import strategies as st
 from orch_node.line_pipes import Pipes
 
 
@@ -25,12 +23,3 @@ def test_lines_arrive_whole_however_they_are_divided() -> None:
         assert not pipes.open(reader)
         os.close(reader)
         assert lines[: len(expected)] == expected
-
-
-@given(st.lists(st.binary(max_size=30), max_size=20))
-def test_no_byte_is_lost_or_repeated(chunks: list[bytes]) -> None:
-    pipes = Pipes()
-    pipes.pending[0], pipes.max_bytes[0] = bytearray(), 1 << 20
-    lines = [line for chunk in chunks for line in pipes.complete_lines(0, chunk)]
-    assert b"".join(lines) + bytes(pipes.pending[0]) == b"".join(chunks)
-    assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)

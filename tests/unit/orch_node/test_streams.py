@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from orch_node.streams import STDERR, STDOUT, LogWriter, mark, without_marks
+from orch_node.streams import STDERR, STDOUT, LogWriter, without_marks
 from orch_node.tail import Tail
 
 from orchestrator.runs.logs import LineParser, LogLine
@@ -75,13 +75,3 @@ def test_log_that_cannot_be_written_ends_the_rank(tmp_path: Path) -> None:
     assert process.wait(60) != 0
     writer.drain()
     assert [error.strerror for error in errors] == ["No space left on device"]
-
-
-def test_state_and_end_of_a_long_line_of_standard_error_keep_their_stream(tmp_path: Path) -> None:
-    for newline in ("", "\n"):
-        path = tmp_path / "rank-0.log"
-        path.write_text(mark("\r step" * 100_000, STDERR) + newline)
-        assert {line.stream for line in read_lines(path)} == {STDERR}
-        tail = Tail(path)
-        tail.lines()
-        assert tail.state.startswith(mark(" st", STDERR))

@@ -13,7 +13,7 @@ from orchestrator.files import TRAIN
 
 sys.path.append(str(TRAIN))
 
-from orch_training.global_batch import Dealing, GlobalBatch, describe_dealing, global_batch
+from orch_training.global_batch import Dealing, GlobalBatch, global_batch
 
 few = st.integers(1, 9)
 
@@ -109,14 +109,3 @@ def test_checkpoint_decides_on_the_global_batch() -> None:
     assert global_batch(**arguments, facts=None) == GlobalBatch(4, 1)
     batch = GlobalBatch(6, 2)
     assert global_batch(**arguments, facts={"world_size": 3, **batch.facts}) == batch
-
-
-def test_decision_names_the_micro_batches_of_each_rank() -> None:
-    def description(size: int, ranks: int) -> str:
-        return describe_dealing(Dealing(GlobalBatch(size, 1), ranks, 4), "as planned for 3 ranks")
-
-    assert description(12, 1) == (
-        "the global batch stays 12 examples, as planned for 3 ranks: 1 rank computes 3 micro batches of 4"
-    )
-    assert description(12, 2).endswith("each of 2 ranks computes 2 micro batches of 3")
-    assert description(7, 2).endswith("each of 2 ranks computes 1 micro batch of 3 to 4, weighted")

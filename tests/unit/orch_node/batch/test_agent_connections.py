@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import signal
 import socket
 import subprocess
@@ -15,22 +14,12 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from orch_node.batch import agent as job_agent
 from orch_node.batch import agent_connections
 from orch_node.batch.agent_connections import AgentConnectionError, AgentConnections, listening_address
-from orch_node.batch.handshake import introduce
 from orch_node.batch.slurm import SYSTEM
-from orch_node.protocol import batch, values
 
 from tests.support.files import write_program
 from tests.support.waiting import wait_until
-
-
-def introduce_node(node: str, key: str, connection: socket.socket) -> None:
-    """Do what the agent of a node does first."""
-    line = json.dumps(values.record(job_agent.hello(SYSTEM, node, connection))).encode() + b"\n"
-    introduce(connection, key, line, 30.0)
-
 
 STRANGERS = {"nothing": b"", "no end": b"x" * (2 << 20)}
 
@@ -67,32 +56,6 @@ def test_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(silent_c
     assert time.monotonic() - began < agent_connections.HELLO_SECONDS, "that one connection may take"
 
 
-def test_strangers_do_not_displace_a_node_that_has_not_introduced_itself(
-    silent_connections: AgentConnections, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agent_connections, "MAX_EXTRA_PENDING", 2)
-    monkeypatch.setattr(agent_connections, "HELLO_SECONDS", 2.0)
-    address = silent_connections.server.getsockname()
-    thread = threading.Thread(target=silent_connections.accept_all, args=(30.0,))
-    thread.start()
-    first = socket.create_connection(address, timeout=30.0)
-    strangers = [socket.create_connection(address) for _ in range(5)]
-    try:
-        time.sleep(0.5)
-        introduce_node("n1", "another key", strangers[0])
-        introduce_node("n1", silent_connections.key, first)
-        with socket.create_connection(address, timeout=30.0) as second:
-            introduce_node("n2", silent_connections.key, second)
-        thread.join(30.0)
-        assert set(silent_connections.hellos) == {"n1", "n2"}
-        assert silent_connections.connections["n1"][0].getpeername() == first.getsockname()
-    finally:
-        silent_connections.step.kill()
-        thread.join(30.0)
-        for connection in (first, *strangers):
-            connection.close()
-
-
 @example(data='{"key": "é", "node": "n1"}\n'.encode(), sizes=[300])
 @example(data=b'nonce {"node": "n1"}\n', sizes=[300])
 @example(data=b"\xff\xfe\n", sizes=[300])
@@ -118,18 +81,6 @@ def test_bytes_without_the_key_never_introduce_a_node(
     assert slots.acquire(blocking=False)
     assert supervisor_end.fileno() == -1
     assert not silent_connections.hellos
-
-
-def test_node_that_does_not_share_the_run_folder_is_named(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(job_agent, "SHARED_SECONDS", 0.0)
-    (run_dir / batch.CONFIG).unlink()
-    monkeypatch.setenv("SLURMD_NODENAME", "n2")
-    assert job_agent.main(["slurm", str(run_dir), "127.0.0.1:9"]) == 1
-    message = capsys.readouterr().err
-    assert message.startswith(f"n2 does not see {run_dir}")
-    assert "--runs-dir" in message
 
 
 def test_address_in_slurm_is_used_for_a_node_name_that_is_no_host(run_dir: Path) -> None:

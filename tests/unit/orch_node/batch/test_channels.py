@@ -57,8 +57,8 @@ def test_agent_survives_sigterm_and_reports_it(run_dir: Path, connections: Agent
     agents = make_agents(run_dir, connections)
     assert set(agents.request(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
     assert not agents.preempted
-    (pid,) = [int(text) for text in agent_pids("n2", run_dir)]
-    os.kill(pid, signal.SIGTERM)
+    for pid in Path(f"/proc/{connections.step.pid}/task/{connections.step.pid}/children").read_text().split():
+        os.kill(int(pid), signal.SIGTERM)
 
     def reported() -> bool:
         agents.request(Ping(), Alive, seconds=10.0)
@@ -68,20 +68,6 @@ def test_agent_survives_sigterm_and_reports_it(run_dir: Path, connections: Agent
     assert set(agents.request(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
     agents.leave()
     assert connections.step.wait(60.0) == 0
-
-
-def agent_pids(node: str, run_dir: Path) -> list[str]:
-    """Return the pids of the agent of a node."""
-    matches = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            facts = (path / "cmdline").read_bytes() + (path / "environ").read_bytes()
-        except OSError:
-            continue
-        signs = (b"job-agent", os.fsencode(run_dir), f"SLURMD_NODENAME={node}".encode())
-        if set(signs) <= set(facts.split(b"\0")):
-            matches.append(path.name)
-    return matches
 
 
 def test_older_start_of_a_job_is_superseded(run_dir: Path) -> None:

@@ -6,13 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from orch_node.batch import job
 from orch_node.batch import layout as job_layout
 from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import batch as protocol
 from orch_node.protocol import layout as layouts
 from orch_node.protocol import values
-from orch_node.protocol.batch import NODE0, Hello
+from orch_node.protocol.batch import Hello
 from orch_node.protocol.cores import Core
 
 from orchestrator.model.hosts import NodeCount
@@ -64,11 +63,6 @@ def test_ranks_on_gpus_get_the_cores_near_them() -> None:
         assert rank.cpus[0] == first
 
 
-def test_hydra_starts_the_proxies_of_all_nodes_from_node0() -> None:
-    variables = job.hydra_variables([make_hello(number) for number in range(20)])
-    assert (variables["I_MPI_HYDRA_BRANCH_COUNT"], variables["I_MPI_HYDRA_IFACE"]) == ("20", "ib0")
-
-
 def test_spare_nodes_without_bf16_count_for_the_precision() -> None:
     config = make_config(REQUEST)
     slow = replace(make_hello(3), flags=("avx2",))
@@ -76,13 +70,6 @@ def test_spare_nodes_without_bf16_count_for_the_precision() -> None:
     assert layout.spares_without_bf16 == ("n3",)
     assert layouts.parse(layouts.render(layout)) == layout
     assert job_layout.create_layout(config, [make_hello(1), make_hello(2), make_hello(3)]).spares_without_bf16 == ()
-
-
-def test_launcher_command_has_the_address_of_node0() -> None:
-    config = make_config({"nodes": NodeCount(2), "launcher": "torchrun"})
-    command = job_layout.launcher_command(config, "10.0.0.1")
-    assert any(argument.startswith("--meet=10.0.0.1:") for argument in command)
-    assert not any(NODE0 in argument for argument in command)
 
 
 def test_job_whose_nodes_cannot_run_it_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,8 @@ from orch_node.protocol import fabrics as protocol
 from orch_node.protocol.fabrics import RDMA, Device
 from orch_node.standalone import facts as node_facts
 
-from orchestrator.load.records import NodeRecord, parse_record, read_record, render_record, validate
 from orchestrator.model.process_group import TRANSPORTS
-from orchestrator.operations import nodes
 from tests.conftest import make_facts
-from tests.support.node_responses import make_reported_facts
 from tests.support.nodes_with_fabrics import fi_info_output, make_facts_with_fabric, write_sysfs
 
 NO_EFA = {"efa": "no RDMA device of the driver efa"}
@@ -64,41 +60,6 @@ def test_fabric_needs_an_active_port_that_may_be_opened(tmp_path: Path) -> None:
     for path in (root / "dev/infiniband").iterdir():
         path.unlink()
     assert "uverbs" in node_facts.fabrics(fi_info_output("rdma-core"), devices, root)["psm3"]
-
-
-def test_there_is_no_fabric_without_libfabric(tmp_path: Path) -> None:
-    assert node_facts.fi_info(tmp_path) == ""
-    fabrics = node_facts.fabrics("", [])
-    assert set(fabrics) == set(protocol.FABRICS)
-    assert set(fabrics.values()) == {"no libfabric in the stack (fi_info)"}
-
-
-def test_damaged_fi_info_program_is_ignored(tmp_path: Path) -> None:
-    program = tmp_path / "bin" / "libfabric" / "fi_info"
-    program.parent.mkdir(parents=True)
-    program.write_bytes(b"\x7fELF and no more")
-    os.chmod(program, 0o755)
-    assert node_facts.fi_info(tmp_path) == ""
-
-
-def test_device_without_a_numa_node_is_read_as_it_was_written(tmp_path: Path) -> None:
-    devices = node_facts.rdma_devices(write_sysfs("rxe", tmp_path))
-    facts = make_reported_facts(devices=devices, nics={"eth0": {"speed": 25_000, "numa": None}})
-    (tmp_path / "record.json").write_text(render_record(parse_record(facts, "node0")))
-    assert read_record(tmp_path / "record.json") == validate(NodeRecord, facts, "")
-
-
-def test_nodes_are_listed_with_their_fabrics_and_the_measured_bandwidth() -> None:
-    proof = {"together": "ab" * 32, "rails": 2, "gbit": 92.34, "microseconds": 3.2, "failed": ""}
-    facts = make_reported_facts(
-        fabrics={"tcp": "", "psm3": "", "verbs": "no librdmacm.so.1"},
-        proved={"psm3": proof},
-        nics={"eth0": {"speed": 25_000, "numa": None}},
-    )
-    row = nodes.row("node0", validate(NodeRecord, facts, ""))
-    assert row["fabrics"] == "tcp, psm3 (92.3 Gbit/s)"
-    assert row["missing"] == {"verbs": "no librdmacm.so.1"}
-    assert row["nics"] == facts["nics"]
 
 
 # The devices of ranks.

@@ -66,13 +66,3 @@ def test_changed_value_is_parsed_or_rejected(name: str, data: Any, value: Any) -
     key = data.draw(st.sampled_from(sorted(VALID[name])))
     with contextlib.suppress(ProtocolError):
         PARSERS[name](json.dumps({**VALID[name], key: value}).encode())
-
-
-def test_agent_messages_are_read_as_they_were_written() -> None:
-    claim = agent.Claim(run="r", run_dir="/runs/r", cpus=(0, 1))
-    request, response = agent.TakeClaim(claim), agent.ClaimConflicts((claim,))
-    assert agent.parse_request(agent.render_request(request)) == request
-    assert agent.parse_response(agent.render_response(request, response)) == (agent.TakeClaim, response)
-    for line in (b"Welcome!\n", b'{"answer": "weather"}', b"[]", b'{"answer": ["ping"]}'):
-        with pytest.raises(ProtocolError):
-            agent.parse_response(line)

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.layout import NodeEntry
-from orch_node.rank.checks import RankError, check_image_packages, check_node, check_preload, check_torch
+from orch_node.rank.checks import RankError, check_image_packages, check_preload, check_torch
 from orch_node.standalone import facts as node_facts
 
 from orchestrator.model.cluster import Facts
-from orchestrator.planning import resolve
 from orchestrator.planning.run_files import node_entry
 from orchestrator.stacks.stack import same_version
 from tests.conftest import make_facts, make_node, make_stack
@@ -22,14 +21,12 @@ SPEC = ContainerSpec(image="team/torch:3", start="rank", python="python3", prelo
 SAME_VERSIONS = [
     ("2.13.0", "2.13.0"),
     ("2.13.0+cu130", "2.13.0"),
-    ("2.13.0+cpu", "2.13.0"),
     ("2.13.0+cpu", "2.13.0+cu130"),
     ("2.14.1+dfsg", "2.14.1"),
     ("2.13.0a0+git", "2.13.0a0+git1a2b3c4"),
 ]
 DIFFERENT_VERSIONS = [
     ("2.12.0", "2.13.0"),
-    ("2.12.0+cpu", "2.13.0+cpu"),
     ("2.13.0a0+git", "2.13.0"),
     ("2.13.0.post1", "2.13.0"),
     ("2.14.1+dfsg", "2.14.0"),
@@ -37,12 +34,9 @@ DIFFERENT_VERSIONS = [
 
 
 def test_packages_that_an_image_lacks_are_named() -> None:
-    check_image_packages("", SPEC)
     check_image_packages("pytest packaging", SPEC)
     with pytest.raises(RankError, match=r"image team/torch:3 does not have no-such-1 and no-such-2, which"):
         check_image_packages("no-such-1 pytest no-such-2", SPEC)
-    with pytest.raises(RankError, match="the image does not have no-such-1"):
-        check_image_packages("no-such-1", None)
 
 
 def facts_with_torch(version: str) -> Facts:
@@ -58,7 +52,7 @@ def test_another_build_is_the_same_torch_for_a_rank_and_for_its_stack() -> None:
     for installed, planned in SAME_VERSIONS:
         check_torch(make_entry(planned), installed, None)
         check_torch(make_entry(installed), planned, None)
-    for installed, required in (*SAME_VERSIONS[:3], SAME_VERSIONS[4]):
+    for installed, required in (*SAME_VERSIONS[:2], SAME_VERSIONS[3]):
         stack = replace(make_stack(), requirements={"torch": required})
         stack.check(make_node(facts=facts_with_torch(installed)))
 
@@ -76,7 +70,6 @@ def test_required_build_must_be_installed() -> None:
         ("2.13.0+cu130", "2.13.0+cpu", False),  # another build
         ("2.13", "2.13.0", True),  # short
         ("2.14.1+dfsg-1", "2.14.1+dfsg.1", True),  # spelling
-        ("no version", "2.13.0", False),
         (None, "2.13.0", False),  # not installed
     ):
         assert same_version(installed, required) is same
@@ -95,28 +88,6 @@ def test_probe_reads_the_build_without_an_import(tmp_path: Path) -> None:
     ):
         (packages / "torch" / "version.py").write_text(text)
         assert node_facts.packages(prefix)["torch"] == f"2.13.0{build}"
-
-
-def test_different_builds_of_the_nodes_are_reported() -> None:
-    versions = ("2.13.0+cpu", "2.13.0+cpu", "2.13.0+cu130")
-    nodes = tuple(make_node(f"node{index}", facts_with_torch(version)) for index, version in enumerate(versions))
-    (decision,) = resolve.explain_torch(nodes)
-    assert decision.value == "2.13.0+cpu on node0, node1; 2.13.0+cu130 on node2"
-    assert resolve.explain_torch(nodes[:2]) == ()
-
-
-def test_error_names_the_command_that_repairs_the_stack() -> None:
-    for command in ("`orch setup`", "`orch provision`", "`orch provision` with --stack intel-2.8"):
-        with pytest.raises(RankError, match=f"To repair it: {command}"):
-            check_torch(make_entry("2.13.0", repair=command), "2.12.0", None)
-    with pytest.raises(RankError, match=r"image team/torch:3 .* `orch image build`"):
-        check_torch(make_entry("2.13.0"), "2.12.0", SPEC)
-
-
-def test_error_names_the_command_that_records_a_node_again() -> None:
-    for node, message in ((make_node(), "start it again"), (make_node(via=("ssh", "node0")), "Run `orch provision`")):
-        with pytest.raises(RankError, match=message):
-            check_node(node_entry(node, None))
 
 
 def test_check_preload_explains_why_a_library_is_not_loaded(tmp_path: Path) -> None:

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from orch_node.rank import child_processes, process_group
+from orch_node.rank import child_processes
 
 from orchestrator.files import LIB
 
@@ -31,19 +30,6 @@ def test_child_imports_the_sitecustomize_of_the_user_and_nothing_else(tmp_path: 
     (tmp_path / "sitecustomize.py").write_text("print('customized')")
     program = "import sys; print([name for name in sys.modules if name.startswith('orch_node')], len(sys.path) > 2)"
     assert run_child(tmp_path, program).splitlines() == ["customized", "[] True"]
-
-
-def test_child_whose_python_cannot_import_orch_imports_torch(tmp_path: Path) -> None:
-    broken = tmp_path / "lib/child_python"
-    broken.mkdir(parents=True)
-    (tmp_path / "orch_node").mkdir()
-    (tmp_path / "orch_node/__init__.py").write_text("match = print match")  # as new syntax in an old Python
-    (tmp_path / "torch.py").write_text("print('torch')")
-    shutil.copy(child_processes.FOLDER / "sitecustomize.py", broken)
-    environment = {**os.environ, "PYTHONPATH": f"{broken}:{tmp_path}", "ORCH_PARENT_RANK": "0 2"}
-    command = [sys.executable, "-c", "import torch"]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert (result.stdout, result.returncode) == ("torch\n", 0), result.stderr
 
 
 def test_child_that_creates_a_group_is_refused_with_a_reason(tmp_path: Path) -> None:
@@ -100,22 +86,3 @@ except Exception as error:
     print(type(error).__name__)
 """
     assert run_child(tmp_path, program).split() == ["child", "RankError"]
-
-
-def test_python_path_has_the_folder_once() -> None:
-    environment = {"PYTHONPATH": "first:second"}
-    for _ in range(2):
-        child_processes.begin(0, 2, environment)
-    assert environment["PYTHONPATH"] == f"{child_processes.FOLDER}:first:second"
-
-
-def test_request_for_gloo_is_recognized() -> None:
-    for backend, expected in (
-        ("gloo", True),
-        ("GLOO", True),  # upper-case
-        ("cpu:gloo,cuda:nccl", True),  # for-the-cpu
-        ("ccl", False),
-        ("nccl", False),
-        (None, False),  # no-request
-    ):
-        assert process_group.names_gloo(backend) == expected

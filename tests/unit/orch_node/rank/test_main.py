@@ -26,13 +26,12 @@ def test_traceback_in_an_event_keeps_the_exception_and_its_frames() -> None:
     for message, first, last in (
         (f"{LOST}\nException raised from error at x.cpp:1 (most recent call first):{FRAMES}", LOST, LOST),
         (MISSING + SIZES, MISSING, SIZES.splitlines()[-1]),  # long-message
-        ("", "", ""),  # no-message
     ):
         with pytest.raises(RuntimeError) as exc_info:
             step(50, message)
         line = encode("exception", {"text": script_traceback(exc_info.value, is_short=True)})
         traceback = parse_last(json.loads(line)["text"])
         assert traceback.frames[-1].function == "step"
-        assert traceback.message[0] == (f"RuntimeError: {first}" if first else "RuntimeError")
+        assert traceback.message[0] == f"RuntimeError: {first}"
         assert traceback.message[-1].endswith(last)
         assert script_traceback(exc_info.value).endswith(message)

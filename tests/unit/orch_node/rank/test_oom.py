@@ -17,9 +17,3 @@ def test_oom_kill_is_found_in_the_counters(tmp_path: Path, monkeypatch: pytest.M
     assert detector.find_evidence(1) is None
     events.write_text("oom 1\noom_kill 1\n")
     assert detector.find_evidence(1) == f"oom_kill in {events} rose from 0 to 1"
-
-
-def test_message_of_a_kernel_record() -> None:
-    record = b"6,339,5140900,-;Killed process 7 (a;b)\n SUBSYSTEM=acpi\n DEVICE=+acpi:1\n"
-    assert oom.message_of(record) == "Killed process 7 (a;b)"
-    assert oom.message_of(b"6,340,5140901,-;\n") == oom.message_of(b"") == ""

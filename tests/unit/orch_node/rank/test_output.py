@@ -18,27 +18,10 @@ def make_log(folder: Path, text: str) -> Path:
     return path
 
 
-def test_log_tail_is_the_end_of_the_log(tmp_path: Path) -> None:
-    assert log_tail(make_log(tmp_path, "")) == ""
-    assert log_tail(make_log(tmp_path, "one\ntwo\n")) == "one\ntwo"
-    text = "".join(f"line {number}\n" for number in range(1000))
-    assert text.strip().endswith(log_tail(make_log(tmp_path, text)))
-    assert len(log_tail(make_log(tmp_path, text))) < TAIL_BYTES
-
-
 def test_log_tail_omits_what_orch_itself_printed_and_warnings_of_torch(tmp_path: Path) -> None:
     warning = "[W1127 00:59:18.033539011 socket.cpp:207] [c10d] The hostname cannot be retrieved. err=-3"
     text = f"{warning}\none\norch: the script requests a process group\n"
     assert log_tail(make_log(tmp_path, text)) == "one"
-
-
-def test_log_tail_has_the_message_above_frames_of_cpp(tmp_path: Path) -> None:
-    frames = "".join(
-        f"frame #{number}: c10d::ProcessGroupNCCL::Watchdog::run() + 0x{number:x}\n" for number in range(99)
-    )
-    text = f"step 1\nthe reason\n{frames}\nException raised from run\n{frames}\nFatal Python error: Aborted\n"
-    text += f"\n{FRAME * 99}"
-    assert log_tail(make_log(tmp_path, text)).startswith("step 1\nthe reason\n\nException raised from run\n\nFatal")
 
 
 def test_log_tail_prefers_the_cause_to_stack_traces(tmp_path: Path) -> None:
