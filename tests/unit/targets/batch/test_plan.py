@@ -154,7 +154,7 @@ def test_ranks_run_on_the_users_python(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text("print(1)\n")
     make_environment(tmp_path / "empty")
-    make_environment(tmp_path / "environment")
+    make_environment(tmp_path / "environment", without=["oneccl_bind"])
     request = TrainRequest(recipe="own.py", on="slurm", backend="gloo", python="environment/bin/python")
     plan = train.plan(request)
     assert plan.run.python == f"{tmp_path}/environment/bin/python"
