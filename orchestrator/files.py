@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import importlib.metadata
 import json
+import logging
 import os
 import pwd
 import re
@@ -49,6 +50,7 @@ PUBLIC = 0o666  # before the umask
 MAX_LOGS = 20
 NODES = "nodes"  # in the state of an inventory: the folder of the records
 TOKEN = re.compile(r"[0-9a-f]{32}")
+PROGRESS = logging.getLogger(__name__)
 HOME_FOLDERS = {"XDG_STATE_HOME": ".local/state/orch", "XDG_CACHE_HOME": ".cache/orch"}
 
 
@@ -240,7 +242,13 @@ def fallback_home() -> Path:
     private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
     if not private or status.st_uid != os.getuid():
         raise home_error(f"others may access {folder}")
+    note_fallback(folder)
     return folder
+
+
+@cache  # once in a process
+def note_fallback(folder: Path) -> None:
+    PROGRESS.info("note: the home directory is not writable; using %s", folder)
 
 
 def home_error(reason: str) -> ExecuteError:
@@ -248,11 +256,6 @@ def home_error(reason: str) -> ExecuteError:
         f"The home folder is not writable, and {reason}.",
         hint="Set HOME, or XDG_STATE_HOME and XDG_CACHE_HOME, to a writable folder.",
     )
-
-
-def uses_fallback_home() -> bool:
-    """Return whether some of orch's files are in the fallback instead of the home."""
-    return any(not os.environ.get(variable) and not folder_in_home(name) for variable, name in HOME_FOLDERS.items())
 
 
 def ansible_home() -> dict[str, str]:

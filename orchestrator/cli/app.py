@@ -62,7 +62,9 @@ def plain(value: Any) -> Any:
 def apply_precedence(context: Any) -> None:
     """Omit defaults that do not suit an option with precedence, such as the inventory if --on is given.
 
-    A run that is not recorded on this machine is looked for on the default inventory.
+    Options of other targets than the selected one are refused, but not if the environment sets them: ORCH_K8S_FILE in a
+    shell profile would make all other runs fail. A run that is not recorded on this machine is looked for on the
+    default inventory.
     """
     ranks = {name: ORDER.index(source_name(context, name)) for name in context.params}
     omitted = {
@@ -77,6 +79,10 @@ def apply_precedence(context: Any) -> None:
         if name in ranks
     ):
         omitted |= {name for name in OF_HOSTS if ranks.get(name) == ORDER.index(TABLE_SOURCE)}
+    if selected := [context.params[name] for name in ("on", "target") if name in ranks]:
+        others = (entry.options for entry in registry.entries().values() if entry.options.on not in selected)
+        of_others = {field.name for options in others for field in fields(options)}
+        omitted |= {name for name in of_others if ranks.get(name) == ORDER.index(ENVIRONMENT_SOURCE)}
     for name in omitted:
         source = context.get_parameter_source(name)
         if source.name in (TABLE_SOURCE, ENVIRONMENT_SOURCE):

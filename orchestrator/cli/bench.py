@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.app import with_defaults
 from orchestrator.cli.options import PANELS, RUNS_DIR, AsJson, Group, RunsDir, make_command, print_error
-from orchestrator.cli.train import TARGET_OPTION, TARGETS, effective_options, group_of
+from orchestrator.cli.train import TARGET_OPTION, TARGETS, group_of
 from orchestrator.model.measurement import find_slow
 from orchestrator.operations import bench as operation
 from orchestrator.planning.request import NODES, RANKS, TRAINING, TrainRequest, parse_ppn
@@ -42,8 +42,7 @@ def bench(
 
     The exit code is 1 if nodes cannot reach each other.
     """
-    options = tuple(effective_options(values, request.on, context) for values in target_options.values())
-    request = with_defaults(replace(request, options=options, runs_dir=runs_dir), context)
+    request = with_defaults(replace(request, options=tuple(target_options.values()), runs_dir=runs_dir), context)
     measurement, folder = operation.measure(request, print_error)
     slow = find_slow(measurement)
     print_text(report.as_json(measurement, slow) if as_json else report.as_text(measurement, slow))

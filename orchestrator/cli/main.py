@@ -13,7 +13,6 @@ import typer
 
 from orchestrator.cli.app import HELP_ALL, App, CommandGroup
 from orchestrator.errors import OrchError
-from orchestrator.files import fallback_home, uses_fallback_home
 from orchestrator.operations.stacks import describe_versions
 from orchestrator.screen import prepare, print_text
 
@@ -116,8 +115,6 @@ def main() -> None:
     """
     prepare()
     try:
-        if uses_fallback_home():
-            print_text(f"note: the home directory is not writable; using {fallback_home()}", err=True)
         make_app("".join(sys.argv[1:2]))(sys.argv[1:] or ["--help"])
     except OrchError as error:
         print_text(f"error: {error.message}", err=True)

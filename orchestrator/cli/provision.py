@@ -18,7 +18,7 @@ from typer.models import ParameterInfo
 
 from orchestrator import load
 from orchestrator.cli.options import USER_PACKAGES, AsJson, Group, UserPackages, complete_stacks, make_command
-from orchestrator.cli.train import TARGETS, effective_options, group_of
+from orchestrator.cli.train import TARGETS, group_of
 from orchestrator.errors import RequestError
 from orchestrator.load.hostfile import Hostfile, load_hostfile
 from orchestrator.model.provision_report import Report
@@ -109,7 +109,6 @@ MODELS = typer.Option(
 
 
 def provision(
-    context: typer.Context,
     request: ProvisionRequest,
     inventory: Annotated[str | None, INVENTORY] = None,
     target: TargetName = None,
@@ -124,7 +123,7 @@ def provision(
         raise RequestError(f"--wheels {wheels}: unknown source of wheels.", hint="Use wheelhouse or index.")
     of_nodes = request.verify or request.data or request.docker_load or request.no_stack or ask_become_pass
     check_where(inventory, target, of_nodes=of_nodes)
-    options = tuple(effective_options(values, target, context) for values in target_options.values())
+    options = tuple(target_options.values())
     check_foreign(options, target)
     progress = Progress(verbose=verbose)
     with become_password(ask_become_pass) as environment:

@@ -142,26 +142,21 @@ def inputs(
         stack_name = user_python or f"stack '{stack.name}'"
         recipe = replace(recipe, packages=packages_for(requirements, nodes, stack_name))
     if nodes and not image:
-        source = user_python or f"stack {stack.name}"
-        imports = check_script(request, recipe, ranks_python(nodes[0], recipe, local_python, source))
+        packages_folder = recipe.packages.folder if recipe.packages else ""
+        python = RanksPython(
+            version=nodes[0].python,
+            local_path=local_python,
+            source=user_python or f"stack {stack.name}",
+            packages=nodes[0].packages,
+            module_folders=tuple(filter(None, [recipe.source_folder, packages_folder])),
+        )
+        imports = check_script(request, recipe, python)
     return Inputs(recipe=recipe, stack=stack, settings=values, plugins=plugins(), imports=imports)
 
 
 def is_found_here(module: str, source: str) -> bool:
     """Return whether a module is in the current folder, or in the folder of the project's modules."""
     return any(has_module(Path(folder), module) for folder in (".", source) if folder)
-
-
-def ranks_python(facts: Facts, recipe: Recipe, local_python: str, source: str) -> RanksPython:
-    """Return the Python of the ranks on a node, which finds the user's modules and packages."""
-    packages_folder = recipe.packages.folder if recipe.packages else ""
-    return RanksPython(
-        version=facts.python,
-        local_path=local_python,
-        source=source,
-        packages=facts.packages,
-        module_folders=tuple(filter(None, [recipe.source_folder, packages_folder])),
-    )
 
 
 def read_settings(assignments: tuple[str, ...], recipe: Recipe, volume: str) -> dict[str, Value]:

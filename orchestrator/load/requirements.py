@@ -72,7 +72,7 @@ def requirements_of(recipe: Recipe, request: TrainRequest, *, common_file: str =
         parts.append(Requirements(source=PACKAGE_OPTION, lines=checked(request.packages, PACKAGE_OPTION)))
     if common_file and option != NONE:
         parts.append(file_requirements(Path(common_file)))
-    return merged(parts)
+    return merged(parts) if parts else None
 
 
 def shared_requirements(*files: str | None) -> Requirements | None:
@@ -173,7 +173,7 @@ def script_requirements(script: Path) -> Requirements | None:
     if len(blocks) > 1:
         raise RequestError(f"{script} has {len(blocks)} blocks '# /// script'.", hint="Join them into one.")
     content = "".join(line[2:] if line.startswith("# ") else line[1:] for line in blocks[0]["content"].splitlines(True))
-    table = parse(content, f"the block '# /// script' of {script}")
+    table = read_table(f"the block '# /// script' of {script}", content)
     return Requirements(
         source=script.name,
         lines=checked(strings(table, "dependencies", script), script.name),
@@ -346,10 +346,6 @@ def strings(table: Mapping[str, Any], key: str, path: Path) -> list[str]:
     return value
 
 
-def read_table(path: Path) -> dict[str, Any]:
-    return parse(read_text(path), str(path))
-
-
 def read_text(path: Path, hint: str = NO_PACKAGES) -> str:
     """Return the text of a file; raise RequestError with the hint if it cannot be read."""
     try:
@@ -359,9 +355,10 @@ def read_text(path: Path, hint: str = NO_PACKAGES) -> str:
         raise RequestError(f"{path} cannot be read: {reason}.", hint=hint) from None
 
 
-def parse(text: str, source: str) -> dict[str, Any]:
+def read_table(source: Path | str, text: str | None = None) -> dict[str, Any]:
+    """Return the table in a file, or in a text that errors name like a file."""
     try:
-        table: dict[str, Any] = tomllib.loads(text)
+        table: dict[str, Any] = tomllib.loads(read_text(Path(source)) if text is None else text)
     except tomllib.TOMLDecodeError as error:
         raise RequestError(f"{source} is not TOML: {error}.", hint=NO_PACKAGES) from None
     return table

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from orch_node.protocol.environment import PYTHON_PATH
@@ -38,6 +38,7 @@ class UnknownImportsError(Exception):
     """A file changes where modules are found, or installs some itself."""
 
 
+@dataclass(frozen=True, slots=True)
 class Files:
     """The files that ranks see: those of this machine, or those that are sent to them.
 
@@ -46,14 +47,18 @@ class Files:
         names: the names in each folder, as far as they are known.
     """
 
-    def __init__(self, sent: Collection[str] | None) -> None:
-        self.sent = sent
-        self.names: dict[str, set[str]] = {}
-        for path in sent or ():
+    sent: Collection[str] | None = None
+    names: dict[str, set[str]] = field(default_factory=dict)
+
+    @classmethod
+    def sent_to_ranks(cls, paths: Collection[str]) -> Files:
+        names: dict[str, set[str]] = {}
+        for path in paths:
             folder, _, name = path.rpartition("/")
-            while folder and name not in self.names.setdefault(folder, set()):
-                self.names[folder].add(name)
+            while folder and name not in names.setdefault(folder, set()):
+                names[folder].add(name)
                 folder, _, name = folder.rpartition("/")
+        return cls(paths, names)
 
     def is_file(self, path: Path) -> bool:
         return path.is_file() if self.sent is None else str(path) in self.sent
@@ -241,11 +246,11 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
         path: its file; empty if that is not known.
         python: the ranks' Python; its known packages are left out.
     """
+    this_machine, working_directory = Files(), Path.cwd()
     if recipe.project:
-        files = Files({f"{recipe.project.folder}/{name}" for name in recipe.project.files})
+        files = Files.sent_to_ranks({f"{recipe.project.folder}/{name}" for name in recipe.project.files})
     else:
-        files = Files(None if python.local_path else {recipe.script_file})
-    this_machine, working_directory = Files(None), Path.cwd()
+        files = this_machine if python.local_path else Files.sent_to_ranks({recipe.script_file})
     folder = working_directory if recipe.module else Path(path).parent
 
     def is_available(name: str) -> bool:

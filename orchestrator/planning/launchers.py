@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.cluster import Cluster, Layout, Link, Node
-from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.decision import Decision
 from orchestrator.model.printable import Command
 from orchestrator.stacks.stack import MPI_WHEELS, Stack
 
@@ -486,12 +486,3 @@ def check_launcher(name: str, accelerate_file: str, mpi: str | None) -> None:
         )
     if mpi:
         check_mpi(mpi, name, WITHOUT_MPI, DEFAULT)
-
-
-def choose_launch(name: str, spec: LaunchSpec, mpi: Decision) -> Choice[Launch]:
-    """Return what starts the ranks; raise PlanError if the nodes lack it."""
-    launch = LAUNCHERS[name](spec)
-    reason = launch.summary
-    if mpi.reason and "MPI" in launch.summary:
-        reason = f"{reason}; {mpi.reason}"
-    return Choice(launch, (Decision(topic="launcher", value=name, reason=reason),))

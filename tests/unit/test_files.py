@@ -33,20 +33,22 @@ def test_state_is_stored_in_a_writable_home(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("HOME", str(tmp_path))
     assert files.state_home() == tmp_path / ".local/state/orch"
     assert files.cache_home() == tmp_path / ".cache/orch"
-    assert (files.ansible_home(), files.uses_fallback_home()) == ({}, False)
+    assert files.ansible_home() == {}
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
     assert files.cache_home() == Path("/elsewhere/orch")
 
 
 @pytest.mark.parametrize("home", ["/proc/none", "/no/such/home"])
 def test_state_is_stored_in_a_temporary_folder_without_a_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, home: str
 ) -> None:
+    files.note_fallback.cache_clear()
+    caplog.set_level("INFO")
     monkeypatch.setenv("HOME", home)
     folder = tmp_path / f"orch-home-{os.getuid()}"
     assert files.state_home() == folder / ".local/state/orch"
     assert files.ansible_home() == {"ANSIBLE_HOME": str(folder / ".ansible")}
-    assert files.uses_fallback_home()
+    assert caplog.messages == [f"note: the home directory is not writable; using {folder}"]
     assert folder.stat().st_mode & 0o777 == 0o700
     monkeypatch.setenv("XDG_STATE_HOME", "/elsewhere")
     assert files.state_home() == Path("/elsewhere/orch")

@@ -23,7 +23,6 @@ from orchestrator.runs.store import Run
 from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX, location_of, store_of
 from orchestrator.targets.batch.login import host_at, scheduler_at
-from orchestrator.targets.batch.options import FILE_VARIABLE
 from orchestrator.targets.batch.run_folder import run_folder_of
 from orchestrator.targets.batch.system import BatchSystem, JobState
 from orchestrator.targets.interface import Notify, RunList, ignore
@@ -75,7 +74,7 @@ def login_of(system: BatchSystem, inventory: str | None) -> str:
         PlanError: if a setting is invalid.
     """
     host = (inventory or "").partition(":")[2]
-    settings_file = os.environ.get(FILE_VARIABLE.format(system.name.upper()))
+    settings_file = os.environ.get(f"ORCH_{system.name.upper()}_FILE")
     path = Path(settings_file) if settings_file else None
     settings = batch_settings(system, path, (f"login={host}",) if host else ())
     settings.check()

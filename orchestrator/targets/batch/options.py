@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from orchestrator.targets.entry import TargetEntry, option
-
-FILE_VARIABLE = "ORCH_{}_FILE"  # the environment variable with the settings file of a batch system
-
-
-def file_option(name: str) -> Any:
-    """Return the option --NAME-file of a batch system."""
-    return option(
-        None,
-        for_shared_folder=True,
-        envvar=FILE_VARIABLE.format(name.upper()),
-        metavar="FILE",
-        help=f"TOML file with --{name} settings. Default: orch-{name}.toml in the current folder.",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +23,13 @@ class PbsOptions:
         "account, project or a resource of the site; or login=HOST (a login node reached through SSH), root, "
         "runs, setup or max-requeues. May be repeated.",
     )
-    pbs_file: Path | None = file_option("pbs")
+    pbs_file: Path | None = option(
+        None,
+        for_shared_folder=True,
+        envvar="ORCH_PBS_FILE",
+        metavar="FILE",
+        help="TOML file with --pbs settings. Default: orch-pbs.toml in the current folder.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +46,13 @@ class SlurmOptions:
         "login=HOST (a login node reached through SSH), root, runs, pmi, setup, max-requeues or "
         "allocation. May be repeated.",
     )
-    slurm_file: Path | None = file_option("slurm")
+    slurm_file: Path | None = option(
+        None,
+        for_shared_folder=True,
+        envvar="ORCH_SLURM_FILE",
+        metavar="FILE",
+        help="TOML file with --slurm settings. Default: orch-slurm.toml in the current folder.",
+    )
 
 
 PBS = TargetEntry(

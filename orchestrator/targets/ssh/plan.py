@@ -24,7 +24,7 @@ from orchestrator.planning import accelerate_options, fabrics
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.containers import FILE as CONTAINER_FILE
 from orchestrator.planning.containers import Docker, shared_folders
-from orchestrator.planning.launchers import DEFAULT, Launch, LaunchSpec, check_launcher, choose_launch, choose_mpi
+from orchestrator.planning.launchers import DEFAULT, LAUNCHERS, Launch, LaunchSpec, check_launcher, choose_mpi
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
 from orchestrator.planning.request import Resume, Site, TrainRequest
@@ -209,7 +209,7 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
     )
     if inputs.accelerate:
         accelerate_options.check_device(inputs.accelerate, spec)
-    launch = choose_launch(resolved.launcher, spec, resolved.mpi)
+    launch = LAUNCHERS[resolved.launcher](spec)
     decisions = (
         *decisions_of(request, inputs, resolved, spec, launch),
         *(explain_restarts(request.max_restarts, recipe, request.min_nodes) if request.max_restarts else ()),
@@ -235,22 +235,23 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         *([prepare_attempt(plan.run)] if site.resume else []),
         *files.sent,
         *(give_files(plan.run, site.resume) if site.resume else []),
-        *put_files(request, inputs, resolved, site, plan.run, files=files, spec=spec, launch=launch.value),
-        start_run(request, resolved, site, launch.value),
+        *put_files(request, inputs, resolved, site, plan.run, files=files, spec=spec, launch=launch),
+        start_run(request, resolved, site, launch),
     )
     return replace(plan, steps=steps)
 
 
 def decisions_of(
-    request: TrainRequest, inputs: HostInputs, resolved: Resolved, spec: LaunchSpec, launch: Choice[Launch]
+    request: TrainRequest, inputs: HostInputs, resolved: Resolved, spec: LaunchSpec, launch: Launch
 ) -> tuple[Decision, ...]:
     """Return all decisions, in the order in which they are printed."""
     options, docker = inputs.accelerate, inputs.docker
     gpus = [node.facts.gpus for node in resolved.all_nodes]
+    reasons = (launch.summary, resolved.mpi.reason if "MPI" in launch.summary else "")
     return (
         *all_decisions(resolved.stack, resolved.nodes, resolved.spares, resolved.layout),
         *(explain_gpus(resolved.all_nodes, resolved.backend.value) if any(gpus) else ()),
-        *launch.decisions,
+        Decision(topic="launcher", value=resolved.launcher, reason="; ".join(filter(None, reasons))),
         *([docker.explain()] if docker else []),
         *(accelerate_options.explain_options(options, spec) if options else ()),
         *(explain_torch(resolved.all_nodes) if len(resolved.all_nodes) > 1 and not docker else []),

@@ -18,7 +18,7 @@ from tests.support.files import write_files
 def imports_of(folder: Path, text: str, *available: str) -> dict[str, str]:
     script = folder / "train.py"
     script.write_text(text)
-    return external_imports(script, Files(None), folder, available.__contains__)
+    return external_imports(script, Files(), folder, available.__contains__)
 
 
 def test_import_that_may_succeed_is_not_reported(tmp_path: Path) -> None:

@@ -470,7 +470,7 @@ def event_name(event: Event) -> str:
 
 def event_fields(event: Event) -> dict[str, Any]:
     """Return the fields of an event without its header, for JSON."""
-    content = {name: getattr(event, name) for name in values.field_names(type(event))}
+    content = {field.name: getattr(event, field.name) for field in fields(event)}
     figures = content.get("figures", {})
     names = [name for name in content if name not in (*HEADER, "name", "figures")]
     return {**{name: to_json(content[name]) for name in names}, **figures}

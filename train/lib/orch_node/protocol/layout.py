@@ -12,6 +12,10 @@ from orch_node.protocol.record import RankPlacement
 
 SCHEMA = 1
 NO_GPU = ("gpu", None)
+# Fields of the file: left out if they are empty, and those with one line for each entry.
+OPTIONAL = ("setvars", "planned_world_size", "precision", "working_directory", "spares_without_bf16", "spares")
+ENTRIES = ("spares", "nodes", "ranks")
+FIELDS = ("schema", "world_size", "backend", "backend_module", "timeout_seconds", *OPTIONAL[:-1], *ENTRIES)
 # A line of a hostfile.
 HOST_LINES = {"intel": "{address}:{ranks}", "mpich": "{address}:{ranks}", "openmpi": "{address} slots={ranks}"}
 # The precision of a run. If the nodes are known when a run is planned, the plan decides. Batch jobs and pods have
@@ -163,23 +167,18 @@ def parse(text: str | bytes) -> RunLayout:
 
 def render(layout: RunLayout) -> str:
     """Return the content of layout.json, with one line for each node and rank."""
-    optional = ("setvars", "planned_world_size", "precision", "working_directory", "spares_without_bf16")
-    names = ("schema", "world_size", "backend", "backend_module", "timeout_seconds", *optional)
-    header = {name: getattr(layout, name) for name in names if name not in optional or getattr(layout, name)}
-    parts = [f"{json.dumps(name)}: {values.render(value)}" for name, value in header.items()]
-    if layout.spares:
-        parts.append(f'"spares": {render_entries(layout.spares)}')
-    parts += [f'"nodes": {render_entries(layout.nodes)}', f'"ranks": {render_entries(layout.ranks)}']
+    record, parts = values.record(layout), []
+    for name in FIELDS:
+        content = record[name]
+        if name in OPTIONAL and not content:
+            continue
+        if name in ENTRIES:
+            lines = [json.dumps({key: entry[key] for key in entry if (key, entry[key]) != NO_GPU}) for entry in content]
+            text = "[\n  " + ",\n  ".join(lines) + "\n ]"
+        else:
+            text = json.dumps(content)
+        parts.append(f'"{name}": {text}')
     return "{\n " + ",\n ".join(parts) + "\n}\n"
-
-
-def render_entries(entries: Iterable[object]) -> str:
-    """Return a list with one line per entry."""
-    records = (values.record(entry) for entry in entries)
-    lines = (
-        json.dumps({name: record[name] for name in record if (name, record[name]) != NO_GPU}) for record in records
-    )
-    return "[\n  " + ",\n  ".join(lines) + "\n ]"
 
 
 def bf16_flag(flags: Collection[str]) -> str | None:

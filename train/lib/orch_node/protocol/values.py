@@ -13,7 +13,6 @@ Measured = float  # a result of training, which may be NaN
 Reader = Callable[[object, str], Any]
 MAX_DEPTH = 32  # of nested lists and objects
 MAX_DIGITS = 20  # of an integer, as 2^64 has
-FIELD_NAMES: dict[type[Any], tuple[str, ...]] = {}
 READERS: dict[type[Any], dict[str, tuple[Reader, bool]]] = {}  # a cache
 
 
@@ -134,7 +133,7 @@ def record(value: Any) -> Any:
     if type(value) in SCALAR_TYPES:  # the usual case, fast because layouts have thousands of ranks
         return value
     if hasattr(value, "__dataclass_fields__"):
-        return {name: record(getattr(value, name)) for name in field_names(type(value))}
+        return {field.name: record(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (tuple, list)):
         return [item if type(item) in SCALAR_TYPES else record(item) for item in value]
     if isinstance(value, Mapping):
@@ -145,13 +144,6 @@ def record(value: Any) -> Any:
 def render(value: Any) -> str:
     """Return a value as one line of JSON, as parse() takes it."""
     return json.dumps(record(value))
-
-
-def field_names(kind: type[Any]) -> tuple[str, ...]:
-    """Return the names of a dataclass' fields."""
-    if kind not in FIELD_NAMES:
-        FIELD_NAMES[kind] = tuple(field.name for field in fields(kind))
-    return FIELD_NAMES[kind]
 
 
 def readers(kind: type[Any]) -> dict[str, tuple[Reader, bool]]:
