@@ -28,13 +28,6 @@ def test_ranks_get_cores_and_threads() -> None:
         assert values == ([f"{idle} core of node0"] if idle else [])
 
 
-def test_ranks_are_numbered_across_nodes() -> None:
-    layout = lay_out((make_node("a"), make_node("b")), 2)
-    node_ranks = [(placement.rank, placement.node, placement.local_rank) for placement in layout.rank_places]
-    assert node_ranks == [(0, "a", 0), (1, "a", 1), (2, "b", 0), (3, "b", 1)]
-    assert layout.nodes == ("a", "b")
-
-
 def test_impossible_number_of_ranks_is_rejected() -> None:
     for ppn in (0, -1, 9):
         with pytest.raises(PlanError, match="8 physical cores") as exc_info:

@@ -78,13 +78,3 @@ def test_links_of_the_wrong_interface_are_explained() -> None:
     assert links == ()
     (slow,) = find_slow(make_measurement({("a", "b"): 0.9}, b=rates))
     assert "eth0 of b has 1 Gbit/s, not 25; b has a faster interface, eth1" in slow.cause
-
-
-def test_only_link_of_two_nodes_is_compared_with_the_speed_of_the_interfaces() -> None:
-    measurement = make_measurement()
-    links = tuple(
-        LinkRate(source=source, destination=destination, gbit=0.4, microseconds=20.0)
-        for source, destination in (("a", "b"), ("b", "a"))
-    )
-    slow = find_slow(replace(measurement, nodes=measurement.nodes[:2], links=links))
-    assert [item.subject for item in slow] == ["a to b", "b to a"]

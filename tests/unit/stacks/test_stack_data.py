@@ -1,24 +1,19 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
 from orchestrator import load
-from orchestrator.errors import PlanError, RequestError
-from orchestrator.files import STACKS
-from orchestrator.load.definitions import stack_from
-from orchestrator.planning.software import ccl_backend, check_recipe_fits, choose_backend
+from orchestrator.errors import PlanError
+from orchestrator.planning.software import ccl_backend, check_recipe_fits
 from orchestrator.stacks.compatibility import index_for
 from orchestrator.stacks.stack import BINDINGS, IPEX, minor
 from release.stack_tables import version_table
 
 STACKS_LOADED = load.all_stacks()
-INTEL = [stack for stack in STACKS_LOADED if stack.name.startswith(("intel-", "torch-ccl-"))]
-WITH_BINDINGS = [stack for stack in INTEL if stack.bindings]
 
 
 def test_every_torch_that_the_bindings_build_for_has_a_stack() -> None:
@@ -45,19 +40,12 @@ def test_packages_that_are_not_on_pypi_have_an_index() -> None:
     for stack in STACKS_LOADED:
         if stack.ipex and Version(stack.ipex) < Version("2.6"):
             assert index_for(stack, IPEX)
-        if stack in WITH_BINDINGS:
+        if stack.bindings and stack.bindings.built_by == "Intel":
             index = index_for(stack, BINDINGS)
             assert index.only_there
             assert "xpu" not in index.url
         torch = index_for(stack, "torch")
         assert torch.url == "https://download.pytorch.org/whl/cpu"
-
-
-def test_ipex_fits_torch_and_has_an_end_of_life() -> None:
-    for stack in INTEL:
-        assert stack.ipex is not None
-        assert minor(stack.ipex) == minor(stack.torch)
-        assert stack.end_of_life.since in (dt.date(2025, 12, 31), dt.date(2026, 3, 30))
 
 
 # transformers and accelerate: (flag, first version with it, first without)
@@ -78,35 +66,7 @@ def test_flags_are_those_that_transformers_honours() -> None:
         assert list(stack.flags) == honoured
         if stack.ipex:
             assert Version(stack.requirements["accelerate"]) < Version("1.8")
-
-
-def test_bindings_are_required_only_with_the_backend_ccl(tmp_path: Path) -> None:
-    text = (STACKS / "current.toml").read_text()
-    with_ccl = tmp_path / "current.toml"
-    backends = text[text.index("backends = ") :].splitlines()[0]
-    with_ccl.write_text(text.replace(backends, 'backends = ["ccl", "gloo"]'))
-    assert stack_from(with_ccl).requirements[BINDINGS] == "2.13.0+orch.10"
-    with_ccl.write_text(text.replace(backends, 'backends = ["gloo"]'))
-    assert BINDINGS not in stack_from(with_ccl).requirements
-
-
-def test_for_backend_keeps_the_bindings_for_ccl_only() -> None:
-    assert BINDINGS not in load.stack("intel-2.7").for_backend("gloo").requirements
-    assert BINDINGS in load.stack("intel-2.7").for_backend("ccl").requirements
-    with pytest.raises(PlanError, match="has ccl and gloo"):
-        load.stack("intel-2.7").for_listed_backend("nccl")
-
-
-def test_invalid_stack_file_is_rejected_with_its_key(tmp_path: Path) -> None:
-    for old, new, message in (
-        ("summary =", "sumary =", r"intel-2.7.toml, line 1: sumary: unknown key"),
-        ('built_by = "Intel"', 'built_by = "me"', r"bindings.built_by: expected .*Intel"),  # value that is not allowed
-        ("since = 2025-12-31", 'since = "soon"', r"end_of_life.since: expected a valid date"),  # wrong type
-    ):
-        path = tmp_path / "intel-2.7.toml"
-        path.write_text((STACKS / path.name).read_text().replace(old, new, 1))
-        with pytest.raises(RequestError, match=message):
-            stack_from(path)
+            assert minor(stack.ipex) == minor(stack.torch)
 
 
 def test_check_ipex_accepts_only_what_trains_correctly() -> None:
@@ -117,12 +77,6 @@ def test_check_ipex_accepts_only_what_trains_correctly() -> None:
         load.stack(name).check_ipex(precision)
     with pytest.raises(PlanError, match="stack 'current' has no IPEX"):
         load.stack("current").check_ipex("fp32")
-
-
-def test_stacks_with_ipex_set_accelerates_device() -> None:
-    with_ipex, without = load.stack("intel-2.8"), load.stack("current")
-    assert ("ACCELERATE_TORCH_DEVICE", "cpu") in choose_backend(with_ipex, (), "gloo", {}).env
-    assert "ACCELERATE_TORCH_DEVICE" not in dict(choose_backend(without, (), "gloo", {}).env)
 
 
 def test_only_intels_bindings_have_their_setvars_sourced() -> None:
