@@ -42,13 +42,8 @@ def test_options_are_read_from_an_accelerate_file() -> None:
 def test_file_that_cannot_be_used_is_refused_with_what_it_is() -> None:
     for values, problem in (
         ({**FILE, "distributed_type": "FSDP"}, r"f\.yaml"),
-        ({**FILE, "fsdp_config": {"x": 1}}, r"f\.yaml"),
         ({**FILE, "mixed_precision": "fp16"}, r"f\.yaml"),
         ({"distributed_type": "DEEPSPEED", "deepspeed_config": {}}, "distributed_type is DEEPSPEED"),
-        (
-            {"compute_environment": "AMAZON_SAGEMAKER", "distributed_type": "NO", "ec2_instance_type": "ml.p3"},
-            "of accelerate for SageMaker",
-        ),
         ({"train_batch_size": 8, "zero_optimization": {"stage": 2}}, "a configuration of DeepSpeed"),
         ({"distributed_type": "MULTI_CPU", "num_proceses": 4}, "num_proceses: accelerate has no such key"),
     ):
@@ -64,16 +59,6 @@ def test_file_for_gpus_is_refused_on_cpus() -> None:
         options = accelerate_file.parse_options(values, "f.yaml")
         with pytest.raises(PlanError, match=rf"f\.yaml is for GPUs, but .*: {problem}"):
             accelerate_file.check_device(options, make_spec(TWO_NODES))
-
-
-def test_error_about_an_option_names_the_key_of_the_file() -> None:
-    for option, problem in (("--nodes 2", "num_machines 2 of f.yaml"), ("--ppn 2", "num_processes 4 of f.yaml")):
-        options = accelerate_file.parse_options(FILE, "f.yaml")
-        with pytest.raises(PlanError, match=f"^{problem}, but"), options.named_in_errors():
-            raise PlanError(f"{option}, but there is one.")
-        unset = options.without(nodes=NodeCount(2), ppn=2)
-        with pytest.raises(PlanError, match=f"^{option}, but"), unset.named_in_errors():
-            raise PlanError(f"{option}, but there is one.")
 
 
 def with_file(stack: Stack) -> HostInputs:
@@ -94,9 +79,6 @@ def test_used_and_contradicted_keys_are_reported(test_stack: Stack) -> None:
     assert 'main_training_function: "train"' in config.content
     assert "main_process_port: 29500" in config.content
     assert 'mixed_precision: "bf16"' in config.content
-
-
-def test_file_is_for_launchers_that_start_accelerate(test_stack: Stack) -> None:
     with pytest.raises(PlanError, match="--launcher mpirun does not start accelerate"):
         plan_train(QA_REQUEST, with_file(test_stack), REMOTE_SITE)
 

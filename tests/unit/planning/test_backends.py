@@ -7,7 +7,6 @@ import pytest
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.definitions import load_entry_point
-from orchestrator.model.cluster import Gpu
 from orchestrator.model.process_group import BACKENDS, Backend
 from orchestrator.planning.software import adapt_backend, choose_backend
 from orchestrator.stacks.stack import Bindings, Stack
@@ -35,13 +34,6 @@ def test_missing_requirement_of_a_backend_is_named(test_stack: Stack) -> None:
     assert "was built without mpi" in refused(test_stack, "mpi").message
     assert "'current' has gloo" in refused(test_stack, "ccl").message
     assert refused(test_stack, "glo").hint.startswith("Did you mean 'gloo'? Packages add backends by the entry point")
-
-
-def test_backends_for_gpus_are_accepted_with_gpus_and_another_torch(test_stack: Stack) -> None:
-    packages = {**make_facts().packages, "torch": "2.13.0"}
-    nodes = (make_node(facts=replace(make_facts(), gpus=(Gpu(index=0),), packages=packages)),)
-    for name in ("nccl", "mpi"):
-        assert choose_backend(test_stack, nodes, name, {}) == BACKENDS[name]
 
 
 def test_plugin_of_an_entry_point_or_of_the_stack(test_stack: Stack) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from orch_node.protocol.fabrics import Proof
 
-from orchestrator.errors import PlanError, RequestError
-from orchestrator.load.clusters import FABRIC, common_value
+from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Link, Node, lay_out
 from orchestrator.model.decision import Choice
 from orchestrator.model.process_group import CCL, GLOO, TRANSPORTS, Backend
@@ -77,14 +76,6 @@ def providers(choice: Choice[tuple[Link, ...]]) -> set[str]:
     return {link.environment()["FI_PROVIDER"] for link in choice.value}
 
 
-def test_nodes_without_devices_have_no_choice() -> None:
-    nodes = tuple(
-        make_node(f"node{index}", replace(make_facts(), interfaces={"eth1": (address,)}), address=address)
-        for index, address in enumerate(("10.0.0.0", "10.0.0.1"))
-    )
-    assert choose(nodes) == choose_links(nodes) == choose(nodes, "auto")
-
-
 def test_fabric_that_was_not_verified_is_not_chosen(e810: tuple[Node, Node]) -> None:
     choice = choose(e810)
     assert providers(choice) == {"tcp"}
@@ -115,12 +106,6 @@ def test_ping_pong_between_other_nodes_or_a_failed_one_does_not_count(e810: tupl
     assert providers(choose((first, second))) == {"tcp"}
     failed = Proof(together="", failed="no data available")
     assert "psm3: its ping-pong failed: no data available" in describe(choose(with_proofs(e810, psm3=failed)))
-
-
-def test_fabric_must_be_available_on_all_nodes(mixed: tuple[Node, Node]) -> None:
-    choice = choose(with_proofs(mixed, psm3=PSM3))
-    assert providers(choice) == {"tcp"}
-    assert "psm3: node1: no libibverbs.so.1" in describe(choice)
 
 
 def test_each_rank_gets_the_device_near_its_cores(e810: tuple[Node, Node]) -> None:
@@ -173,13 +158,6 @@ def test_fabric_is_refused_if_the_backend_or_container_cannot_use_it(e810: tuple
     assert choose(with_proofs(e810, psm3=PSM3), backend=GLOO) == choose_links(e810)
 
 
-def test_nodes_without_recorded_fabrics_must_be_provisioned_again() -> None:
-    facts = replace(make_facts(), interfaces={"eth1": ("10.0.0.1",)})
-    with pytest.raises(PlanError, match="node0: not checked yet") as exc_info:
-        choose((make_node("node0", facts, address="10.0.0.1"),), "psm3")
-    assert "orch provision" in exc_info.value.hint
-
-
 def test_spare_node_must_have_the_same_devices(tmp_path: Path) -> None:
     nodes = (make_fabric_node(0, tmp_path), make_fabric_node(1, tmp_path, tree="connectx"))
     assert providers(choose(nodes, "psm3")) == {"psm3"}
@@ -191,10 +169,3 @@ def test_one_node_uses_a_fabric_only_if_requested(e810: tuple[Node, Node]) -> No
     assert choose(e810[:1]).value == ()
     (link,) = choose(e810[:1], "shm").value
     assert (link.interface, link.environment()["FI_PROVIDER"]) == ("lo", "shm")
-
-
-def test_hosts_of_a_run_must_request_the_same_fabric() -> None:
-    assert common_value(FABRIC, {"a": {"orch_fabric": "psm3"}, "b": {"orch_fabric": "psm3"}}, "") == ("psm3",)
-    assert common_value(FABRIC, {"a": {}, "b": {}}, "") == ()
-    with pytest.raises(RequestError, match="a: psm3, b: none"):
-        common_value(FABRIC, {"a": {"orch_fabric": "psm3"}, "b": {}}, "")

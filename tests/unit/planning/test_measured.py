@@ -10,7 +10,7 @@ from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice
 from orchestrator.model.measurement import Measurement, NodeRates, RunRates
 from orchestrator.planning.measured import Preference, prefer, valid_for
-from orchestrator.planning.resolve import MEASURED_SPLIT, Inputs, KnownNodes, resolve
+from orchestrator.planning.resolve import Inputs, KnownNodes, resolve
 from orchestrator.stacks.stack import Bindings, Stack
 from tests.conftest import make_facts, make_node
 from tests.support.plans import QA_RECIPE, QA_REQUEST
@@ -115,18 +115,6 @@ def test_plan_follows_the_measurement(test_stack: Stack) -> None:
     (backend,), (ranks,) = result.backend.decisions, result.layout.decisions
     assert backend.reason.startswith("gloo: 1.08 times as fast as ccl here")
     assert ranks.reason.startswith("4 on each node, 1.45 times as fast as 1 rank of 16 cores")
-
-
-def test_plan_gives_no_advice_of_other_nodes_if_the_default_was_faster_on_these(test_stack: Stack) -> None:
-    stack = replace(test_stack, backends=("ccl", "gloo"), bindings=CCL)
-    measurement = measured(make_run("gloo", 1, 12.1), make_run("ccl", 4, 11.0))
-    reasons = []
-    for results in (None, measurement):
-        nodes = KnownNodes(nodes=Choice((measured_node(),)), measurement=results)
-        resolved = resolve(QA_REQUEST, Inputs(recipe=QA_RECIPE, stack=stack), nodes, **START)
-        reasons.append(resolved.layout.decisions[0].reason)
-    assert MEASURED_SPLIT in reasons[0]
-    assert reasons[1] == "one for each NUMA node"
 
 
 def test_measurement_is_stored_without_loss() -> None:

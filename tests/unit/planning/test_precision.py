@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,20 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from orch_node.protocol.events import Decided
 from orch_node.protocol.layout import AUTO, PRECISION_PLACEHOLDER, RunPrecision
 from orch_node.rank import computation
 from orch_node.rank.checks import RankError
 from orch_node.standalone import facts
 
-from orchestrator.errors import PlanError, RequestError
-from orchestrator.load.clusters import local_facts
+from orchestrator.errors import PlanError
 from orchestrator.load.records import InvalidResponse, NodeFacts, validate
 from orchestrator.model.cluster import Node
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.software import choose_precision
-from orchestrator.report.live import Screen
 from tests.conftest import make_facts, make_node
 from tests.support.layouts import make_layout
 from tests.support.node_responses import make_reported_facts
@@ -82,9 +77,6 @@ def test_requested_bf16_needs_instructions_or_permission_to_emulate() -> None:
     emulated = choose("", precision="bf16", allow_slow_bf16=True)
     assert emulated.value == "bf16"
     assert "SLOW" in emulated.decisions[0].reason
-
-
-def test_permission_to_emulate_without_bf16_is_refused() -> None:
     with pytest.raises(PlanError, match="--allow-slow-bf16 has no effect: the precision is fp32"):
         choose("", allow_slow_bf16=True)
 
@@ -104,49 +96,11 @@ def test_facts_that_contradict_each_other_are_refused() -> None:
         validate(NodeFacts, make_reported_facts(flags=["avx2", "avx512_bf16"]), "facts")
 
 
-def test_facts_of_this_machine_that_contradict_each_other_are_a_wrong_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "cpu_flags", lambda: ["avx2", "amx_bf16"])
-    with pytest.raises(RequestError, match=r"this machine: flags.*amx_bf16 without amx_tile") as exc_info:
-        local_facts(sys.executable)
-    assert exc_info.value.exit_code == 2
-
-
-@pytest.fixture
-def cpuinfo(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Set a line of /proc/cpuinfo as the facts read it, without the override of `make test-avx2`."""
+def test_flags_of_arm_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(facts.CPU_ISA, raising=False)
-
-    def set_line(name: str, value: str) -> None:
-        monkeypatch.setattr(facts, "cpuinfo_value", lambda key: value if key == name else "")
-
-    return set_line
-
-
-def test_flags_of_arm_are_read(cpuinfo: Callable[[str, str], None]) -> None:
-    cpuinfo("Features", "fp asimd i8mm bf16 dgh")
+    line = {"Features": "fp asimd i8mm bf16 dgh"}
+    monkeypatch.setattr(facts, "cpuinfo_value", lambda key: line.get(key, ""))
     assert facts.cpu_flags() == ["bf16"]
-
-
-def test_isa_override_hides_instructions(monkeypatch: pytest.MonkeyPatch, cpuinfo: Callable[[str, str], None]) -> None:
-    cpuinfo("flags", "sse avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16")
-    monkeypatch.setenv(facts.CPU_ISA, "avx2")
-    assert facts.cpu_flags() == ["avx2"]
-    assert facts.isa_variables()["ATEN_CPU_CAPABILITY"] == "avx2"
-    monkeypatch.setenv(facts.CPU_ISA, "avx512")
-    assert "avx512_bf16" not in facts.cpu_flags()
-
-
-def test_impossible_isa_override_is_refused(
-    monkeypatch: pytest.MonkeyPatch, cpuinfo: Callable[[str, str], None]
-) -> None:
-    for value, message in (
-        ("avx3", "ORCH_CPU_ISA=avx3: expected one of avx2, avx512"),  # unknown
-        ("avx512", "ORCH_CPU_ISA=avx512: this CPU has no avx512f"),  # not there
-    ):
-        cpuinfo("flags", "sse avx2")
-        monkeypatch.setenv(facts.CPU_ISA, value)
-        with pytest.raises(ValueError, match=message):
-            facts.cpu_flags()
 
 
 class Store:
@@ -202,31 +156,6 @@ def test_all_ranks_choose_the_same_precision_and_record_it(monkeypatch: pytest.M
         assert file.read_text() == f"{expected}\n"
 
 
-def test_choice_of_the_ranks_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Print the choice of orch once, although the ranks print the decisions of a recipe themselves."""
-    for of_ranks in ("none", "0", "all"):
-        screen = Screen(of_ranks=of_ranks)
-        screen.show(
-            Decided(rank=0, text="precision: fp32 (n1 has no BF16 instructions)", topic="precision", value="fp32")
-        )
-        screen.show(Decided(rank=0, text="fp32 with AVX2 kernels"))
-        printed = capsys.readouterr().err
-        assert printed.count("precision: fp32 (n1 has no BF16 instructions)") == 1
-        assert printed.count("with AVX2 kernels") == (of_ranks == "none")
-
-
-def test_spare_node_without_bf16_decides_a_new_run_only() -> None:
-    precision = RunPrecision(arguments={})
-    assert computation.decide(precision, [], ("n9",)) == ("fp32", "n9 has no BF16 instructions")
-
-
-def test_ranks_resume_in_bf16_with_a_spare_node_that_lacks_it(tmp_path: Path) -> None:
-    file = tmp_path / "precision.txt"
-    file.write_text("bf16\n")
-    precision = RunPrecision(arguments={}, file=str(file))
-    assert computation.decide(precision, [], ("n9",)) == ("bf16", "as in the checkpoint")
-
-
 def test_ranks_keep_the_precision_that_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "precision.txt"
     file.write_text("fp32\n")
@@ -236,3 +165,11 @@ def test_ranks_keep_the_precision_that_is_recorded(monkeypatch: pytest.MonkeyPat
     errors = choose_together(monkeypatch, ("amx_bf16", "avx2"), file)
     assert len(set(map(str, errors))) == 1
     assert "n1 has no BF16 instructions. Resume with --precision fp32" in str(errors[0])
+
+
+def test_spare_node_without_bf16_decides_a_new_run_only(tmp_path: Path) -> None:
+    file = tmp_path / "precision.txt"
+    precision = RunPrecision(arguments={}, file=str(file))
+    assert computation.decide(precision, [], ("n9",)) == ("fp32", "n9 has no BF16 instructions")
+    file.write_text("bf16\n")
+    assert computation.decide(precision, [], ("n9",)) == ("bf16", "as in the checkpoint")

@@ -23,20 +23,17 @@ def test_array_has_a_run_for_each_combination() -> None:
 def test_impossible_arrays_are_refused() -> None:
     for axes, problem in (
         (("seed",), "expected KEY=VALUE"),
-        (("seed=",), "expected KEY=VALUE"),  # empty value
-        (("seed=1,,2",), "expected KEY=VALUE"),  # empty value between others
-        (("=1,2",), "expected KEY=VALUE"),
+        (("seed=1,,2",), "expected KEY=VALUE"),
         (("seed=1,2", "seed=3"), "names a setting twice"),  # repeated key
         ((f"seed={','.join(map(str, range(1001)))}",), "the limit is 1000"),  # too many runs
     ):
         with pytest.raises(PlanError, match=problem):
             array_members(axes, None)
-
-
-def test_invalid_or_repeated_limits_of_an_array_are_refused() -> None:
-    for axes in (("a=1,2%0",), ("a=1,2%2", "b=3%2"), ("a=%2",)):
+    for axes in (("a=1,2%0",), ("a=1,2%2", "b=3%2")):
         with pytest.raises(PlanError):
-            max_active_runs(axes), array_members(axes, None)
+            max_active_runs(axes)
+    with pytest.raises(PlanError, match="has 4 combinations"):
+        array_members(("a=1,2", "b=1,2"), 5)
 
 
 def test_percent_sign_in_a_value_is_no_limit() -> None:
@@ -50,12 +47,6 @@ def test_sample_is_drawn_from_all_combinations_and_repeatable() -> None:
     assert sample == labels(*axes, sample=6)
     assert len(set(sample)) == 6
     assert {label.split()[0] for label in sample} != {"a=0"}
-
-
-def test_sample_of_impossible_size_is_refused() -> None:
-    for sample in (0, 5):
-        with pytest.raises(PlanError, match="has 4 combinations"):
-            array_members(("a=1,2", "b=1,2"), sample)
 
 
 def test_lines_of_a_file_are_split_as_in_a_shell() -> None:
