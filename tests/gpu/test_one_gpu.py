@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from orch_node.standalone import facts
 
 from orchestrator.runs import store
 from orchestrator.runs.outcome import outcome_of
@@ -60,12 +59,6 @@ for step in range(25):
     dist.all_reduce(tensor)
 torch.cuda.synchronize()
 """
-ASSERTION = """
-torch.nn.Embedding(4, 4).to(device)(torch.tensor([9], device=device))
-torch.cuda.synchronize()
-"""
-MEMORY = "torch.empty(1 << 50, dtype=torch.uint8, device=device)\n"
-ORDINAL = "torch.cuda.set_device(torch.cuda.device_count())\n"
 
 
 def train(orch: Orch, folder: Path, body: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -78,14 +71,6 @@ def run_folder(folder: Path) -> Path:
     """Return the folder of the only run."""
     (path,) = (folder / "runs").glob("2*")
     return path
-
-
-def test_facts_describe_the_gpu() -> None:
-    first, *_ = facts.gpus()
-    assert first["vendor"] == "nvidia"
-    assert first["name"]
-    assert first["memory_bytes"]
-    assert first["driver"]
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
@@ -102,12 +87,6 @@ def test_ranks_train(orch: Orch, tmp_path: Path, ranks: int, launcher: str) -> N
     assert decisions["gpus"].startswith("1 x ")
 
 
-def test_more_ranks_than_gpus_are_refused(orch: Orch, tmp_path: Path) -> None:
-    done = train(orch, tmp_path, TRAIN, "--ppn", "9")
-    assert done.returncode != 0
-    assert "--ppn 9, but " in done.stderr
-
-
 def test_timeout_of_nccl_names_the_rank_behind(orch: Orch, tmp_path: Path) -> None:
     done = train(orch, tmp_path, TIMEOUT, "--ppn", "2", "--env", "NCCL_HOSTID=shared")
     assert done.returncode != 0
@@ -115,15 +94,3 @@ def test_timeout_of_nccl_names_the_rank_behind(orch: Orch, tmp_path: Path) -> No
     assert "NCCL's timeout of 20 s is over: 1 of 2 ranks wait in collective 21" in problem
     assert "rank 1 (at 20)" in problem
     assert "train.py" in problem
-
-
-@pytest.mark.parametrize(
-    ("body", "name"),
-    [(ASSERTION, "assertion on the GPU"), (MEMORY, "GPU out of memory"), (ORDINAL, "no such GPU")],
-    ids=["assertion", "memory", "ordinal"],
-)
-def test_errors_of_the_gpu_are_explained(orch: Orch, tmp_path: Path, body: str, name: str) -> None:
-    done = train(orch, tmp_path, body, "--ppn", "1")
-    assert done.returncode != 0
-    explanations = outcome_of(store.load(run_folder(tmp_path))).explanations
-    assert name in [explanation.subject for explanation in explanations]

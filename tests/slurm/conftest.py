@@ -31,9 +31,9 @@ def open_to_others(folder: Path) -> Path:
     return folder
 
 
-def start_site(factory: pytest.TempPathFactory, name: str, **options: bool) -> Iterator[Site]:
+def start_site(factory: pytest.TempPathFactory, name: str, *, strict: bool = False) -> Iterator[Site]:
     require_docker()
-    with slurm_site(open_to_others(factory.mktemp(name)), build_image(), **options) as site:
+    with slurm_site(open_to_others(factory.mktemp(name)), build_image(), strict=strict) as site:
         yield site
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.slurm.site import LOGIN, USER, Site, orch_command
 from tests.support.projects import RESULT, write_project
-from tests.support.waiting import SECONDS, wait_until
+from tests.support.waiting import wait_until
 from tests.support.wheels import make_wheel
 
 PROJECT_ON_TWO_NODES = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo")
@@ -51,18 +51,6 @@ for step in range(first, first + (8 if preemptions == int(sys.argv[1]) else 10_0
         preemption.end(step)
     if step == first:
         print("listening", flush=True)  # before the first query, a signal ends a rank at once
-"""
-
-# Rank 1 takes more memory than a job of 1000 MB has, and keeps it until Slurm, which looks every second, has seen it.
-HUNGRY_SCRIPT = """
-import time
-import torch, torch.distributed as dist
-dist.init_process_group()
-dist.barrier()
-if dist.get_rank() == 1:
-    memory = torch.ones(1 << 29)
-    time.sleep(20)
-dist.barrier()
 """
 
 
@@ -142,18 +130,6 @@ def train(site: Site, *arguments: str, code: int = 0) -> dict[str, Any]:
     return result
 
 
-def cancel_until_forgotten(site: Site) -> str:
-    """Cancel a run that trains, wait until Slurm has forgotten its job, and return the run's id."""
-    run = train(site, *TWO_NODES, "--detach", "--json", *LONG_RUN)["run_id"]
-    folder = site.home / "runs" / run
-    wait_until(lambda: count_events(folder, "joined") == 2, "that both ranks have joined")
-    job = read_job_id(folder)
-    site.stdout_of("scancel", job)
-    show_job = ("scontrol", "show", "job", job)
-    wait_until(lambda: site.run_on(LOGIN, *show_job).returncode, "that Slurm has forgotten the job", seconds=240)
-    return str(run)
-
-
 def write_project_with_packages(home: Path, visible_home: str, *, git: bool = True) -> None:
     """Write PROJECT, which needs a package, into a home; `visible_home` is its path where orch runs."""
     write_project(home / PROJECT, git=git)
@@ -175,22 +151,17 @@ def check_project_outputs(copy: Path) -> None:
     assert (copy / "out/model.txt").read_text() == "trained"
 
 
-def start_checkpointing_run(site: Site, *arguments: str, preemptions: int = 1) -> BackgroundRun:
+def start_checkpointing_run(site: Site, *arguments: str, prefix: tuple[str, ...] = ()) -> BackgroundRun:
     """Start a run that writes a checkpoint when it is preempted, and wait until its ranks can be preempted."""
-    run = BackgroundRun(site, *TWO_NODES, *arguments, "--", str(preemptions), script=CHECKPOINTING)
-    wait_until_listening(run)
-    return run
-
-
-def wait_until_listening(run: BackgroundRun, starts: int = 1) -> None:
-    """Wait until both ranks, started so many times, would write a checkpoint if they were preempted."""
+    run = BackgroundRun(site, *TWO_NODES, *arguments, "--", "1", script=CHECKPOINTING, prefix=prefix)
+    logs = [run.folder / "ranks" / f"rank-{rank}.log" for rank in range(2)]
 
     def are_listening() -> bool:
-        logs = [run.folder / "ranks" / f"rank-{rank}.log" for rank in range(2)]
-        return all(log.exists() and log.read_text().count("listening") >= starts for log in logs)
+        return all(log.exists() and "listening" in log.read_text() for log in logs)
 
     wait_until(lambda: are_listening() or run.process.poll() is not None, "the first steps")
     assert are_listening(), run.process.communicate()
+    return run
 
 
 def find_row(site: Site, run_id: str) -> dict[str, Any]:
@@ -200,11 +171,11 @@ def find_row(site: Site, run_id: str) -> dict[str, Any]:
     return dict(row)
 
 
-def wait_for_requeue(run: BackgroundRun, seconds: float = SECONDS) -> None:
+def wait_for_requeue(run: BackgroundRun) -> None:
     """Wait until the job is back in the queue, where Slurm holds it for two minutes."""
     # Slurm does not answer all queries while a node does not respond.
     query = ("squeue", "--noheader", "--format=%r", "--jobs", run.job_id())
-    wait_until(lambda: run.site.run_on(LOGIN, *query).stdout.strip() == "BeginTime", "a requeue", seconds)
+    wait_until(lambda: run.site.run_on(LOGIN, *query).stdout.strip() == "BeginTime", "a requeue")
 
 
 def release_requeued_job(run: BackgroundRun) -> None:
@@ -216,12 +187,7 @@ def release_requeued_job(run: BackgroundRun) -> None:
     run.site.stdout_of("scontrol", "update", f"jobid={run.job_id()}", "starttime=now+3")
 
 
-def start_requeued_job(run: BackgroundRun, seconds: float = SECONDS) -> None:
+def start_requeued_job(run: BackgroundRun) -> None:
     """Wait until the job is back in the queue, and let it start without Slurm's delay."""
-    wait_for_requeue(run, seconds)
+    wait_for_requeue(run)
     release_requeued_job(run)
-
-
-def interrupt(site: Site) -> None:
-    """Send SIGINT to the `orch train` on the login node, but not to the programs that started it."""
-    site.stdout_of("pkill", "-INT", "-f", f"^{' '.join(orch_command('train'))}")

@@ -25,8 +25,11 @@ LOGIN = "login"
 USER = "alice"
 USER_ID = 1500
 SLURM_UID = 64030  # of Debian's slurm
-# Replacements in slurm.conf as on large sites: cgroups that limit the memory of jobs, and accounting with limits.
+# Replacements in slurm.conf as on large sites: node names that differ from host names, cgroups that limit the memory of
+# jobs, and accounting.
 STRICT = {
+    "NodeName=n[1-3] ": "NodeName=beta[1-3] NodeHostname=n[1-3] NodeAddr=n[1-3] ",
+    "Nodes=n[1-3]": "Nodes=beta[1-3]",
     "proctrack/linuxproc": "proctrack/cgroup",
     "task/none": "task/cgroup",
     "SelectTypeParameters=CR_Core": "SelectTypeParameters=CR_Core_Memory",
@@ -34,15 +37,6 @@ STRICT = {
     "accounting_storage/none": "accounting_storage/slurmdbd\nAccountingStorageEnforce=associations,limits",
 }
 STRICT_CGROUP = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainCores=yes\n"
-# Replacements in slurm.conf as on unusual sites: node names that differ from the host names, memory limits without
-# cgroups, and jobs that Slurm forgets soon after they end.
-UNUSUAL = {
-    "NodeName=n[1-3] ": "NodeName=beta[1-3] NodeHostname=n[1-3] NodeAddr=n[1-3] ",
-    "Nodes=n[1-3]": "Nodes=beta[1-3]",
-    "SelectTypeParameters=CR_Core": "SelectTypeParameters=CR_Core_Memory",
-    "jobacct_gather/none": "jobacct_gather/linux\nJobAcctGatherParams=OverMemoryKill\nJobAcctGatherFrequency=task=1",
-    "MinJobAge=300": "MinJobAge=2",
-}
 SLURMDBD = """AuthType=auth/munge
 DbdHost=login
 SlurmUser=slurm
@@ -60,15 +54,13 @@ class Site:
         folder: where its settings and the user's home are, which all containers share.
         image: name of the image that tests/slurm/image has built.
         strict: use cgroups and accounting, with the replacements STRICT.
-        unusual: use the replacements UNUSUAL.
     """
 
-    def __init__(self, folder: Path, image: str, *, strict: bool = False, unusual: bool = False) -> None:
+    def __init__(self, folder: Path, image: str, *, strict: bool = False) -> None:
         self.folder = folder
         self.image = image
         self.strict = strict
-        self.unusual = unusual
-        self.prefix = f"orch-slurm-{secrets.token_hex(4)}{'-strict' * strict}{'-unusual' * unusual}"
+        self.prefix = f"orch-slurm-{secrets.token_hex(4)}{'-strict' * strict}"
         self.network = self.prefix
         self.small_volume = f"{self.prefix}-small"  # a file system of 1 MB at /small, which all hosts share
         self.home = folder / "home"
@@ -101,7 +93,7 @@ class Site:
         # Slurm 22.05 needs no setting to run without cgroups, and does not know this one.
         cgroup = "CgroupPlugin=disabled\n" if self.is_trixie else ""
         cgroup = STRICT_CGROUP if self.strict else cgroup
-        for default, setting in {**(STRICT if self.strict else {}), **(UNUSUAL if self.unusual else {})}.items():
+        for default, setting in (STRICT if self.strict else {}).items():
             assert default in text
             text = text.replace(default, setting)
         files = {"slurm.conf": text, "cgroup.conf": cgroup, "slurmdbd.conf": SLURMDBD}
@@ -117,31 +109,15 @@ class Site:
         volumes = (f"{self.small_volume}:/small", *shared, *read_only)
         role = "login" if host == LOGIN else "node"
         run_program(
-            "docker",
-            "run",
-            "--detach",
-            "--init",
-            "--hostname",
-            host,
-            "--name",
-            self.container(host),
-            "--network",
-            self.network,
-            "--network-alias",
-            host,
-            "--shm-size",
-            "256m",
+            *("docker", "run", "--detach", "--init", "--hostname", host, "--name", self.container(host)),
+            *("--network", self.network, "--network-alias", host, "--shm-size", "256m"),
             # Apptainer creates a user namespace, and mounts images with FUSE.
             *(("--security-opt", "seccomp=unconfined", "--device", "/dev/fuse") * self.is_trixie),
-            *(("--cap-add", "SYS_ADMIN", "--env", "STRICT=yes") * self.strict),
             # Slurm measures the memory of the user's processes.
-            *(("--cap-add", "SYS_PTRACE") * (self.strict or self.unusual)),
+            *(("--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--env", "STRICT=yes") * self.strict),
             *(f"--volume={volume}" for volume in volumes),
-            "--env",
-            f"OPEN_FOLDERS={' '.join(dict.fromkeys(parents))}",
-            self.image,
-            str(FOLDER / "boot"),
-            role,
+            *("--env", f"OPEN_FOLDERS={' '.join(dict.fromkeys(parents))}"),
+            *(self.image, str(FOLDER / "boot"), role),
         )
 
     def stop(self) -> None:
@@ -221,8 +197,8 @@ def orch_command(*arguments: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def slurm_site(folder: Path, image: str, *, strict: bool = False, unusual: bool = False) -> Iterator[Site]:
-    site = Site(folder, image, strict=strict, unusual=unusual)
+def slurm_site(folder: Path, image: str, *, strict: bool = False) -> Iterator[Site]:
+    site = Site(folder, image, strict=strict)
     try:
         site.start()
         yield site

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 
-from tests.slurm.runs import LONG_RUN, ONE_NODE, TWO_NODES, BackgroundRun, find_row, interrupt
+from tests.slurm.runs import LONG_RUN, ONE_NODE, TWO_NODES, BackgroundRun, find_row
 from tests.slurm.site import LOGIN, Site, orch_command
 from tests.support.waiting import wait_until
 
@@ -61,37 +61,6 @@ def test_stop_ends_the_step_and_not_the_allocation(site: Site) -> None:
     assert f"{run.job_id().partition('.')[0]} RUNNING" in output, output
     assert run.read_outcome()["state"] == "stopped"
     site.wait_until_ended("faulty.py", "n1", "n2")
-
-
-# A squeue that lists no steps, as before Slurm knows them.
-SQUEUE_WITHOUT_STEPS = r"""mkdir -p /tmp/without-steps
-cat >/tmp/without-steps/squeue <<'END'
-#!/bin/sh
-case "$*" in *--steps*) exit 0 ;; esac
-exec /usr/bin/squeue "$@"
-END
-chmod +x /tmp/without-steps/squeue"""
-# Runs a command in the allocation, and prints its exit code and the user's steps that have not ended after a minute.
-LIST_STEPS_AFTER = """"$@"
-echo "code $?"
-for i in $(seq 60); do
-    steps=$(squeue --noheader --me --steps --format="%i %j")
-    [ -n "$steps" ] || break
-    sleep 1
-done
-echo "$steps"
-"""
-
-
-def test_an_interrupt_before_slurm_lists_the_step_ends_it(site: Site) -> None:
-    site.stdout_of("sh", "-c", SQUEUE_WITHOUT_STEPS)
-    environment = ("env", "PATH=/tmp/without-steps:/usr/bin:/bin")
-    allocation = (*ALLOCATE, "sh", "-c", LIST_STEPS_AFTER, "sh")
-    run = BackgroundRun(site, *ONE_NODE, *LONG_RUN, prefix=(*allocation, *environment))
-    run.wait_for_event("joined")
-    interrupt(site)
-    out, err = run.process.communicate(timeout=300)
-    assert out.rpartition("code ")[2].split() == ["130"], f"{out}{err}"
 
 
 def test_the_end_of_the_allocation_is_the_end_of_the_run(site: Site) -> None:

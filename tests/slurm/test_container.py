@@ -92,11 +92,3 @@ def test_stop_ends_all_processes_of_an_image(site: Site, sif: str) -> None:
     run.wait(code=130)
     site.wait_for_no_jobs()
     site.wait_until_ended(".", "n1", "n2")
-
-
-def test_each_node_reports_an_image_without_the_requested_python(site: Site, folder: str) -> None:
-    options = (*TWO_NODES, "--image", folder, "--image-option", "python=nosuch")
-    done = site.orch("train", "faulty.py", *options, code=1)
-    output = done.stdout + done.stderr
-    assert "n1 started no container" in output, output
-    assert "Set the Python of the image with --image-option python=PATH" in output

@@ -8,8 +8,6 @@ import subprocess
 from pathlib import Path
 
 from tests.slurm.runs import (
-    CHECKPOINTING,
-    LONG_RUN,
     ONE_NODE,
     PROJECT,
     PROJECT_ON_TWO_NODES,
@@ -23,12 +21,13 @@ from tests.slurm.runs import (
     count_events,
     find_row,
     release_requeued_job,
+    start_checkpointing_run,
     start_requeued_job,
     wait_for_requeue,
-    wait_until_listening,
     write_project_with_packages,
 )
 from tests.slurm.site import LOGIN, USER, Site
+from tests.support.files import write_program
 from tests.support.projects import ARGUMENTS
 from tests.support.waiting import wait_until
 
@@ -101,24 +100,21 @@ def test_a_job_that_can_never_start_fails_at_once(site: Site) -> None:
         assert len(set((site.home / "runs").glob("*/outcome.json")) - outcomes) == outcome_count
 
 
-def test_a_job_that_somebody_cancels_counts_as_cancelled(site: Site) -> None:
-    run = BackgroundRun(site, *ONE_NODE, *LONG_RUN)
-    run.wait_for_event("joined")
+def test_a_job_that_somebody_cancels_counts_as_cancelled_and_does_not_come_back(site: Site) -> None:
+    """Use a script that writes a checkpoint when Slurm signals it."""
+    run = start_checkpointing_run(site)
     site.stdout_of("scancel", run.job_id())
     output = run.wait(code=130)
-    assert run.read_outcome()["problem"].startswith(f"job {run.job_id()}: the job was cancelled"), output
+    outcome = run.read_outcome()
+    assert outcome["state"] == "stopped"
+    assert outcome["problem"].startswith(f"job {run.job_id()}: the job was cancelled"), output
     site.wait_for_no_jobs()
 
 
 def test_a_job_that_slurm_signals_writes_a_checkpoint_and_continues(site: Site) -> None:
     """Signal the batch script, as Slurm does before a time limit."""
-    path = site.home / "bin" / "scontrol"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(SLOW_SCONTROL)
-    path.chmod(0o755)
-    environment = ("env", f"PATH=/home/{USER}/bin:/usr/bin:/bin")
-    run = BackgroundRun(site, *TWO_NODES, "--", "1", script=CHECKPOINTING, prefix=environment)
-    wait_until_listening(run)
+    write_program(site.home / "bin" / "scontrol", SLOW_SCONTROL)
+    run = start_checkpointing_run(site, prefix=("env", f"PATH=/home/{USER}/bin:/usr/bin:/bin"))
     site.stdout_of("scancel", "--batch", "--signal=TERM", run.job_id())
     start_requeued_job(run)
     run.wait()

@@ -12,7 +12,6 @@ which takes half of the time of a short run. tests/support/matrix.py runs a scri
 import argparse
 import os
 import signal
-import sys
 import time
 from typing import Any
 
@@ -66,7 +65,6 @@ def raise_error() -> None:
 FAULTS = {
     "none": lambda: None,
     "exception": raise_error,
-    "exit": lambda: sys.exit(7),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "sleep": lambda: time.sleep(3600),
 }
