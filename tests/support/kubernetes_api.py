@@ -1,8 +1,7 @@
 """Run a small API server of Kubernetes in this process, with the wire format of Kubernetes over HTTP.
 
-The server stores objects, applies patches (with field managers and conflicts), lists and watches objects (with
-resource versions, bookmarks and status 410), sends logs of pods, runs `exec` over a websocket, and fails requests on
-demand.
+The server stores objects, applies patches, lists and watches objects (with resource versions and status 410), sends
+logs of pods, runs `exec` over a websocket, and fails requests on demand.
 """
 
 from __future__ import annotations
@@ -54,19 +53,15 @@ class State:
     """The objects and settings of the server. Access is protected by Api.changed."""
 
     objects: dict[tuple[str, str], Json] = field(default_factory=dict)  # (plural, name)
-    owners: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
     history: list[tuple[int, str, str, Json]] = field(default_factory=list)
     logs: dict[str, Log] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
-    bodies: list[bytes] = field(default_factory=list)
-    allow_anonymous: bool = False  # accept requests without a token: kubectl sends none without TLS
     version: int = 100
     oldest_version: int = 0  # watches from older resource versions get status 410
     drop_streams: int = 0  # number of watches and logs that the server ends in the middle of a chunk
     grace_seconds: float = 0.0  # for which a pod is Terminating
     break_execs: int = 0  # number of `exec`s whose connection ends without the exit code
-    restricted: bool = False  # whether the namespace enforces the Pod Security profile `restricted`
     namespaces: set[str] = field(default_factory=lambda: {"team"})
     role: set[tuple[str, str, str]] | None = None  # (verb, group, resource) that the user's Role allows; None: all
     used_permissions: set[tuple[str, str, str]] = field(default_factory=set)
@@ -96,13 +91,13 @@ class Api:
         self.server.shutdown()
         self.server.server_close()
 
-    def write_kubeconfig(self, path: Path, token: str = TOKEN) -> Path:
+    def write_kubeconfig(self, path: Path) -> Path:
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "lab",
             "clusters": [{"name": "lab", "cluster": {"server": self.url}}],
-            "users": [{"name": "me", "user": {"token": token}}],
+            "users": [{"name": "me", "user": {"token": TOKEN}}],
             "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "me", "namespace": "team"}}],
         }
         path.write_text(yaml.safe_dump(config))
@@ -135,7 +130,6 @@ class Api:
     def remove(self, plural: str, name: str) -> Json | None:
         with self.changed:
             removed = self.state.objects.pop((plural, name), None)
-            self.state.owners.pop((plural, name), None)
             if removed is not None:
                 self.state.version += 1
                 removed["metadata"]["resourceVersion"] = str(self.state.version)

@@ -14,9 +14,11 @@ import subprocess
 import threading
 from typing import IO, Any
 
+from websocket import ABNF, STATUS_NORMAL, WebSocketException
+from websocket._abnf import frame_buffer
+
 MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 STDIN, STDOUT, STDERR, ERROR = 0, 1, 2, 3
-CLOSE = 8  # the opcode of the last frame
 PROTOCOL = "v4.channel.k8s.io"
 MAX_DATA = 32 * 1024  # bytes that Kubernetes reads of a program's output at once
 
@@ -39,8 +41,8 @@ def serve_exec(request: Any, query: dict[str, list[str]]) -> None:
         code = run_command(request, query["command"], stdin=query.get("stdin", [""])[0].lower() == "true")
         if is_broken(request):
             return
-        send_frame(request, 2, bytes([ERROR]) + json.dumps(exit_status(code)).encode())
-        send_frame(request, 8, struct.pack(">H", 1000))
+        send_frame(request, ABNF.OPCODE_BINARY, bytes([ERROR]) + json.dumps(exit_status(code)).encode())
+        send_frame(request, ABNF.OPCODE_CLOSE, struct.pack(">H", STATUS_NORMAL))
     except OSError:  # the client has disconnected
         pass
     finally:
@@ -69,7 +71,7 @@ def run_command(request: Any, command: list[str], *, stdin: bool) -> int:
                 for file in select.select(list(channels), [], [])[0]:
                     data = os.read(file, MAX_DATA)
                     if data:
-                        send_frame(request, 2, bytes([channels[file]]) + data)
+                        send_frame(request, ABNF.OPCODE_BINARY, bytes([channels[file]]) + data)
                     else:
                         del channels[file]
         finally:
@@ -79,24 +81,20 @@ def run_command(request: Any, command: list[str], *, stdin: bool) -> int:
 
 def pass_input(request: Any, stdin: IO[bytes]) -> None:
     """Pass the frames of standard input on to a command, until the client disconnects."""
-    with contextlib.suppress(OSError, ValueError, struct.error):
-        while frame := read_frame(request.rfile):
-            if frame[0] == STDIN:
-                stdin.write(frame[1:])
+
+    def receive(size: int) -> bytes:
+        if data := request.rfile.read1(size):
+            return bytes(data)
+        raise ConnectionError("the client has disconnected")
+
+    frames = frame_buffer(receive, skip_utf8_validation=True)
+    with contextlib.suppress(OSError, WebSocketException):
+        while (frame := frames.recv_frame()).opcode != ABNF.OPCODE_CLOSE:
+            if frame.data[0] == STDIN:
+                stdin.write(frame.data[1:])
                 stdin.flush()
     with contextlib.suppress(OSError):
         stdin.close()
-
-
-def read_frame(file: IO[bytes]) -> bytes:
-    """Return the data of the next frame of a client, which masks it; nothing for the frame that closes."""
-    first, second = file.read(2)
-    size = second & 0x7F
-    if size >= 126:
-        size = struct.unpack(*((">H", file.read(2)) if size == 126 else (">Q", file.read(8))))[0]
-    mask = file.read(4)
-    data = bytes(byte ^ mask[index % 4] for index, byte in enumerate(file.read(size)))
-    return b"" if first & 0x0F == CLOSE else data
 
 
 def exit_status(code: int) -> dict[str, Any]:
@@ -115,12 +113,5 @@ def exit_status(code: int) -> dict[str, Any]:
 
 def send_frame(request: Any, opcode: int, data: bytes) -> None:
     """Send a frame of a websocket."""
-    head = bytes([0x80 | opcode])
-    if len(data) < 126:
-        head += bytes([len(data)])
-    elif len(data) < 65536:
-        head += struct.pack(">BH", 126, len(data))
-    else:
-        head += struct.pack(">BQ", 127, len(data))
-    request.wfile.write(head + data)
+    request.wfile.write(ABNF(fin=1, opcode=opcode, mask_value=0, data=data).format())
     request.wfile.flush()

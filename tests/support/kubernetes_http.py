@@ -6,12 +6,11 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support import kubernetes_exec, pod_security
+from tests.support import kubernetes_exec
 
 TOKEN = "good-token"
 GARBAGE_SECONDS = 0.3
@@ -52,15 +51,6 @@ def matches_labels(value: Json, selector: str) -> bool:
     return True
 
 
-def field_values(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path and the value of every field as JSON; a list is one field."""
-    if isinstance(value, dict):
-        for key, child in value.items():
-            yield from field_values(child, f"{path}.{key}")
-    else:
-        yield path, json.dumps(value, sort_keys=True)
-
-
 def merge(base: Json, patch: Json) -> Json:
     """Return an object with the fields of a patch."""
     result = dict(base)
@@ -68,20 +58,6 @@ def merge(base: Json, patch: Json) -> Json:
         are_objects = isinstance(value, dict) and isinstance(result.get(key), dict)
         result[key] = merge(result[key], value) if are_objects else value
     return result
-
-
-def group_versions(group: str, names: Iterable[str]) -> Json:
-    """Return the description of a group of resources with these versions, the preferred one first."""
-    versions = [{"groupVersion": f"{group}/{name}", "version": name} for name in names]
-    return {"name": group, "versions": versions, "preferredVersion": versions[0]}
-
-
-def resource_list(version: str, plurals: Iterable[str]) -> Json:
-    """Return the description of the resources of a group's version."""
-    verbs = ["create", "get", "list", "watch", "patch", "delete"]
-    common = {"namespaced": True, "singularName": "", "verbs": verbs}
-    resources = [{"name": plural, "kind": KINDS[plural], **common} for plural in plurals]
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
 
 
 def forbidden_message(match: re.Match[str], verb: str, resource: str) -> str:
@@ -108,13 +84,11 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with self.api.changed:
             self.api.state.requests.append((self.command, self.path))
-            self.api.state.bodies.append(body)
             failure = self.take_failure()
         if failure:
             message = "the test requests this failure"
             return self.respond(failure.status, error_status(failure.status, message), failure.headers)
-        has_token = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-        if not has_token and not self.api.state.allow_anonymous:
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             return self.respond(401, error_status(401, "Unauthorized"))
         self.route(url.path, json.loads(body) if body else {})
 
@@ -142,10 +116,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def route(self, path: str, body: Json) -> None:
         """Call the method that handles a path."""
-        if path in ("/version", "/api", "/apis", "/api/v1"):
-            return self.respond(200, self.describe_server(path))
-        if group_match := re.fullmatch(r"/apis/([^/]+)(?:/([^/]+))?", path):
-            return self.describe_group(*group_match.groups())
+        if path == "/version":
+            return self.respond(200, {"gitVersion": "v1.36.1", "major": "1", "minor": "36"})
+        if group_match := re.fullmatch(r"/apis/([^/]+)/([^/]+)", path):
+            return self.list_resources(*group_match.groups())
         match = PATH.fullmatch(path)
         if match is None or match["plural"] not in KINDS:
             return self.respond(404, error_status(404, "the server could not find the resource"))
@@ -195,25 +169,13 @@ class Handler(BaseHTTPRequestHandler):
         in_role = state.role is None or (verb, group, resource) in state.role
         return in_role and (verb, resource) not in state.denied_permissions
 
-    def describe_group(self, group: str, version: str | None) -> None:
-        """Respond with the versions of a group, or with the resources of a version."""
-        resources_by_version = self.api.state.groups.get(group)
-        if resources_by_version is None or (version and version not in resources_by_version):
+    def list_resources(self, group: str, version: str) -> None:
+        """Respond with the resources of a version of a group."""
+        plurals = self.api.state.groups.get(group, {}).get(version)
+        if plurals is None:
             return self.respond_no_such_path()
-        if version is None:
-            return self.respond(200, {"kind": "APIGroup", **group_versions(group, resources_by_version)})
-        self.respond(200, resource_list(f"{group}/{version}", resources_by_version[version]))
-
-    def describe_server(self, path: str) -> Json:
-        """Return what kubectl requests first: the version, the groups and the resources of the core group."""
-        if path == "/version":
-            return {"gitVersion": "v1.36.1", "major": "1", "minor": "36"}
-        if path == "/api":
-            return {"kind": "APIVersions", "versions": ["v1"]}
-        if path == "/api/v1":
-            return resource_list("v1", ("configmaps", "secrets", "pods", "persistentvolumeclaims"))
-        groups = [group_versions(group, versions) for group, versions in self.api.state.groups.items()]
-        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+        resources = [{"name": plural, "kind": KINDS[plural]} for plural in plurals]
+        self.respond(200, {"kind": "APIResourceList", "groupVersion": f"{group}/{version}", "resources": resources})
 
     def list(self, plural: str) -> None:
         with self.api.changed:
@@ -341,26 +303,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def patch(self, plural: str, name: str, body: Json) -> None:
         """Apply an object server-side."""
-        manager = self.query.get("fieldManager")
-        if self.headers["Content-Type"] != "application/apply-patch+yaml" or not manager:
+        if self.headers["Content-Type"] != "application/apply-patch+yaml" or not self.query.get("fieldManager"):
             return self.respond(415, error_status(415, "this server supports only server-side apply"))
-        owners = dict(self.api.state.owners.get((plural, name), {}))
-        applied_fields = {path: text for path, text in field_values(body) if path.count(".") > 1}
         stored = self.api.state.objects.get((plural, name), {})
-        stored_fields = dict(field_values(stored))
-        conflicts = [
-            path
-            for path, text in applied_fields.items()
-            if owners.get(path, manager) != manager and stored_fields.get(path) != text
-        ]
-        if conflicts and self.query.get("force") != "true":
-            message = f'Apply failed with 1 conflict: conflict with "{owners[conflicts[0]]}": {conflicts[0]}'
-            return self.respond(409, error_status(409, message))
-        is_restricted_pod = plural == "pods" and not stored and self.api.state.restricted
-        if is_restricted_pod and (message := pod_security.refusal_message(name, body["spec"])):
-            return self.respond(403, error_status(403, message))
         result = merge(stored, body)
         if self.query.get("dryRun"):
             return self.respond(200, result)
-        self.api.state.owners[plural, name] = owners | dict.fromkeys(applied_fields, manager)
         self.respond(200 if stored else 201, self.api.put(plural, result))

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ class Operator:
         self.api = api
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.threads: list[threading.Thread] = []
-        self.starts = 0  # number of times that the pods of a job were started
 
     def run(self, plural: str, port: int) -> str:
         """Wait for a job of a kind, start its pods, and return its name."""
@@ -31,13 +29,6 @@ class Operator:
         job = self.api.get(plural, name)
         assert job is not None
         self.api.put(plural, {**job, "status": make_conditions("Created")})
-        self.start_pods(plural, job, port)
-        return name
-
-    def start_pods(self, plural: str, job: Json, port: int) -> None:
-        name = job["metadata"]["name"]
-        self.starts += 1
-        self.processes, self.threads = {}, []
         template, count, per_pod = pod_template(self.api, job)
         self.write_config_map(template)
         static_variables = {
@@ -54,7 +45,8 @@ class Operator:
                 variables = {**static_variables, "PET_NODE_RANK": str(index)}
                 self.start(job, template, f"{name}-node-0-{index}-abcde", variables)
         self.api.put(plural, {**job, "status": make_conditions("Created", "Running")})
-        threading.Thread(target=self.complete, args=(plural, name, port), daemon=True).start()
+        threading.Thread(target=self.complete, args=(plural, name), daemon=True).start()
+        return name
 
     def write_config_map(self, template: Json) -> None:
         """Write the items of the pods' ConfigMaps to the folder where they are mounted."""
@@ -119,7 +111,7 @@ class Operator:
         if self.api.get("pods", name):
             self.api.put("pods", {**pod, "status": status})
 
-    def complete(self, plural: str, name: str, port: int) -> None:
+    def complete(self, plural: str, name: str) -> None:
         """Wait until all pods have ended, and set the status of the job."""
         for thread in self.threads:
             thread.join()
@@ -131,38 +123,6 @@ class Operator:
         elif job:
             condition = "Failed" if any(codes) else "Succeeded"
             self.api.put(plural, {**job, "status": make_conditions("Created", "Running", condition)})
-            self.restart_after_time_to_live(job, port)
-
-    def restart_after_time_to_live(self, job: Json, port: int) -> None:
-        """Replace the JobSet of a TrainJob whose time to live is over.
-
-        Kubernetes deletes the JobSet with its pods, and the trainer (2.1.0) creates a new one for the same TrainJob.
-        """
-        runtime = self.api.get("trainingruntimes", job["spec"]["runtimeRef"]["name"])
-        ttl = (runtime or {})["spec"]["template"]["spec"].get("ttlSecondsAfterFinished")
-        if ttl is None:
-            return
-        time.sleep(ttl)
-        for pod in self.processes:
-            self.api.remove("pods", pod)
-        self.start_pods("trainjobs", job, port)
-
-
-def clean_up_failed_job(api: Api, job: Json) -> None:
-    """Delete the pods of a failed PyTorchJob as the training operator (1.9.3) does.
-
-    It deletes all pods if the job has a backoffLimit, which is used up, otherwise those that cleanPodPolicy selects.
-    """
-    policy = job["spec"]["runPolicy"]
-    for name in api.names("pods"):
-        pod = api.get("pods", name)
-        owners = (pod or {})["metadata"].get("ownerReferences", ())
-        if pod is None or job["metadata"]["uid"] not in [owner["uid"] for owner in owners]:
-            continue
-        is_running = pod["status"]["phase"] in ("Running", "Pending")
-        is_selected = {"None": False, "Running": is_running, "All": True}[policy["cleanPodPolicy"]]
-        if policy.get("backoffLimit") is not None or is_selected:
-            api.remove("pods", name)
 
 
 def make_conditions(*kinds: str) -> Json:

@@ -1,4 +1,4 @@
-"""Check manifests against CRDs, and refuse unknown fields as the strict mode of Kubernetes does."""
+"""Check manifests against CRDs, without unknown fields, and against the Pod Security profile `restricted`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ CRD_FILES = {
     "TrainJob": "trainer.kubeflow.org_trainjobs.yaml",
     "TrainingRuntime": "trainer.kubeflow.org_trainingruntimes.yaml",
 }
+ALLOWED_VOLUMES = "configMap csi downwardAPI emptyDir ephemeral persistentVolumeClaim projected secret"
 
 
 def find_crds() -> Path:
@@ -89,3 +90,22 @@ def check_manifest(manifest: dict[str, Any]) -> None:
     body = {key: value for key, value in manifest.items() if key != "metadata"}
     errors = [f"{error.json_path}: {error.message}" for error in make_validator(manifest["kind"]).iter_errors(body)]
     assert not errors, "\n".join(errors)
+
+
+def find_violations(pod: dict[str, Any]) -> list[str]:
+    """Return the fields of a pod's spec that the Pod Security profile `restricted` does not allow."""
+    violations = [
+        f"volume {volume['name']}"
+        for volume in pod.get("volumes", ())
+        if not {*ALLOWED_VOLUMES.split()} & volume.keys()
+    ]
+    for container in [*pod["containers"], *pod.get("initContainers", ())]:
+        context = {**(pod.get("securityContext") or {}), **(container.get("securityContext") or {})}
+        is_allowed = {
+            "allowPrivilegeEscalation": context.get("allowPrivilegeEscalation") is False,
+            "capabilities": context.get("capabilities") == {"drop": ["ALL"]},
+            "runAsNonRoot": context.get("runAsNonRoot") is True,
+            "seccompProfile": context.get("seccompProfile") == {"type": "RuntimeDefault"},
+        }
+        violations += [f"{container['name']}: {name}" for name, allowed in is_allowed.items() if not allowed]
+    return violations
