@@ -28,7 +28,6 @@ def test_place_without_nodes_of_orch_is_refused(tmp_path: Path) -> None:
     make_run(tmp_path, **SLURM)
     for name, message, hint in (
         ("nowhere", "no inventory 'nowhere'", "orch init"),  # unknown inventory
-        ("2099", "no run '2099'", ""),  # unknown run
         ("slurm", "to jobs", "srun --pty"),
         ("k8s:team", "in pods", "kubectl exec"),  # Kubernetes
         ("last", "a job of Slurm", "on head: srun --jobid=12 "),

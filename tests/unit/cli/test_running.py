@@ -16,12 +16,8 @@ RUN = "20260101-120000-qa-0000"
 
 @pytest.mark.parametrize(
     ("output", "changes"),
-    [
-        ("output", {}),
-        ("../../elsewhere", {}),
-        ("output", {"target": "slurm", "location": {"name": "orch-x", "job": "12"}}),
-    ],
-    ids=["in the run's folder", "elsewhere", "of a job that shares the folder"],
+    [("../../elsewhere", {}), ("output", {"target": "slurm", "location": {"name": "orch-x", "job": "12"}})],
+    ids=["elsewhere", "of a job that shares the folder"],
 )
 def test_id_of_a_run_is_printed_at_its_beginning_and_at_its_end(
     tmp_path: Path, output: str, changes: dict[str, Any]

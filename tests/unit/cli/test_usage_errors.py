@@ -28,45 +28,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "package").mkdir()
     (tmp_path / "package/__main__.py").write_text("def x(:\n")
     (tmp_path / "empty").mkdir()
-    for number in range(12):
-        make_run(tmp_path / "runs", f"202601{number + 10}-120000-qa-0000", ranks=1, nodes=1, seconds=1)
+    make_run(tmp_path / "runs", ranks=1, nodes=1, seconds=1)
     return tmp_path
 
 
 def test_usage_error_has_exit_code_2_and_a_short_hint(folder: Path) -> None:
     for arguments, message, hint in (
-        (("attach", "--bogus"), "No such option: --bogus", "attach --help`"),
         (("stop", "--jsn"), "No such option: --jsn (Possible options: --json)", "stop --help`"),  # near-option
-        (("stop", "a", "b"), "unexpected extra argument(s) (b)", "stop --help`"),
         (("trian",), "'trian'. Did you mean 'train'?", "orch --help`"),  # near-command
-        (("runs", "shwo"), "'shwo'. Did you mean 'show'?", "runs --help`"),  # subcommand
         (("recipes", "bert-qa"), "'bert-qa'", "orch recipes show NAME"),  # object-without-show
         (("exec", "--foo"), "--foo", "go after --"),  # option-of-a-program
-        (
-            ("train", "own.py", "--on", "pbs", "--image-option", "python=x"),
-            "--image-option python=x requires --image.",
-            "Add --image",
-        ),
-        (("image",), "Missing command", "image --help`"),
         (("logs", "--rank", "x"), "'--rank': Input should be a valid integer", "logs --help`"),
         (("data", "prepare"), "Missing argument 'text|wikipedia'.", "prepare --help`"),  # choice
-        (("data", "prepare", "x"), "'x' is not one of 'text', 'wikipedia'.", "prepare --help`"),  # value
         (("provision",), "either an inventory or a target", "orch provision INVENTORY"),
-        (("nodes",), "Missing argument", "nodes --help`"),
         (("provision", "./empty"), "folder empty contains no inventory", "orch init"),
         (("train", "./empty"), "./empty is a folder without recipe.toml", "orch recipes new"),
         (("train", "own.py", "--launcher", "mpiexec"), "launcher mpiexec", "mpirun'?"),
         (("train", "own.py", "--runs-dir", "/proc/x"), "/proc/x", "--runs-dir"),
         (("train", "bad.py"), "bad.py, line 1: invalid syntax: def x(:", "Nothing was"),
-        (("train", "-m", "bad"), "bad.py, line 1", "Nothing was"),  # syntax-module
         (("train", "-m", "package"), "__main__.py, line 1", "Nothing was"),  # syntax-package
-        (("train", "bad.py", "--on", "slurm"), "bad.py, line 1", "Nothing was"),  # syntax-slurm
         (("train", "-m", "bad", "--on", "slurm"), "bad.py, line 1", "Nothing was"),  # module-slurm
         (("train", "bad.py", *PODS), "bad.py, line 1", "newer Python"),  # syntax-pods
         (("train", "bert-qa", "--", "--xyzzy", "3"), "'--xyzzy'", "orch recipes show bert-qa"),  # recipe-argument
-        (("train", "bert-qa", "--", "--num_train_epoch_s=1"), "_s", "'num_train_epochs'?"),  # near-argument
         (("train", "bert-qa", "--on", "slurm", "--", "--save_step_s", "1"), "_s", "'save_steps'?"),  # slurm-argument
-        (("train", "bert-qa", *PODS, "--", "--sed", "1"), "'--sed'", "'seed'?"),  # pods-argument
         (("train", "own.py", "--stack", "latest"), "stack 'latest'", "`orch stacks` lists"),
         (("logs", "xyz"), "no run 'xyz'", "`orch runs` lists"),
     ):
@@ -90,10 +74,6 @@ def test_orch_init_creates_an_inventory_that_is_found_by_its_name(folder: Path) 
 
 
 def test_arguments_of_a_recipe_are_accepted_in_all_spellings() -> None:
-    for recipe, arguments in (
-        ("bert-qa", "--num-train-epochs=1 --no_cuda --no_do_eval --save_total 2 --eval_strategy no -1"),
-        ("bert-qa-quant", "--quantization_approach dynamic --max_seq_length 128 --warmup_ratio 0.1"),
-        ("bert-pretrain", "--output_dir=x --learning_rate 1e-4"),
-        ("bert-data", "--kind text --input_files a b"),
-    ):
-        check_script_arguments(load.recipe(recipe), tuple(arguments.split()))
+    arguments = "--num-train-epochs=1 --no_cuda --no_do_eval --save_total 2 --eval_strategy no -1"
+    check_script_arguments(load.recipe("bert-qa"), tuple(arguments.split()))
+    check_script_arguments(load.recipe("bert-data"), tuple(["--kind", "text", "--input_files", "a", "b"]))

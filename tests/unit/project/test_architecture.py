@@ -12,8 +12,6 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from orch_node.protocol import files as protocol_files
-from orch_node.protocol.events import KINDS
 
 import orchestrator
 from tests.support.syntax import nodes_of
@@ -81,23 +79,8 @@ def imports_of_upper_layers(path: Path) -> set[str]:
     return {name for name in imported_names(path) if (target := layer_of(name)) and LAYERS.index(target) < level}
 
 
-def test_contributing_lists_the_layers() -> None:
-    text = " ".join((ROOT.parent / "CONTRIBUTING.md").read_text().split())
-    assert f"below it: {', '.join(LAYERS)}." in text
-
-
 def test_imports_go_down_the_layers() -> None:
     assert violations(FILES, imports_of_upper_layers) == {}
-
-
-def pure_files() -> list[Path]:
-    packages = [path for name in PURE for path in sorted((ROOT / name).rglob("*.py"))]
-    manifests = sorted((ROOT / "targets/kubernetes/manifests").glob("*.py"))
-    return [
-        *packages,
-        *manifests,
-        *(ROOT / top / f"{name}.py" for top, files in PURE_FILES.items() for name in files.split()),
-    ]
 
 
 def imported_effects(path: Path) -> set[str]:
@@ -106,7 +89,10 @@ def imported_effects(path: Path) -> set[str]:
 
 
 def test_pure_files_import_nothing_with_effects() -> None:
-    assert violations(pure_files(), imported_effects) == {}
+    packages = [path for name in PURE for path in (ROOT / name).rglob("*.py")]
+    files = [ROOT / top / f"{name}.py" for top, names in PURE_FILES.items() for name in names.split()]
+    manifests = (ROOT / "targets/kubernetes/manifests").glob("*.py")
+    assert violations([*packages, *manifests, *files], imported_effects) == {}
 
 
 def modules(top: Path) -> dict[str, Path]:
@@ -147,23 +133,19 @@ def test_imports_have_no_cycle() -> None:
             pytest.fail(" -> ".join(relative(path, ROOT.parent) for path in error.args[1]))
 
 
-def test_programs_on_nodes_do_not_import_orchestrator() -> None:
-    for path in TRAIN.rglob("*.py"):
-        assert not any(name.startswith("orchestrator") for name in imported_names(path)), path
-
-
 def test_orch_node_imports_only_torch_and_the_standard_library() -> None:
     """Protect the processes of user scripts, which import orch_node first."""
+    for path in TRAIN.rglob("*.py"):
+        assert not any(name.startswith("orchestrator") for name in imported_names(path)), path
+    node_program = runpy.run_path(str(TRAIN / "node.py"))
+    for target in node_program["SUBCOMMANDS"].values():
+        module, _, function = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), function or "main", None)), target
     bindings = {"oneccl_bindings_for_pytorch", "orch_kernels", "torch_ccl"}
     allowed = {*sys.stdlib_module_names, *bindings, "orch_node", "torch", "transformers"}
     for path in (LIB / "orch_node").rglob("*.py"):
         tops = {name.partition(".")[0] for name in imported_names(path)}
         assert tops <= allowed, path
-
-
-def test_scripts_can_import_two_packages_of_orch() -> None:
-    packages = {path.name for path in LIB.iterdir() if path.name != "__pycache__"}
-    assert packages == {"orch_node", "orch_training"}
 
 
 def foreign_targets(path: Path) -> list[str]:
@@ -227,81 +209,3 @@ def test_identifiers_of_a_batch_system_stay_in_its_modules() -> None:
         "train/lib/orch_node/batch/slurm.py",
     ]
     assert violations([path for path in [*FILES, *ON_NODES] if path != SYSTEM_OPTIONS], identifiers_of_systems) == {}
-
-
-def messages_about_systems(path: Path) -> set[str]:
-    """Return the strings, except docstrings, in which a shared module names a batch system."""
-    docstrings = {id(node.value) for node in nodes_of(path) if isinstance(node, ast.Expr)}
-    strings = (node for node in nodes_of(path) if isinstance(node, ast.Constant) and id(node) not in docstrings)
-    texts = {node.value for node in strings if isinstance(node.value, str)}
-    return {text for text in texts if any(term in text.lower() for terms in SYSTEM_TERMS.values() for term in terms)}
-
-
-def test_messages_of_shared_modules_name_no_batch_system() -> None:
-    folders = (ROOT / "targets" / "batch", LIB / "orch_node" / "batch")
-    paths = [path for folder in folders for path in folder.glob("*.py") if path.stem not in SYSTEM_TERMS]
-    assert violations([path for path in paths if path != SYSTEM_OPTIONS], messages_about_systems) == {}
-
-
-# Only the protocol knows the names of events and that they are JSON.
-PROTOCOL = LIB / "orch_node" / "protocol"
-FILE_NAMES = {value for name, value in vars(protocol_files).items() if name.isupper()}
-# These are also ordinary words.
-ORDINARY_WORDS = {"stop", "node", "ranks", "stacks"}
-
-
-def names_of_the_protocol(path: Path) -> set[str]:
-    """Return events, file names and keys of the protocol that a file spells out."""
-    nodes = nodes_of(path)
-    strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    lookups = (node for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name))
-    keys = {ast.unparse(node) for node in lookups if node.value.id in ("layout", "plan", "event")}
-    return strings & ({*KINDS} | FILE_NAMES) - ORDINARY_WORDS | keys
-
-
-def test_programs_on_nodes_take_names_from_the_protocol() -> None:
-    paths = [path for path in ON_NODES if path.is_relative_to(LIB / "orch_node")]
-    assert violations((path for path in paths if not path.is_relative_to(PROTOCOL)), names_of_the_protocol) == {}
-
-
-def is_function(target: str) -> bool:
-    module, _, function = target.partition(":")
-    return callable(getattr(importlib.import_module(module), function or "main", None))
-
-
-def test_each_subcommand_of_the_node_program_names_a_function() -> None:
-    subcommands = runpy.run_path(str(TRAIN / "node.py"))["SUBCOMMANDS"]
-    assert [name for name, target in subcommands.items() if not is_function(target)] == []
-
-
-CHECKOUT = ROOT.parent
-BENCHMARKS = sorted((CHECKOUT / "benchmarks").glob("*.py"))
-
-
-def module_path(name: str) -> Path | None:
-    """Return the file of a module of this repository, or None if there is none."""
-    for top in (CHECKOUT, LIB):
-        path = top.joinpath(*name.split("."))
-        for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-            if candidate.exists():
-                return candidate
-    return None
-
-
-def missing_imports(path: Path) -> set[str]:
-    """Return imports from packages of this repository that do not exist."""
-    packages = ("orchestrator", "orch_node", "orch_training", "tests")
-    missing: set[str] = set()
-    for node in nodes_of(path):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in packages:
-            module = module_path(str(node.module))
-            defined = {*identifiers(module)} if module else set()
-            for alias in node.names:
-                if alias.name not in defined and not module_path(f"{node.module}.{alias.name}"):
-                    missing.add(f"{node.module}.{alias.name}")
-    return missing
-
-
-def test_benchmarks_import_existing_names() -> None:
-    """Check imports of the benchmarks, which mypy does not read and most of which no test runs."""
-    assert violations(BENCHMARKS, missing_imports) == {}

@@ -13,16 +13,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import typer
-import yaml
 from orch_node.protocol import files
 from typer.core import TyperGroup
 
-from docs.tools import commands, events
+from docs.tools import events
 from orchestrator.cli.main import EXAMPLES, make_app
 from orchestrator.load.inventory import KNOWN_VARIABLES
 from tests.support.pages import PAGES, ROOT, Block, blocks, indented_blocks
@@ -39,7 +36,6 @@ MARKS = {
 ALL = [(page, block) for page in PAGES for block in blocks(page)]
 DOCS = ROOT / "docs"
 CONFIGURATION = DOCS / "reference" / "configuration.md"
-GENERATED = {"reference/cli.md": commands.HEAD}
 COMMAND = typer.main.get_command(make_app())
 COMMAND_LINES = [
     (page, arguments)
@@ -48,7 +44,6 @@ COMMAND_LINES = [
     for arguments in block.commands()
     if arguments[0] == "orch"
 ]
-SENTENCE_END = re.compile(r"[.:](?:\s|$)")
 INLINE_COMMAND = re.compile(r"`orch ([^`]+)`")
 # A link to a file, without its anchor.
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)\s]*)?\)")
@@ -62,25 +57,6 @@ INTERNAL = """
     ORCH_PYTHON ORCH_PYTHON_PATH ORCH_RANK_DEFAULTS ORCH_SSH_CONFIG ORCH_SSH_SOCKETS ORCH_STACK ORCH_STOP_ON_NAN
     ORCH_USER_PYTHON
 """
-
-# Fragments of orch's output that blocks marked `shown` quote. If a message changes, change the page and this list.
-QUOTED_OUTPUT = (
-    "(-v: why)",
-    "Compute and all-reduce on all nodes at once",
-    "Install the stack",
-    "Probe the node",
-    "Push missing wheels",
-    "on the nodes in",
-    "has no BF16 instructions",
-    "joined on",
-    "details: orch",
-    "no drift",
-    "no progress for",
-    "nodes are as they should be",
-    "ranks wait in collective",
-    "orch resume ",
-    "the fastest one that was",
-)
 
 
 def usage_error(arguments: list[str]) -> str:
@@ -106,16 +82,6 @@ def parse(arguments: list[str]) -> None:
         command, context = subcommand, subcommand.make_context(name, remaining, parent=context)
 
 
-def nav_entries(items: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield title and path of each page in the navigation of mkdocs.yml."""
-    for item in items:
-        for title, value in item.items():
-            if isinstance(value, str):
-                yield title, value
-            else:
-                yield from nav_entries(value)
-
-
 def has_valid_mark(block: Block) -> bool:
     if block.language == "sh" and not block.mark:
         return {arguments[0] for arguments in block.commands()} == {"orch"}
@@ -139,18 +105,6 @@ def test_page_of_events_is_up_to_date() -> None:
     )
 
 
-def test_navigation_titles_equal_page_titles() -> None:
-    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    titles = {path: title for title, path in nav_entries(nav)}
-    texts = GENERATED | {str(page.relative_to(DOCS)): page.read_text() for page in PAGES[1:]}
-    assert titles == {path: text.splitlines()[0].removeprefix("# ") for path, text in texts.items()}
-
-
-def test_pages_begin_with_two_sentences_about_their_purpose_and_occasion() -> None:
-    texts = GENERATED | {str(page): page.read_text() for page in PAGES[1:]}
-    assert [page for page, text in texts.items() if len(SENTENCE_END.findall(text.split("\n\n")[1])) < 2] == []
-
-
 def test_orch_accepts_every_command_in_a_block() -> None:
     assert len(COMMAND_LINES) > 60
     errors = {f"{page.name}: {' '.join(arguments)}": usage_error(arguments[1:]) for page, arguments in COMMAND_LINES}
@@ -167,14 +121,6 @@ def test_commands_and_options_in_sentences_exist() -> None:
 
 def test_orch_accepts_the_examples_of_its_help() -> None:
     assert {example: error for example in EXAMPLES if (error := usage_error(example.split()[1:]))} == {}
-
-
-def test_quoted_output_is_what_orch_prints() -> None:
-    quotes = "\n".join(block.text for _, block in ALL if block.language == "text")
-    assert [fragment for fragment in QUOTED_OUTPUT if fragment not in quotes] == [], "no page quotes it"
-    sources = (path for folder in ("orchestrator", "train/lib", "playbooks") for path in (ROOT / folder).rglob("*"))
-    texts = "\n".join(path.read_text() for path in sources if path.suffix in (".py", ".yml"))
-    assert [fragment for fragment in QUOTED_OUTPUT if fragment not in texts] == [], "orch no longer prints it"
 
 
 def test_configuration_page_lists_every_inventory_variable() -> None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import yaml
-from orch_node.protocol.events import parse_line
 from pydantic import TypeAdapter
 
-from docs.tools import events
 from orchestrator.load import definitions
 from orchestrator.load.clusters import limits
 from orchestrator.load.definitions import BackendTable, RecipeFile
@@ -131,8 +128,3 @@ def test_programs_parse_and_their_imports_from_orch_exist() -> None:
                 assert attributes_used(tree, name) <= functions_of(module)
             else:
                 assert callable(getattr(importlib.import_module(str(node.module)), name))
-
-
-def test_example_on_the_events_page_is_valid() -> None:
-    (example,) = re.findall(r"`({.*})`", events.HEAD)
-    assert parse_line(example).rank == json.loads(example)["rank"]

@@ -15,9 +15,6 @@ BINDINGS = Path(__file__).parents[3] / "bindings"
 PROGRAM = r"""
 #include <cmath>
 #include <condition_variable>
-#include <filesystem>
-#include <future>
-#include <memory>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -28,28 +25,18 @@ extern "C" int run(double x) {
   std::mutex mutex;
   std::condition_variable condition;
   std::unique_lock<std::mutex> lock(mutex);
-  const auto timeout = std::chrono::milliseconds(20);
-  const auto end = std::chrono::steady_clock::now() + timeout;
-  if (condition.wait_for(lock, timeout) != std::cv_status::timeout || std::chrono::steady_clock::now() < end)
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+  if (condition.wait_until(lock, end) != std::cv_status::timeout || std::chrono::steady_clock::now() < end)
     return 1;
-  std::promise<double> promise;
-  auto future = promise.get_future();
-  std::thread thread([&promise, x] { promise.set_value(std::pow(x, std::log2(std::exp(x)))); });
-  const auto status = future.wait_for(std::chrono::seconds(60));
-  thread.join();
-  if (status != std::future_status::ready)
-    return 2;
+  std::ostringstream text;
+  std::thread([&text, x] { text << std::pow(x, std::log2(std::exp(x))); }).join();
   struct stat file;
   if (fstat(0, &file) != 0 || (file.st_mode & S_IFMT) != S_IFCHR || !dlopen(nullptr, RTLD_NOW))
-    return 3;
-  std::ostringstream text;
-  text << *std::make_shared<double>(future.get());
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
-    text << entry.path().string();
+    return 2;
   try {
     throw std::runtime_error(text.str());
   } catch (const std::exception& error) {
-    return std::string(error.what()).find("1/proc/self/fd/") == 0 ? 0 : 4;
+    return std::string(error.what()) == "1" ? 0 : 3;
   }
 }
 """

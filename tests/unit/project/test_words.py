@@ -4,30 +4,9 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.errors import ConnectionLost, ExecuteError
 from tests.support.words import all_messages, errors_without_hint
 
 ALL = all_messages()
-# Words that STYLE.md replaces, and words that blame or beg.
-WRONG = re.compile(
-    r"\b(warden|sweep|swept|whereabouts|story|please|oops|simply|just|obviously|to be had|of before)\b", re.IGNORECASE
-)
-QUOTED = re.compile(r"'[^']*'")  # words of other programs
-HELP = [word for word in ALL if word.kind in ("Option.help", "Argument.help", "Typer.help")]
-
-
-def test_list_of_texts_is_complete() -> None:
-    assert len(ALL) > 600
-    assert {"RequestError", "PlanError.hint", "Option.help", "Decision.reason"} <= {word.kind for word in ALL}
-
-
-def test_no_text_has_a_wrong_word() -> None:
-    assert [word for word in ALL if WRONG.search(QUOTED.sub("", word.text))] == []
-
-
-def test_help_is_a_sentence_or_two() -> None:
-    assert [word for word in HELP if not word.text.endswith((".", ")"))] == []
-    assert [word for word in HELP if len(word.text) > 260] == []
 
 
 def test_help_has_no_brackets_that_rich_takes_for_markup() -> None:
@@ -48,10 +27,5 @@ INTERNAL_ERRORS = ("Expired",)  # caught by the watch that raises them, so that 
 
 def test_errors_say_what_to_do() -> None:
     """Require a hint, a default hint of the error's class, or the expected value in the message."""
+    assert len(ALL) > 600
     assert [error for error in errors_without_hint() if error.kind not in INTERNAL_ERRORS] == []
-
-
-def test_error_without_a_hint_has_that_of_its_kind() -> None:
-    assert ConnectionLost("node1: no answer.").hint == ConnectionLost.default_hint
-    assert ConnectionLost("node1: no answer.", hint="Wait.").hint == "Wait."
-    assert ExecuteError("it failed").hint == ""

@@ -45,6 +45,9 @@ def test_best_run_comes_first_and_runs_without_the_result_last(base: Path) -> No
         lines = ranking_text(ranked, result).splitlines()
         assert lines[0].split()[3] == result.upper()
         assert [run["run"] for run in json.loads(ranking_json(ranked))["runs"]] == [run.run for run in ranked]
+    with pytest.raises(RequestError, match="f11") as exc_info:
+        ranking(base, "f11")
+    assert "f1" in exc_info.value.hint
 
 
 def test_run_whose_result_is_not_a_number_is_not_the_best(base: Path) -> None:
@@ -52,9 +55,3 @@ def test_run_whose_result_is_not_a_number_is_not_the_best(base: Path) -> None:
     (base / f"{ARRAY}-0/events.jsonl").write_text(json.dumps(result) + "\n")
     for name in ("f1", "eval_loss"):
         assert ranking(base, name)[0].run == f"{ARRAY}-1"
-
-
-def test_unknown_result_is_refused_with_those_that_there_are(base: Path) -> None:
-    with pytest.raises(RequestError, match="f11") as exc_info:
-        ranking(base, "f11")
-    assert "f1" in exc_info.value.hint

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from orch_node.pod import relay
-from orch_node.tail import CHUNK, Tail
+from orch_node.tail import Tail
 
 from orchestrator.report import output_lines
 from orchestrator.report.output_lines import MAX_LINE_BYTES, NodeOutput, RankLines
@@ -24,14 +23,6 @@ def test_tail_has_the_state_of_an_unfinished_line(tmp_path: Path) -> None:
     assert (tail.lines(), tail.state) == (["begins"], " 20%")
     log.write_bytes(b"begins\n\r 10%\r 20%\r100%\n")
     assert (tail.lines(), tail.state) == (["\r 10%\r 20%\r100%"], "")
-
-
-def test_tail_divides_an_endless_progress_bar_between_its_states(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_bytes(b"\r%06d of 900000" % 1 * (CHUNK // 8))
-    tail = Tail(log)
-    (line,) = tail.lines()
-    assert line.endswith("of 900000\r")
 
 
 def make_rank_lines(*, is_live: bool = False) -> tuple[RankLines, list[str]]:
@@ -69,19 +60,6 @@ def test_rank_lines_keep_states_for_a_terminal_until_the_line_ends() -> None:
     assert (printed, lines.states) == ([], {(0, "stdout"): "[0] 10%"})
     lines.add([make_line("\r10%\r20%")])
     assert (printed, lines.states) == (["[0] 20%"], {})
-
-
-def test_pod_prints_the_state_of_a_progress_bar_after_the_interval(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    pod = relay.Relay(tmp_path, ranks=[0])
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "ranks/rank-0.log").write_bytes(b"\r 10%\r 20%")
-    pod.pump()
-    assert capfdbinary.readouterr().out == b""
-    monkeypatch.setattr(relay, "STATE_SECONDS", 0.0)
-    pod.pump()
-    assert capfdbinary.readouterr().out == b"[0]  20%\n"
 
 
 NODES = ("node1", "node2", "node3", "far")

@@ -19,8 +19,7 @@ def plan_on(nodes: int, stack: Stack, **fields: object) -> Plan:
 
 
 def test_outline_is_as_long_for_a_thousand_nodes_as_for_ten(test_stack: Stack) -> None:
-    mpi_launchers = ({"launcher": "mpirun", "mpi": mpi} for mpi in ("intel", "mpich", "openmpi"))
-    for fields in (*mpi_launchers, {"launcher": "torchrun"}, {"launcher": "accelerate"}):
+    for fields in ({"launcher": "mpirun", "mpi": "intel"}, {"launcher": "torchrun"}):
         small, large = (outline(plan_on(nodes, test_stack, **fields)) for nodes in (10, 1000))
         assert "ranks 0-1999: 2 on each of node[0-999]: cores 0-1 / 2-3, 2 threads" in large
         assert "layout.json on node0: " in large, "its supervisor passes on what grows with the nodes"

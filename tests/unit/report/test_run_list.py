@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -56,16 +55,6 @@ def test_narrow_terminal_gets_long_columns_on_separate_lines() -> None:
     ]
     shortened = [line for line in text(ROWS, now=NOW, width=35).splitlines() if line.endswith("…")]
     assert [len(line) for line in shortened] == [35]
-
-
-def test_last_loss_or_result_is_shown() -> None:
-    for report, expected in (
-        ({"outcome": DONE_OUTCOME, "progress": TRAINING}, "loss 0.5"),
-        ({"outcome": DONE_OUTCOME, "progress": replace(TRAINING, loss=math.nan)}, "loss NaN"),
-        ({"outcome": DONE_OUTCOME, "is_nan": True, "result": {"accuracy": 0.5}}, "accuracy 0.5, loss NaN"),
-        ({"outcome": DONE_OUTCOME, "progress": replace(TRAINING, loss=None)}, "train 15/30"),
-    ):
-        assert text([make_row(**report)], now=NOW, width=None).endswith(f"  {expected}")
 
 
 def test_arguments_are_compared_by_name_between_runs_of_one_script() -> None:
