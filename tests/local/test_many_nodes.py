@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +13,8 @@ import pytest
 from tests.conftest import require_mpi
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace, make_hosts
-from tests.support.hosts import Host, Hosts, ip_in
+from tests.support.hosts import Hosts, ip_in
 from tests.support.matrix import STARTERS
-from tests.support.waiting import wait_until
 
 HOSTS = 5
 TWO_WIDE_TREE = {"I_MPI_HYDRA_BRANCH_COUNT": "2", "PRTE_MCA_rml_base_radix": "2"}
@@ -88,61 +85,6 @@ def client_connections(lab: Hosts) -> list[int]:
     """Return how often this machine has connected to each host but the first."""
     pattern = rf"(?m)^Accepted .* from {re.escape(lab.wire_network)}\."
     return [len(re.findall(pattern, (host.folder / "sshd.log").read_text())) for host in lab.hosts[1:]]
-
-
-# Train for a minute; each rank leaves a file when it has begun.
-ENDLESS = """
-import time, torch
-import torch.distributed as dist
-if not dist.is_initialized():
-    dist.init_process_group()
-for step in range(600):
-    dist.all_reduce(torch.ones(1))
-    open("begun", "w").close()
-    time.sleep(.1)
-"""
-
-
-def find_on(host: Host, pattern: str) -> list[int]:
-    """Return the processes of a host whose command lines match."""
-    namespace = os.readlink(f"/proc/{host.process.pid}/ns/pid_for_children")
-    pids = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.readlink(folder / "ns/pid") == namespace:
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                pids += [int(folder.name)] if re.search(pattern, command) else []
-        except OSError:
-            continue
-    return pids
-
-
-@pytest.mark.parametrize(
-    ("host", "pattern", "reason"),
-    [
-        (1, r"^\S*/hydra_pmi_proxy ", r"node1: .*hydra_pmi_proxy \(process \d+\) was killed or has crashed.* rank 1$"),
-        (0, r"^\S*/mpiexec\.hydra ", r"the launcher mpiexec\.hydra on node0 was killed by SIGKILL"),
-        (1, r"^\S+ \S*/node\.py rank ", r"rank 1 on node1 was killed by SIGKILL"),
-    ],
-    ids=["proxy", "mpiexec", "wrapper"],
-)
-def test_killed_process_of_the_launcher_is_named(two_hosts: Workspace, host: int, pattern: str, reason: str) -> None:
-    victim = two_hosts.lab.hosts[host]
-
-    def kill() -> None:
-        runs = victim.folder / "root/runs"
-        before = set(runs.glob("*/project/begun"))
-        wait_until(lambda: set(runs.glob("*/project/begun")) - before, "the rank trains")
-        os.kill(find_on(victim, pattern)[0], signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    cell = two_hosts.train_text(ENDLESS, "--backend", "gloo", code=1)
-    killer.join()
-    failure = cell.report["failure"]
-    text = f"rank {failure['rank']} on {failure['node']} was killed by {failure['signal']}" if failure else ""
-    assert re.search(reason, f"{cell.report['problem'] or ''}{text}", re.MULTILINE), cell.report
-    assert cell.report["seconds"] < 100
 
 
 def sync(workspace: Workspace, model: Path, *, size: int) -> tuple[str, list[int]]:

@@ -17,47 +17,7 @@ from orch_node.machine import ProcessHandle
 from orchestrator.runs.follow import LocalRun
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.mirror import Mirror
-from tests.support.hosts import missing_requirements
 from tests.support.waiting import wait_until
-
-LIB = Path(machine.__file__).parents[1]
-# In a namespace of process ids, a child ends and the next process gets its id. Then the rank's wrapper is signalled,
-# like one that lingers.
-REUSE_PID = """
-import os, signal, sys, time
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-if sys.argv[2] == "old":
-    del os.pidfd_open
-from orch_node.rank.process import SignalForwarder
-
-def fork(seconds):
-    child = os.fork()
-    if not child:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(seconds)
-        os._exit(0)
-    return child
-
-child = fork(0.3)
-stop = SignalForwarder(child)
-os.wait4(child, 0)
-Path("/proc/sys/kernel/ns_last_pid").write_text(str(child - 1))
-victim = fork(1.0)
-assert victim == child, (victim, child)
-time.sleep(0.3)
-os.kill(os.getpid(), signal.SIGTERM)
-assert stop.stop_requested
-print("VICTIM", os.waitstatus_to_exitcode(os.wait4(victim, 0)[1]))
-"""
-
-
-@pytest.mark.skipif(bool(missing_requirements()), reason=missing_requirements())
-@pytest.mark.parametrize("kernel", ["new", "old"])
-def test_lingering_wrapper_signals_no_other_process(kernel: str) -> None:
-    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", REUSE_PID]
-    process = subprocess.run([*command, str(LIB), kernel], capture_output=True, text=True, timeout=30)
-    assert process.stdout.strip() == "VICTIM 0", process.stderr
 
 
 @pytest.fixture
@@ -131,22 +91,3 @@ def test_ctrl_c_ends_only_a_local_supervisor(tmp_path: Path, sleeper: subprocess
         local_run.terminate(supervisor.pid)
         assert ends(supervisor, 5)
     local_run.terminate(supervisor.pid)
-
-
-def test_process_that_ends_while_its_file_is_read_is_not_alive(
-    sshd: str, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """End the process after its file in /proc was opened and before it is read."""
-    node = Ssh("far", sshd)
-    assert node.alive(sleeper.pid, "sleep\0")
-    original_open = node.sftp.open
-
-    def open_and_end_process(path: str, mode: str) -> object:
-        file = original_open(path, mode)
-        sleeper.kill()
-        sleeper.wait()
-        return file
-
-    monkeypatch.setattr(node.sftp, "open", open_and_end_process)
-    assert not node.alive(sleeper.pid, "sleep\0")
-    node.reset()

@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 
 from orchestrator.cli.running import QUESTION
-from tests.conftest import orch_environment
 from tests.local.runs import Orch, expect_exit, start_orch, write_script
 from tests.local.test_show import read_all, read_piece
 from tests.local.workspaces import Workspace
@@ -111,21 +110,3 @@ def test_ctrl_c_asks_what_to_do_with_a_run_on_hosts(two_hosts: Workspace) -> Non
         assert process.wait(60) == 130
     os.close(orch_end)
     read_all(terminal)
-
-
-def test_one_stream_is_a_terminal(tmp_path: Path) -> None:
-    """Train with standard output on a terminal, and attach to the run with standard error there."""
-    output = tmp_path / "other.txt"
-    environment = {**orch_environment(tmp_path), "TERM": "xterm", "COLUMNS": "100"}
-    train = ("train", write_script(tmp_path, SCRIPT), *ONE_RANK)
-    for stream, command in {"stdout": train, "stderr": ("attach",)}.items():
-        terminal, orch_end = pty.openpty()
-        with output.open("w") as file:
-            streams = {"stdout": file, "stderr": file, stream: orch_end}
-            with start_orch(tmp_path, *command, env=environment, **streams) as process:
-                os.close(orch_end)
-                shown = read_all(terminal)
-        assert process.returncode == 0, shown
-        results, remarks = (shown, output.read_text()) if stream == "stdout" else (output.read_text(), shown)
-        assert results.splitlines() == RESULTS
-        assert all(remark in remarks for remark in (*REMARKS, "done in"))
