@@ -103,20 +103,6 @@ def test_attach_shows_the_newest_progress_after_older_output(
         assert [line.partition(" 00:")[0] for line in output.err.splitlines()] == lines
 
 
-def test_loss_and_speed_that_rank_0_prints_are_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    for of_ranks, times in (("0", 0), ("1", 3)):
-        shown = live.Screen(of_ranks=of_ranks)
-        for step in (2, 4, 6):
-            figures = {} if step == 4 else {"printed": True, "samples_per_second": 7.5}
-            loss = None if step == 4 else 0.25
-            shown.show(
-                Progress(time=float(step), rank=0, phase="train", step=step, steps=8, loss=loss, figures=figures)
-            )
-        errors = capsys.readouterr().err
-        assert (errors.count("loss 0.2500"), errors.count("7.5 samples/s")) == (times, times)
-        assert "train: 4/8" in errors
-
-
 @pytest.fixture(scope="module")
 def scored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run with scores and a log that contain control characters; no command changes it."""

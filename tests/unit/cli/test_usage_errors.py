@@ -5,12 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from orchestrator import load
-from orchestrator.cli.main import make_app
-from orchestrator.errors import RequestError
-from orchestrator.load.clusters import find_inventory
 from orchestrator.load.scripts import check_script_arguments
 from tests.support.recorded import make_run
 from tests.unit.cli.test_command_line import error_of
@@ -62,15 +58,6 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(folder: Path) -> None:
         assert "\n" not in error.message
         assert len(error.hint) < 200
         assert sorted((folder / "runs").iterdir()) == runs
-
-
-def test_orch_init_creates_an_inventory_that_is_found_by_its_name(folder: Path) -> None:
-    assert CliRunner().invoke(make_app("init"), ["init", "lab", "h1"]).exit_code == 0
-    assert find_inventory("lab") == Path("inventory/lab")
-    (folder / "inventory/lab/program").write_text("#!/bin/sh\n")
-    (folder / "inventory/lab/program").chmod(0o755)
-    with pytest.raises(RequestError):
-        find_inventory("lab")
 
 
 def test_arguments_of_a_recipe_are_accepted_in_all_spellings() -> None:

@@ -10,7 +10,6 @@ from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster
 from tests.support.plans import QA_REQUEST, REMOTE_SITE, USER_SCRIPT, make_inputs, make_remote_node
-from tests.support.slurm_plans import make_plan, slurm_settings
 
 
 def plan_on(nodes: int, stack: Stack, **fields: object) -> Plan:
@@ -26,9 +25,3 @@ def test_outline_is_as_long_for_a_thousand_nodes_as_for_ten(test_stack: Stack) -
         assert small.count("\n") == large.count("\n")
         assert len(large) - len(small) < 100
         assert sum(line.startswith("start on node0: ") for line in large.splitlines()) == 1
-
-
-def test_outline_of_a_job_has_the_options_of_its_script() -> None:
-    shown = outline(make_plan(settings=slurm_settings(None, ("mem=32G",), {})))
-    assert "\n    #SBATCH --mem=32G\n" in shown
-    assert "set -eu" not in shown

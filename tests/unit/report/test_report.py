@@ -120,13 +120,6 @@ def test_timeline_names_the_failed_rank_and_not_those_that_were_stopped(tmp_path
     assert "rank 0: save" in descriptions
 
 
-def test_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:
-    run_measures = measured(tmp_path, ranks=1, nodes=1, seconds=20)
-    restarted = tuple(replace(event, time=event.time + 60) for event in run_measures.events)
-    phases = list(charts.rank_phases(replace(run_measures, events=(*run_measures.events, *restarted)), 0, 100.0))
-    assert [part for _, _, part in phases] == ["starting", "preparing", "training"] * 2
-
-
 def test_page_escapes_what_it_shows(tmp_path: Path) -> None:
     make_run(tmp_path, fails=1, recipe="<i>qa</i>")
     path = page.write(runs.find(tmp_path, "last"))

@@ -45,18 +45,6 @@ def test_table_has_what_differs_the_results_and_the_causes() -> None:
     ]
 
 
-def test_narrow_terminal_gets_long_columns_on_separate_lines() -> None:
-    lines = text(ROWS, now=NOW, width=60).splitlines()
-    assert lines[4:8] == [
-        "run-1  sweep  failed   2h   01:05     1",
-        "  result: train 15/30, loss 0.5",
-        "  arguments: lr=0.2",
-        "  cause: q.py, line 7: ValueError: 1",
-    ]
-    shortened = [line for line in text(ROWS, now=NOW, width=35).splitlines() if line.endswith("…")]
-    assert [len(line) for line in shortened] == [35]
-
-
 def test_arguments_are_compared_by_name_between_runs_of_one_script() -> None:
     rows = [
         make_row(0, "preset=demo", "lr=1", "data.txt"),

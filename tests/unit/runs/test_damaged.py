@@ -14,12 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.agent import run_folders
-from orch_node.pod import relay
 from orch_node.protocol.events import Progress
 
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.files import describe_holder
-from orchestrator.load.inventory import read_cached_listing
 from orchestrator.operations import runs as operation
 from orchestrator.operations.runs import list_recorded_runs
 from orchestrator.report import comparison, listing, live, page, training
@@ -29,7 +26,6 @@ from orchestrator.runs.measures import measures
 from orchestrator.runs.outcome import outcome_of
 from orchestrator.runs.state_files import supervises
 from orchestrator.targets.kubernetes.local_copy import Position, ReadLine, RunCopy
-from orchestrator.targets.kubernetes.local_copy import parse as parse_pod_line
 from orchestrator.targets.kubernetes.status import JobState
 from orchestrator.targets.kubernetes.status import outcome as kubernetes_outcome
 from tests.support.hostile import DEEP_EVENT, FILES, HUGE_NUMBER_EVENT, JSON, LINES, TEXTS
@@ -120,16 +116,9 @@ def test_other_damaged_files_count_as_missing(base: Path, name: str, damage: Cal
     assert store.find(base, BAD).state == ("killed" if name == "outcome.json" else "done")
 
 
-@given(
-    name=st.sampled_from(["plan.json", "outcome.json", "supervisor.json", "events.jsonl"]),
-    position=st.floats(0, 1),
-    removed=st.integers(0, 200),
-    inserted=st.binary(max_size=40),
-)
-def test_any_damage_of_a_run_hides_no_other_run(
-    base: Path, name: str, position: float, removed: int, inserted: bytes
-) -> None:
-    path = base / BAD / name
+@given(position=st.floats(0, 1), removed=st.integers(0, 200), inserted=st.binary(max_size=40))
+def test_any_damage_of_a_plan_hides_no_other_run(base: Path, position: float, removed: int, inserted: bytes) -> None:
+    path = base / BAD / "plan.json"
     content = path.read_bytes()
     begin = int(len(content) * position)
     path.write_bytes(content[:begin] + inserted + content[begin + removed :])
@@ -137,7 +126,6 @@ def test_any_damage_of_a_run_hides_no_other_run(
         ids, warnings = list_ids(base)
         assert GOOD in ids
         assert BAD in ids or BAD in warnings
-        store.recorded(base)
     finally:
         path.write_bytes(content)
 
@@ -159,14 +147,6 @@ def test_damaged_record_hides_no_run_of_its_node(tmp_path: Path, damage: Callabl
     assert {run.folder for run in listing.damaged} == {BAD, "moved"}, "a record of another run is damaged"
     assert run_folders.set_aside(tmp_path / BAD) == str(tmp_path / "damaged" / BAD)
     assert [run.folder for run in run_folders.list_runs(tmp_path).damaged] == ["moved"]
-
-
-def test_damaged_cache_is_ignored(tmp_path: Path) -> None:
-    for text in ("", "{", "[]", "7", '{"hosts": {}}', "[" * 100_000):
-        path = tmp_path / "cache.json"
-        path.write_text(text)
-        assert read_cached_listing(path) is None
-        assert describe_holder(text) == "unknown process"
 
 
 DAMAGED_LINES = (
@@ -212,17 +192,6 @@ def test_run_with_damaged_events_is_listed_shown_compared_and_reported(folder: P
     assert outcome.notes[0] in json.loads(training.as_json(outcome))["notes"]
     assert "2 events of rank 1 could not be read" in make_page(folder.parent)
     assert comparison.text(comparison.compare(store.load(folder), store.load(folder)))
-
-
-def test_unreadable_files_are_noted(folder: Path) -> None:
-    for name in ("events.jsonl", "outcome.json", "supervisor.json", "ranks/rank-0.metrics.jsonl"):
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).mkdir()
-    outcome = outcome_of(store.load(folder))
-    assert outcome.state == "killed"
-    assert "events.jsonl: Is a directory" in outcome.notes[-1]
-    assert list_recorded_runs(folder.parent, None).rows
-    assert measures(store.load(folder)).ranks[0].samples == ()
 
 
 def make_small_run(factory: pytest.TempPathFactory, **files: bytes) -> Path:
@@ -279,15 +248,3 @@ def test_any_pod_log_can_be_copied(lines: list[str], tmp_path_factory: pytest.Te
     events = store.load(folder).events()
     assert kubernetes_outcome(events, [], JobState(state="failed"), began=0.0, now=1.0).state
     training.full_report(outcome_of(store.load(folder)))
-
-
-@given(content=FILES)
-def test_any_run_can_be_relayed_by_its_pod(
-    content: bytes, tmp_path_factory: pytest.TempPathFactory, capfdbinary: Any
-) -> None:
-    names = ("events.jsonl", "outcome.json", "ranks/rank-0.log")
-    folder = make_small_run(tmp_path_factory, **dict.fromkeys(names, content))
-    relay.Relay(folder, ranks={0, 1}).finish()
-    sys.stdout.flush()
-    for line in capfdbinary.readouterr().out.split(b"\n"):
-        parse_pod_line(line.decode(errors="replace"), ranks=2)

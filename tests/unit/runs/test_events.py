@@ -6,8 +6,6 @@ import io
 import json
 import tracemalloc
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from hypothesis import given
@@ -16,8 +14,6 @@ from orch_node import tail
 from orch_node.protocol.events import Progress, Result
 
 from orchestrator.runs import events
-from orchestrator.runs.outcome import run_output
-from orchestrator.runs.store import Run
 
 
 def make_log(path: Path, lines: int, ranks: int = 1) -> None:
@@ -99,17 +95,3 @@ def test_blocks_of_lines_add_up_to_the_log(tmp_path_factory: pytest.TempPathFact
             lines += block
             offset += sum(len(line) + 1 for line in block)
     assert lines == content.split(b"\n")[:-1]
-
-
-def test_only_the_end_of_a_long_launcher_log_is_read(tmp_path: Path) -> None:
-    run = SimpleNamespace(folder=tmp_path, outcome=None)
-    with (tmp_path / "launcher.log").open("wb") as log:
-        log.truncate(1 << 25)
-        log.seek(0, io.SEEK_END)
-        log.write(b"\nno space left\n")
-    tracemalloc.start()
-    text = run_output(cast(Run, run), None)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert text.endswith("\nno space left\n")
-    assert peak < 1 << 24

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import threading
 from dataclasses import replace
@@ -20,7 +19,7 @@ from orchestrator.runs.outcome import nan_notes, untrained_notes
 from orchestrator.runs.rows import Report, row_of
 from orchestrator.targets import registry
 from orchestrator.targets.interface import Notify, RunList, ignore
-from tests.support.recorded import PRECISION_EVENT, RUN_RECORD, make_outcome, make_run, write_json
+from tests.support.recorded import RUN_RECORD, make_outcome, make_run, write_json
 
 OLDEST, FIRST, SECOND, THIRD, FOURTH = (f"2026010{day}-120000-qa-0000" for day in (1, 2, 3, 4, 5))
 REMOTE_NODE = {"node": "far", "via": ["ssh", "far"]}
@@ -88,15 +87,6 @@ def test_run_that_only_its_target_can_see_counts_as_running(tmp_path: Path) -> N
     assert store.load(folder).state == "done"
     (folder / "outcome.json").unlink()
     assert store.load(folder).state == "running"
-
-
-def test_listed_precision_is_the_choice_of_the_ranks(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "chosen", "run", precision="auto")
-    with (folder / "events.jsonl").open("a") as events:
-        events.write(json.dumps(PRECISION_EVENT) + "\n")
-    make_run(tmp_path / "pending", precision="auto")
-    rows = [list_recorded_runs(tmp_path / name, None).rows[0] for name in ("chosen", "pending")]
-    assert [row.precision for row in rows] == ["bf16", "auto"]
 
 
 class Handle:
