@@ -49,7 +49,8 @@ def test_run_recovers_with_spare_nodes_first_and_then_without_nodes(tmp_path: Pa
         options = {"elastic": True, "keeps_batch": True, "min_nodes": 2, "size_at": 2, "nodes_at": 4, **changes}
         return recovery.recover(
             tmp_path,
-            recovery.Recovery(layout, argv),
+            layout,
+            argv,
             lost=lost,
             unreachable=lost | unreachable,
             options=argparse.Namespace(**options),
@@ -61,17 +62,17 @@ def test_run_recovers_with_spare_nodes_first_and_then_without_nodes(tmp_path: Pa
     assert messages == ["no restart: the run needs 2 nodes", "no restart: the run needs 1 node"]
     assert recover({"node1"}, {"node8"}, elastic=False) is None
     assert messages[2].startswith("no restart: fewer ranks would train with another global batch")
-    recovered = recover({"node1", "node2"}, set())
+    recovered_layout, recovered_argv = recover({"node1", "node2"}, set())
     assert messages[3:] == [
         "node8 replaces node1",
         "continues without node2: 2 of 3 ranks; the recipe keeps its global batch, its order of data and its schedule",
     ]
-    assert [placement.node for placement in recovered.layout.ranks] == ["node0", "node8"]
-    assert recovered.argv == ["accelerate", "--num_processes", "2", "--num_machines", "2", *argv[5:]]
+    assert [placement.node for placement in recovered_layout.ranks] == ["node0", "node8"]
+    assert recovered_argv == ["accelerate", "--num_processes", "2", "--num_machines", "2", *argv[5:]]
     assert (tmp_path / "hostfile").read_text() == "a slots=1\ns slots=1\n"
     (tmp_path / "hostfile").unlink()
-    assert recover({"node1"}, {"node8"}).layout.world_size == 2, "torchrun has no hostfile"
-    assert recover({"node1"}, {"node8"}, keeps_batch=False).layout.world_size == 2
+    assert recover({"node1"}, {"node8"})[0].world_size == 2, "torchrun has no hostfile"
+    assert recover({"node1"}, {"node8"}, keeps_batch=False)[0].world_size == 2
     assert "unless the script uses ORCH_PLANNED_WORLD_SIZE=3" in messages[-1]
 
 

@@ -25,49 +25,39 @@ class AttemptResult:
     launcher_code: int | None = None
 
 
-class CoreReservation:
-    """The claims of a run on the cores of its nodes.
+def reserve_cores(
+    run_dir: Path, layout: RunLayout, agents: Agents, stopped: Callable[[], bool]
+) -> AttemptResult | None:
+    """Claim the cores of a run on all of its nodes; return why that failed, or None.
 
     All runs ask the nodes in the same order, so of two runs that start together one gets all nodes.
     """
-
-    def __init__(self, run_dir: Path, layout: RunLayout, agents: Agents, stopped: Callable[[], bool]) -> None:
-        self.run_dir = run_dir
-        self.layout = layout
-        self.agents = agents
-        self.stopped = stopped
-
-    def claim(self) -> AttemptResult | None:
-        """Claim all cores; return why that failed, or None."""
-        refusal = self.try_to_claim()
-        if refusal is not None:
-            self.agents.request(ReleaseClaim(), Response, seconds=2.0)
+    for node in sorted([*layout.node_names, *layout.spare_hosts]):
+        response = request_claim(agents, node, claim_of(str(run_dir), layout, node), stopped)
+        if stopped():
+            refusal = AttemptResult(STOPPED)
+        elif response is None:
+            refusal = AttemptResult(FAILED, f"{node} cannot be reached: {agents.lost[node]}")
+        elif response.taken:
+            refusal = AttemptResult(REFUSED, describe_conflicts(node, response.taken))
+        else:
+            continue
+        agents.request(ReleaseClaim(), Response, seconds=2.0)
         return refusal
+    return None
 
-    def try_to_claim(self) -> AttemptResult | None:
-        """Ask all nodes once; return why a node refuses, or None."""
-        for node in sorted([*self.layout.node_names, *self.layout.spare_hosts]):
-            claim = claim_of(str(self.run_dir), self.layout, node)
-            response = self.request_claim(node, claim)
-            if self.stopped():
-                return AttemptResult(STOPPED)
-            if response is None:
-                return AttemptResult(FAILED, f"{node} cannot be reached: {self.agents.lost[node]}")
-            if response.taken:
-                return AttemptResult(REFUSED, describe_conflicts(node, response.taken))
-        return None
 
-    def request_claim(self, node: str, claim: Claim) -> ClaimConflicts | None:
-        """Return a node's response, or None once the node is lost. Connecting may take a while."""
-        channel = self.agents.channels[node]
-        if node not in self.agents.lost:
-            channel.request(TakeClaim(claim))
-        while node not in self.agents.lost and not self.stopped():
-            if response := channel.response(TakeClaim, ClaimConflicts):
-                return response
-            self.agents.pipes.pump(TICK_SECONDS)
-            self.agents.watch()
-        return None
+def request_claim(agents: Agents, node: str, claim: Claim, stopped: Callable[[], bool]) -> ClaimConflicts | None:
+    """Return a node's response, or None once the node is lost. Connecting may take a while."""
+    channel = agents.channels[node]
+    if node not in agents.lost:
+        channel.request(TakeClaim(claim))
+    while node not in agents.lost and not stopped():
+        if response := channel.response(TakeClaim, ClaimConflicts):
+            return response
+        agents.pipes.pump(TICK_SECONDS)
+        agents.watch()
+    return None
 
 
 def claim_of(run_dir: str, layout: RunLayout, node: str) -> Claim:

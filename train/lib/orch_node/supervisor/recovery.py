@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node import atomic_write
@@ -17,40 +16,35 @@ from orch_node.protocol.node_names import fold
 RANKS_OF_HOST = re.compile(r"(:| slots=)\d+\s*$")
 
 
-@dataclass(frozen=True)
-class Recovery:
-    """The layout of the next attempt, and the launcher's command for it."""
-
-    layout: RunLayout
-    argv: list[str]
-
-
 def recover(
     run_dir: Path,
-    current: Recovery,
+    current: RunLayout,
+    argv: list[str],
     *,
     lost: set[str],
     unreachable: set[str],
     options: argparse.Namespace,
     notify: Callable[[str], None],
-) -> Recovery | None:
-    """Return the next attempt, or None if the run cannot continue; write its hostfile if it has one.
+) -> tuple[RunLayout, list[str]] | None:
+    """Return the layout of the next attempt and its launcher's command; write its hostfile if it has one.
+
+    Return None if the run cannot continue.
 
     Args:
         run_dir: the run's folder.
-        current: the attempt that has ended.
+        current: the layout of the attempt that has ended.
+        argv: the launcher's command of that attempt.
         lost: its nodes that were lost.
         unreachable: all nodes that cannot be reached, spare nodes included.
         options: of the supervisor.
         notify: called with each decision.
     """
-    layout, argv = current.layout, current.argv
-    spares = [name for name in layout.spare_hosts if name not in unreachable]
+    spares = [name for name in current.spare_hosts if name not in unreachable]
     stand_ins = dict(zip(sorted(lost), spares, strict=False))
     missing = lost - set(stand_ins)
     for node, spare in stand_ins.items():
         notify(f"{spare} replaces {node}")
-    layout = layout.replace_nodes(stand_ins)
+    layout = current.replace_nodes(stand_ins)
     if missing:
         if reason := describe_missing(layout, missing, options):
             notify(f"no restart: {reason}")
@@ -60,8 +54,8 @@ def recover(
         argv = resize_command(argv, layout, options.size_at, options.nodes_at)
     hostfile = run_dir / files.HOSTFILE
     if hostfile.exists():
-        atomic_write.write(hostfile, replace_hosts(hostfile.read_text(), current.layout, stand_ins, missing))
-    return Recovery(layout, argv)
+        atomic_write.write(hostfile, replace_hosts(hostfile.read_text(), current, stand_ins, missing))
+    return layout, argv
 
 
 def describe_missing(layout: RunLayout, missing: set[str], options: argparse.Namespace) -> str:

@@ -37,12 +37,12 @@ from orch_node.protocol.values import ProtocolError, record
 from orch_node.reach import BY_STEP
 from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.attempt import POLL_SECONDS, Attempt
-from orch_node.supervisor.core_reservation import AttemptResult, CoreReservation
+from orch_node.supervisor.core_reservation import AttemptResult, reserve_cores
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.file_sharing import FileSharing
 from orch_node.supervisor.launcher import launcher_environment
 from orch_node.supervisor.preemption import preemption_signal
-from orch_node.supervisor.recovery import Recovery, recover
+from orch_node.supervisor.recovery import recover
 
 OpenAgents = Callable[[Path, list[str], str, Pipes], Agents]
 # Nodes that get a file of some hundred bytes per node of the run at the same time, and their time limit.
@@ -53,9 +53,6 @@ PREEMPTED_BEFORE_START = AttemptResult(PREEMPTED, "without a checkpoint: the run
 
 def main(argv: list[str]) -> int:
     """Supervise a run; return its exit code."""
-    if "--" not in argv:
-        print("usage: node.py supervise RUN_DIR [OPTIONS] -- LAUNCHER [ARGS...]", file=sys.stderr)
-        return 2
     options = parse(argv)
     try:
         supervisor = Supervisor(Path(options.run_dir), options)
@@ -162,8 +159,7 @@ class Supervisor:
         if refusal := self.leases.acquire(self.is_to_end, self.record_news):
             self.agents.leave()
             return AttemptResult(REFUSED, refusal)
-        start = CoreReservation(self.run_dir, self.layout, self.agents, self.is_to_end)
-        ending = start.claim()
+        ending = reserve_cores(self.run_dir, self.layout, self.agents, self.is_to_end)
         if ending is None and (problem := self.prepare_nodes()):
             ending = AttemptResult(STOPPED) if self.is_to_end() else AttemptResult(FAILED, problem)
         if ending == AttemptResult(STOPPED) and not self.stop_signal:
@@ -265,7 +261,8 @@ class Supervisor:
         """Prepare an attempt on other nodes; return whether there can be one."""
         recovery = recover(
             self.run_dir,
-            Recovery(self.layout, self.launcher_argv),
+            self.layout,
+            self.launcher_argv,
             lost=lost,
             unreachable=set(self.agents.lost),
             options=self.options,
@@ -273,7 +270,7 @@ class Supervisor:
         )
         if recovery is None:
             return False
-        self.layout, self.launcher_argv = recovery.layout, recovery.argv
+        self.layout, self.launcher_argv = recovery
         atomic_write.write(self.run_dir / files.LAYOUT, layouts.render(self.layout))
         if problem := self.pass_on(files.LAYOUT, self.layout.node_names):
             self.record_news(f"no restart: {problem}")
