@@ -155,7 +155,7 @@ class Agent:
         self.note_segments(now=True)
         self.launcher = LauncherProcesses()
         termination = processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
-        removed, remaining = self.remove_containers()
+        removed, remaining = containers.remove_all(self.run_dir, self.node)
         segments = shared_memory.remove(self.notes)
         return AllEnded(
             ended=(*termination.ended, *removed),
@@ -175,12 +175,6 @@ class Agent:
             if is_small and not (self.run_dir / files.SUPERVISOR).exists():
                 return {path.name: base64.b64encode(path.read_bytes()).decode() for path in paths}
         return None
-
-    def remove_containers(self) -> tuple[list[ProcessRecord], list[ProcessRecord]]:
-        """Remove the run's containers here; return those removed, and those that remain."""
-        if containers.read_spec(self.run_dir) is None:
-            return [], []
-        return containers.remove_all(self.run_dir, self.node)
 
     def write_file(self, request: WriteFile) -> Response:
         """Write one of the files that describe all nodes; other names are ignored."""
@@ -217,7 +211,7 @@ class Agent:
         if not self.is_local:
             time.sleep(RETURN_SECONDS)  # the new agent ends this one
         processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
-        self.remove_containers()
+        containers.remove_all(self.run_dir, self.node)
         shared_memory.remove(self.notes)
 
 
@@ -249,9 +243,6 @@ def main(argv: list[str], lines: SignedLines | None = None) -> int:
         argv: folder of the run, name of the node, folder of the claims.
         lines: the signatures of lines; none by default, because ssh and pipes protect them.
     """
-    if len(argv) != 3:
-        print("usage: node.py agent RUN_DIR NODE CLAIMS_FOLDER", file=sys.stderr)
-        return 2
     # Only the supervisor ends the run; a lost connection closes the pipe.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)

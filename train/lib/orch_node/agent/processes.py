@@ -78,14 +78,9 @@ def all_pids() -> list[int]:
 
 def named_runs(pid: int) -> tuple[set[bytes], list[bytes]]:
     """Return the run folders that a process names, and its command line."""
-    folder = PROC / str(pid)
-    try:
-        variables = (folder / "environ").read_bytes().split(b"\0")
-        argv = (folder / "cmdline").read_bytes().split(b"\0")
-    except OSError:  # it has ended, or belongs to another user
-        return set(), []
+    variables, argv = read_texts(pid, "environ"), read_texts(pid, "cmdline")
     runs = {value[13:] for value in variables if value.startswith(b"ORCH_RUN_DIR=")}
-    argument = run_argument(argv, pid)
+    argument = run_argument(argv, pid) if variables else None  # not of another user's process
     return runs | ({argument} if argument else set()), argv
 
 
@@ -135,11 +130,8 @@ def is_node_program(path: str, pid: int) -> bool:
 def read_process(pid: int, argv: list[bytes]) -> ProcessRecord | None:
     """Return a process, or None if it has ended; its role follows from `argv`."""
     name, fields = machine.read_stat(pid)
-    try:
-        environ = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    if not fields:
+    environ = read_texts(pid, "environ")
+    if not fields or not environ:
         return None
     ranks = [value[5:] for value in environ if value.startswith(b"RANK=")]
     return ProcessRecord(
@@ -167,12 +159,17 @@ def with_proxies(processes: list[ProcessRecord]) -> list[ProcessRecord]:
     return list(by_pid.values())
 
 
-def read_argv(pid: int) -> list[bytes]:
-    """Return a process' command line; empty if it has ended."""
+def read_texts(pid: int, name: str) -> list[bytes]:
+    """Return the texts in `cmdline` or `environ` of a process; none if it has ended or belongs to another user."""
     try:
-        return (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+        return (PROC / str(pid) / name).read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def read_argv(pid: int) -> list[bytes]:
+    """Return a process' command line; empty if it has ended."""
+    return read_texts(pid, "cmdline")
 
 
 def ancestors(pid: int) -> list[int]:
@@ -266,9 +263,6 @@ def handles_signal(pid: int, number: int) -> bool:
 
 def signal_of_process(pid: int, variable: str = STACK_SIGNAL) -> int:
     """Return the signal in the environment of a rank's training process; 0 for none."""
-    try:
-        environ = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return 0
+    environ = read_texts(pid, "environ")
     number = dict(entry.partition(b"=")[::2] for entry in environ).get(os.fsencode(variable), b"0")
     return int(number) if number.isdigit() else 0

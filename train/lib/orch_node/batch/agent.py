@@ -28,9 +28,6 @@ SHARED_SECONDS = 10.0  # after which a shared file system shows what another nod
 
 def main(argv: list[str]) -> int:
     """Connect to the supervisor and serve its requests; return the exit code."""
-    if len(argv) != 3:
-        print("usage: node.py job-agent SYSTEM RUN_DIR HOST:PORT", file=sys.stderr)
-        return 2
     system, run_dir, (host, _, port) = find_system(argv[0]), argv[1], argv[2].rpartition(":")
     node, key = system.node_name(), os.environ.pop(KEY, "")
     if not is_shared(Path(run_dir)):

@@ -15,7 +15,7 @@ from orch_node.atomic_write import private
 from orch_node.batch.agent import KEY
 from orch_node.batch.handshake import authenticate
 from orch_node.batch.system import NodeSystem, address_towards
-from orch_node.protocol import batch
+from orch_node.protocol import values
 from orch_node.protocol.batch import Hello, SignedLines
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
@@ -110,7 +110,7 @@ class AgentConnections:
         """Add the connection of a node that introduces itself in time; close the connection of anybody else."""
         try:
             lines, line = authenticate(connection, self.key, HELLO_SECONDS)
-            hello = batch.parse_hello(line)
+            hello = values.parse(Hello, line, "the first line of an agent")
             is_first = hello.node in self.nodes and self.hellos.setdefault(hello.node, hello) is hello
         except (OSError, ProtocolError):
             is_first = False

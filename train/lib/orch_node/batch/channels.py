@@ -38,13 +38,13 @@ class JobChannel(Channel):
         self.pipes = pipes
         self.last_response = time.monotonic()
         self.has_responded = True
-        self.descriptor = os.dup(self.connection.fileno())
-        os.set_blocking(self.descriptor, False)
-        pipes.add(self.descriptor, self.handle_line)
+        self.stdin = self.stdout = os.dup(self.connection.fileno())
+        os.set_blocking(self.stdin, False)
+        pipes.add(self.stdout, self.handle_line)
 
     def handle_line(self, line: bytes) -> None:
         """Handle a line of the agent; close the connection at the first line without its signature."""
-        if self.descriptor < 0:
+        if self.stdout < 0:
             return
         try:
             verified = self.lines.verify(line)
@@ -55,26 +55,18 @@ class JobChannel(Channel):
         super().handle_line(verified)
 
     def request(self, question: Request) -> None:
-        if self.descriptor >= 0:
+        if self.stdin >= 0:
             super().request(question)
 
     def sign(self, line: bytes) -> bytes:
         return self.lines.sign(line)
 
-    @property
-    def stdin(self) -> int:
-        return self.descriptor
-
-    @property
-    def stdout(self) -> int:
-        return self.descriptor
-
     def close(self) -> None:
-        if self.descriptor >= 0:
-            self.pipes.drop(self.descriptor)
-            os.close(self.descriptor)
+        if self.stdout >= 0:
+            self.pipes.drop(self.stdout)
+            os.close(self.stdout)
             self.connection.close()
-            self.descriptor = -1
+            self.stdin = self.stdout = -1
 
     def kill(self) -> None:
         self.close()

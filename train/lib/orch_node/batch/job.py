@@ -42,9 +42,6 @@ ENDING_SIGNALS = ("SIGTERM", "SIGKILL")  # by which batch systems end processes
 
 def main(argv: list[str]) -> int:
     """Supervise the run of this job; return its exit code."""
-    if len(argv) != 1:
-        print("usage: node.py job RUN_DIR", file=sys.stderr)
-        return 2
     run_dir = Path(argv[0])
     config = batch.parse((run_dir / batch.CONFIG).read_text())
     system = find_system(config.system)
@@ -96,9 +93,8 @@ def supervise(run_dir: Path, config: JobConfig, connections: AgentConnections) -
         atomic_write.write(run_dir / name, text)
     record_job(system, run_dir, hellos)
     os.environ.update({**system.launcher_environment(), **config.launcher_env, **hydra_variables(hellos)})
-    options = supervisor.parse(
-        [str(run_dir), *config.options, "--", *layout.launcher_command(config, hellos[0].address)]
-    )
+    launcher = [word.replace(batch.NODE0, hellos[0].address) for word in config.launcher]
+    options = supervisor.parse([str(run_dir), *config.options, "--", *launcher])
     options.first_attempt = max(options.first_attempt, last_attempt(run_dir / files.EVENTS) + 1)
     open_agents = functools.partial(JobAgents, system=system, connections=connections.connections)
     code = JobSupervisor(system, run_dir, options, open_agents).run()

@@ -136,8 +136,3 @@ def run_files(config: JobConfig, hellos: Sequence[Hello], libraries: Mapping[str
         files.ENVIRONMENT: json.dumps({**preload_variables(preload), **config.env, **rendezvous}, indent=1),
         **({files.HOSTFILE: hostfile(config.mpi, slots)} if config.mpi else {}),
     }
-
-
-def launcher_command(config: JobConfig, node0: str) -> list[str]:
-    """Return the launcher's command with node0's address in it."""
-    return [word.replace(NODE0, node0) for word in config.launcher]

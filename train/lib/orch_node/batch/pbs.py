@@ -99,11 +99,6 @@ def time_seconds(text: str) -> int | None:
     return clock_seconds(clock, 60 ** clock.count(":"))
 
 
-def reserved_seconds(limit: float) -> float:
-    """Return how many seconds of a time limit are for the checkpoint: at most half of it."""
-    return min(CHECKPOINT_SECONDS, limit / 2)
-
-
 def cpu_counts(fields: Mapping[str, Any]) -> list[int]:
     """Return the CPUs of the job on each of its nodes, 0 for all of them, as qstat reports them."""
     hosts = [chunk.split("/")[0] for chunk in str(fields.get("exec_host", "")).split("+") if chunk]
@@ -284,7 +279,8 @@ class PbsNodes(NodeSystem):
         """
         limit = time_seconds(str(first_query().get("Resource_List", {}).get("walltime", "")))
         if limit is not None:
-            timer = threading.Timer(limit - reserved_seconds(limit), os.kill, (os.getpid(), signal.SIGTERM))
+            delay = limit - min(CHECKPOINT_SECONDS, limit / 2)  # half of a short limit is for training
+            timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGTERM))
             timer.daemon = True
             timer.start()
 
@@ -370,7 +366,4 @@ PROGRAMS = {"attached": run_attached, "tasks": run_tasks, "task": run_task, "rem
 
 def main(argv: list[str]) -> int:
     """Run one of the programs of this module; return its exit code."""
-    if len(argv) < 3 or argv[0] not in PROGRAMS:
-        print("usage: node.py pbs attached|tasks|task|remote ...", file=sys.stderr)
-        return 2
     return PROGRAMS[argv[0]](argv[1:])

@@ -7,11 +7,10 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from orch_node import atomic_write
 from orch_node.batch.system import NodeSystem
@@ -178,15 +177,12 @@ class SlurmNodes(NodeSystem):
 SYSTEM = SlurmNodes()
 
 
-def main(argv: list[str]) -> int:
-    """Replace this process with srun, which starts the ranks; return an exit code if the arguments are wrong.
+def main(argv: list[str]) -> NoReturn:
+    """Replace this process with srun, which starts the ranks.
 
     This is the launcher `srun`, on node0. Nodes and their numbers of ranks come from layout.json, which a
     restart may have changed. srun starts one task per rank in the layout's order.
     """
-    if len(argv) < 4 or not argv[1].startswith("--pmi=") or argv[2] != "--":
-        print("usage: node.py slurm-ranks RUN_DIR --pmi=NAME -- COMMAND", file=sys.stderr)
-        return 2
     run_dir, requested_pmi, command = Path(argv[0]), argv[1].partition("=")[2], argv[3:]
     layout = layouts.parse((run_dir / files.LAYOUT).read_text())
     atomic_write.write(run_dir / HOSTS, "".join(f"{placement.node}\n" for placement in layout.ranks))
@@ -199,7 +195,6 @@ def main(argv: list[str]) -> int:
         f"--mpi={choose_pmi() if requested_pmi == 'auto' else requested_pmi}",
     ]
     os.execvp("srun", [*srun, *command])
-    raise AssertionError
 
 
 def choose_pmi() -> str:

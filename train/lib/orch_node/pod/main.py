@@ -58,9 +58,6 @@ KILL_AFTER_SECONDS = 20.0
 
 def main(argv: list[str]) -> int:
     """Run the ranks of a pod and return its exit code."""
-    if len(argv) < 2 or argv[0] != "torchrun":
-        print("usage: node.py pod torchrun POD_JSON [-- SCRIPT ARGS...]", file=sys.stderr)
-        return 2
     config = pod.parse(Path(argv[1]).read_text())
     if problem := why_not(config):
         refuse(problem)

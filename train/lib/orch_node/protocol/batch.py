@@ -97,15 +97,6 @@ def parse_submitted(text: str | bytes) -> Submitted:
     return values.parse(Submitted, text, "the record of the job")
 
 
-def parse_hello(text: str | bytes) -> Hello:
-    """Parse the first line of an agent.
-
-    Raises:
-        ProtocolError: if it is damaged.
-    """
-    return values.parse(Hello, text, "the first line of an agent")
-
-
 class SignatureError(ConnectionError):
     """A line that the other end has not sent on this connection, or not at this position."""
 

@@ -62,16 +62,6 @@ def finished_mark(rank: int) -> str:
     return f"{RANKS}/.finished-{rank}"
 
 
-def child_group_mark(rank: int) -> str:
-    """Return the name of the file that says why a process of a rank was refused a process group."""
-    return f"{RANKS}/.child-group-{rank}"
-
-
-def child_trained_mark(rank: int) -> str:
-    """Return the name of the file that exists once a process of a rank has made an optimizer step."""
-    return f"{RANKS}/.child-trained-{rank}"
-
-
 def rank_log(rank: int) -> str:
     """Return the name of a rank's log."""
     return f"{RANKS}/rank-{rank}.log"

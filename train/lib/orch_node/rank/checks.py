@@ -32,11 +32,11 @@ def has_separate_models() -> bool:
     return os.environ.get(SEPARATE_MODELS) == "1"
 
 
-def fail(text: str, code: int = 1) -> NoReturn:
+def fail(text: str) -> NoReturn:
     """Report why a rank cannot start, and exit."""
     send(Raised(text=text))
     print(f"error: {text}", file=sys.stderr, flush=True)
-    raise SystemExit(code)
+    raise SystemExit(1)
 
 
 def check_placement(placement: RankEntry) -> list[int]:

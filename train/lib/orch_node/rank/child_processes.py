@@ -218,11 +218,13 @@ def parent_size() -> int:
 
 
 def refused_mark(rank: int) -> Path:
-    return Path(os.environ["ORCH_RUN_DIR"], files.child_group_mark(rank))
+    """Return the file that says why a process of a rank was refused a process group."""
+    return Path(os.environ["ORCH_RUN_DIR"], files.RANKS, f".child-group-{rank}")
 
 
 def trained_mark(rank: int) -> Path:
-    return Path(os.environ["ORCH_RUN_DIR"], files.child_trained_mark(rank))
+    """Return the file that exists once a process of a rank has made an optimizer step."""
+    return Path(os.environ["ORCH_RUN_DIR"], files.RANKS, f".child-trained-{rank}")
 
 
 def write_mark(path: Path, text: str = "") -> None:

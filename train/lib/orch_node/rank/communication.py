@@ -177,7 +177,9 @@ def live_collectives(torch: ModuleType) -> Counter[str]:
     if has_joined(torch):
         world = distributed_world(torch)
         for group in list(world.pg_map):
-            counts[group_key(world, group)] += collectives_of(torch, group)
+            # A group whose backends count nothing has 0.
+            point_to_point = COUNTS.point_to_point_in_sequence.get(group, 0)
+            counts[group_key(world, group)] += sequence_numbers(torch, group) - point_to_point
     return counts
 
 
@@ -208,11 +210,6 @@ def has_joined(torch: ModuleType) -> bool:
 
 def distributed_world(torch: ModuleType) -> Any:
     return torch.distributed.distributed_c10d._world
-
-
-def collectives_of(torch: ModuleType, group: Any) -> int:
-    """Return the collectives of one group, 0 if its backends do not count them."""
-    return sequence_numbers(torch, group) - COUNTS.point_to_point_in_sequence.get(group, 0)
 
 
 def sequence_numbers(torch: ModuleType, group: Any) -> int:

@@ -16,11 +16,10 @@ from typing import Any
 
 from orch_node.rank import communication
 from orch_node.rank import weight_inspection as weights
-from orch_node.rank.checks import RankError, has_separate_models
+from orch_node.rank.checks import has_separate_models
 from orch_node.rank.frameworks import wrap
 from orch_node.rank.weight_comparison import (
     COMPARED_STEP,
-    NEVER_AVERAGED_MESSAGE,
     SEPARATE_MESSAGE,
     WARNING,
     State,
@@ -92,8 +91,7 @@ class ManualUpdates:
         if not self.has_equal_start:
             self.comparison.warn_once(SEPARATE_MESSAGE, reference, UPDATES)
             return
-        peers = self.comparison.peers
-        raise RankError(NEVER_AVERAGED_MESSAGE.format(rank=peers.rank, reference=reference.rank, hint=peers.hint()))
+        self.comparison.end_never_averaged(reference.rank)
 
     def is_active(self) -> bool:
         comparison = self.comparison

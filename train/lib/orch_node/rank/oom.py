@@ -60,14 +60,6 @@ def read_text(path: str | Path) -> str:
         return ""
 
 
-def message_of(record: bytes) -> str:
-    r"""Return the message of one read of /dev/kmsg: "PREFIX;MESSAGE\n KEY=VALUE\n ...".
-
-    The format is described in Documentation/ABI/testing/dev-kmsg.
-    """
-    return record.decode(errors="replace").partition(";")[2].partition("\n")[0]
-
-
 def kernel_log() -> list[str]:
     """Return the messages that the kernel still holds, or none without permission to read them."""
     try:
@@ -81,7 +73,8 @@ def kernel_log() -> list[str]:
                 record = os.read(log, 8192)
             except BrokenPipeError:  # the record was overwritten while it was read
                 continue
-            messages.append(message_of(record))
+            # "PREFIX;MESSAGE\n KEY=VALUE\n ...", see Documentation/ABI/testing/dev-kmsg.
+            messages.append(record.decode(errors="replace").partition(";")[2].partition("\n")[0])
     except OSError:  # BlockingIOError: the end of the log
         pass
     finally:

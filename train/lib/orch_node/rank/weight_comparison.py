@@ -231,11 +231,7 @@ class WeightComparison:
         if suspicion is None or not self.is_active() or has_separate_models():
             return
         if not (suspicion.has_changed(self.torch) or suspicion.has_reduced()):
-            raise RankError(
-                NEVER_AVERAGED_MESSAGE.format(
-                    rank=self.peers.rank, reference=suspicion.reference, hint=self.peers.hint()
-                )
-            )
+            self.end_never_averaged(suspicion.reference)
 
     def is_active(self) -> bool:
         return not self.failed and os.getpid() == self.pid
@@ -398,6 +394,10 @@ class WeightComparison:
 
     def end_alone(self, reference: State, cause: str, steps: str = STEPS) -> None:
         raise RankError(ALONE_MESSAGE.format(steps=steps, rank=self.peers.rank, reference=reference.rank, cause=cause))
+
+    def end_never_averaged(self, reference: int) -> None:
+        message = NEVER_AVERAGED_MESSAGE.format(rank=self.peers.rank, reference=reference, hint=self.peers.hint())
+        raise RankError(message)
 
     def holds_shared(self) -> bool:
         """Return whether any optimizer holds weights that a DistributedDataParallel keeps equal."""

@@ -46,7 +46,7 @@ RANK_VARIABLES = (
 
 def main(argv: list[str]) -> int:
     """Start the rank, wait for it, and return the exit code for the launcher."""
-    run_dir, command = parse_arguments(argv)
+    run_dir, command = Path(argv[1]), argv[3:]
     close_listening()
     os.environ["ORCH_EVENTS_FD"] = str(os.dup(1))
     layout, spec = read_files(run_dir)
@@ -75,12 +75,6 @@ def main(argv: list[str]) -> int:
     host = socket.gethostname()
     send(Started(node=placement.node, pid=child.pid, wrapper=os.getpid(), host=host))
     return wait(child, placement, oom, run_dir)
-
-
-def parse_arguments(argv: list[str]) -> tuple[Path, list[str]]:
-    if len(argv) < 4 or argv[0] != "--run" or argv[2] != "--":
-        fail("usage: node.py rank --run RUN_DIR -- SCRIPT [ARGS...]", code=2)
-    return Path(argv[1]), argv[3:]
 
 
 def read_files(run_dir: Path) -> tuple[RunLayout, ContainerSpec | None]:

@@ -76,6 +76,7 @@ class Channel:
         self.skew_reported = False
         self.preempted = False  # whether its agent has received SIGTERM
         self.lost_launcher = ""  # what its agent says about a lost process of the launcher
+        self.stdin = self.stdout = -1  # descriptors for requests and responses
 
     def open(self, pipes: Pipes) -> None:
         """Start the agent, or the connection to it."""
@@ -86,20 +87,11 @@ class Channel:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.stdin, self.stdout = self.process.stdin.fileno(), self.process.stdout.fileno()
         os.set_blocking(self.stdin, False)  # a node that reads nothing must not block the supervisor
         pipes.add(self.stdout, self.handle_line)
-
-    @property
-    def stdin(self) -> int:
-        """Descriptor for requests."""
-        assert self.process.stdin is not None
-        return self.process.stdin.fileno()
-
-    @property
-    def stdout(self) -> int:
-        """Descriptor for responses."""
-        assert self.process.stdout is not None
-        return self.process.stdout.fileno()
 
     def handle_line(self, line: bytes) -> None:
         """Store a response; log any other line."""
@@ -169,6 +161,7 @@ class Channel:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
+        self.stdin = self.stdout = -1
 
     def kill(self) -> None:
         """Close the connection and kill its process."""

@@ -14,7 +14,6 @@ from orch_node.protocol.events import (
     Heartbeat,
     Joined,
     Preempted,
-    Progress,
     ScriptEnded,
     Started,
     Unanswered,
@@ -56,7 +55,7 @@ class RankTracker:
     | nodes | a place in the layout | |
     | started | a process on its node | Started |
     | joined | joined the process group | Joined |
-    | heartbeats, progress | reported counts, a step: the newest ones | Heartbeat, Progress |
+    | heartbeats | reported counts: the newest ones | Heartbeat |
     | checkpoints | written a checkpoint because of a preemption | Preempted |
     | script_ends | come to the end of its script | ScriptEnded |
     | leaving | begun its exit handlers | Heartbeat |
@@ -75,7 +74,6 @@ class RankTracker:
         self.exits: dict[int, Exited] = {}
         self.ends: dict[int, RankEnd] = {}
         self.heartbeats: dict[int, Heartbeat] = {}
-        self.progress: dict[int, Progress] = {}
         self.script_ends: dict[int, ScriptEnded] = {}
         self.leaving: set[int] = set()
         self.checkpoints: dict[int, int] = {}  # steps
@@ -97,9 +95,9 @@ class RankTracker:
         elif isinstance(event, Joined):
             self.joined.add(event.rank)
         elif isinstance(event, Heartbeat):
-            self.add_heartbeat(event)
-        elif isinstance(event, Progress):
-            self.progress[event.rank] = event
+            self.heartbeats[event.rank] = event
+            if event.leaving:
+                self.leaving.add(event.rank)
         elif isinstance(event, ScriptEnded):
             self.script_ends[event.rank] = event
         elif isinstance(event, Preempted):
@@ -108,12 +106,6 @@ class RankTracker:
             self.unanswered.add(event.rank)
         elif isinstance(event, Exited):
             self.exits[event.rank] = event
-
-    def add_heartbeat(self, event: Heartbeat) -> None:
-        """Update a rank with its counts."""
-        self.heartbeats[event.rank] = event
-        if event.leaving:
-            self.leaving.add(event.rank)
 
     def is_log_of_traces(self, event: Event, now: float) -> bool:
         """Return whether only the log has grown, by stack traces that were just requested."""

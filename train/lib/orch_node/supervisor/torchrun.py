@@ -42,9 +42,6 @@ TICK_SECONDS = 0.2
 
 def main(argv: list[str]) -> int:
     """Run torchrun on all nodes, or on this one; return the exit code."""
-    if "--" not in argv:
-        print("usage: node.py torchrun RUN_DIR --meet HOST:PORT [OPTIONS] -- COMMAND", file=sys.stderr)
-        return 2
     split = argv.index("--")
     options = parse(argv[:split])
     layout = layouts.parse((Path(options.run_dir) / files.LAYOUT).read_text())
