@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from orch_node.protocol.cores import default_ranks
-
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Cluster, Layout, Link, Node, describe_gpus, lay_out, links, uniform_layout
 from orchestrator.model.decision import GPUS, Choice, Decision
@@ -62,71 +60,30 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownNodes:
-    """The nodes of an inventory, whose facts are known.
-
-    Attributes:
-        nodes: the nodes with ranks.
-        spares: the nodes that replace lost ones.
-        measurement: what `orch bench` has measured on these nodes, or None.
-    """
-
-    nodes: Choice[tuple[Node, ...]]
-    spares: Choice[tuple[Node, ...]] = NO_NODES
-    measurement: Measurement | None = None
-
-    @property
-    def ppn(self) -> int:
-        """Return the ranks on the first node by the rule."""
-        return default_ranks(self.nodes.value[0].facts.cores)
-
-    @property
-    def count(self) -> int:
-        """Return the number of nodes with ranks."""
-        return len(self.nodes.value)
-
-    @property
-    def with_stack(self) -> tuple[Node, ...]:
-        """Return the nodes whose stack is known."""
-        return (*self.nodes.value, *self.spares.value)
-
-    @property
-    def gpus_by_node(self) -> Mapping[str, int]:
-        return {node.name: len(node.facts.gpus) for node in self.with_stack}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountedNodes:
-    """Nodes that a batch system or Kubernetes will choose.
+class RunNodes:
+    """The nodes of a run: those of an inventory, or nodes that a batch system or Kubernetes will choose.
 
     Attributes:
         count: the number of nodes with ranks.
-        prefix: the beginning of the nodes' names in the layout.
-        ppn: the number of ranks on each node.
-        threads: the threads of each rank; 0 if they depend on the cores that the job is given.
-        placement: how the ranks are placed, for the decision about their number.
-        software: what has the libraries of the ranks, with its verb, such as `the nodes have`.
-        gpus: the number of GPUs that are requested for each node.
-        nodes: placeholders for the nodes.
-        with_stack: a placeholder with the facts of the stack, if all nodes share one.
+        ppn: the number of ranks on the first node.
+        gpus_by_node: the number of GPUs that each node has, or that are requested for each.
+        nodes: the nodes with ranks; placeholders if they are chosen later.
+        spares: the nodes that replace lost ones, if they are known.
+        with_stack: the nodes whose stack is known; one is enough if all nodes share it.
+        layout: the ranks on nodes that are chosen later; None if the cores of the nodes are known.
+        software: what has the libraries of the ranks, with its verb, such as `the nodes have`; '' for known nodes.
         measurement: what `orch bench` has measured on such nodes, or None.
     """
 
     count: int
-    prefix: str
     ppn: int
-    threads: int
-    placement: str
-    software: str
-    gpus: int = 0
+    gpus_by_node: Mapping[str, int]
     nodes: Choice[tuple[Node, ...]] = NO_NODES
     spares: Choice[tuple[Node, ...]] = NO_NODES
     with_stack: tuple[Node, ...] = ()
+    layout: Choice[Layout] | None = None
+    software: str = ""
     measurement: Measurement | None = None
-
-    @property
-    def gpus_by_node(self) -> Mapping[str, int]:
-        return {f"each {self.prefix}": self.gpus}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +127,7 @@ class Resolved:
 def resolve(
     request: TrainRequest,
     inputs: Inputs,
-    nodes: KnownNodes | CountedNodes,
+    nodes: RunNodes,
     resume: Resume | None = None,
     *,
     launcher: str,
@@ -192,7 +149,7 @@ def resolve(
         PlanError: if the nodes or the stack cannot do what is requested.
         RequestError: if the request contradicts itself or names something unknown.
     """
-    recipe, known_nodes = inputs.recipe, nodes.with_stack if isinstance(nodes, KnownNodes) else ()
+    recipe, known_nodes = inputs.recipe, () if nodes.layout else nodes.with_stack
     check_restarts(request, nodes.count)
     if recipe.stacks:
         check_recipe_fits(recipe, inputs.stack)
@@ -200,7 +157,7 @@ def resolve(
         check_script_arguments(request.script_args, inputs.stack)
     preference = Preference()
     if nodes.measurement and not contained:
-        preference = prefer(request, nodes.measurement, inputs.stack.backends, request.ppn or nodes.ppn)
+        preference = prefer(request, nodes.measurement, inputs.stack.backends, nodes.ppn)
     requested = choose_backend(inputs.stack, nodes.with_stack, request.backend or preference.backend, inputs.plugins)
     stack = fit_stack(inputs.stack, requested, nodes.with_stack)
     backend = adapt_backend(requested, launcher, mpi.value, contained=contained)
@@ -213,11 +170,11 @@ def resolve(
     if request.ipex:
         check_ipex(recipe, stack.value, precision=precision.value)
     reasons = (preference.backend_reason, backend.summary, backend.source and f"a plug-in of {backend.source}")
-    owner = nodes.software if isinstance(nodes, CountedNodes) else "the image has" if contained else ""
+    owner = nodes.software or ("the image has" if contained else "")
     return Resolved(
         nodes=nodes.nodes,
         spares=nodes.spares,
-        layout=choose_layout(request, nodes, preference, on_gpus=backend.gpu),
+        layout=nodes.layout or choose_layout(request, nodes, preference, on_gpus=backend.gpu),
         launcher=launcher,
         mpi=mpi,
         stack=stack,
@@ -261,19 +218,31 @@ def check_restarts(request: TrainRequest, nodes: int) -> None:
             )
 
 
-def choose_layout(
-    request: TrainRequest, nodes: KnownNodes | CountedNodes, preference: Preference, *, on_gpus: bool
-) -> Choice[Layout]:
-    """Place the ranks on the nodes' cores, or the same number of ranks on each node that is chosen later.
+def place_later(prefix: str, nodes: int, *, ppn: int, threads: int, reason: str) -> Choice[Layout]:
+    """Place the same number of ranks on each node that is chosen later.
+
+    Args:
+        prefix: the beginning of the nodes' names in the layout.
+        nodes: the number of nodes.
+        ppn: the number of ranks on each node.
+        threads: the threads of each rank; 0 if they depend on the cores that the job is given.
+        reason: how the ranks are placed.
+
+    Raises:
+        PlanError: if there is no rank.
+    """
+    if ppn < 1:
+        raise PlanError(f"--ppn {ppn}: a node needs at least one rank.", hint="Use --ppn 1 or more.")
+    layout = uniform_layout(prefix=prefix, nodes=nodes, ppn=ppn, threads=threads)
+    return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=reason),))
+
+
+def choose_layout(request: TrainRequest, nodes: RunNodes, preference: Preference, *, on_gpus: bool) -> Choice[Layout]:
+    """Place the ranks on the nodes' cores.
 
     Raises:
         PlanError: if there are more ranks than cores, or no rank.
     """
-    if isinstance(nodes, CountedNodes):
-        if nodes.ppn < 1:
-            raise PlanError(f"--ppn {nodes.ppn}: a node needs at least one rank.", hint="Use --ppn 1 or more.")
-        layout = uniform_layout(prefix=nodes.prefix, nodes=nodes.count, ppn=nodes.ppn, threads=nodes.threads)
-        return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=nodes.placement),))
     ppn = request.ppn or preference.ppn
     layout = lay_out(nodes.nodes.value, ppn, request.ccl_workers, on_gpus=on_gpus)
     default = "one for each GPU" if on_gpus else "one for each NUMA node"

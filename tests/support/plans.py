@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.model.cluster import Cluster, Facts, Node
+from orchestrator.model.decision import Choice
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import Site, TrainRequest
-from orchestrator.planning.resolve import Inputs
+from orchestrator.planning.resolve import Inputs, RunNodes
 from orchestrator.stacks.stack import Bindings, Stack
 from orchestrator.targets.ssh.plan import HostInputs
 from tests.conftest import make_facts, make_node
@@ -52,6 +53,11 @@ def make_remote_node(index: int, facts: Facts | None = None, *, interface: str =
 def make_inputs(cluster: Cluster, recipe: Recipe, stack: Stack, **options: Any) -> HostInputs:
     """Return the inputs of a plan for hosts."""
     return HostInputs(loaded=Inputs(recipe=recipe, stack=stack), cluster=cluster, **options)
+
+
+def known_nodes(nodes: tuple[Node, ...], ppn: int = 1) -> RunNodes:
+    """Return nodes whose stack and cores are known."""
+    return RunNodes(count=len(nodes), ppn=ppn, gpus_by_node={}, nodes=Choice(nodes), with_stack=nodes)
 
 
 ONE_NODE = (make_node(),)

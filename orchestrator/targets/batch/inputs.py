@@ -30,7 +30,7 @@ from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, Site, TargetOptions, TrainRequest
-from orchestrator.planning.resolve import CountedNodes, Inputs
+from orchestrator.planning.resolve import Inputs, RunNodes
 from orchestrator.targets.batch.login import python_hint, query_default_ranks, query_host
 from orchestrator.targets.batch.plan import (
     check_options,
@@ -363,7 +363,7 @@ def check_image_exists(batch: BatchSettings) -> None:
         )
 
 
-def plan_of_array(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: CountedNodes, site: Site) -> Plan:
+def plan_of_array(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, site: Site) -> Plan:
     """Return the plan of an array; its runs differ in their settings only."""
     runs = []
     for number, member in enumerate(load.array_members(request.array, request.array_sample)):
@@ -375,7 +375,7 @@ def plan_of_array(request: TrainRequest, loaded: Inputs, batch: BatchSettings, n
     return plan_array(runs, batch, site, sweep.max_active_runs(request.array))
 
 
-def read(request: TrainRequest, batch: BatchSettings, python: str, facts: Facts) -> tuple[Inputs, CountedNodes]:
+def read(request: TrainRequest, batch: BatchSettings, python: str, facts: Facts) -> tuple[Inputs, RunNodes]:
     """Return the files that a request names, loaded, and placeholders for the nodes of the job."""
     path = None if batch.image else batch.python
     loaded = load.inputs(

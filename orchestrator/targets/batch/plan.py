@@ -27,12 +27,13 @@ from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SendFolder, SubmitScript
 from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import (
-    CountedNodes,
     Inputs,
     Resolved,
+    RunNodes,
     count_nodes,
     explain_gpus,
     explain_python,
+    place_later,
     resolve,
 )
 from orchestrator.planning.run_files import (
@@ -101,7 +102,7 @@ def job_nodes(
     *,
     default_ranks: tuple[int, str] = ONE_RANK,
     measurement: Measurement | None = None,
-) -> CountedNodes:
+) -> RunNodes:
     """Return placeholders for the nodes that the batch system will choose.
 
     Args:
@@ -132,16 +133,16 @@ def job_nodes(
     facts = replace(node.facts, gpus=requested)  # not those of the login host
     names = (f"{NODE_PREFIX}-{number}" for number in range(count))
     nodes = tuple(replace(node, name=name, address=name, facts=facts) for name in names)
-    reason = f", {default_ranks[1]}" if request.ppn is None else ""
-    return CountedNodes(
+    reason = f"{ppn} on each node{f', {default_ranks[1]}' if request.ppn is None else ''}"
+    reason = f"{reason}; equal shares of the cores that the job is given"
+    threads = system.threads_per_rank(batch.options, ppn or 1)
+    return RunNodes(
         count=count,
-        prefix=NODE_PREFIX,
         ppn=ppn,
-        threads=system.threads_per_rank(batch.options, ppn or 1),
-        placement=f"{ppn} on each node{reason}; equal shares of the cores that the job is given",
-        software="the image has" if batch.image else "the nodes have",
-        gpus=gpus,
+        gpus_by_node={f"each {NODE_PREFIX}": gpus},
         nodes=Choice(nodes),
+        layout=place_later(NODE_PREFIX, count, ppn=ppn, threads=threads, reason=reason),
+        software="the image has" if batch.image else "the nodes have",
         measurement=measurement and valid_for(measurement, nodes, by_name=False),
         with_stack=() if batch.image else nodes[:1],  # the libraries of an image are unknown until its ranks run
     )
@@ -214,7 +215,7 @@ LOGIN = RunNode(node="login")
 LOGIN_PYTHON = "python3"  # on the host with the system's programs, which may lack the stack
 
 
-def plan_job(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: CountedNodes, site: Site) -> Plan:
+def plan_job(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, site: Site) -> Plan:
     """Return the plan of a request as one job.
 
     Raises:
@@ -273,7 +274,7 @@ def submit_step(
 
 
 def plan_run(
-    request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: CountedNodes, site: Site
+    request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, site: Site
 ) -> tuple[Plan, JobConfig]:
     """Return the plan of a run, whose steps do not submit it yet, and the settings of orch's program in the job.
 

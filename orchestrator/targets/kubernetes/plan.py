@@ -19,7 +19,7 @@ from orchestrator.model.recipe import Recipe
 from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import ApplyObjects, Object, Plan
 from orchestrator.planning.request import Resume, Site, TrainRequest
-from orchestrator.planning.resolve import CountedNodes, Inputs, Resolved, count_nodes, resolve
+from orchestrator.planning.resolve import Inputs, Resolved, RunNodes, count_nodes, place_later, resolve
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, in_train, module_folders, project_copy, working_directory
 from orchestrator.planning.training import (
     explain_restarts,
@@ -106,7 +106,7 @@ def with_emulation(precision: Choice[str], request: TrainRequest) -> Choice[str]
     return Choice(precision.value, (replace(decision, reason=reason),))
 
 
-def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: KubernetesSettings) -> CountedNodes:
+def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: KubernetesSettings) -> RunNodes:
     """Return the pods, with an equal share of its pod's CPUs for each rank.
 
     Raises:
@@ -127,14 +127,14 @@ def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: Kubern
             "lets ranks share cores.",
         )
     threads = max(1, int(kubernetes.cpus // max(1, ppn)))
-    return CountedNodes(
+    prefix = "node" if launcher == "trainjob" else "worker"
+    reason = f"{ppn} in each pod, threads of each: {threads}"
+    return RunNodes(
         count=count,
-        prefix="node" if launcher == "trainjob" else "worker",
         ppn=ppn,
-        threads=threads,
-        placement=f"{ppn} in each pod, threads of each: {threads}",
+        gpus_by_node={f"each {prefix}": kubernetes.gpu},
+        layout=place_later(prefix, count, ppn=ppn, threads=threads, reason=reason),
         software="the image has",
-        gpus=kubernetes.gpu,
     )
 
 

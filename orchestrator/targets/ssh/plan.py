@@ -31,8 +31,8 @@ from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import (
     NO_LINKS,
     Inputs,
-    KnownNodes,
     Resolved,
+    RunNodes,
     by_value,
     choose_links,
     explain_damaged,
@@ -104,10 +104,15 @@ def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | No
     spares = cluster.spare_nodes() if cluster.selection.spares else ()
     replacing = Decision(topic="spare nodes", value=fold(node.name for node in spares), reason="to replace lost nodes")
     selected = Decision(topic="nodes", value=fold(cluster.selection.hosts), reason=cluster.selection.reason)
-    nodes = KnownNodes(
-        nodes=Choice(cluster.selected_nodes(), (selected,)),
+    with_ranks = cluster.selected_nodes()
+    nodes = RunNodes(
+        count=len(with_ranks),
+        ppn=request.ppn or default_ranks(with_ranks[0].facts.cores),
+        gpus_by_node={node.name: len(node.facts.gpus) for node in (*with_ranks, *spares)},
+        nodes=Choice(with_ranks, (selected,)),
         spares=Choice(spares, (replacing,) if spares else ()),
-        measurement=inputs.measurement and valid_for(inputs.measurement, cluster.selected_nodes(), by_name=True),
+        with_stack=(*with_ranks, *spares),
+        measurement=inputs.measurement and valid_for(inputs.measurement, with_ranks, by_name=True),
     )
     links = choose_links(nodes.with_stack) if len(nodes.with_stack) > 1 else NO_LINKS
     launcher = request.launcher or DEFAULT

@@ -7,13 +7,12 @@ from dataclasses import replace
 from orch_node.protocol import values
 
 from orchestrator.model.cluster import Node
-from orchestrator.model.decision import Choice
 from orchestrator.model.measurement import Measurement, NodeRates, RunRates
 from orchestrator.planning.measured import Preference, prefer, valid_for
-from orchestrator.planning.resolve import Inputs, KnownNodes, resolve
+from orchestrator.planning.resolve import Inputs, resolve
 from orchestrator.stacks.stack import Bindings, Stack
 from tests.conftest import make_facts, make_node
-from tests.support.plans import QA_RECIPE, QA_REQUEST
+from tests.support.plans import QA_RECIPE, QA_REQUEST, known_nodes
 from tests.unit.model.test_slowness import RATES
 from tests.unit.planning.test_resolve import START
 
@@ -108,7 +107,7 @@ def test_measurement_is_valid_for_its_nodes_with_their_packages_and_cpus_only() 
 
 def test_plan_follows_the_measurement(test_stack: Stack) -> None:
     stack = replace(test_stack, backends=("ccl", "gloo"), bindings=CCL)
-    nodes = KnownNodes(nodes=Choice((measured_node(),)), measurement=MEASURED)
+    nodes = replace(known_nodes((measured_node(),)), measurement=MEASURED)
     result = resolve(QA_REQUEST, Inputs(recipe=QA_RECIPE, stack=stack), nodes, **START)
     assert result.backend.value.name == "gloo"
     assert result.layout.value.world_size == 4

@@ -1,4 +1,4 @@
-"""Resolve requests for known and for counted nodes."""
+"""Resolve requests for known nodes, and for those that are chosen later."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import PlanError
-from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.decision import Decision
 from orchestrator.model.hosts import NodeCount, NodePattern
-from orchestrator.planning.resolve import (
-    MEASURED_SPLIT,
-    CountedNodes,
-    Inputs,
-    KnownNodes,
-    Resolved,
-    count_nodes,
-    resolve,
-)
+from orchestrator.planning.resolve import MEASURED_SPLIT, Inputs, Resolved, RunNodes, count_nodes, place_later, resolve
 from orchestrator.stacks.stack import Stack
 from tests.conftest import make_facts
-from tests.support.plans import ONE_NODE, QA_RECIPE, QA_REQUEST, TWO_NODES, USER_SCRIPT
+from tests.support.plans import ONE_NODE, QA_RECIPE, QA_REQUEST, TWO_NODES, USER_SCRIPT, known_nodes
 
-KNOWN_NODES = KnownNodes(nodes=Choice(TWO_NODES), spares=Choice(ONE_NODE))
-COUNTED = CountedNodes(count=3, prefix="pod", ppn=2, threads=2, placement="as tested", software="the image has")
+KNOWN_NODES = known_nodes(TWO_NODES)
+COUNTED = RunNodes(
+    count=3,
+    ppn=2,
+    gpus_by_node={},
+    layout=place_later("pod", 3, ppn=2, threads=2, reason="as tested"),
+    software="the image has",
+)
 START: Any = {"launcher": "torchrun", "mpi": Decision(topic="mpi", value="")}
 
 
-def resolved(stack: Stack, nodes: KnownNodes | CountedNodes, *, contained: bool = False, **fields: object) -> Resolved:
+def resolved(stack: Stack, nodes: RunNodes, *, contained: bool = False, **fields: object) -> Resolved:
     inputs = Inputs(recipe=QA_RECIPE, stack=stack)
     return resolve(replace(QA_REQUEST, **fields), inputs, nodes, **START, contained=contained)
 
@@ -53,7 +51,7 @@ def test_measured_split_is_advised_on_nodes_of_the_measured_kind_only(test_stack
         facts = replace(
             make_facts(numa=numa, cores=cores, flags=("avx512f", flag)), packages=ONE_NODE[0].facts.packages
         )
-        nodes = KnownNodes(nodes=Choice((replace(ONE_NODE[0], facts=facts),)))
+        nodes = known_nodes((replace(ONE_NODE[0], facts=facts),), ppn=ppn or 1)
         (decision,) = resolved(test_stack, nodes, ppn=ppn).layout.decisions
         assert (MEASURED_SPLIT in decision.reason) == advised
 
