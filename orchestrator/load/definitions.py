@@ -364,23 +364,14 @@ def stack(name: str) -> Stack:
     """Load a stack.
 
     Raises:
-        RequestError: if there is no such stack.
+        RequestError: if there is no such stack, or naming the file, the line and the key that is wrong.
     """
     paths = {path.stem: path for path in sorted(STACKS.glob("*.toml"))}
     if name not in paths:
         raise RequestError(f"There is no stack '{name}'.", hint=did_you_mean(name, paths, listing=LISTING))
-    return stack_from(paths[name])
-
-
-def stack_from(path: Path) -> Stack:
-    """Load a stack file.
-
-    Raises:
-        RequestError: naming the file, the line and the key that is wrong.
-    """
-    file = read_toml(path, StackFile)
+    file = read_toml(paths[name], StackFile)
     requirements = file.requirements
     if file.bindings and "ccl" in file.backends:
         requirements = {**requirements, BINDINGS: file.bindings.version}
-    plugins = tuple(table.backend(f"stack '{path.stem}'") for table in file.plugins)
-    return Stack(**{**dict(file), "name": path.stem, "requirements": requirements, "plugins": plugins})
+    plugins = tuple(table.backend(f"stack '{name}'") for table in file.plugins)
+    return Stack(**{**dict(file), "name": name, "requirements": requirements, "plugins": plugins})

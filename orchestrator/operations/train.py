@@ -31,11 +31,13 @@ from orchestrator.runs import store
 from orchestrator.targets import registry
 
 if TYPE_CHECKING:
-    from orchestrator.targets.interface import RunHandle, Target
+    from orchestrator.targets.interface import RunHandle
 
 
 def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     """Plan a run from local files, without connecting to any host.
+
+    The target gets the values of all variables; the plan records only what the user gave.
 
     Args:
         request: the request.
@@ -57,8 +59,17 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     if request.array_sample is not None and not request.array:
         raise RequestError("--array-sample needs --array.", hint="Add --array KEY=VALUE,VALUE.")
     if request.array and target.name == DEFAULT_TARGET:
-        return plan_array_on_hosts(target, request)
-    return plan_on(target, request, resume)
+        return plan_array_on_hosts(request)
+    file = Path(request.env_file) if request.env_file else None
+    variables = load.environment(request.env, file, os.environ) if request.env or file else {}
+    variables |= {FORCE_RESUME: "1"} if resume and resume.forces else {}
+    environment = tuple(f"{name}={value}" for name, value in variables.items())
+    planned = target.plan(replace(request, env=environment, env_file=None), resume)
+    plans = []
+    for member in (planned, *planned.array):
+        recorded = replace(member.origin.request, env=request.env, env_file=request.env_file)
+        plans.append(replace(member, origin=replace(member.origin, request=recorded)))
+    return replace(plans[0], array=tuple(plans[1:]), target=target)
 
 
 def start(plan: Plan, folder: Path) -> RunHandle:
@@ -69,25 +80,7 @@ def start(plan: Plan, folder: Path) -> RunHandle:
     return handle
 
 
-def plan_on(target: Target, request: TrainRequest, resume: Resume | None = None) -> Plan:
-    """Return the plan of a target, which gets the values of all variables and records only what the user gave.
-
-    Raises:
-        OrchError: if the run is impossible.
-    """
-    file = Path(request.env_file) if request.env_file else None
-    variables = load.environment(request.env, file, os.environ) if request.env or file else {}
-    variables |= {FORCE_RESUME: "1"} if resume and resume.forces else {}
-    environment = tuple(f"{name}={value}" for name, value in variables.items())
-    plan = target.plan(replace(request, env=environment, env_file=None), resume)
-    plans = []
-    for member in (plan, *plan.array):
-        recorded = replace(member.origin.request, env=request.env, env_file=request.env_file)
-        plans.append(replace(member, origin=replace(member.origin, request=recorded)))
-    return replace(plans[0], array=tuple(plans[1:]), target=target)
-
-
-def plan_array_on_hosts(target: Target, request: TrainRequest) -> Plan:
+def plan_array_on_hosts(request: TrainRequest) -> Plan:
     """Return the plan of an array on hosts, whose runs wait for free nodes: one, or the number in --nodes.
 
     Their nodes are decided when they start.
@@ -99,8 +92,8 @@ def plan_array_on_hosts(target: Target, request: TrainRequest) -> Plan:
     request = replace(request, nodes=request.nodes or NodeCount(1), wait_for_cores=True)
     members = load.array_members(request.array, request.array_sample)
     requests = [sweep.request_of(request, member, own_script=recipe.own_script) for member in members]
-    first = plan_on(target, requests[0]).run
-    plans = [plan_on(target, single, sweep.member_of(first, number)) for number, single in enumerate(requests)]
+    first = plan(requests[0]).run
+    plans = [plan(single, sweep.member_of(first, number)) for number, single in enumerate(requests)]
     labelled = sweep.label_plans(list(zip(members, plans, strict=True)))
     return replace(labelled[0], array=labelled, max_active=sweep.max_active_runs(request.array))
 

@@ -96,10 +96,10 @@ def test_facts_that_contradict_each_other_are_refused() -> None:
         validate(NodeFacts, make_reported_facts(flags=["avx2", "avx512_bf16"]), "facts")
 
 
-def test_flags_of_arm_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_of_arm_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(facts.CPU_ISA, raising=False)
-    line = {"Features": "fp asimd i8mm bf16 dgh"}
-    monkeypatch.setattr(facts, "cpuinfo_value", lambda key: line.get(key, ""))
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd i8mm bf16 dgh\n")
+    monkeypatch.setattr(facts, "CPUINFO", tmp_path / "cpuinfo")
     assert facts.cpu_flags() == ["bf16"]
 
 

@@ -56,6 +56,9 @@ MPI = {"intel": ("impi-rt", "mpiexec.hydra"), "mpich": ("mpich", "mpiexec.hydra"
 TORCH_VERSION = re.compile(r"""^__version__\s*(?::[^=\n]*)?=\s*['"]([^'"\n]+)['"]""", re.MULTILINE)
 SIOCGIFCONF = 0x8912  # linux/sockios.h
 ROOT = Path("/")
+CPUINFO = Path("/proc/cpuinfo")
+CPU_MODEL = re.compile(r"^model name\s*:\s*(.*)$", re.MULTILINE)
+CPU_FLAGS = re.compile(r"^(?:flags|Features)\s*:\s*(.*)$", re.MULTILINE)  # x86 and ARM
 # Paths of libfabric's fi_info, library and providers in Intel MPI: in the wheel impi-rt, and in Intel's own layout.
 # bin/fi_info of impi-rt 2021.18 is a script that expects the latter.
 FI_INFO = (
@@ -85,7 +88,7 @@ def gather(prefix: Path, folders: Sequence[str] = (), *, for_plan: bool = False)
         folders: all folders of its packages, if it has others than its own.
         for_plan: leave out the network interfaces, which only `orch nodes` shows, and fi_info, which takes 0.1 s.
     """
-    devices, installed = rdma_devices(), packages(prefix, folders)
+    devices, installed, model = rdma_devices(), packages(prefix, folders), CPU_MODEL.search(read_line(CPUINFO))
     requirements = "".join(f"{name}=={version}\n" for name, version in installed.items())
     return {
         "schema": SCHEMA,
@@ -93,7 +96,7 @@ def gather(prefix: Path, folders: Sequence[str] = (), *, for_plan: bool = False)
         "python": platform.python_version(),
         "machine": platform.machine(),
         "libc": platform.libc_ver()[1],
-        "cpu_model": cpuinfo_value("model name"),
+        "cpu_model": model.group(1) if model else "unknown",
         "flags": cpu_flags(),
         "cpus": [topology(cpu) for cpu in sorted(os.sched_getaffinity(0))],
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -137,17 +140,11 @@ def read_int(path: Path, default: Default) -> int | Default:
 
 
 def read_line(path: Path) -> str:
-    """Return the text of a file of /sys, empty if it does not exist."""
+    """Return the text of a file of /sys or /proc, empty if it does not exist."""
     try:
         return path.read_text().strip()
     except OSError:
         return ""
-
-
-def cpuinfo_value(name: str) -> str:
-    """Return the first value of a field in /proc/cpuinfo."""
-    match = re.search(rf"^{name}\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return match.group(1) if match else "unknown"
 
 
 def cpu_flags() -> list[str]:
@@ -156,7 +153,8 @@ def cpu_flags() -> list[str]:
     Raises:
         ValueError: if ORCH_CPU_ISA is unknown, or names instructions that this CPU lacks.
     """
-    present = {*cpuinfo_value("flags").split(), *cpuinfo_value("Features").split()}
+    match = CPU_FLAGS.search(read_line(CPUINFO))
+    present = match.group(1).split() if match else []
     flags = [flag for flag in FLAGS if flag in present]
     level = os.environ.get(CPU_ISA)
     if not level:
