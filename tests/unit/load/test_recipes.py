@@ -127,8 +127,7 @@ def test_recipe_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(str(tmp_path))
     entry_points.cache_clear()
     assert load.recipe_folders()["theirs"] == folder
-    for value in ("json.decoder", "json", "package_that_is_missing.theirs"):
-        (metadata / "entry_points.txt").write_text(f"[orch.recipes]\ntheirs = {value}\n")
-        entry_points.cache_clear()
-        with pytest.raises(RequestError, match=rf"theirs does not name a package with a recipe\.toml: {value}\."):
-            load.recipe_folders()
+    (metadata / "entry_points.txt").write_text("[orch.recipes]\ntheirs = package_that_is_missing.theirs\n")
+    entry_points.cache_clear()
+    with pytest.raises(RequestError, match=r"theirs does not name a package with a recipe\.toml: package_that"):
+        load.recipe_folders()

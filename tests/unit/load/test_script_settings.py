@@ -107,16 +107,6 @@ def test_a_script_is_run_again_only_if_a_file_has_changed(make_recipe: MakeRecip
     assert log.read_text() == "run run "
 
 
-def test_a_script_without_such_a_parser_is_not_run(make_recipe: MakeRecipe) -> None:
-    text = RECIPE_FILE + 'steps = { type = "integer" }\nseed = { type = "integer", default = 7 }\n'
-    recipe = make_recipe("raise SystemExit('the training has begun')", "", text)
-    assert recipe.declared == {"rate": Setting("integer"), "steps": Setting("integer"), "seed": Setting("integer", 7)}
-    assert recipe.defaults == {"rate": 1, "seed": 7}
-    check_script_arguments(recipe, ["--anything"])
-    with pytest.raises(RequestError, match="no setting 'epochs'"):
-        load.settings(["epochs=1"], recipe)
-
-
 def test_settings_are_left_to_the_ranks_if_a_package_is_missing_here(make_recipe: MakeRecipe) -> None:
     recipe = make_recipe(f"import not_installed.anywhere\n{SCRIPT}")
     assert recipe.unchecked == (

@@ -8,17 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.model.hosts import (
-    NodeCount,
-    NodePattern,
-    expand,
-    fold,
-    is_address,
-    is_host_key,
-    is_host_name,
-    parse_nodes,
-    ranges,
-)
+from orchestrator.model.hosts import expand, fold, is_address, is_host_key, is_host_name, ranges
 from tests.support.node_responses import make_host_key
 
 
@@ -82,9 +72,3 @@ def test_many_names_are_folded_and_few_are_listed() -> None:
 @given(st.lists(st.from_regex(r"[ab]{1,2}[0-9]{1,3}(\.lab[0-2]{1,2})?", fullmatch=True), unique=True))
 def test_folded_names_expand_to_the_same_names(names: list[str]) -> None:
     assert [name for text in ranges(tuple(names)) for name in expand(text, lambda _: False)] == names
-
-
-def test_nodes_are_a_number_or_a_pattern() -> None:
-    for text, nodes in (("4", NodeCount(4)), ("0", NodeCount(0)), ("node[1-3],lab", NodePattern("node[1-3],lab"))):
-        assert parse_nodes(text) == nodes
-        assert str(parse_nodes(text)) == text

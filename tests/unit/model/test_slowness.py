@@ -57,12 +57,6 @@ def test_slow_node_is_named_with_its_cause() -> None:
         assert f"likely cause: {cause}" in slow.describe()
 
 
-def test_node_with_a_quota_is_named_without_others_to_compare_with() -> None:
-    node = NodeRates(node="a", cores=16, rates=replace(RATES, quota=8.0))
-    (slow,) = find_slow(replace(make_measurement(), nodes=(node,), links=()))
-    assert "8 of 16 cores" in slow.cause
-
-
 def test_slow_links_are_named_by_direction() -> None:
     slow = find_slow(make_measurement({("a", "b"): 3.0, ("c", "a"): 0.5}))
     assert [item.subject for item in slow] == ["a to b", "c to a"]

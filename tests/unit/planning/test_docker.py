@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.planning.containers import Docker, bind, outermost_folders
+from orchestrator.planning.containers import Docker, bind
 from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
@@ -93,10 +93,6 @@ def test_any_path_can_be_mounted() -> None:
     for folder in [f"/x/{word}" for word in HOSTILE_TEXTS if word]:
         (fields,) = csv.reader(io.StringIO(bind(folder), newline=""), strict=True)
         assert fields == ["type=bind", f"source={folder}", f"target={folder}"]
-
-
-def test_folders_inside_others_are_not_mounted_twice() -> None:
-    assert outermost_folders(["/a/b", "/a", "/ab", "/a/b/c", "/a"]) == ["/a", "/ab"]
 
 
 def test_settings_that_the_engine_would_misread_are_refused(test_stack: Stack) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orch_node.protocol.record import Decision, RankPlacement, RunNode
+from orch_node.protocol.record import Decision, RunNode
 
 from orchestrator.planning.plan import Plan as AnyPlan
-from orchestrator.planning.plan import PutFile, describe_places
+from orchestrator.planning.plan import PutFile
 
 MARK = "touch ran-this"
 
@@ -37,15 +36,3 @@ def test_any_reason_and_any_file_are_printed_as_comments(text: str, tmp_path_fac
     folder = tmp_path_factory.mktemp("dry")
     subprocess.run(["sh", "-eu"], input=plan.describe(), text=True, check=True, cwd=folder)
     assert list(folder.iterdir()) == []
-
-
-def test_places_of_ranks_on_equal_nodes_are_one_line() -> None:
-    rank_places = [
-        RankPlacement(
-            rank=rank, node=f"node{rank // 2}", local_rank=rank % 2, local_world_size=2, cpus=(rank % 2,), threads=1
-        )
-        for rank in range(2000)
-    ]
-    assert describe_places(rank_places) == ["ranks 0-1999: 2 on each of node[0-999]: cores 0 / 1, 1 thread"]
-    other = replace(rank_places[4], cpus=(0, 1), threads=2)
-    assert describe_places([*rank_places[:4], other])[1] == "rank 4: node2, cores 0-1, 2 threads"

@@ -76,16 +76,6 @@ def providers(choice: Choice[tuple[Link, ...]]) -> set[str]:
     return {link.environment()["FI_PROVIDER"] for link in choice.value}
 
 
-def test_fabric_that_was_not_verified_is_not_chosen(e810: tuple[Node, Node]) -> None:
-    choice = choose(e810)
-    assert providers(choice) == {"tcp"}
-    assert not any(link.devices for link in choice.value)
-    assert describe(choice) == (
-        "fabric: tcp (psm3: no ping-pong between all of these nodes is recorded; verbs: no "
-        "ping-pong between all of these nodes is recorded)"
-    )
-
-
 def test_fastest_verified_fabric_is_chosen(e810: tuple[Node, Node]) -> None:
     slower = Proof(together=TOGETHER, rails=2, gbit=80.0, microseconds=4.0)
     choice = choose(with_proofs(e810, psm3=PSM3, verbs=slower, tcp=TCP))

@@ -16,11 +16,10 @@ from orch_node.protocol.fabrics import Device
 
 from orchestrator import load
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import Gpu, Node, UserPython, lay_out
+from orchestrator.model.cluster import Gpu, Node, lay_out
 from orchestrator.model.process_group import BACKENDS, find_backend
 from orchestrator.planning import launchers
 from orchestrator.planning.containers import Docker
-from orchestrator.planning.launchers import MPI_PACKAGES
 from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
@@ -112,18 +111,6 @@ def test_backend_for_several_devices_is_that_of_the_gpus() -> None:
         backend = find_backend(name, BACKENDS)
         assert (backend.name, backend.gpu) == (name, True)
     assert [find_backend(name, BACKENDS) for name in ("cpu:ccl,cuda:nccl", "cpu:gloo", "cuda:ncl", "ncl")] == [None] * 4
-
-
-def test_no_hint_installs_a_stack_into_an_environment_of_the_user(test_stack: Stack) -> None:
-    node = replace(GPU_NODE, user_python=UserPython(path="/env/bin/python"))
-    without_mpi = replace(node, facts=replace(node.facts, mpi={}))
-    with pytest.raises(PlanError, match="has no Intel MPI") as exc_info:
-        decide(test_stack, without_mpi)
-    assert "--launcher torchrun" in exc_info.value.hint
-    assert f"`/venv/bin/python -m pip install {MPI_PACKAGES['intel']}`" in exc_info.value.hint
-    with pytest.raises(PlanError, match="torch is") as exc_info:
-        replace(test_stack, requirements={"torch": "2.13.0"}).check(node)
-    assert "pip install" not in exc_info.value.hint
 
 
 def test_nccl_uses_the_interface_of_the_plan(test_stack: Stack) -> None:

@@ -36,11 +36,6 @@ def test_request_is_recorded_without_loss() -> None:
         assert read(json.dumps(render(request_))) == request_
 
 
-def test_options_of_other_targets_are_not_recorded() -> None:
-    request = TrainRequest(recipe="q", on="slurm", options=(SlurmOptions(slurm=("time=5",)), KubernetesOptions()))
-    assert render(request) == {"recipe": "q", "on": "slurm", "options": {"slurm": ["time=5"]}}
-
-
 def test_damaged_request_is_an_error_that_names_the_key() -> None:
     for recorded, message in (
         ({}, "no 'recipe'"),  # nothing

@@ -72,13 +72,6 @@ def test_a_folder_is_sent_once_and_each_run_gets_a_writable_copy(step: StoreFold
     assert os.readlink(f"{step.copy}/folder0/link") == "../run.sh"
 
 
-def test_a_whole_folder_without_a_copy_stays_in_the_store(step: StoreFolder) -> None:
-    site_packages = replace(step, files=(), copy="")
-    store(site_packages, {"a": Local()})
-    assert content_store.hash_of(Path(step.path)) == Path(step.path).name
-    assert not Path(step.copy).exists()
-
-
 def test_nodes_that_share_a_store_receive_a_folder_at_the_same_time(step: StoreFolder, tmp_path: Path) -> None:
     source = Path(step.source)
     with packed(source, [source / name for name in step.files]) as archive, ThreadPoolExecutor(8) as pool:

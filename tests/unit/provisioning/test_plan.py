@@ -43,8 +43,3 @@ def test_record_contains_the_routes_to_the_other_nodes() -> None:
     probe = make_probe(peers=peers, facts=facts)
     assert find_routes(probe) == ("eth1", {"node1": "eth0"})
     assert find_routes(make_probe(peers={}, facts=facts)) == ("", {})
-
-
-def test_plan_omits_unreachable_nodes() -> None:
-    plan = make_plan(TWO_PROBES[0])
-    assert list(plan.variables["orch_nodes"]) == ["node0"]

@@ -9,16 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.provisioning.messages import changes_of, explain, message_of
-from orchestrator.provisioning.playbook import (
-    MAX_FORKS,
-    RESULTS,
-    Playbook,
-    TaskResult,
-    handle_event,
-    run,
-    settings,
-    task_result,
-)
+from orchestrator.provisioning.playbook import RESULTS, Playbook, TaskResult, handle_event, run, task_result
 from tests.support.hostile import ESCAPE_SEQUENCE, JSON
 
 
@@ -40,13 +31,6 @@ def test_ansible_does_not_evaluate_texts_as_templates(tmp_path: Path) -> None:
     assert run(playbook, results.append, lambda line: None) == "successful"
     assert [result.node for result in results if result.state == "ok"]
     assert not marker.exists()
-
-
-def test_forks_follow_the_number_of_nodes(tmp_path: Path) -> None:
-    for nodes, limit, forks in ((3, (), 3), (40, ("a", "b"), 2), (1000, (), MAX_FORKS)):
-        paths = {"inventory": tmp_path, "state": tmp_path, "log": tmp_path}
-        playbook = Playbook(name="sync", variables={}, nodes=nodes, limit=limit, **paths)
-        assert settings(playbook)["ANSIBLE_FORKS"] == str(forks)
 
 
 def test_events_are_logged_without_escape_sequences(tmp_path: Path) -> None:

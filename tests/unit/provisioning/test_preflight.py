@@ -31,7 +31,6 @@ def test_problem_of_a_node_is_reported() -> None:
         ({"python": [3, 8, 1]}, "Python 3.8.1"),
         ({"writable": False}, "cannot write"),  # rights
         ({"root": "/home/two words/orch"}, "/home/two words/orch has ' ' in its name"),  # space
-        ({"root": "/opt/$a:b"}, "/opt/$a:b has '$' ':' in its name"),  # shell
         ({"facts": make_probe().facts.model_copy(update={"shm_bytes": 64 << 20})}, "64 MiB free in /dev/shm"),
         ({"facts": make_probe().facts.model_copy(update={"memory_bytes": GIB})}, "1.0 GiB of memory"),
         ({"facts": make_probe().facts.model_copy(update={"flags": []})}, "no AVX2"),  # CPU
@@ -66,17 +65,11 @@ def test_problem_names_both_nodes_of_a_failed_connection() -> None:
     assert text == "node0: node0 cannot reach node1 (10.0.0.2): Connection refused"
 
 
-def test_connections_to_unreachable_nodes_are_ignored() -> None:
-    peers = {"node0": make_peer("node0"), "node1": make_peer("node1", error="timed out")}
-    assert problem_texts(make_probe("node0", peers=peers)) == []
-
-
 def test_wrong_names_are_a_problem_only_without_root_rights() -> None:
-    for resolves in ([], ["127.0.1.1"], ["10.0.0.2", "127.0.1.1"]):
-        peers = {"node0": make_peer("node0"), "node1": make_peer("node1", resolves=resolves)}
-        assert problem_texts(make_probe(peers=peers), TWO_PROBES[1]) == []
-        (text,) = problem_texts(make_probe(peers=peers, sudo=False), TWO_PROBES[1])
-        assert "the name node1 resolves to" in text
+    peers = {"node0": make_peer("node0"), "node1": make_peer("node1", resolves=["10.0.0.2", "127.0.1.1"])}
+    assert problem_texts(make_probe(peers=peers), TWO_PROBES[1]) == []
+    (text,) = problem_texts(make_probe(peers=peers, sudo=False), TWO_PROBES[1])
+    assert "the name node1 resolves to" in text
 
 
 def test_all_nodes_need_the_same_root() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,6 @@ def test_gitignore_and_orchignore_of_the_folder_count(tmp_path: Path) -> None:
     assert listed(tmp_path) == [".gitignore", ".orchignore", "a", "deep/.gitignore", "deep/b", "raw/keep"]
 
 
-def test_gitignore_above_the_folder_does_not_count(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    (tmp_path / ".gitignore").write_text("data/\n")
-    write_files(tmp_path, {"data/rows": ""})
-    assert listed(tmp_path / "data") == ["rows"]
-
-
 def test_links_are_followed_once(tmp_path: Path) -> None:
     write_files(tmp_path, {"elsewhere/rows": "", "data/a": ""})
     (tmp_path / "data/linked").symlink_to(tmp_path / "elsewhere")
@@ -51,13 +43,6 @@ def test_names_of_files_are_not_in_variables_of_ansible(tmp_path: Path) -> None:
     with source_trees([source]) as trees:
         assert "{{" not in json.dumps(trees)
         assert list(json.loads(Path(trees[0]["manifest"]).read_text())) == [name]
-
-
-def test_model_and_data_have_folders_of_their_own(tmp_path: Path) -> None:
-    write_files(tmp_path, {"tiny/weights": "xyz", "rows": "12"})
-    model, data = find_sources([str(tmp_path / "tiny")], [str(tmp_path / "rows")], print)
-    assert (model.synced.path, model.synced.size) == ("models/tiny", 3)
-    assert (data.synced.path, data.synced.files, data.synced.size) == ("data/rows", 1, 2)
 
 
 def test_two_folders_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import paramiko
 import pytest
 
 from orchestrator.load.records import NodeConnection, connection_blocks
-from orchestrator.provisioning import probe
 from orchestrator.provisioning.plan import find_address
 from orchestrator.provisioning.ssh_settings import (
     has_entries,
@@ -20,10 +19,7 @@ from orchestrator.provisioning.ssh_settings import (
 )
 from tests.conftest import require_program
 from tests.roles.modules import load_module
-from tests.support.node_responses import make_probe_result, make_reported_facts
-from tests.support.probes import ADDRESSES, TWO_PROBES, make_probe
-
-HOSTNAMES = ["localhost", "localhost.localdomain", "node1", "NODE1", "10.0.0.9", "pypi.org", "proxy", "own"]
+from tests.support.probes import ADDRESSES, TWO_PROBES, make_peer, make_probe
 
 
 @pytest.fixture
@@ -92,68 +88,47 @@ def test_inventory_takes_precedence_over_the_configuration(config: Path) -> None
     assert "ProxyJump=gate" not in result.arguments
 
 
-def test_host_that_no_configuration_names_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    connection = NodeConnection(host="10.0.0.7", user="eve", key="/key", arguments="-o Compression=yes")
-    assert resolve_connection(connection, tmp_path / "empty") == connection
-
-
 def test_hostname_that_a_node_reports_is_written_on_no_node() -> None:
-    for reported in HOSTNAMES:
-        probes = tuple(
-            probe.make_probe(
-                name, probe.parse_result(name, make_probe_result(facts=make_reported_facts(hostname=hostname))), 0.0
-            )
-            for name, hostname in (("node0", reported), ("node1", "machine1"))
-        )
-        addresses = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
-        assert host_entries(probes, addresses) == [
+    for reported in ("localhost", "NODE1", "10.0.0.9", "pypi.org"):
+        facts = make_probe().facts.model_copy(update={"hostname": reported})
+        probes, ports = (make_probe(facts=facts), TWO_PROBES[1]), dict.fromkeys(ADDRESSES, 22)
+        assert host_entries(probes, ADDRESSES) == [
             {"address": "10.0.0.1", "names": ["node0"]},
             {"address": "10.0.0.2", "names": ["node1"]},
         ]
-        hosts = [
-            line
-            for line in ssh_config(probes, addresses, dict.fromkeys(addresses, 22), "/r").splitlines()
-            if line.startswith("Host ")
+        lines = ssh_config(probes, ADDRESSES, ports, "/r").splitlines()
+        assert [line for line in lines if line.startswith("Host ")] == [
+            "Host node0 10.0.0.1",
+            "Host node1 10.0.0.2",
+            "Host *",
         ]
-        assert hosts == ["Host node0 10.0.0.1", "Host node1 10.0.0.2", "Host *"]
-        assert len(known_hosts(probes, addresses, dict.fromkeys(addresses, 22)).splitlines()) == 2
+        assert len(known_hosts(probes, ADDRESSES, ports).splitlines()) == 2
 
 
 def test_localhost_and_addresses_of_an_inventory_are_not_written_as_names() -> None:
     for name in ("localhost", "LOCALHOST.lab", "10.0.0.1", "fe80::1"):
-        node = probe.make_probe(name, probe.parse_result(name, make_probe_result()), 0.0)
-        assert host_entries((node,), {name: "10.0.0.1"}) == []
+        assert host_entries((make_probe().model_copy(update={"name": name}),), {name: "10.0.0.1"}) == []
 
 
 def test_address_of_a_node_is_not_taken_from_other_nodes() -> None:
-    forged_result = make_probe_result(
-        peers={"node1": {"address": "10.6.6.6", "source": "", "resolves": [], "error": ""}}
-    )
-    correct_result = make_probe_result(
-        facts=make_reported_facts(interfaces={"eth0": ["10.0.0.2"]}),
-        peers={"node1": {"address": "10.0.0.2", "source": "", "resolves": [], "error": ""}},
-    )
-    probes = tuple(
-        probe.make_probe(name, probe.parse_result(name, result), 0.0)
-        for name, result in (("node0", forged_result), ("node1", correct_result))
-    )
-    assert find_address("node1", probes) == "10.0.0.2"
+    forged = {"node1": make_peer("node1", address="10.6.6.6")}
+    facts = make_probe().facts.model_copy(update={"interfaces": {"eth0": ["10.0.0.2"]}})
+    correct = make_probe("node1", peers={"node1": make_peer("node1")}, facts=facts)
+    assert find_address("node1", (make_probe(peers=forged), correct)) == "10.0.0.2"
 
 
 def test_module_rejects_entries_that_would_be_other_lines() -> None:
+    hosts = load_module("orch_hosts")
     for node in (
         {"address": "10.0.0.1", "names": ["node0", "a\n1.2.3.4 pypi.org"]},
         {"address": "10.0.0.1\n1.2.3.4", "names": ["node0"]},
         {"address": "10.0.0.1", "names": ["node0 pypi.org"]},
-        {"address": "node0", "names": ["node0"]},
     ):
-        hosts = load_module("orch_hosts")
         with pytest.raises(ValueError, match=r".+"):
             hosts.check("lab", [node])
-        hosts.check("lab", [{"address": "fe80::1%eth0", "names": ["node0", "n.example.com"]}])
-        with pytest.raises(ValueError, match="not a valid cluster name"):
-            hosts.check("lab\n1.2.3.4 pypi.org", [])
+    hosts.check("lab", [{"address": "fe80::1%eth0", "names": ["node0", "n.example.com"]}])
+    with pytest.raises(ValueError, match="not a valid cluster name"):
+        hosts.check("lab\n1.2.3.4 pypi.org", [])
 
 
 def test_entries_of_etc_hosts_are_complete_without_loopback_addresses() -> None:

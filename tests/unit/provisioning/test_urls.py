@@ -85,11 +85,6 @@ def test_incomplete_file_is_reported_without_the_secrets_of_its_url(ranges: Hub)
     assert "secret" not in exc_info.value.message
 
 
-def test_messages_show_no_secrets_of_urls() -> None:
-    text = "500 for url 'https://me:word@cdn.example/a?X-Signature=abc' (see https://example.com/b)"
-    assert urls.hide_secrets(text) == "500 for url 'https://cdn.example/a' (see https://example.com/b)"
-
-
 def test_full_disk_of_this_machine_is_explained(ranges: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with small_file_system(tmp_path / "small", "12M"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "small"))
@@ -124,6 +119,7 @@ def test_failed_downloads_are_explained(ranges: Hub) -> None:
         (f"{ranges.url}/me/closed/resolve/main/rows.bin", 2, "access is denied"),
         (f"http://127.0.0.1:{free_port()}/rows", 1, r"cannot be downloaded: .*[Cc]onnect"),  # unreachable
         ("nonsense://bucket/rows", 2, "not known"),
+        ("s3://bucket/set", 2, "s3"),  # no s3fs
     ):
         with pytest.raises(OrchError, match=message) as exc_info:
             urls.download("data", url, print)
@@ -134,10 +130,3 @@ def test_names_that_leave_the_folder_are_refused() -> None:
     for name in ("../x", "a//b", "/etc/x", "a/..", "a\nb", "."):
         with pytest.raises(OrchError, match="whose name cannot be used"):
             urls.check_name(name, "s3://bucket/set")
-
-
-def test_error_about_s3_without_s3fs_names_the_package() -> None:
-    with pytest.raises(OrchError) as exc_info:
-        urls.download("data", "s3://bucket/set", print)
-    assert exc_info.value.exit_code == 2
-    assert "pip install 's3fs" in exc_info.value.hint

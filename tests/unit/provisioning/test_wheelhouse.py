@@ -1,17 +1,15 @@
-"""Check that two processes do not fill the cache at the same time."""
+"""Add the user's packages to the wheels of a stack."""
 
 from __future__ import annotations
 
 import io
 import shutil
 import tarfile
-import threading
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import OrchError
-from orchestrator.files import exclusive
 from orchestrator.model.packages import Platform, Requirements
 from orchestrator.provisioning.wheelhouse import Wheelhouse, add_packages, describe_wheel
 from tests.support.wheels import index_variables, make_wheel
@@ -21,30 +19,14 @@ NODE = Platform(python="3.11", machine="x86_64", libc="2.36")
 BACKEND = """
 import pathlib, zipfile
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    name = "archived-1.0-TAG.whl"
+    name = "archived-1.0-py3-none-any.whl"
     with zipfile.ZipFile(pathlib.Path(wheel_directory, name), "w") as wheel:
         wheel.writestr("archived-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: archived\\nVersion: 1.0\\n")
-        wheel.writestr("archived-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: TAG\\n")
+        wheel.writestr("archived-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
         wheel.writestr("archived-1.0.dist-info/RECORD", "")
     return name
 """
 BUILD = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-
-
-def test_lock_of_a_file_serializes_its_holders(tmp_path: Path) -> None:
-    order = []
-
-    def wait() -> None:
-        with exclusive(tmp_path / "bindings.lock"):
-            order.append("second")
-
-    thread = threading.Thread(target=wait)
-    with exclusive(tmp_path / "bindings.lock"), exclusive(tmp_path / "another.lock"):
-        thread.start()
-        thread.join(0.3)
-        order.append("first")
-    thread.join()
-    assert order == ["first", "second"]
 
 
 @pytest.fixture
@@ -76,12 +58,12 @@ def extend(house: Wheelhouse, *lines: str, notes: list[str] | None = None) -> Wh
     return add_packages(house, requirements, NODE, "current", (notes if notes is not None else []).append)
 
 
-def write_archive(index: Path, tag: str) -> None:
-    """Write the source of a package, whose build makes a wheel for the tag."""
+def write_archive(index: Path) -> None:
+    """Write the source of a package in Python only."""
     with tarfile.open(index / "archived-1.0.tar.gz", "w:gz") as archive:
         for name, text in {
             "pyproject.toml": BUILD,
-            "backend.py": BACKEND.replace("TAG", tag),
+            "backend.py": BACKEND,
             "PKG-INFO": "Metadata-Version: 2.1\nName: archived\nVersion: 1.0\n",
         }.items():
             info = tarfile.TarInfo(f"archived-1.0/{name}")
@@ -126,11 +108,8 @@ def test_a_file_with_another_hash_is_refused_and_leaves_nothing(house: Wheelhous
 
 
 def test_packages_without_a_wheel_are_built_if_they_are_pure_python(house: Wheelhouse, index: Path) -> None:
-    write_archive(index, "py3-none-any")
+    write_archive(index)
     assert [wheel.file for wheel in extend(house, "archived", "helper").wheels[3:]] == [
         "archived-1.0-py3-none-any.whl",
         "helper-2.1-py3-none-any.whl",
     ]
-    write_archive(index, "cp311-cp311-linux_x86_64")
-    with pytest.raises(OrchError, match="archived"):
-        extend(house, "archived", "helper", "native")

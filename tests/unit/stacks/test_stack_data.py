@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from orchestrator import load
 from orchestrator.errors import PlanError
-from orchestrator.planning.software import ccl_backend, check_recipe_fits
+from orchestrator.planning.software import check_recipe_fits
 from orchestrator.stacks.compatibility import index_for
 from orchestrator.stacks.stack import BINDINGS, IPEX, minor
 from release.stack_tables import version_table
@@ -77,13 +77,6 @@ def test_check_ipex_accepts_only_what_trains_correctly() -> None:
         load.stack(name).check_ipex(precision)
     with pytest.raises(PlanError, match="stack 'current' has no IPEX"):
         load.stack("current").check_ipex("fp32")
-
-
-def test_only_intels_bindings_have_their_setvars_sourced() -> None:
-    for stack in STACKS_LOADED:
-        if stack.bindings and "ccl" in stack.backends:
-            expected = "" if stack.bindings.built_by == "orch" else f"{stack.bindings.module}/env/setvars.sh"
-            assert ccl_backend(stack, ()).setvars == expected
 
 
 def test_reference_page_has_the_table_of_all_stacks() -> None:
