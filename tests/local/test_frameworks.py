@@ -49,9 +49,7 @@ import torch.distributed as dist
 def show(name):
     total = torch.ones(1)
     dist.all_reduce(total)
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    seconds = backend.options._timeout.total_seconds() if hasattr(backend, "options") else 0
-    print(name, dist.get_backend(), int(total), int(seconds), flush=True)
+    print(name, dist.get_backend(), int(total), flush=True)
 
 dist.init_process_group("gloo", "env://", datetime.timedelta(seconds=7200))
 show("ADOPTED")
@@ -130,20 +128,14 @@ def test_ranks_that_only_make_remote_calls_may_train(one_host: Workspace) -> Non
     assert all("trains alone" not in cell.logs[rank] for rank in (0, 1))
 
 
-@pytest.mark.parametrize("backend", ["ccl", "gloo"])
-def test_new_process_groups_have_their_timeout_and_the_backend_of_the_run(one_host: Workspace, backend: str) -> None:
-    cell = one_host.train_text(NEW_GROUPS, "--backend", backend)
-
-    def expected(seconds: str, name: str = "gloo") -> str:  # the name that the script requests
-        return f"{name} 2 {seconds if backend == 'gloo' else 0}"  # ccl has no options to read
-
+def test_new_process_groups_have_their_timeout_and_the_backend_of_the_run(one_host: Workspace) -> None:
+    """Request gloo in a run with ccl; the timeouts of groups of gloo are read in the next test."""
+    cell = one_host.train_text(NEW_GROUPS, "--backend", "ccl")
     for rank in (0, 1):
-        assert cell.printed("ADOPTED", rank) == expected("7200")
+        assert [cell.printed(name, rank) for name in ("ADOPTED", "KEYWORD", "POSITION")] == ["gloo 2"] * 3
         assert "world_size=3, but this run has 2 ranks" in cell.printed("WRONG-SIZE", rank)
         assert f"rank={1 - rank} on rank {rank}" in cell.printed("WRONG-RANK", rank)
-        assert cell.printed("KEYWORD", rank) == expected("60")
-        assert cell.printed("POSITION", rank) == expected("1800")
-        assert f"process group (gloo); it gets a new one on {backend}" in cell.logs[rank]
+        assert "process group (gloo); it gets a new one on ccl" in cell.logs[rank]
     assert re.search(r"2000 ?ms", cell.printed("TIMED-OUT", 0))
 
 
@@ -182,22 +174,24 @@ def work(rank, port):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    PORT = 20000 + os.getpid() % 10000
-    START
+    import accelerate, multiprocessing, torch
+    process = multiprocessing.get_context("fork").Process(target=dist.all_reduce, args=(torch.ones(1),))
+    process.start()
+    process.join()
+    print("FORKED", process.exitcode)
+    try:
+        accelerate.notebook_launcher(work, (0, 20000 + os.getpid() % 10000), num_processes=2)
+    except Exception as error:
+        print("NOTEBOOK", error)
 """
 
-STARTED_PROCESSES = {
-    "forked-with-the-group-of-the-rank": "import multiprocessing as mp, torch\n"
-    "    process = mp.get_context('fork').Process(target=dist.all_reduce, args=(torch.ones(1),))\n"
-    "    process.start(); process.join()",
-    "notebook": "import accelerate; accelerate.notebook_launcher(work, (0, PORT), num_processes=2)",
-}
 
-
-@pytest.mark.parametrize("start", STARTED_PROCESSES.values(), ids=STARTED_PROCESSES.keys())
-def test_script_that_starts_its_own_process_group_on_every_rank_fails(one_host: Workspace, start: str) -> None:
-    cell = one_host.train_text(CHILD.replace("START", start), code=1)
-    assert "starts further processes, which form a process group" in cell.report["failure"]["text"]
+def test_script_that_starts_its_own_process_group_on_every_rank_fails(one_host: Workspace) -> None:
+    cell = one_host.train_text(CHILD, code=1)
+    message = "starts further processes, which form a process group"
+    assert message in cell.report["failure"]["text"]
+    assert cell.printed("FORKED", 0) == "1"
+    assert message in cell.printed("NOTEBOOK", 0)
 
 
 def test_worker_that_imports_an_unprotected_script_again_is_explained(one_host: Workspace) -> None:
@@ -240,52 +234,6 @@ def test_processes_without_a_process_group_work_as_usual(one_host: Workspace) ->
         assert {f"FORK [{rank}]", "SPAWN [-1]", "HIDDEN False"} <= set(lines)
 
 
-RESUMED_ON_ONE_RANK = """
-import os
-import torch
-import torch.distributed as dist
-rank = dist.get_rank()
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.AdamW(model.parameters())
-if os.path.exists("saved.pt") and rank == 0:
-    optimizer.load_state_dict(torch.load("saved.pt"))
-for step in range(6):
-    model(torch.ones(2, 4)).sum().backward()
-    optimizer.step()
-if rank == 0:
-    torch.save(optimizer.state_dict(), "saved.pt")
-dist.barrier()
-raise SystemExit(1)
-"""
-
-
-def test_restart_in_which_one_rank_does_not_resume_names_it(one_host: Workspace) -> None:
-    (one_host.folder / "saved.pt").unlink(missing_ok=True)
-    cell = one_host.train_text(RESUMED_ON_ONE_RANK, "--max-restarts", "1", code=1)
-    expected = "rank 0 has resumed from a checkpoint at optimizer step 6, and rank 1 has not"
-    assert expected in cell.report["failure"]["text"]
-
-
-IGNITE = """
-import torch
-import ignite.distributed as idist
-
-def training(local_rank, config):
-    print("MODEL", type(idist.auto_model(torch.nn.Linear(8, 1))).__name__)
-
-training(0, {})
-with idist.Parallel(backend='gloo') as parallel:
-    parallel.run(training, {})
-"""
-
-
-def test_ignite_wraps_the_model(one_host: Workspace) -> None:
-    pytest.importorskip("ignite")
-    cell = one_host.train_text(IGNITE)
-    assert [cell.logs[rank].count("MODEL DistributedDataParallel") for rank in (0, 1)] == [2, 2]
-
-
 NAN = """
 import torch
 import torch.distributed as dist
@@ -311,16 +259,15 @@ def test_loss_that_stays_nan_causes_a_warning(one_host: Workspace) -> None:
     assert "loss NaN" in one_host.orch("runs").stdout
 
 
-@pytest.mark.parametrize("count", [9, 10])
-def test_few_nan_losses_cause_no_warning(capsys: pytest.CaptureFixture[str], count: int) -> None:
+def test_few_nan_losses_cause_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
     """Accept what a gradient scaler skips during its first steps."""
     losses, nan = metrics.NanLosses(), torch.tensor(float("nan"))
     for _ in range(3):
-        for _ in range(count):
+        for _ in range(9):
             losses.check(torch, nan)
         losses.check(torch, [torch.tensor(1.0)])
         losses.check(torch, torch.ones(3))
-    assert capsys.readouterr().err.count("warning") == (count == 10)
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_stop_on_nan_raises_again_if_the_script_handles_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
