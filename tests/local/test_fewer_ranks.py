@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -29,46 +28,9 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 STEPS = 28  # of the run that loses a node after step 8
-# Step of the last checkpoint before only this many ranks remain. One rank resumes only glue-mrpc: the others choose the
-# batch in the same way, and a run of bert-qa loses a node below.
-LAST_CHECKPOINTS = {QA: {2: 3}, MRPC: {2: 3, 1: 6}, PRETRAIN: {2: 3}}
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A training of a recipe on three ranks.
-
-    Attributes:
-        arguments: returns the arguments of the script for an output folder.
-        steps: expected number of steps; 0 if it depends on the tokenizer.
-        batch: global batch as the script prints it.
-    """
-
-    script: Path
-    arguments: Callable[[Path], list[str]]
-    steps: int
-    batch: str
-
-
-def make_qa(model: Path) -> Recipe:
-    changes = {
-        "do_train": True,
-        "max_train_samples": 23,  # its windows fill 3 steps and part of a fourth
-        "max_seq_length": 128,
-        "doc_stride": 32,
-        "per_device_train_batch_size": 2,
-        "learning_rate": 1e-2,
-        "warmup_ratio": 0.2,
-        "num_train_epochs": 3,
-        "save_steps": 3,
-        "logging_steps": 1,
-        "dropout": 0,
-        "pad_to_max_length": False,
-    }
-    return Recipe(QA, lambda output_dir: qa_arguments(model, output_dir, **changes), 0, "6 examples")
-
-
-def make_mrpc(model: Path) -> Recipe:
+def make_mrpc_arguments(model: Path, output_dir: Path) -> list[str]:
     changes = {
         "do_eval": False,
         "max_train_samples": 44,  # 7 micro batches of 6 pairs: an epoch has 4 steps, the last of one micro batch
@@ -78,10 +40,10 @@ def make_mrpc(model: Path) -> Recipe:
         "save_steps": 3,
         "dropout": 0,
     }
-    return Recipe(MRPC, lambda output_dir: mrpc_arguments(model, output_dir, **changes), 12, "12 examples")
+    return mrpc_arguments(model, output_dir, **changes)
 
 
-def make_pretrain(data: Path) -> Recipe:
+def make_pretrain_arguments(data: Path, output_dir: Path) -> list[str]:
     changes = {
         "train_batch_size": 30,
         "per_device_train_batch_size": 5,
@@ -89,53 +51,52 @@ def make_pretrain(data: Path) -> Recipe:
         "per_device_train_batch_size_phase2": 1,
         "dropout": 0,
     }
-    return Recipe(PRETRAIN, lambda output_dir: pretrain_arguments(data, output_dir, **changes), 10, "30 examples")
-
-
-@pytest.fixture(params=["qa", "mrpc", "pretrain"])
-def recipe(request: pytest.FixtureRequest) -> Recipe:
-    fixture, make = {
-        "qa": ("qa_model", make_qa),
-        "mrpc": ("pair_model", make_mrpc),
-        "pretrain": ("pretraining_data", make_pretrain),
-    }[request.param]
-    return make(request.getfixturevalue(fixture))
+    return pretrain_arguments(data, output_dir, **changes)
 
 
 def schedule(output_dir: Path) -> list[tuple[int, float, float]]:
     return [(line["step"], line["epoch"], line["learning_rate"]) for line in read_metrics(output_dir)]
 
 
-def test_recipe_that_loses_ranks_learns_the_same(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("script", "fixture", "make_arguments", "steps", "batch"),
+    [
+        (MRPC, "pair_model", make_mrpc_arguments, 12, "12 examples, as planned for 3 ranks"),
+        (PRETRAIN, "pretraining_data", make_pretrain_arguments, 10, "30 examples, as asked for phase 1"),
+    ],
+    ids=["mrpc", "pretrain"],
+)
+def test_recipe_that_loses_a_rank_learns_the_same(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: Path,
+    fixture: str,
+    make_arguments: Callable[[Path, Path], list[str]],
+    steps: int,
+    batch: str,
 ) -> None:
+    """Continue with two of three ranks; a run of bert-qa loses a node below."""
+    source = request.getfixturevalue(fixture)
     undisturbed, resumed = tmp_path / "undisturbed", tmp_path / "resumed"
-    ((_, output, _), *_) = run_ranks(recipe.script, *recipe.arguments(undisturbed), ranks=3)
+    ((_, output, _), *_) = run_ranks(script, *make_arguments(source, undisturbed), ranks=3)
     assert "global batch stays" not in output
-    expected_schedule = schedule(undisturbed)
-    assert recipe.steps in (0, len(expected_schedule))
+    assert len(schedule(undisturbed)) == steps
     shutil.copytree(undisturbed, resumed)
+    for path in resumed.glob("checkpoint-*"):
+        if path.name != "checkpoint-3":
+            shutil.rmtree(path)
     monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "3")
-    for ranks, last_checkpoint in LAST_CHECKPOINTS[recipe.script].items():
-        for path in resumed.glob("checkpoint-*"):
-            if int(path.name.partition("-")[2]) > last_checkpoint:
-                shutil.rmtree(path)
-        if ranks == 1:  # this time the user has planned with one rank
-            monkeypatch.delenv("ORCH_PLANNED_WORLD_SIZE")
-        ((_, output, _), *_) = run_ranks(recipe.script, *recipe.arguments(resumed), ranks=ranks)
-        assert f"training resumes from checkpoint-{last_checkpoint}." in output
-        assert f"written by {ranks + 1} ranks, this run has {ranks}" in output
-        reason = {2: "as planned for 3 ranks", 1: f"as in checkpoint-{last_checkpoint}"}[ranks]
-        if recipe.script == PRETRAIN:  # its global batch is an argument
-            reason = "as asked for phase 1"
-        assert f"note: the global batch stays {recipe.batch}, {reason}: " in output
-        assert read_losses(resumed) == pytest.approx(read_losses(undisturbed), rel=1e-4)
-        assert schedule(resumed) == expected_schedule
-    assert read_results(resumed)["steps"] == read_results(undisturbed)["steps"] == expected_schedule[-1][0]
-    if recipe.script == MRPC:  # also if ranks are lost before the first checkpoint
+    ((_, output, _), *_) = run_ranks(script, *make_arguments(source, resumed), ranks=2)
+    assert "training resumes from checkpoint-3." in output
+    assert "written by 3 ranks, this run has 2" in output
+    assert f"note: the global batch stays {batch}: " in output
+    assert read_losses(resumed) == pytest.approx(read_losses(undisturbed), rel=1e-4)
+    assert schedule(resumed) == schedule(undisturbed)
+    assert read_results(resumed)["steps"] == read_results(undisturbed)["steps"] == steps
+    if script == MRPC:  # also if ranks are lost before the first checkpoint
         restarted = tmp_path / "restarted"
-        monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "3")
-        run_ranks(recipe.script, *recipe.arguments(restarted))
+        run_ranks(script, *make_arguments(source, restarted))
         assert read_losses(restarted) == pytest.approx(read_losses(undisturbed), rel=1e-4)
 
 
@@ -143,8 +104,9 @@ def test_order_that_depends_on_ranks_is_refused(
     qa_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "2")
-    arguments = make_qa(qa_model).arguments(tmp_path)
-    ((code, _, err),) = wait_for_ranks(start_ranks(QA, *arguments, "--dataloader_drop_last", "false"))
+    changes = {"max_train_samples": 8, "per_device_train_batch_size": 2, "dataloader_drop_last": "false"}
+    arguments = qa_arguments(qa_model, tmp_path, do_train=True, **changes)
+    ((code, _, err),) = wait_for_ranks(start_ranks(QA, *arguments))
     assert code == 1
     assert "error: 4 examples per step cannot be kept on 1 ranks with this sampling" in err
 
