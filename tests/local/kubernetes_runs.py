@@ -18,18 +18,8 @@ PYTORCHJOB = (*TWO_PODS, "--launcher", "pytorchjob")
 OLD_TIMESTAMP = "2026-01-02T03:04:05Z"
 
 
-def pod_status(phase: str, **state: Any) -> dict[str, Any]:
-    """Return the status of a pod in this phase whose only container is in this state."""
-    return {"phase": phase, "containerStatuses": [{"state": state}]}
-
-
-def unscheduled(message: str) -> dict[str, Any]:
-    """Return the conditions of a pod that has no node."""
-    return {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]}
-
-
-RUNNING = pod_status("Running", running={})
-FAILED = pod_status("Failed", terminated={"exitCode": 1})
+RUNNING = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+FAILED = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}
 
 
 def in_background(orch: Orch, *arguments: str) -> Callable[[], Process]:

@@ -34,19 +34,6 @@ def test_large_output_is_read_in_small_parts(cluster: KubernetesClient, tmp_path
     assert digest.digest() == hashlib.sha256(content).digest()
 
 
-def test_program_reads_what_is_sent_to_it(cluster: KubernetesClient) -> None:
-    content = os.urandom(MIB // 4)
-    with PodExec(cluster, "reader").open_program(("head", "-c", str(len(content)))) as program:
-        program.send(content)
-        assert program.output.read(len(content)) == content
-
-
-def test_failure_of_a_program_is_described(cluster: KubernetesClient, tmp_path: Path) -> None:
-    with PodExec(cluster, "reader").open_program(("cat", str(tmp_path / "none"))) as program:
-        assert program.output.read() == b""
-        assert "No such file" in program.failure().message
-
-
 def test_output_before_a_connection_breaks_is_returned(api: Api, cluster: KubernetesClient) -> None:
     """Return it so that the next attempt can continue there."""
     api.state.break_execs = 1

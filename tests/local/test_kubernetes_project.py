@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.conftest import run_orch_in
 from tests.local.kubernetes_runs import RUNNING, TWO_PODS, get_object, in_background, set_pod_status
@@ -56,26 +55,6 @@ def test_project_of_several_files_trains_in_pods(api: Api, tmp_path: Path, proje
     assert sorted(json.loads(expect_exit(wait()).stdout)["brought"]) == ["conf/small.json", "out/model.txt"]
     expect_exit(orch("stop", run_id))
     assert api.names("configmaps") == []
-
-
-def test_project_too_large_for_the_cluster_is_refused_with_its_largest_files(
-    api: Api, orch: Orch, tmp_path: Path, project: Path
-) -> None:
-    (project / "weights.bin").write_bytes(os.urandom(8_000_000))
-    train = ("train", "my project/train.py", *TWO_PODS, "--launcher", "job", "--backend", "gloo")
-    process = expect_exit(orch(*train), 2)
-    assert "has 9 MB compressed" in process.stderr
-    assert "weights.bin (8.0 MB), large.bin (1.0 MB)" in process.stderr
-    assert not (tmp_path / "runs").exists()
-    assert "project" not in json.dumps(api.names("configmaps"))
-
-
-def test_script_alone_is_sent_on_request(api: Api, orch: Orch, project: Path) -> None:
-    del api, project
-    train = ("train", "my project/train.py", *TWO_PODS, "--launcher", "job", "--project", "none", "--dry-run")
-    config_map, *_ = yaml.safe_load_all(expect_exit(orch(*train, "-o", "yaml")).stdout)
-    assert "file-0" in config_map["data"]
-    assert json.loads(config_map["data"]["pod.json"])["project"] is None
 
 
 def test_credentials_of_the_cluster_are_not_sent(api: Api, orch: Orch, tmp_path: Path) -> None:
