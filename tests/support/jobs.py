@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,26 +38,17 @@ def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
-Rank = Program | subprocess.Popen[str]
-
-
 def start_ranks(
-    script: Path,
-    *args: object,
-    ranks: int = 1,
-    folders: list[Path] | None = None,
-    warm: bool = True,
-    file_limit: int | None = None,
-) -> list[Rank]:
-    """Start the ranks of a script.
+    script: Path, *args: object, ranks: int = 1, folders: list[Path] | None = None, file_limit: int | None = None
+) -> list[Program]:
+    """Start the ranks of a script: fork them from a process that has imported torch.
 
     Args:
         script: path of the script.
         args: its arguments.
         ranks: number of ranks.
         folders: working folder of each rank, which makes the ranks nodes without a shared file system.
-        warm: fork each rank from a process that has imported torch (tests/support/warm.py), otherwise start a Python.
-        file_limit: largest size of a file in bytes; only for warm ranks.
+        file_limit: largest size of a file in bytes.
     """
     port = free_port()
     argv = [str(script), *map(str, args)]
@@ -67,20 +56,13 @@ def start_ranks(
     environments = [rank_environment(rank, ranks, port) for rank in range(ranks)]
     for env, folder in zip(environments, folders or [], strict=False):
         env["ORCH_NODE"] = str(folder)
-    if warm:
-        return [
-            Program(argv, env=env, cwd=folder, file_limit=file_limit)
-            for env, folder in zip(environments, working_folders, strict=True)
-        ]
     return [
-        subprocess.Popen(
-            [sys.executable, *argv], env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        Program(argv, env=env, cwd=folder, file_limit=file_limit)
         for env, folder in zip(environments, working_folders, strict=True)
     ]
 
 
-def wait_for_ranks(processes: list[Rank]) -> list[tuple[int, str, str]]:
+def wait_for_ranks(processes: list[Program]) -> list[tuple[int, str, str]]:
     """Wait until all ranks have ended, and return the exit code, stdout and stderr of each."""
     try:
         outputs = [process.communicate(timeout=TIMEOUT) for process in processes]
@@ -93,10 +75,10 @@ def wait_for_ranks(processes: list[Rank]) -> list[tuple[int, str, str]]:
 
 
 def run_ranks(
-    script: Path, *args: object, ranks: int = 1, folders: list[Path] | None = None, warm: bool = True
+    script: Path, *args: object, ranks: int = 1, folders: list[Path] | None = None
 ) -> list[tuple[int, str, str]]:
     """Run the ranks of a script, check that all succeed, and return the exit code, stdout and stderr of each."""
-    results = wait_for_ranks(start_ranks(script, *args, ranks=ranks, folders=folders, warm=warm))
+    results = wait_for_ranks(start_ranks(script, *args, ranks=ranks, folders=folders))
     assert [code for code, _, _ in results] == [0] * ranks, results
     return results
 
