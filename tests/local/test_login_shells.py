@@ -46,33 +46,32 @@ ZSH = LoginShell("/bin/zsh", {".zshenv": 'setopt xtrace\nprint -n "prompt> "\nzs
 # Settings for a person at a terminal, and a program that runs with another /etc/passwd.
 SSH_CONFIG = "Host *\n  RemoteCommand tmux attach\n  RequestTTY force\n  LocalForward 18080 localhost:80\n"
 AS_USER = 'mount --bind "$1" /etc/passwd; shift; exec "$@"'
-SHELLS_OF_HOSTS = {"bash-csh": (BASH, CSH), "fish-zsh": (FISH, ZSH)}
+SHELLS = (BASH, CSH, FISH, ZSH)
 
 
-@pytest.fixture(scope="module", params=SHELLS_OF_HOSTS)
-def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    """Yield a workspace whose two hosts have these login shells."""
-    shells = SHELLS_OF_HOSTS[request.param]
-    if missing := [shell.program for shell in shells if not Path(shell.program).exists()]:
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """Yield a workspace whose hosts have these login shells."""
+    if missing := [shell.program for shell in SHELLS if not Path(shell.program).exists()]:
         report_missing(f"no {' '.join(missing)}: tests/prepare installs them")
     folder = tmp_path_factory.mktemp("shells")
     write_script(folder, SUM_SCRIPT)
-    with make_hosts(folder, "--ppn", "1", shells=shells) as workspace:
+    with make_hosts(folder, "--ppn", "1", count=len(SHELLS), shells=SHELLS) as workspace:
         yield workspace
 
 
 def test_run_is_watched_stopped_and_fetched(workspace: Workspace) -> None:
     with start_orch(workspace.folder, "train", "own.py", *workspace.options, "--", "600") as process:
-        wait_until(lambda: "sum 2.0" in workspace.orch("logs", "last").stdout, "the output of a rank")
+        wait_until(lambda: "sum 4.0" in workspace.orch("logs", "last").stdout, "the output of a rank")
         assert "running" in expect_exit(workspace.orch("runs", *workspace.options[-2:])).stdout
         stopped = expect_exit(workspace.orch("stop", "last"))
         shown = "".join(process.communicate(timeout=60))
     assert process.returncode == 130, shown
     assert "unreachable" not in stopped.stdout + stopped.stderr
-    assert "sum 2.0" in shown
+    assert "sum 4.0" in shown
     assert "bye" not in shown
     logs = expect_exit(workspace.orch("logs", "last")).stdout
-    assert re.findall(r"sum \S+|bye|quota|warning", logs) == ["sum 2.0", "sum 2.0"]
+    assert re.findall(r"sum \S+|bye|quota|warning", logs) == ["sum 4.0"] * 4
     expect_exit(workspace.orch("fetch", "last", "--to", "got"))
     fetched = [path.read_bytes() for path in (workspace.folder / "got").rglob("rank0.bin")]
     assert fetched == [bytes(range(256)) * 100]
@@ -82,8 +81,8 @@ def test_commands_print_only_their_own_output(workspace: Workspace) -> None:
     script = "printf '%s|' \"$1\" 'a!b\\c'; echo done >&2"
     process = expect_exit(workspace.orch("exec", workspace.options[-1], "--", "sh", "-c", script, "sh", "it's\nfine"))
     assert not re.search("quota|bye|warning|conda|prompt|fish", process.stdout + process.stderr)
-    assert process.stdout.count("fine|a!b\\c|") == 2
-    assert process.stderr.count("done") == 2
+    assert process.stdout.count("fine|a!b\\c|") == 4
+    assert process.stderr.count("done") == 4
 
 
 def test_ansible_reads_only_the_results_of_its_modules(workspace: Workspace) -> None:
@@ -106,5 +105,5 @@ def test_ansible_reads_only_the_results_of_its_modules(workspace: Workspace) -> 
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stdout + done.stderr
         assert not re.search("junk|quota|bye|tmux", done.stdout + done.stderr)
-    assert done.stdout.count("rc=0 >>\ndone\n") == 2
+    assert done.stdout.count("rc=0 >>\ndone\n") == 4
     assert {path.read_text() for path in folder.glob("copied-*")} == {SUM_SCRIPT}

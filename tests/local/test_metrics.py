@@ -7,10 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.conftest import run_orch_in
-from tests.local.runs import expect_exit, last_run, read_events, write_script
+from tests.local.runs import Orch, expect_exit, last_run, read_events, write_script
 
 # Rank 1 is slow outside of backward(), in which DDP makes rank 0 wait for it.
 SLOW_RANK = """
@@ -44,18 +41,12 @@ def read_metrics(run: Path, rank: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the run of a script that calls orch only in the second half of its steps."""
-    folder = tmp_path_factory.mktemp("metrics")
-    script = write_script(folder, SLOW_RANK + NOTE)
-    expect_exit(run_orch_in(folder, "train", script, "--ppn", "2", "--backend", "gloo"))
-    return last_run(folder)
-
-
-def test_metrics_have_steps_memory_and_cpu_time(finished_run: Path) -> None:
+def test_metrics_of_a_script_that_calls_orch_in_the_second_half_of_its_steps(orch: Orch, tmp_path: Path) -> None:
+    script = write_script(tmp_path, SLOW_RANK + NOTE)
+    expect_exit(orch("train", script, "--ppn", "2", "--backend", "gloo"))
+    run, work = last_run(tmp_path), []
     for rank in (0, 1):
-        lines = read_metrics(finished_run, rank)
+        lines = read_metrics(run, rank)
         assert sum(line["steps"] for line in lines) == 80
         assert len(lines) >= 2
         assert statistics.median(line["seconds"] for line in lines[:-1]) > 0.9, "about one line per second"
@@ -63,27 +54,12 @@ def test_metrics_have_steps_memory_and_cpu_time(finished_run: Path) -> None:
         assert lines[0]["loss"] is None, "the script has not called orch yet"
         times = [line["step_seconds"] for line in lines if line["step_seconds"]]
         assert statistics.median(times) > 0.04, "DDP makes each rank as slow as the slowest"
-    work = [
-        min(line["work_seconds"] for line in read_metrics(finished_run, rank) if line["step_seconds"])
-        for rank in (0, 1)
-    ]
+        work.append(min(line["work_seconds"] for line in lines if line["step_seconds"]))
     assert work[1] > 0.05 > work[0], "only the straggler's own work is slow, at any load"
-
-
-def test_metrics_have_the_samples_and_loss_that_a_script_notes(finished_run: Path) -> None:
-    lines = read_metrics(finished_run, 0)
+    lines = read_metrics(run, 0)
     assert lines[-1]["step"] == 179
     assert isinstance(lines[-1]["loss"], float)
     speeds = [line["samples_per_second"] for line in lines if line["samples_per_second"]]
     assert 10 < statistics.median(speeds) < 45, "a step of 2 samples takes a little longer than 0.05 s"
-
-
-def test_record_describes_script_stack_and_seeds(finished_run: Path) -> None:
-    script = str(finished_run.parents[1] / "own.py")
-    plan = json.loads((finished_run / "plan.json").read_text())
-    assert plan["scripts"]["path"] == script
-    assert plan["stack"] == "current"
-    assert list(plan["fingerprints"].values()) == ["node0"]
-    assert script in plan["command"]["argv"]
-    seeds = {event["rank"]: event["torch_seed"] for event in read_events(finished_run, "first_step")}
+    seeds = {event["rank"]: event["torch_seed"] for event in read_events(run, "first_step")}
     assert seeds == {0: 42, 1: 42}

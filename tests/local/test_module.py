@@ -27,7 +27,7 @@ def project(tmp_path: Path) -> Workspace:
     (package / "train.py").write_text(PRINT_NAMES)
     (package / "__main__.py").write_text(PRINT_NAMES)
     (tmp_path / "work" / "plain").mkdir()
-    return Workspace(package.parent, "--ppn", "2")
+    return Workspace(package.parent)
 
 
 def run_python(folder: Path, *arguments: str) -> list[object]:
@@ -44,7 +44,7 @@ def test_module_has_the_names_and_arguments_of_python_m(project: Workspace) -> N
     """Start it by torchrun, and the package below by mpirun."""
     arguments = ("-m", "--epochs", "3", "", "a b")
     expected = run_python(project.folder, "package.train", *arguments)
-    cell = project.train("package.train", "-m", "--launcher", "torchrun", "--", *arguments)
+    cell = project.train("package.train", "-m", "--ppn", "2", "--launcher", "torchrun", "--", *arguments)
     for rank in range(2):
         path, *names = json.loads(cell.printed("NAMES", rank))
         assert [path[:-1], *names] == expected, "orch appends one folder"
@@ -55,30 +55,17 @@ def test_package_runs_its_main_module_and_is_imported_only_by_ranks(project: Wor
     expected = run_python(project.folder, "package")
     with (project.folder / "package" / "__init__.py").open("a") as initializer:
         initializer.write("import torch.distributed as dist\nassert dist.is_initialized()\n")
-    path, *names = json.loads(project.train("package", "-m").printed("NAMES", 0))
+    path, *names = json.loads(project.train("package", "-m", "--ppn", "1").printed("NAMES", 0))
     assert [path[:-1], *names] == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
+def test_module_that_cannot_run_is_refused(project: Workspace) -> None:
+    for name, hint in (
         ("package.trian", "the current folder"),
-        ("packag.train", "the current folder"),
-        ("package.train.more", "the current folder"),
-        ("package..train", "the current folder"),
         ("plain", "plain.__main__"),
-        ("package/train.py", "Omit -m"),
         ("package.train.py", "Omit .py"),
-    ],
-)
-def test_module_that_cannot_run_is_refused(project: Workspace, name: str, hint: str) -> None:
-    process = expect_exit(project.orch("train", "-m", name), 2)
-    assert name in process.stderr
-    assert hint in process.stderr
-    assert not (project.folder / "runs").exists()
-
-
-@pytest.mark.usefixtures("project")
-def test_module_that_a_node_lacks_is_named(two_hosts: Workspace) -> None:
-    process = expect_exit(two_hosts.orch("train", "-m", "package.train", *two_hosts.options), 2)
-    assert "-m package.train imports package, which stack current does not have" in process.stderr
+    ):
+        process = expect_exit(project.orch("train", "-m", name), 2)
+        assert name in process.stderr
+        assert hint in process.stderr
+        assert not (project.folder / "runs").exists()

@@ -1,7 +1,7 @@
-"""Run scripts with Trainer and with Accelerator on two nodes, and a backend of a third party.
+"""Run a script with Trainer on two nodes, and a backend of a third party.
 
-The matrix runs a script with plain DDP with each launcher; test_accelerate.py runs an Accelerator that `accelerate` has
-started.
+The matrix runs a script with plain DDP with each launcher; test_accelerate.py and test_frameworks.py run an
+Accelerator.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ from tests.local.runs import SCRIPTS
 from tests.local.workspaces import Workspace
 
 
-@pytest.mark.parametrize(("script", "launcher"), [("with_trainer.py", "mpirun"), ("with_accelerator.py", "torchrun")])
-def test_script_of_a_framework_trains_on_two_nodes(two_hosts: Workspace, script: str, launcher: str) -> None:
+def test_trainer_trains_on_two_nodes(two_hosts: Workspace) -> None:
     """Do not request the CPU from the Trainer, which needs no such change under orch."""
-    text = (SCRIPTS / script).read_text().replace("use_cpu=True", "use_cpu=False")
-    cell = two_hosts.train_text(text, "--launcher", launcher, "--backend", "ccl", "--", "out")
+    text = (SCRIPTS / "with_trainer.py").read_text().replace("use_cpu=True", "use_cpu=False")
+    cell = two_hosts.train_text(text, "--backend", "ccl", "--", "out")
     result = cell.printed("DONE", 0)
     assert result.startswith("ccl 2 [")
     losses = [float(loss) for loss in result[7:-1].split(",")]
     assert len(losses) == 8
     assert losses[-1] < losses[0] / 2
-    if script == "with_trainer.py":
-        lines = Path(cell.report["folder"], "ranks", "rank-0.metrics.jsonl").read_text().splitlines()
-        last_loss = json.loads(lines[-1])["loss"]
-        assert f", {last_loss:.4f}"[:6] in result, "the report has the losses that the Trainer logs"
+    lines = Path(cell.report["folder"], "ranks", "rank-0.metrics.jsonl").read_text().splitlines()
+    last_loss = json.loads(lines[-1])["loss"]
+    assert f", {last_loss:.4f}"[:6] in result, "the report has the losses that the Trainer logs"
 
 
 BACKEND = """
@@ -45,17 +43,6 @@ def create(store, rank, size, timeout):
 dist.Backend.register_backend("toy", create, devices=["cpu"])
 """
 REQUIREMENTS = '{"toy-backend": "1.0"}'
-PRINT_DEVICES = """
-import time
-import torch
-import torch.distributed as dist
-print('DEVICES', dist.group.WORLD._device_types, dist.get_world_size(), flush=True)
-time.sleep(3)  # until heartbeats have read the group
-dist.init_process_group('cpu:gloo,cuda:toy')
-tensor = torch.ones(2)
-dist.all_reduce(tensor)
-print('SUM', dist.get_backend_config(), tensor.tolist(), flush=True)
-"""
 
 
 @pytest.fixture
@@ -81,15 +68,6 @@ def test_backend_of_a_third_party_trains(one_host: Workspace, toy_backend: Path)
     cell = one_host.train(script, "--backend", "toy")
     assert cell.printed("BACKEND", 1) == "toy"
     assert '"TOY_MODE": "on"' in cell.printed("ENVIRONMENT", 0)
-
-
-def test_process_group_that_does_not_serve_the_cpu_is_watched(one_host: Workspace, toy_backend: Path) -> None:
-    """Simulate a backend that serves no tensors of the CPU, as nccl does not, until the script adds gloo for them."""
-    toy_backend.write_text(BACKEND.replace('devices=["cpu"]', 'devices=["cuda"]').replace(REQUIREMENTS, "{}"))
-    cell = one_host.train_text(PRINT_DEVICES, "--backend", "toy")
-    assert cell.printed("DEVICES", 1) == "[device(type='cuda')] 2"
-    assert cell.printed("SUM", 1) == "cpu:gloo,cuda:toy [2.0, 2.0]"
-    assert "Traceback" not in cell.logs[0]
 
 
 def test_file_that_a_script_leaves_open_is_written(one_host: Workspace, tmp_path: Path) -> None:

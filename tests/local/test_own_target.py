@@ -59,23 +59,14 @@ def test_the_example_of_the_page_trains_on_booked_hosts(orch_with_package: Run, 
     done = expect_exit(orch_with_package("train", script, *options, "--json"))
     assert list(json.loads(done.stdout)["nodes"]) == ["node1"]
     assert "on node1" in orch_with_package("logs").stdout
+    help_text = orch_with_package("train", "--on", "booking", "--help").stdout
+    assert "booking: the hosts of --inventory that are booked for you." in " ".join(help_text.replace("│", " ").split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        pytest.param(("--on", "booking"), "--on booking needs a file with the booked hosts", id="missing option"),
-        pytest.param(("--booking", "hosts.txt"), "--booking is for --on booking", id="option of another target"),
-        pytest.param(("--on", "broken"), "No module named 'package_that_is_missing'", id="broken package"),
-    ],
-)
-def test_wrong_use_of_the_example_is_explained(
-    orch_with_package: Run, arguments: tuple[str, ...], message: str
-) -> None:
-    assert message in expect_exit(orch_with_package("train", "bert-qa", *arguments), 2).stderr
-
-
-def test_help_lists_the_options_of_installed_targets(orch_with_package: Run) -> None:
-    text = orch_with_package("train", "--on", "booking", "--help").stdout
-    assert "--booking" in text
-    assert "booking: the hosts of --inventory that are booked for you." in " ".join(text.replace("│", " ").split())
+def test_wrong_use_of_the_example_is_explained(orch_with_package: Run) -> None:
+    for arguments, message in (
+        (("--on", "booking"), "--on booking needs a file with the booked hosts"),
+        (("--booking", "hosts.txt"), "--booking is for --on booking"),
+        (("--on", "broken"), "No module named 'package_that_is_missing'"),
+    ):
+        assert message in expect_exit(orch_with_package("train", "bert-qa", *arguments), 2).stderr

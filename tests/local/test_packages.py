@@ -34,7 +34,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder of wheels that is the only index."""
     make_wheel(tmp_path, "orch_test_greeter", "1.0", requires=["orch-test-names>=2"], module="VERSION = '1.0'")
     make_wheel(tmp_path, "orch_test_names", "2.0", module="VERSION = '2.0'")
-    make_wheel(tmp_path, "orch_test_torch", "1.0", requires=["torch<2"])
     for name, value in index_variables(tmp_path).items():
         monkeypatch.setenv(name, value)
     return tmp_path
@@ -74,12 +73,3 @@ def test_packages_and_a_folder_src_are_found_on_this_machine(one_host: Workspace
     options = (*one_host.options, *GLOO, "--requirements", "none")
     refused = expect_exit(one_host.orch("train", "project/train.py", *options), 2)
     assert "train.py imports orch_test_greeter and orch_test_names" in refused.stderr
-
-
-def test_a_conflict_with_the_stack_ends_with_exit_code_2(one_host: Workspace, index: Path) -> None:
-    (one_host.folder / "own.py").write_text(SCRIPT)
-    (one_host.folder / "needs.txt").write_text("orch-test-torch\n")
-    done = expect_exit(one_host.orch("train", "own.py", *one_host.options, "--requirements", "needs.txt"), 2)
-    assert "packages: resolving those of needs.txt (once)\n" in done.stderr
-    assert "orch-test-torch depend on torch<2" in done.stderr
-    assert "is the version of stack 'current'" in done.stderr

@@ -144,46 +144,31 @@ def test_pod_without_progress_is_ended(tmp_path: Path) -> None:
     assert "no progress for 6 s" in event["text"]
 
 
-def terminate_after(text: str, reader: subprocess.Popen[str], target: subprocess.Popen[str]) -> str:
-    """Send SIGTERM to a process after a line with this text, and return the output that follows."""
-    assert reader.stdout is not None
-    for line in reader.stdout:
-        if text in line:
-            break
-    target.send_signal(signal.SIGTERM)
-    return reader.stdout.read()
-
-
-def test_pod_that_is_terminated_ends_its_ranks(tmp_path: Path) -> None:
-    config = write_pod_config(tmp_path, ppn=1)
-    command = pod_command("torchrun", config, make_script(tmp_path, SLEEP_SCRIPT))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        output = terminate_after('"joined"', process, process)
-    assert process.returncode != 0
-    (event,) = parse_events(output, "exit")
-    assert event["stopped"]
-
-
 def test_pod_that_is_preempted_writes_a_checkpoint(tmp_path: Path) -> None:
     command = pod_command("torchrun", write_pod_config(tmp_path), make_script(tmp_path, CHECKPOINT_SCRIPT))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        output = terminate_after("[0] trains\n", process, process)
+        assert process.stdout is not None
+        assert any("[0] trains\n" in line for line in process.stdout)
+        process.send_signal(signal.SIGTERM)
+        output = process.stdout.read()
     assert process.returncode == 75
     assert len({event["step"] for event in parse_events(output, "preempted")}) == 1
     assert [event["code"] for event in parse_events(output, "exit")] == [75, 75]
 
 
-def test_pod_with_another_stack_is_refused(tmp_path: Path) -> None:
-    process = expect_exit(run_pod("torchrun", write_pod_config(tmp_path), "x.py", ORCH_STACK="intel-2.7"), 78)
-    (event,) = parse_events(process.stdout)
-    assert event["event"] == "refused"
-    assert "stack 'intel-2.7'" in event["text"]
-
-
-def test_pod_whose_volume_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("no folder")
-    process = expect_exit(run_pod("torchrun", write_pod_config(tmp_path), "x.py"), 78)
-    assert "volume cannot be written" in parse_events(process.stdout)[0]["text"]
+def test_pod_that_cannot_run_the_ranks_is_refused(tmp_path: Path) -> None:
+    damaged = mount_project(tmp_path)
+    (tmp_path / "part-1").write_bytes(b"")
+    for changes, variables, message in (
+        ({}, {"ORCH_STACK": "intel-2.7"}, "stack 'intel-2.7'"),
+        ({"project": damaged}, {}, "the project is not the one that was sent"),
+        ({"run_dir": f"{tmp_path}/part-1/runs/r"}, {}, "volume cannot be written"),
+    ):
+        process = expect_exit(run_pod("torchrun", write_pod_config(tmp_path, **changes), "x.py", **variables), 78)
+        (event,) = parse_events(process.stdout)
+        assert event["event"] == "refused"
+        assert message in event["text"]
+    assert [path.name for path in (tmp_path / "data/runs/r").iterdir()] == ["ranks"]
 
 
 # A project.
@@ -218,14 +203,6 @@ def test_copy_of_a_project_is_made_once(tmp_path: Path) -> None:
     assert {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()} == {*FILES, "written"}
     assert all((copy / name).read_bytes() == (tmp_path / "project" / name).read_bytes() for name in FILES)
     assert list(copy.parent.iterdir()) == [copy], "no incomplete copy remains"
-
-
-def test_damaged_project_is_refused(tmp_path: Path) -> None:
-    config = write_pod_config(tmp_path, project=mount_project(tmp_path))
-    (tmp_path / "part-1").write_bytes(b"")
-    process = expect_exit(run_pod("torchrun", config, "x.py"), 78)
-    assert "the project is not the one that was sent" in parse_events(process.stdout)[0]["text"]
-    assert [path.name for path in (tmp_path / "data/runs/r").iterdir()] == ["ranks"]
 
 
 ATTACK = r"""

@@ -23,7 +23,7 @@ BUG = 3
 COMMANDS = (("runs",), ("runs", "show", "RUN"), ("report", "RUN"), ("stop", "RUN"), ("clean",), ("runs",))
 SLOW_COMMANDS = ("report", "stop", "clean")  # they start programs or render a page, so they run for some states only
 SLOW_STATES = 6
-SECONDS = 5.0  # for the other states
+SECONDS = 2.0  # for the other states
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
 from tests.support.projects import FILES, RESULT, write_project
 
@@ -53,18 +52,6 @@ def stored_projects(workspace: Workspace) -> list[Path]:
     return [next(Path(host.folder, "root/store").glob("[0-9a-f]*/net")).parent for host in workspace.lab.hosts]
 
 
-def test_a_node_without_a_store_is_named(two_hosts: Workspace, script: str) -> None:
-    store = Path(two_hosts.lab.hosts[1].folder, "root/store")
-    shutil.rmtree(store, ignore_errors=True)
-    store.write_text("")
-    process = two_hosts.orch("train", script, *two_hosts.options, *GLOO)
-    store.unlink()
-    assert process.returncode == 1
-    assert "node1: " in process.stderr
-    assert "Not a directory" in process.stderr
-    assert "nothing was started" in process.stderr
-
-
 def test_a_project_on_this_machine_is_copied_only_on_request(two_hosts: Workspace, script: str) -> None:
     local = Workspace(two_hosts.folder, "--ppn", "1")
     copied = local.train(script, *GLOO, "--project", "my project", "--", "--lr", "$(x)")
@@ -72,8 +59,3 @@ def test_a_project_on_this_machine_is_copied_only_on_request(two_hosts: Workspac
     assert not (two_hosts.folder / "my project/out").exists()
     direct = local.train(script, *GLOO, code=1)  # conf/ is not in the current folder
     assert "conf/small.json" in direct.logs[0]
-
-
-def test_the_script_alone_does_not_find_its_modules(two_hosts: Workspace, script: str) -> None:
-    process = expect_exit(two_hosts.orch("train", script, *two_hosts.options, *GLOO, "--project", "none"), 2)
-    assert "train.py imports net and helper, which stack current does not have" in process.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
 from tests.local.workspaces import Workspace
 
@@ -50,45 +48,30 @@ def test_run_of_this_machine_is_resumed_with_another_number_of_ranks_and_a_chang
     assert f"{run.name} is done: there is nothing to resume" in refused.stderr
 
 
-@pytest.fixture
-def project(two_hosts: Workspace) -> Path:
-    """Return a folder with a project."""
-    folder = two_hosts.folder / "project"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-def test_run_on_two_hosts_is_resumed_in_its_copies_of_the_project(two_hosts: Workspace, project: Path) -> None:
+def test_run_is_resumed_on_another_node_with_changed_code(two_hosts: Workspace) -> None:
+    project = two_hosts.folder / "project"
+    project.mkdir()
     (project / "train.py").write_text(SCRIPT)
     command = ("train", "project/train.py", *two_hosts.options, *GLOO, "--project", "project")
     failed = expect_exit(two_hosts.orch(*command), 1)
     run = failed.stderr.splitlines()[-1].removeprefix("resume: orch resume ")
-    (project / "train.py").write_text("import time\n" + (project / "train.py").read_text())
+    (project / "train.py").write_text(f"import time\n{SCRIPT}")
     resumed = expect_exit(two_hosts.orch("resume", run, "--dry-run"))
     assert "code: differs in train.py (not sent: --code sends them)" in resumed.stdout
-    resumed = expect_exit(two_hosts.orch("resume", run, "--code"))
+    resumed = expect_exit(two_hosts.orch("resume", run, "--code", "--exclude", "node0"))
     assert "code: differs in train.py (sent)" in resumed.stderr
-    assert "continues with what 2 ranks wrote" in resumed.stdout
-
-
-def test_run_continues_on_another_node_than_its_first(two_hosts: Workspace, project: Path) -> None:
-    (project / "train.py").write_text(SCRIPT)
-    command = ("train", "project/train.py", *two_hosts.options, *GLOO, "--project", "project")
-    failed = expect_exit(two_hosts.orch(*command), 1)
-    run = failed.stderr.splitlines()[-1].removeprefix("resume: orch resume ")
-    resumed = expect_exit(two_hosts.orch("resume", run, "--exclude", "node0"))
     assert "changed: --exclude node0 (was the default)" in resumed.stderr
     assert "continues with what 2 ranks wrote" in resumed.stdout
     report = two_hosts.orch("runs", "show", run).stdout
     assert "started 1 rank on node1 (attempt 2)" in report
     assert "rank 1 on node1 exited with code 1" in report, "the events of the first attempt stay"
-    logs = expect_exit(two_hosts.orch("logs", run)).stdout
-    assert "[0 node0] begins" in logs
-    assert "[0 node1] continues with what 2 ranks wrote" in logs, "the log of rank 0 on each of its nodes"
-    assert "[1 node1] RuntimeError: once" in expect_exit(two_hosts.orch("logs", run, "--rank", "1")).stderr
+    logs = expect_exit(two_hosts.orch("logs", run))
+    assert "[0 node0] begins" in logs.stdout
+    assert "[0 node1] continues with what 2 ranks wrote" in logs.stdout, "the log of rank 0 on each of its nodes"
+    assert "[1 node1] RuntimeError: once" in logs.stderr
     expect_exit(two_hosts.orch("fetch", run, "--to", str(two_hosts.folder / "fetched")))
     names = {path.name for path in (two_hosts.folder / "fetched").iterdir()}
-    assert names == {"saved", "wrote-0", "wrote-1"}, "also what only the other node has"
+    assert names >= {"saved", "wrote-0", "wrote-1"}, "also what only the other node has"
     listed = expect_exit(two_hosts.orch("runs", *two_hosts.options[-2:]))
     assert run in listed.stdout
     assert "different nodes" not in listed.stderr

@@ -96,12 +96,3 @@ def test_damaged_object_of_s3_is_found(s3: dict[str, str]) -> None:
     code, message, _ = json.loads(run_program(s3, damaging, "s3://damaged/a"))
     assert (code, "damaged/a was damaged: its MD5" in message) == (1, True), message
     assert json.loads(run_program(s3, DOWNLOAD, "s3://damaged/a"))[1] == ["s3://damaged/a: downloading 1 file"]
-
-
-def test_private_and_missing_buckets_are_explained(s3: dict[str, str]) -> None:
-    code, message, hint = json.loads(run_program(s3, DOWNLOAD, "s3://none/set"))
-    assert (code, message) == (2, "--data s3://none/set: there is no such file or folder.")
-    without = {name: value for name, value in s3.items() if "KEY" not in name}
-    code, message, hint = json.loads(run_program(without, DOWNLOAD, "s3://bucket/set"))
-    assert (code, message) == (2, "--data s3://bucket/set: there are no credentials for it.")
-    assert "AWS_PROFILE" in hint

@@ -17,11 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import load
-from orchestrator.errors import ExecuteError, PlanError
+from orchestrator.errors import ExecuteError
 from orchestrator.operations import setup
 from orchestrator.provisioning import pip
-from orchestrator.provisioning.bindings_wheel import sources_digest
 from orchestrator.provisioning.pip import parse_lock, pip_options, run_pip
 from orchestrator.stacks.stack import Index
 from tests.support.wheels import index_variables, make_wheel
@@ -50,25 +48,6 @@ def index(tmp_path: Path) -> Iterator[Index]:
     yield make_index(f"http://127.0.0.1:{server.server_address[1]}")
     server.shutdown()
     server.server_close()
-
-
-def test_unsuitable_python_is_refused_before_any_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup, "pip", lambda *arguments: pytest.fail(f"pip {arguments}"))
-    stack = replace(load.stack("current"), python=">=3.99")
-    with pytest.raises(PlanError, match=r"needs Python >=3.99, but \S+ has 3\.") as exc_info:
-        setup.set_up(stack, tmp_path, notify=print)
-    assert "make setup PYTHON=" in exc_info.value.hint
-
-
-def test_folder_without_the_wheel_of_the_bindings_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "oneccl_bind_pt-0.0.1-cp311-cp311-linux_x86_64.whl").touch()
-    with pytest.raises(PlanError, match=r"has no wheel of oneccl-bind-pt 2\.13\.0\+orch"):
-        setup.set_up(load.stack("current"), tmp_path, tmp_path, notify=print)
-
-
-def test_stack_with_other_bindings_is_refused() -> None:
-    with pytest.raises(PlanError, match="its bindings are not built by orch"):
-        setup.check_stack(load.stack("intel-2.8"))
 
 
 def test_packages_of_the_user_are_added_and_others_stay(tmp_path: Path) -> None:
@@ -105,30 +84,11 @@ def test_only_the_cpu_build_of_an_index_counts(index: Index) -> None:
     assert not setup.has_torch(index, VERSION, print), "another build is larger"
 
 
-def test_index_that_refuses_connections_is_reported_and_skipped(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        assert not setup.install_cpu_build(make_index(f"http://127.0.0.1:{closed.getsockname()[1]}"), VERSION, print)
-    assert "an index (http://127.0.0.1" in capsys.readouterr().out
-
-
 def test_index_that_does_not_respond_is_skipped_after_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         assert not setup.has_torch(make_index(f"http://127.0.0.1:{silent.getsockname()[1]}"), VERSION, print)
         assert time.monotonic() - start < setup.QUERY_SECONDS + 2
-
-
-def test_build_does_not_change_the_digest_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "bindings" / "package"
-    source.mkdir(parents=True)
-    (source / "module.py").write_text("")
-    monkeypatch.setattr("orchestrator.provisioning.bindings_wheel.SHARE", tmp_path)
-    before = sources_digest()
-    (source / "_built.py").write_text("written by setup.py")
-    assert sources_digest() == before
-    (source / "module.py").write_text("another")
-    assert sources_digest() != before
 
 
 def test_pip_refuses_a_file_with_another_hash(tmp_path: Path) -> None:

@@ -80,34 +80,22 @@ def check_list_of_runs(orch: Orch, ssh_node: SshNode) -> None:
     assert process.stderr == ""
 
 
-def test_unreachable_node_fails_the_run_before_it_begins(orch: Orch, ssh_node: SshNode) -> None:
-    path = ssh_node.state / "nodes/far.json"
-    record = json.loads(path.read_text())
-    record["connection"]["port"] = "9"
-    path.write_text(json.dumps(record))
-    process = expect_exit(orch(*TRAIN), 1)
-    assert "error: far does not answer" in process.stderr
-    assert "nothing was started" in process.stderr
-    assert "orch attach" not in process.stderr
-    assert [run["state"] for run in json.loads(orch("runs", "--json").stdout)["runs"]] == ["failed"]
-
-
-def test_unknown_host_key_is_reported_and_nothing_is_started(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
-    known_hosts = tmp_path / "ssh/known_hosts"
-    known_hosts.write_text("")
-    process = expect_exit(orch(*TRAIN), 1)
-    assert "error: far: its host key is not known here; nothing was started." in process.stderr
-    port = json.loads((ssh_node.state / "nodes/far.json").read_text())["connection"]["port"]
-    assert f"ssh-keyscan -p {port} 127.0.0.1 >> {known_hosts}, and compare" in process.stderr
-    assert "keep running" not in process.stderr
-
-
-def test_changed_host_key_is_reported_with_the_command_that_removes_it(
+def test_unknown_and_changed_host_keys_are_reported_and_nothing_is_started(
     orch: Orch, ssh_node: SshNode, tmp_path: Path
 ) -> None:
     known_hosts = tmp_path / "ssh/known_hosts"
     name = known_hosts.read_text().split()[0]
-    known_hosts.write_text(f"{name} {(tmp_path / 'ssh/user.pub').read_text()}")
-    process = expect_exit(orch(*TRAIN), 1)
-    assert "error: far: its host key is not the recorded one (ssh-ed25519); nothing was started." in process.stderr
-    assert f"ssh-keygen -f {known_hosts} -R '{name}'" in process.stderr
+    port = json.loads((ssh_node.state / "nodes/far.json").read_text())["connection"]["port"]
+    for text, problem, hint in (
+        ("", "is not known here", f"ssh-keyscan -p {port} 127.0.0.1 >> {known_hosts}, and compare"),
+        (
+            f"{name} {(tmp_path / 'ssh/user.pub').read_text()}",
+            "is not the recorded one (ssh-ed25519)",
+            f"ssh-keygen -f {known_hosts} -R '{name}'",
+        ),
+    ):
+        known_hosts.write_text(text)
+        process = expect_exit(orch(*TRAIN), 1)
+        assert f"error: far: its host key {problem}; nothing was started." in process.stderr
+        assert hint in process.stderr
+        assert "keep running" not in process.stderr

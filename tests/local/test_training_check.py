@@ -65,25 +65,6 @@ def adam(model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), **{"lr": 1e-3, **settings})
 
 
-def run_until_error(training: Callable[[], object]) -> tuple[str, int]:
-    """Return the message that ends a training, and the number of its backward() calls."""
-    count = 0
-    original = torch.autograd.backward
-
-    def counting_backward(*args: Any, **kwargs: Any) -> Any:
-        nonlocal count
-        count += 1
-        return original(*args, **kwargs)
-
-    torch.autograd.backward = counting_backward
-    try:
-        with pytest.raises(checks.RankError) as exc_info:
-            training()
-    finally:
-        torch.autograd.backward = original
-    return str(exc_info.value), count
-
-
 def make_masters(model: nn.Module) -> list[nn.Parameter]:
     """Return FP32 copies of the model's weights."""
     return [nn.Parameter(weight.detach().float()) for weight in model.parameters()]
@@ -97,10 +78,11 @@ def copy_gradients(model: nn.Module, masters: list[nn.Parameter]) -> None:
 
 def test_optimizer_of_copied_weights_is_ended_before_the_third_step(check: Any) -> None:
     model = make_model()
-    message, backward_calls = run_until_error(lambda: train(model, adam(copy.deepcopy(model))))
-    assert "after 2 optimizer steps none of these 4 weights has changed, and no optimizer holds them" in message
-    assert "It holds 4 others, which get no gradients" in message
-    assert backward_calls == 3
+    with pytest.raises(checks.RankError, match="It holds 4 others, which get no gradients") as exc_info:
+        train(model, adam(copy.deepcopy(model)))
+    message = "after 2 optimizer steps none of these 4 weights has changed, and no optimizer holds them"
+    assert message in str(exc_info.value)
+    assert check.step == 3
 
 
 def test_master_weights_that_are_never_copied_back_are_ended_after_a_long_warm_up(check: Any) -> None:
@@ -113,9 +95,9 @@ def test_master_weights_that_are_never_copied_back_are_ended_after_a_long_warm_u
         optimizer.param_groups[0]["lr"] = 0.0 if step < 8 else 0.5
         copy_gradients(model, masters)
 
-    message, backward_calls = run_until_error(lambda: train(model, optimizer, before_step=before_step))
-    assert "which do change" in message
-    assert backward_calls == 10
+    with pytest.raises(checks.RankError, match="which do change"):
+        train(model, optimizer, before_step=before_step)
+    assert check.step == 10
 
 
 def test_restored_weights_are_warned_of(check: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,16 +162,6 @@ def steps_before_any_gradient(model: nn.Module) -> None:
     train(model, optimizer)
 
 
-def steps_skipped_by_a_scaler(model: nn.Module) -> None:
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
-    optimizer = adam(model, fused=True)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(model, step) * (1e38 if step < 6 else 1)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-
 def master_weights(model: nn.Module) -> None:
     model.to(torch.bfloat16)
     masters = make_masters(model)
@@ -201,19 +173,6 @@ def master_weights(model: nn.Module) -> None:
         for master, weight in zip(masters, model.parameters(), strict=True):
             weight.grad = None
             weight.data.copy_(master.data)
-
-
-def closure_of_lbfgs(model: nn.Module) -> None:
-    optimizer = torch.optim.LBFGS(model.parameters())
-
-    def closure() -> float:
-        optimizer.zero_grad()
-        loss = loss_of(model)
-        loss.backward()
-        return float(loss.detach())
-
-    for _ in range(STEPS):
-        optimizer.step(closure)
 
 
 def adversarial_models(model: nn.Module) -> None:
@@ -296,8 +255,8 @@ CORRECT_TRAININGS: dict[str, Callable[[Any], None]] = {
     **{
         training.__name__: training
         for training in (
-            *(accumulated_gradients, zero_gradients, steps_before_any_gradient, steps_skipped_by_a_scaler),
-            *(master_weights, closure_of_lbfgs, adversarial_models, step_in_backward, checkpointed_activations),
+            *(accumulated_gradients, zero_gradients, steps_before_any_gradient),
+            *(master_weights, adversarial_models, step_in_backward, checkpointed_activations),
             *(sparse_embedding, inputs_in_the_optimizer, gradients_without_backward),
         )
     },
@@ -589,28 +548,17 @@ def recompute(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "autocast", "dtype", "expected"),
-    [
-        (lambda model: model, False, torch.float32, True),
-        (lambda model: model, True, torch.float32, False),
-        (lambda model: model, False, torch.bfloat16, False),
-        (recompute, True, torch.float32, False),
-    ],
-    ids=["float32", "autocast", "bfloat16", "recomputed"],
+    ("prepare", "autocast", "expected"),
+    [(lambda model: model, False, True), (lambda model: model, True, False), (recompute, True, False)],
+    ids=["float32", "autocast", "recomputed"],
 )
-def test_training_in_fp32_is_told_from_one_in_bf16(
-    check: Any,
-    prepare: Callable[[nn.Module], Callable[[torch.Tensor], torch.Tensor]],
-    autocast: bool,
-    dtype: torch.dtype,
-    expected: bool,
-) -> None:
-    model = make_model(dtype)
+def test_training_in_fp32_is_told_from_one_in_bf16(check: Any, prepare: Any, autocast: bool, expected: bool) -> None:
+    model = make_model()
     forward, optimizer = prepare(model), torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(STEPS):
         inputs = torch.randn(8, 6)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            loss = mse_loss(forward(inputs.to(dtype)).float(), inputs.sum(dim=1, keepdim=True))
+            loss = mse_loss(forward(inputs).float(), inputs.sum(dim=1, keepdim=True))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

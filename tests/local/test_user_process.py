@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import orch_environment
-from tests.local.runs import Orch, expect_exit, last_run, rank_log, read_events, read_outcome, start_orch, write_script
+from tests.local.runs import Orch, expect_exit, last_run, rank_log, read_events, read_outcome, write_script
 
 GLOO = ("--ppn", "2", "--backend", "gloo")
 ORCH_MODULES = ("containers", "story", "training", "facts", "tail", "processes", "rank", "rank_main", "wrapper")
@@ -63,25 +62,21 @@ def test_script_imports_its_modules_and_none_of_orch(orch: Orch, tmp_path: Path)
     assert (first, Path(last).name) == (str(tmp_path), "lib"), "the path of orch is last"
 
 
-# Handles a signal of the batch system, unless it has a handler, like Lightning does. Then rank 1 fails, and the
-# supervisor requests the stack trace of rank 0.
+# Handles a signal of the batch system, which the launcher forwards, unless it has a handler, like Lightning does. Then
+# rank 1 fails, and the supervisor requests the stack trace of rank 0.
 HANDLE_SIGNAL = """
 import os, signal, sys, time
 import torch.distributed as dist
 
-NUMBER = signal.SIGNAL
 called = []
-if signal.getsignal(NUMBER) in (None, signal.SIG_DFL):
-    signal.signal(NUMBER, lambda number, frame: (called.append(number), print("CALLED")))
+if signal.getsignal(signal.SIGUSR1) in (None, signal.SIG_DFL):
+    signal.signal(signal.SIGUSR1, lambda number, frame: (called.append(number), print("CALLED")))
 dist.barrier()
-if NUMBER == signal.SIGUSR2:  # to every process, as a batch system sends it; hydra would die of it
-    os.kill(os.getpid(), NUMBER)
-    os.kill(os.getppid(), NUMBER)
-elif dist.get_rank() == 0:  # to the launcher, which forwards it
+if dist.get_rank() == 0:
     launcher = os.getppid()
     while not open(f"/proc/{launcher}/comm").read().startswith("mpiexec"):
         launcher = int(open(f"/proc/{launcher}/stat").read().rpartition(")")[2].split()[1])
-    os.kill(launcher, NUMBER)
+    os.kill(launcher, signal.SIGUSR1)
 while not called:
     time.sleep(0.01)
 time.sleep(3)  # longer than the interval between two checks of orch
@@ -92,39 +87,15 @@ time.sleep(100)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
-def test_signal_handler_of_a_script_is_called_and_stacks_are_traced(orch: Orch, tmp_path: Path, name: str) -> None:
+def test_signal_handler_of_a_script_is_called_and_stacks_are_traced(orch: Orch, tmp_path: Path) -> None:
     """Call the script like a program of orch, which is traced and ended nevertheless."""
-    script = write_script(tmp_path, HANDLE_SIGNAL.replace("signal.SIGNAL", f"signal.{name}"), "node.py")
+    script = write_script(tmp_path, HANDLE_SIGNAL, "node.py")
     process = expect_exit(orch("train", script, *GLOO), 1)
     assert "rank 1 on node0 exited with code 3" in process.stderr
     run = last_run(tmp_path)
     assert rank_log(run, 0).count("CALLED") == 1, "stack traces use another signal"
     assert str(tmp_path / script) in (run / "stacks" / "rank-0.txt").read_text()
     assert read_outcome(run)["nodes"]["node0"]["left"] == []
-
-
-def test_script_that_handles_the_stack_signal_has_no_stack_traces(tmp_path: Path) -> None:
-    script = write_script(tmp_path, HANDLE_SIGNAL.replace("signal.SIGNAL", "signal.SIGUSR2"))
-    environment = orch_environment(tmp_path) | {"ORCH_STACK_SIGNAL": "USR2"}
-    with start_orch(tmp_path, "train", script, *GLOO, env=environment) as process:
-        process.communicate(timeout=170)
-    assert process.returncode == 1
-    run = last_run(tmp_path)
-    text = rank_log(run, 0)
-    assert text.count("CALLED") == 1, "the supervisor does not send it"
-    assert "orch: the script handles SIGUSR2 itself" in text
-    assert read_events(run, "unanswered")
-    assert not (run / "stacks" / "rank-0.txt").exists()
-
-
-def test_unknown_stack_signal_fails_the_run_with_its_name(tmp_path: Path) -> None:
-    environment = orch_environment(tmp_path) | {"ORCH_STACK_SIGNAL": "SIGNOTHING"}
-    with start_orch(tmp_path, "train", write_script(tmp_path, ""), "--ppn", "1", env=environment) as process:
-        process.communicate(timeout=170)
-    assert process.returncode == 1
-    failure = read_outcome(last_run(tmp_path))["first_failure"]
-    assert "ORCH_STACK_SIGNAL is 'SIGNOTHING'" in failure["text"]
 
 
 COMMUNICATE = """
@@ -137,20 +108,16 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 def test_oneccl_warns_only_of_variables_that_the_user_sets(
-    orch: Orch, tmp_path: Path, launcher: str, monkeypatch: pytest.MonkeyPatch
+    orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("CCL_MAX_SHORT_SIZE", "CCL_RS_CHUNK_COUNT") if launcher == "mpirun" else ()
+    names = ("CCL_MAX_SHORT_SIZE", "CCL_RS_CHUNK_COUNT")
     for name in names:
         monkeypatch.setenv(name, "1024")
-    expect_exit(
-        orch("train", write_script(tmp_path, COMMUNICATE), "--ppn", "2", "--backend", "ccl", "--launcher", launcher)
-    )
+    expect_exit(orch("train", write_script(tmp_path, COMMUNICATE), "--ppn", "2", "--backend", "ccl"))
     warnings, done = rank_log(last_run(tmp_path), 0).split("done\n", 1)
     lines = [line.partition("|CCL_WARN| ")[2] for line in warnings.splitlines()]
     assert [line.split()[:4] for line in lines if line] == [["value", "of", name, "changed"] for name in names]
-    assert bool(warnings) == bool(names)
     assert done == ""
 
 
@@ -163,7 +130,6 @@ report("progress", phase="[/x]\x1b[2J", step=1, steps=2, loss=torch.tensor(1.5))
 for step in range(3):
     report("progress", phase="train", step="three", loss="low")
 report("exit", code=9, rank=0)
-report("launched", attempt=7)
 report("progress", phase="train", step=2, steps=2, time=5.0, event="exit")
 report("own", deep=json.loads("[" * 500 + "]" * 500), big=10**30, object=object())
 print("\x1b[31mred\x1b[0m")
@@ -179,8 +145,8 @@ def test_script_with_invalid_reports_completes(orch: Orch, tmp_path: Path) -> No
     notes = [line for line in process.stderr.splitlines() if line.startswith("note: ")]
     assert [line.partition(" could")[0] for line in notes] == [
         "note: 1 event without a rank",
-        "note: 6 events of rank 0",
-        "note: 6 events of rank 1",
+        "note: 5 events of rank 0",
+        "note: 5 events of rank 1",
     ]
     assert "progress: step is 'three', not a number" in notes[1]
     assert "exit is an event of orch's own" in notes[1]
@@ -192,6 +158,5 @@ def test_script_with_invalid_reports_completes(orch: Orch, tmp_path: Path) -> No
     assert text.count("orch: report(): progress: step is 'three'") == 1
     assert "event, time: orch's own" in text
     assert [event["code"] for event in read_events(run, "exit")] == [0, 0]
-    assert len(read_events(run, "launched")) == 1
     assert "\n".join(notes) in expect_exit(orch("runs", "show")).stdout
     assert "\\x1b[31mred" in orch("logs").stdout
