@@ -30,6 +30,20 @@ def test_refused_run_leaves_no_files_and_names_the_option_to_wait(orch: Orch, tm
         first.communicate(timeout=60)
 
 
+PRINT_PROGRESS = """
+from orch_node import report
+for step in range(1, 4):
+    print(f'step {step}/3', flush=True)
+    report('progress', phase='train', step=step, steps=3, printed=True)
+"""
+
+
+def test_progress_that_rank_0_prints_is_not_repeated(orch: Orch, tmp_path: Path) -> None:
+    process = expect_exit(orch("train", write_script(tmp_path, PRINT_PROGRESS), "--ppn", "1"))
+    assert "step 3/3" in process.stdout
+    assert "train: " not in process.stderr
+
+
 FAIL = """def act():
     open('data/x.csv')
 try:
