@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -55,20 +54,3 @@ def test_interrupted_playbook_leaves_no_process(tmp_path: Path, monkeypatch: pyt
     threading.Thread(target=interrupt_task, daemon=True).start()
     assert playbook.run(slow, lambda result: None, lambda line: None) == "canceled"
     wait_until(lambda: not find_processes(TASK, PLAYBOOK) - before, "the end of all processes", seconds=10)
-
-
-def test_program_that_only_names_the_folder_is_not_ended(tmp_path: Path) -> None:
-    folder = str(tmp_path / "orch-ansible-x")
-    environment = {**os.environ, playbook.FOLDER_VARIABLE: folder}
-    program = "import subprocess, sys; subprocess.Popen(['sleep', '61.75']); sys.stdin.read()"
-    command = [sys.executable, "-c", program, f"{folder}/env/extravars"]
-    with (
-        subprocess.Popen([*command, "pager"], stdin=subprocess.PIPE, start_new_session=True) as pager,
-        subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=environment) as worker,
-    ):
-        wait_until(lambda: len(find_processes(b"sleep\x0061.75")) == 2, "both programs", seconds=60)
-        playbook.end_workers(folder)
-        assert worker.wait(30) == -signal.SIGKILL
-        wait_until(lambda: len(find_processes(b"sleep\x0061.75")) == 1, "the worker's program", seconds=30)
-        assert pager.poll() is None
-        os.killpg(pager.pid, signal.SIGKILL)

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from orchestrator import load
 from tests.local.runs import Orch, Process, expect_exit
 
@@ -54,26 +52,6 @@ def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
     assert "IPEX 2.8.0 with torch 2.13.0+cpu" in process.stdout
     assert "oneccl_bind_pt 2.7.0+xpu is the wheel for Intel GPUs" in process.stdout
     assert process.stdout.count("  hint: ") == 3
-
-
-def test_check_inspects_the_shell(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages = {"torch": "2.7.0+cpu", "oneccl-bind-pt": "2.7.0+cpu"}
-    python = str(make_environment(tmp_path / "shell", packages))
-    for name in ("MASTER_ADDR", "CCL_WORKER_COUNT", "LD_LIBRARY_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PATH", "/nowhere")
-    process = expect_exit(orch("stacks", "check", "--python", python, "--shell"), 1)
-    for message in ("MASTER_ADDR is not set", "CCL_WORKER_COUNT is not set", "mpirun not found"):
-        assert message in process.stdout
-    (tmp_path / "mpi").mkdir()
-    (tmp_path / "mpi/mpirun").write_text("#!/bin/sh\n")
-    (tmp_path / "mpi/mpirun").chmod(0o755)
-    (tmp_path / "mpi/libmpi.so.12").touch()
-    monkeypatch.setenv("PATH", f"/nowhere:{tmp_path / 'mpi'}")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "mpi"))
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("CCL_WORKER_COUNT", "1")
-    expect_exit(orch("stacks", "check", "--python", python, "--shell"))
 
 
 def test_check_compares_the_nodes_of_an_inventory(orch: Orch) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, read_events, read_outcome, write_script
 
 GLOO = ("--ppn", "2", "--backend", "gloo")
@@ -96,29 +94,6 @@ def test_signal_handler_of_a_script_is_called_and_stacks_are_traced(orch: Orch, 
     assert rank_log(run, 0).count("CALLED") == 1, "stack traces use another signal"
     assert str(tmp_path / script) in (run / "stacks" / "rank-0.txt").read_text()
     assert read_outcome(run)["nodes"]["node0"]["left"] == []
-
-
-COMMUNICATE = """
-import torch
-import torch.distributed as dist
-
-dist.broadcast(torch.ones(4), 0)
-dist.all_reduce(torch.ones(4))
-print("done")
-"""
-
-
-def test_oneccl_warns_only_of_variables_that_the_user_sets(
-    orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ("CCL_MAX_SHORT_SIZE", "CCL_RS_CHUNK_COUNT")
-    for name in names:
-        monkeypatch.setenv(name, "1024")
-    expect_exit(orch("train", write_script(tmp_path, COMMUNICATE), "--ppn", "2", "--backend", "ccl"))
-    warnings, done = rank_log(last_run(tmp_path), 0).split("done\n", 1)
-    lines = [line.partition("|CCL_WARN| ")[2] for line in warnings.splitlines()]
-    assert [line.split()[:4] for line in lines if line] == [["value", "of", name, "changed"] for name in names]
-    assert done == ""
 
 
 INVALID_REPORTS = r"""
