@@ -180,7 +180,7 @@ def test_job_owns_the_files_of_its_run_until_stop(orch: Orch, server: Server, tm
     kind = KINDS[launcher]
     if launcher != "pytorchjob":  # the user already has the permissions for PyTorchJobs
         create_role(server, launcher, role(KubernetesSettings(), [launcher])["rules"])
-    jobs = f"/apis/{kind.group}/{kind.version}/namespaces/{NAMESPACE}/{kind.plural}"
+    jobs = f"/apis/{kind.api}/namespaces/{NAMESPACE}/{kind.plural}"
     run, job_name = start_detached(orch, tmp_path, launcher)
     job = server.request("GET", f"{jobs}/{job_name}")
     config_map = server.request("GET", f"{CORE}/configmaps/{job_name}-files")

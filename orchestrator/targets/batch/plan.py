@@ -437,6 +437,9 @@ def reason_of(batch: BatchSettings, option: str) -> str:
 def config_of(request: TrainRequest, resolved: Resolved, batch: BatchSettings, site: Site, launch: Launch) -> JobConfig:
     """Return the settings for orch's program in the job."""
     backend, recipe, system = resolved.backend.value, resolved.recipe, batch.system
+    # Many sites forbid ssh between their nodes: hydra starts its proxies through the batch system.
+    hydra = ("I_MPI_HYDRA", "HYDRA")
+    other_variables = {name: value for name, value in launch.command.env if not name.startswith(hydra)}
     return JobConfig(
         system=system.name,
         run_id=site.run_id,
@@ -460,7 +463,7 @@ def config_of(request: TrainRequest, resolved: Resolved, batch: BatchSettings, s
         launch=resolved.launcher,
         mpi=resolved.mpi.value,
         launcher=launch.command.argv,
-        launcher_env=with_bootstrap(dict(launch.command.env), system),
+        launcher_env={**other_variables, **system.launcher_env},
         files={**launch.files, **launch.shared},
         options=supervisor_options(request, recipe, launch, site.resume),
         requeue=system.can_resume(batch.options) and batch.held is None,
@@ -468,15 +471,6 @@ def config_of(request: TrainRequest, resolved: Resolved, batch: BatchSettings, s
         working_directory=working_directory(recipe.project, site.run_dir),
         on_gpus=backend.gpu,
     )
-
-
-def with_bootstrap(env: dict[str, str], system: BatchSystem) -> dict[str, str]:
-    """Return the environment with the batch system as the launcher of hydra, in place of ssh.
-
-    Many sites forbid ssh between their nodes.
-    """
-    other_variables = {name: value for name, value in env.items() if not name.startswith(("I_MPI_HYDRA", "HYDRA"))}
-    return {**other_variables, **system.launcher_env}
 
 
 def plan_array(

@@ -86,19 +86,15 @@ class JobMirror(Mirror):
         contents = {name: self.content(name) for name in self.state_files}
         self.append(files.EVENTS)
         for name, content in contents.items():
-            self.update_file(name, content)
+            if content is None:
+                (self.folder / name).unlink(missing_ok=True)
+            else:
+                write_whole(self.folder / name, content)
         self.last_refresh = time.monotonic()
 
     def content(self, name: str) -> bytes | None:
         """Return the content of a state file on the cluster, or None if it does not exist."""
         return self.remote.read(f"{self.run_dir}/{name}", 0, MAX_STATE_BYTES)
-
-    def update_file(self, name: str, content: bytes | None) -> None:
-        """Write a state file to the copy, or delete it if it has no content."""
-        if content is None:
-            (self.folder / name).unlink(missing_ok=True)
-        else:
-            write_whole(self.folder / name, content)
 
     def supervisor_output(self) -> str:
         """Return the end of the job's output."""

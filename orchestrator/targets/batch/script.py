@@ -48,15 +48,9 @@ def render(
         runs=[{"label": one_line(label), **file_values(plan, config)} for label, plan, config in runs],
         run_dir='"$run_dir"' if is_array else shlex.quote(first.run_dir),
         output=system.template["array_output" if is_array else "output"],
-        setup=setup_commands(settings),
+        setup=[(command, shlex.quote(f"error: {system.flag} setup={command} failed")) for command in settings.setup],
         program=shlex.join((first.python, f"{first.train}/node.py", "job")),
     )
-
-
-def setup_commands(settings: BatchSettings) -> list[tuple[str, str]]:
-    """Return each setup command with the message that is printed if it fails."""
-    flag = settings.system.flag
-    return [(command, shlex.quote(f"error: {flag} setup={command} failed")) for command in settings.setup]
 
 
 def file_values(plan: Plan, config: JobConfig) -> dict[str, str]:

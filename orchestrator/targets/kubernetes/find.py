@@ -52,7 +52,7 @@ def query_runs(cluster: KubernetesClient) -> NamespaceRuns:
     records: list[RunRecord] = []
     distrusted: dict[str, OrchError] = {}
     damaged: list[str] = []
-    for config_map in cluster.objects("ConfigMap", names.records_selector()):
+    for config_map in cluster.objects("ConfigMap", f"{names.selector()},!{names.PART}"):
         text = (config_map.get("data") or {}).get("run.json")
         if text is None:
             continue

@@ -183,7 +183,7 @@ def jobs_of(cluster: KubernetesClient, kind: Kind) -> list[Object]:
     except NotThere:  # the cluster has no such kind
         return []
     except Refused:
-        if kind.launcher != "job" and cluster.serves(kind):
+        if kind.kind != "Job" and cluster.serves(kind):
             raise
         return []  # the API checks rights before it reports that a kind is missing
 

@@ -65,7 +65,9 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
         else:
             (folder / PLAN).unlink()  # nothing was started
             folder.rmdir()
-        delete_created(cluster, record)
+        for delete in (delete_job, delete_other_objects):  # the latter also if the job cannot be deleted
+            with suppress(OrchError):  # the first error is reported
+                delete(cluster, location_of(record), record.run_id)
         raise
     if earlier:
         store.forget_end(folder)
@@ -119,10 +121,3 @@ def with_cluster(plan: Plan, cluster: KubernetesClient) -> Plan:
     actual = {"namespace": cluster.namespace, "context": cluster.context}
     run = replace(plan.run, location={**plan.run.location, **actual})
     return replace(plan, run=run)
-
-
-def delete_created(cluster: KubernetesClient, record: RunRecord) -> None:
-    """Delete what was created before a failure, the other objects also if the job cannot be deleted."""
-    for delete in (delete_job, delete_other_objects):
-        with suppress(OrchError):  # start() raises the first error
-            delete(cluster, location_of(record), record.run_id)

@@ -243,11 +243,6 @@ def seconds(stamp: str | None) -> float | None:
         return None
 
 
-def has_no_operator(job: Json) -> bool:
-    """Return whether no operator has accepted the job: it has no status at all."""
-    return not job.get("status")
-
-
 SIGTERM_CODE = 128 + 15  # exit code of a shell whose program SIGTERM has ended
 CONSEQUENCES = ("exited with", DELETED, BEING_DELETED)  # reasons of pods that do not explain a failure
 

@@ -60,7 +60,8 @@ class KubernetesHandle(RunHandle):
         return JobWatch(self.record, self.folder, notify, self.cluster, earlier=self.earlier)
 
     def started(self) -> None:
-        self.watch.started()
+        """Raise an error unless the API has the job, which is all that a start needs."""
+        self.watch.job()
 
     def events(self) -> Iterator[Event]:
         yield from self.watch.events()

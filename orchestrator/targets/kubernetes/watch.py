@@ -33,7 +33,6 @@ from orchestrator.targets.kubernetes.status import (
     JobState,
     PodState,
     created_at,
-    has_no_operator,
     job_state,
     pod_state,
 )
@@ -59,9 +58,6 @@ class Follower:
 
     def start(self) -> None:
         threading.Thread(target=self.repeat, args=(self.watch,), daemon=True).start()
-
-    def is_reading(self) -> bool:
-        return any(reader.is_alive() for reader in self.readers.values())
 
     def report_once(self, about: str, message: str) -> None:
         """Report a message about a pod (its uid) or another subject, unless it repeats the last one about it."""
@@ -201,10 +197,6 @@ class JobWatch:
         self.job_created: float | None = None
         self.watched = False  # a thread of this process copies the logs
 
-    def started(self) -> None:
-        """Raise an error unless the API has the job, which is all that a start needs."""
-        self.job()
-
     def job(self) -> dict[str, Any]:
         return self.cluster.job(self.location)
 
@@ -308,7 +300,7 @@ class JobWatch:
         if pods < len(self.record.nodes) and (refusal := refusal_of(self.cluster, self.location.job)):
             subject = "some of its pods" if pods else "its pods"
             self.follower.report_once("pods", f"{subject} are not admitted: {refusal}")
-        elif has_no_operator(job) and time.time() - self.began > UNSEEN_SECONDS:
+        elif not job.get("status") and time.time() - self.began > UNSEEN_SECONDS:
             message = f"no operator has accepted {self.location.job}. Is the operator of its kind running?"
             self.follower.report_once("job", message)
 
@@ -370,7 +362,7 @@ class JobWatch:
     def drain(self) -> Iterator[Event]:
         """Copy the remaining lines of the pods' logs."""
         deadline = time.monotonic() + DRAIN_SECONDS
-        while self.follower.is_reading():
+        while any(reader.is_alive() for reader in self.follower.readers.values()):
             if time.monotonic() > deadline:
                 break
             yield from self.copy_items(0.2)

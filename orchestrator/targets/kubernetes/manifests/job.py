@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import PlanError
@@ -27,15 +27,15 @@ class KubernetesJob:
 
     run_id: str
     settings: KubernetesSettings
-    nodes: int
-    ppn: int
-    min_nodes: int
+    nodes: int = 1
+    ppn: int = 1
+    min_nodes: int = 1
     threads: int
-    max_restarts: int
-    script: tuple[str, ...]  # command of a rank, beginning with the script
-    config: Mapping[str, Any]  # content of pod.json
-    record: Mapping[str, Any]
-    files: Mapping[str, bytes]  # by path below the mounted ConfigMap
+    max_restarts: int = 0
+    script: tuple[str, ...] = ()  # command of a rank, beginning with the script
+    config: Mapping[str, Any] = field(default_factory=dict)  # content of pod.json
+    record: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)  # by path below the mounted ConfigMap
     project: bytes = b""  # a gzipped tar archive of the user's project, or nothing
 
     @property
@@ -57,10 +57,6 @@ class KubernetesJob:
             "labels": names.labels(self.run_id),
         }
 
-    def metadata_to_expire(self) -> Object:
-        """Return the metadata of a job that `orch clean` deletes, as its operator ignores its time to live."""
-        return self.metadata() | {"annotations": {names.TTL: str(self.settings.ttl)}}
-
     def pod_command(self) -> list[str]:
         """Return the command of a pod: train/node.py of the image."""
         settings = self.settings
@@ -70,19 +66,7 @@ class KubernetesJob:
 
 def trial_job(settings: KubernetesSettings, name: str = "orch-check") -> KubernetesJob:
     """Return a run of one pod without files, for objects that belong to no run."""
-    return KubernetesJob(
-        run_id=name,
-        settings=settings,
-        nodes=1,
-        ppn=1,
-        min_nodes=1,
-        threads=max(1, int(settings.cpus)),
-        max_restarts=0,
-        script=(),
-        config={},
-        record={},
-        files={},
-    )
+    return KubernetesJob(run_id=name, settings=settings, threads=max(1, int(settings.cpus)))
 
 
 def literal(text: str) -> str:

@@ -160,7 +160,8 @@ def train_job(job: KubernetesJob) -> Object:
     return {
         "apiVersion": TRAINER_API,
         "kind": "TrainJob",
-        "metadata": job.metadata_to_expire(),
+        # The trainer ignores a time to live: `orch clean` deletes the job then.
+        "metadata": job.metadata() | {"annotations": {names.TTL: str(job.settings.ttl)}},
         "spec": {
             "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": job.name},
             "trainer": {
@@ -224,47 +225,29 @@ def node_job(job: KubernetesJob) -> Object:
 class Kind:
     """A kind of job that runs ranks."""
 
-    launcher: str
     kind: str
-    group: str
-    version: str
-    plural: str
+    api: str  # its group and version
     launch: Callable[[KubernetesJob], tuple[Object, ...]]
     comes_with: str  # what installs it
 
     @property
-    def api(self) -> str:
-        return f"{self.group}/{self.version}"
+    def group(self) -> str:
+        return self.api.partition("/")[0]
+
+    @property
+    def plural(self) -> str:
+        return f"{self.kind.lower()}s"
 
 
 KINDS = {
     "pytorchjob": Kind(
-        launcher="pytorchjob",
         kind="PyTorchJob",
-        group="kubeflow.org",
-        version="v1",
-        plural="pytorchjobs",
+        api="kubeflow.org/v1",
         launch=launch_pytorchjob,
         comes_with="Kubeflow's training operator 1.9",
     ),
-    "trainjob": Kind(
-        launcher="trainjob",
-        kind="TrainJob",
-        group="trainer.kubeflow.org",
-        version="v1alpha1",
-        plural="trainjobs",
-        launch=launch_trainjob,
-        comes_with="Kubeflow Trainer v2",
-    ),
-    "job": Kind(
-        launcher="job",
-        kind="Job",
-        group="batch",
-        version="v1",
-        plural="jobs",
-        launch=launch_job,
-        comes_with="Kubernetes itself",
-    ),
+    "trainjob": Kind(kind="TrainJob", api=TRAINER_API, launch=launch_trainjob, comes_with="Kubeflow Trainer v2"),
+    "job": Kind(kind="Job", api="batch/v1", launch=launch_job, comes_with="Kubernetes itself"),
 }
 
 

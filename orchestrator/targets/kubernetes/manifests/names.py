@@ -77,8 +77,3 @@ def selector(run: str | None = None) -> str:
     required = {OWNER: MANAGER} | ({RUN: run} if run else {})
     text = ",".join(f"{key}={value}" for key, value in required.items())
     return text if run else f"{text},{RUN}"
-
-
-def records_selector() -> str:
-    """Return a label selector for the ConfigMaps with the records of all runs."""
-    return f"{selector()},!{PART}"
