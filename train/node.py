@@ -26,7 +26,6 @@ SUBCOMMANDS = {
     "cleanup": "orch_node.agent.cleanup",
     "prepare-attempt": "orch_node.agent.run_folders:main_prepare_attempt",
     "runs": "orch_node.agent.run_folders:main_runs",
-    "damaged": "orch_node.agent.run_folders:main_damaged",
     "usage": "orch_node.agent.core_claims",
     "logs": "orch_node.agent.tail_logs",
     "verify": "orch_node.verify",

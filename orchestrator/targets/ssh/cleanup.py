@@ -7,10 +7,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from orch_node.protocol import values
-from orch_node.protocol.node_reports import Cleaned, DamagedRuns
+from orch_node.protocol.node_reports import Cleaned
 from orch_node.protocol.outcome import ProcessRecord
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
@@ -63,12 +62,21 @@ def result_of(response: NodeResponse, *, names_runs: bool = True, dry_run: bool 
         names_runs: whether the texts about processes begin with the id of their run.
         dry_run: whether the node has only looked.
     """
-    report = parse_report(Cleaned, response)
-    if isinstance(report, NodeCleanup):
-        return report
+    problem = response.problem
+    if response.value is not None:
+        try:
+            values.check_schema(response.value, "its response")
+            report = values.read_known(Cleaned, response.value, "its response")
+        except ProtocolError as error:
+            problem = str(error)
+    if problem:
+        return unreachable(response.node, problem)
     leftovers, segments = describe_processes(report.left, names_runs=names_runs), all_segments(report.segments)
     if dry_run:
         leftovers += tuple(f"{path}: no run uses it" for path in report.unused)
+    leftovers += tuple(
+        f"{run.folder} is damaged: {run.problem}" for run in report.damaged if run.folder not in report.moved
+    )
     return NodeCleanup(
         node=response.node,
         state="left" if leftovers or (dry_run and segments) else "clean",
@@ -77,23 +85,8 @@ def result_of(response: NodeResponse, *, names_runs: bool = True, dry_run: bool 
         segments=segments,
         segments_left=all_segments(report.segments_left),
         unused=() if dry_run else report.unused,
-        problem=response.problem,
+        moved=tuple(f"{folder} is damaged; moved to {path}" for folder, path in report.moved.items()),
     )
-
-
-Report = TypeVar("Report", Cleaned, DamagedRuns)
-
-
-def parse_report(kind: type[Report], response: NodeResponse) -> Report | NodeCleanup:
-    """Return a node's report, or an `unreachable` result if there is none or it cannot be read."""
-    problem = response.problem
-    if response.value is not None:
-        try:
-            values.check_schema(response.value, "its response")
-            return values.read_known(kind, response.value, "its response")
-        except ProtocolError as error:
-            problem = str(error)
-    return unreachable(response.node, problem)
 
 
 def unreachable(node: str, problem: str) -> NodeCleanup:
@@ -128,7 +121,8 @@ def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
 
     def command(host: RunNode) -> tuple[str, ...]:
         program, folder, sent = paths[host]
-        return (*program, "cleanup", action, folder, "--store", sent, "--except", *live_runs)
+        damaged = ["--damaged"] if inventory else []  # this machine also has the copies of runs elsewhere
+        return (*program, "cleanup", action, folder, "--store", sent, *damaged, "--except", *live_runs)
 
     responses = query_all(paths, command, seconds=CLEANUP_SECONDS * 2)
     nodes = tuple(result_of(response, dry_run=dry_run) for response in responses)
@@ -136,8 +130,6 @@ def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         nodes = tuple(
             remove_unused_packages(set_aside_locally(node, base, dry_run=dry_run), dry_run=dry_run) for node in nodes
         )
-    else:
-        nodes = set_aside_on_nodes(nodes, paths, dry_run=dry_run)
     seconds = round(time.monotonic() - start_time, 2)
     return CleanupReport(run_id="", seconds=seconds, nodes=(*nodes, *unreadable_nodes))
 
@@ -195,34 +187,6 @@ def remove_unused_packages(node: NodeCleanup, *, dry_run: bool) -> NodeCleanup:
     if not dry_run:
         return replace(node, unused=(*node.unused, *unused))
     return add_results(node, [f"{path}: no run uses it" for path in unused], list(node.moved))
-
-
-def set_aside_on_nodes(
-    nodes: tuple[NodeCleanup, ...], paths: dict[RunNode, CleanupPaths], *, dry_run: bool
-) -> tuple[NodeCleanup, ...]:
-    """Add the damaged runs of each node to its result, after moving them aside unless `dry_run`."""
-
-    def command(host: RunNode) -> tuple[str, ...]:
-        program, folder, _ = paths[host]
-        return (*program, "damaged", folder, *([] if dry_run else ["--set-aside"]))
-
-    responses = query_all(paths, command, seconds=CLEANUP_SECONDS)
-    return tuple(map(merge_damaged_runs, nodes, responses))
-
-
-def merge_damaged_runs(node: NodeCleanup, response: NodeResponse) -> NodeCleanup:
-    """Add the damaged runs in a node's response to its result."""
-    report = parse_report(DamagedRuns, response)
-    if isinstance(report, NodeCleanup):
-        problem = f"its damaged runs are unknown: {report.problem}"
-        return node if node.problem else replace(node, problem=problem)
-    leftovers = [
-        f"{damaged_run.folder} is damaged: {damaged_run.problem}"
-        for damaged_run in report.damaged
-        if damaged_run.folder not in report.moved
-    ]
-    moved = [f"{folder} is damaged; moved to {path}" for folder, path in report.moved.items()]
-    return add_results(node, leftovers, moved)
 
 
 def add_results(node: NodeCleanup, leftovers: list[str], moved: list[str]) -> NodeCleanup:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol import agent, container, events, layout, outcome, pod, record, values
-from orch_node.protocol.node_reports import Cleaned, DamagedRuns, ListedRun, Listing, LogChunk
+from orch_node.protocol.node_reports import Cleaned, ListedRun, Listing, LogChunk
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.runs import provenance
@@ -35,7 +35,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "event": events.parse,
     "request": agent.parse_request,
     "response": agent.parse_response,
-    **{kind.__name__: make_parser(kind) for kind in (Cleaned, DamagedRuns, Listing, LogChunk)},
+    **{kind.__name__: make_parser(kind) for kind in (Cleaned, Listing, LogChunk)},
 }
 TEXTS = (
     st.binary(max_size=60)

@@ -2,10 +2,12 @@
 
   end RUN_DIR [--node0 [--planned]]  end a run's processes here; on node0 its supervisor first,
                                      which may be about to start or have no folder yet
-  look RUNS_DIR [--store STORE] [--except ID ...]
-                                     leftovers of runs that nobody watches, and unused folders of the store
-  clean RUNS_DIR [--store STORE] [--except ID ...]
-                                     end them, remove their segments in /dev/shm, and the unused folders
+  look RUNS_DIR [--store STORE] [--damaged] [--except ID ...]
+                                     leftovers of runs that nobody watches, unused folders of the store, and runs
+                                     with unreadable records
+  clean RUNS_DIR [--store STORE] [--damaged] [--except ID ...]
+                                     end them, remove their segments in /dev/shm and the unused folders, and move
+                                     runs with unreadable records and without processes to RUNS_DIR/damaged
   store STORE [--dry-run] [--except ID ...]
                                      remove the unused folders of a store that several nodes share
 
@@ -23,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orch_node import atomic_write, content_store, lease
-from orch_node.agent import containers, processes, shared_memory
+from orch_node.agent import containers, processes, run_folders, shared_memory
 from orch_node.agent.shared_memory import SHM, Removal
 from orch_node.protocol import files, outcome, values
 from orch_node.protocol.node_reports import Cleaned
@@ -258,6 +260,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--planned", action="store_true")
     parser.add_argument("--except", dest="excluded", nargs="*", default=[])
     parser.add_argument("--store", type=Path)
+    parser.add_argument("--damaged", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args(argv)
     if options.command == "end":
@@ -268,4 +271,10 @@ def main(argv: list[str]) -> None:
         is_look = options.command == "look"
         report = (find_leftovers if is_look else clean)(options.folder, options.excluded)
         report = replace(report, unused=unused_folders(options.store, options.excluded, dry_run=is_look))
+        damaged = run_folders.list_runs(Path(options.folder)).damaged if options.damaged else ()
+        targets = {
+            run.folder: run_folders.set_aside(Path(options.folder, run.folder)) for run in damaged if not is_look
+        }
+        moved = {folder: path for folder, path in targets.items() if path}
+        report = replace(report, damaged=damaged, moved=moved)
     print(values.render(report))

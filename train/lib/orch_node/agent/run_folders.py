@@ -3,19 +3,15 @@
   node.py runs RUNS_DIR                      list the runs: the run.json of each and, on its node0, what its supervisor
                                              has written and its progress. A run whose record cannot be read is listed
                                              as damaged, and does not affect the others.
-  node.py damaged RUNS_DIR [--set-aside]     list the runs with unreadable records. With --set-aside their folders are
-                                             moved to RUNS_DIR/damaged, not deleted: they may hold checkpoints. A run
-                                             with living processes is not moved.
   node.py prepare-attempt RUN_DIR [FILE...]  remove what reports the end of the last attempt, and these files of the
                                              folder, so that the run counts as planned. The events, the logs and
                                              everything that the script has written stay.
 
-The first two print one JSON object.
+The first prints one JSON object.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable
@@ -27,7 +23,7 @@ from orch_node.agent import processes
 from orch_node.protocol import events, files, record, values
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import NAN_LOSS, Event, Progress, Result, Warned
-from orch_node.protocol.node_reports import DamagedRun, DamagedRuns, ListedRun, Listing, Standing
+from orch_node.protocol.node_reports import DamagedRun, ListedRun, Listing, Standing
 from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.values import ProtocolError
 from orch_node.tail import lines_backwards
@@ -121,7 +117,7 @@ def main_runs(argv: list[str]) -> None:
 
 
 def set_aside(folder: Path) -> str | None:
-    """Move a damaged run, and return its new path; None if the run may still be alive."""
+    """Move a damaged run, which may hold checkpoints, and return its new path; None if the run may still be alive."""
     if processes.run_processes(str(folder)) or lease.may_run_elsewhere(folder):
         return None
     damaged_folder = folder.parent / DAMAGED_FOLDER
@@ -130,18 +126,6 @@ def set_aside(folder: Path) -> str | None:
     target = next(path for path in candidates if not path.exists())
     folder.rename(target)
     return str(target)
-
-
-def main_damaged(argv: list[str]) -> None:
-    """Print the damaged runs and where they were moved, as JSON."""
-    parser = argparse.ArgumentParser(prog="node.py damaged")
-    parser.add_argument("base", type=Path)
-    parser.add_argument("--set-aside", action="store_true")
-    options = parser.parse_args(argv)
-    damaged = list_runs(options.base).damaged
-    targets = {run.folder: set_aside(options.base / run.folder) for run in damaged if options.set_aside}
-    moved = {folder: path for folder, path in targets.items() if path}
-    print(values.render(DamagedRuns(damaged, moved)))
 
 
 def main_prepare_attempt(argv: list[str]) -> int:

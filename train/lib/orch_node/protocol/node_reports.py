@@ -56,15 +56,6 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class DamagedRuns:
-    """The result of `node.py damaged`."""
-
-    damaged: tuple[DamagedRun, ...]
-    moved: dict[str, str] = field(default_factory=dict)  # folder -> where it is now
-    schema: int = SCHEMA
-
-
-@dataclass(frozen=True)
 class NodeUsage:
     """The result of `node.py usage`."""
 
@@ -84,6 +75,8 @@ class Cleaned:
     # Segments that are in use, or that no known library has created.
     segments_left: dict[str, tuple[str, ...]] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # folders of the store that no run uses
+    damaged: tuple[DamagedRun, ...] = ()
+    moved: dict[str, str] = field(default_factory=dict)  # folder of a damaged run -> where it is now
     schema: int = SCHEMA
 
 
