@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -270,19 +270,24 @@ def find(base: Path, name: str, notify: Notify = lambda line: None) -> Run:
     return next(run for run in runs if run.id == run_id)
 
 
-def match_id(name: str, records: Sequence[RunRecord], location: str, notify: Notify) -> str:
+def match_id(
+    name: str, records: Sequence[RunRecord], location: str, notify: Notify, *, refused: Collection[str] = ()
+) -> str:
     """Return the id of the run whose id or name is `name`, or of the only one whose id begins with it.
 
     Args:
-        name: an id, its beginning, or the name of runs, of which the newest is meant.
+        name: an id, its beginning, the name of runs, of which the newest is meant, or `last` for the newest run.
         records: the known runs, the oldest first.
         location: the place of the runs as part of messages: `in runs`.
         notify: called with the id if several runs have the name.
+        refused: the ids of runs that are the last one only if there is no other.
 
     Raises:
         RequestError: if there is no such run, or several ids begin with `name`.
     """
     ids = [record.run_id for record in records]
+    if name == "last" and ids:
+        return ([run_id for run_id in ids if run_id not in refused] or ids)[-1]
     matches = [record.run_id for record in records if name and record.name == name and name not in ids]
     if matches:
         if len(matches) > 1:

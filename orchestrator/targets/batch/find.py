@@ -44,15 +44,13 @@ def find_run(system: BatchSystem, base: Path, name: str, notify: Notify) -> tupl
         RequestError: if there is no such run.
     """
     runs = {run.id: run for run in recorded_runs(system, base)}
-    accepted = [run.id for run in runs.values() if run.state != REFUSED] or list(runs)
     if not runs:
         raise RequestError(
             f"There is no run '{name}' on {system.title} in {base}.",
             hint="Runs are recorded in the folder in which they were started. --runs-dir selects another folder.",
         )
-    records = [run.record for run in runs.values()]
-    is_last = name == "last"
-    run_id = accepted[-1] if is_last else store.match_id(name, records, f"on {system.title} in {base}", notify)
+    records, refused = [run.record for run in runs.values()], [run.id for run in runs.values() if run.state == REFUSED]
+    run_id = store.match_id(name, records, f"on {system.title} in {base}", notify, refused=refused)
     return runs[run_id].record, runs[run_id].folder
 
 

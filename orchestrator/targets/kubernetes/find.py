@@ -85,8 +85,7 @@ def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[Run
     cluster = cluster_of(inventory)
     recorded = query_runs(cluster)
     records = {record.run_id: record for record in recorded.records}
-    is_last = name == "last" and records
-    run_id = list(records)[-1] if is_last else store.match_id(name, list(records.values()), f"in {inventory}", notify)
+    run_id = store.match_id(name, recorded.records, f"in {inventory}", notify)
     if error := recorded.distrusted.get(run_id):
         raise error
     folder = base / run_id

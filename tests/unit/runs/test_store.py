@@ -80,6 +80,9 @@ def test_last_is_never_a_refused_run(tmp_path: Path) -> None:
     write_json(refused / "outcome.json", make_outcome("refused"))
     assert store.find(tmp_path, "last").id == FIRST
     assert store.find(tmp_path, SECOND).id == SECOND
+    records = [run.record for run in store.recorded(tmp_path).runs]
+    assert store.match_id("last", records, "on other hosts", ignore, refused=[SECOND]) == FIRST
+    assert store.match_id("last", records[1:], "on other hosts", ignore, refused=[SECOND]) == SECOND
 
 
 def test_run_that_only_its_target_can_see_counts_as_running(tmp_path: Path) -> None:
