@@ -30,15 +30,9 @@ def make_node(name: str, *runs: str, responds: bool = True) -> LiveNode:
 NODES = (make_node("a1", "other"), make_node("a2"), make_node("a3", responds=False), make_node("a4"))
 
 
-def test_run_gets_the_first_free_nodes() -> None:
-    assert choose_nodes(NODES, 1) == (("a2",), "")
+def test_run_gets_the_first_free_nodes_or_names_who_has_the_others() -> None:
     assert choose_nodes(NODES, 2) == (("a2", "a4"), "")
-
-
-def test_run_that_needs_more_nodes_waits_and_names_who_has_the_others() -> None:
-    nodes, reason = choose_nodes(NODES, 3)
-    assert nodes == ()
-    assert reason == "waits for 3 free nodes: a1 is taken by run other; a3 does not respond"
+    assert choose_nodes(NODES, 3) == ((), "waits for 3 free nodes: a1 is taken by run other; a3 does not respond")
 
 
 @pytest.mark.parametrize("holder_lives", [True, False])

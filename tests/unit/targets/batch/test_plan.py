@@ -21,7 +21,7 @@ from orchestrator.planning.plan import CopyFiles, Plan, SendFolder, SubmitScript
 from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.plan import LOGIN, with_size
-from orchestrator.targets.batch.slurm import RESERVED_OPTIONS, SLURM
+from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import execute, packed
 from tests.support.environments import make_environment
@@ -94,12 +94,6 @@ def test_project_that_changes_after_the_plan_is_refused(tmp_path: Path, project:
     Path(project.script).unlink()
     with pytest.raises(OrchError, match=r"cannot be copied: \S+ project/train.py: No such file"):
         execute([copy], {})
-
-
-def test_options_that_orch_sets_are_refused() -> None:
-    for name in RESERVED_OPTIONS:
-        with pytest.raises(PlanError, match=f"--slurm {name}: orch sets this option itself"):
-            make_plan({}, make_settings(options={name: "1"}))
 
 
 LOGINS = ("-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c")  # of which none is a host

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from orchestrator import load
-from orchestrator.errors import OrchError, PlanError
+from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Node
-from orchestrator.planning.request import choose_python
 from orchestrator.targets.ssh.user_python import check_equal, with_facts
 from tests.conftest import make_facts, make_node
 
@@ -65,9 +64,3 @@ def test_recipe_needs_the_packages_of_the_stack_and_a_script_only_torch() -> Non
     )
     assert {"torch", "transformers"} <= set(recipe)
     assert script == {"torch": "2.13.1", **BINDINGS}
-
-
-def test_venv_is_a_name_for_its_interpreter() -> None:
-    assert choose_python(None, "env/") == "env/bin/python"
-    with pytest.raises(OrchError, match="exclude each other"):
-        choose_python("python3", "env")
