@@ -16,7 +16,7 @@ import pytest
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.runs import fetch
 from orchestrator.runs.fetch import FetchListener
-from orchestrator.targets.connections import connection, program_output
+from orchestrator.targets.connections import program_output
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.program_output import PipedProgram
@@ -151,7 +151,7 @@ def test_part_of_another_version_is_discarded(source: Path, target: Path) -> Non
 
 def test_endless_output_of_a_node_is_cut_off(sshd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_output, "MAX_OUTPUT_BYTES", 1 << 22)
-    monkeypatch.setattr(connection, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(program_output, "MAX_LINE_BYTES", 1 << 20)
     node = Ssh("far", sshd)
     with pytest.raises(ExecuteError, match="far: the output of the program has no end"):
         node.capture(("cat", "/dev/zero"), seconds=60.0)

@@ -17,7 +17,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -27,15 +27,16 @@ from orch_node.reach import StartFilter, program_errors, shell_command
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.hosts import keyscan_command, known_host_name
-from orchestrator.model.printable import LOGIN_SCRIPT_HINT, Command, CommandResult, program_name
+from orchestrator.model.printable import Command, CommandResult, program_name
 from orchestrator.targets.connections.program_output import (
+    STDERR,
+    STDOUT,
     PipedProgram,
-    exit_code,
+    check_started,
     last_line,
     piped_program,
-    read_errors,
     read_output,
-    relay_output,
+    relay,
 )
 
 # fabric and paramiko are imported only when a node is contacted, so that planning starts faster.
@@ -52,7 +53,6 @@ KEEPALIVE_SECONDS = 5
 CHUNK = 1 << 20
 FEED_SECONDS = 600.0  # time limit for a program to process its input
 TRANSFER_SECONDS = 120.0  # time limit for each read or write, for slow disks
-MAX_LINE_BYTES = 1 << 24
 # One command compares the arguments and sends the signal, so that the pid cannot be reused in between.
 TERMINATE = r"""arguments=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
 case $arguments in *"$2"*) kill -INT "$1";; esac"""
@@ -324,18 +324,21 @@ class Ssh:
         Raises:
             ExecuteError: if this machine has no OpenSSH.
         """
-        config = ("-F", self.ssh_config) if self.ssh_config else home_config()
-        timeout = f"ConnectTimeout={self.connect_seconds}"
-        ciphers = openssh_ciphers((*config, "--", self.node))
-        options = tuple(word for option in (*OPENSSH_OPTIONS, timeout, *ciphers) for word in ("-o", option))
-        command = ("ssh", *config, *options, "--", self.node, shell_command(argv))
-        try:
-            with piped_program(command, lambda code, output: self.program_failure(argv, code, output)) as program:
-                yield program
-        except FileNotFoundError:
-            raise ExecuteError(
-                "ssh cannot be started: No such file or directory.", hint="Install the OpenSSH client."
-            ) from None
+        ciphers = openssh_ciphers((*self.openssh_config, "--", self.node))
+        command = self.openssh_command(argv, *ciphers)
+        with openssh_errors(), piped_program(command, partial(self.program_failure, argv)) as program:
+            yield program
+
+    @property
+    def openssh_config(self) -> tuple[str, ...]:
+        """Return the options of OpenSSH for the ssh configuration file."""
+        return ("-F", self.ssh_config) if self.ssh_config else home_config()
+
+    def openssh_command(self, argv: tuple[str, ...], *options: str) -> tuple[str, ...]:
+        """Return the command of OpenSSH that runs a program on the node, with further options."""
+        all_options = (*OPENSSH_OPTIONS, f"ConnectTimeout={self.connect_seconds}", *options)
+        words = (word for option in all_options for word in ("-o", option))
+        return ("ssh", *self.openssh_config, *words, "--", self.node, shell_command(argv))
 
     def program_failure(self, argv: tuple[str, ...], code: int, output: str) -> ExecuteError:
         """Return the error for a program that has ended too early."""
@@ -429,32 +432,31 @@ class Ssh:
             ConnectionLost: if the connection is lost before the program ends.
             ExecuteError: if the program fails or prints a line without end.
         """
-        start = StartFilter()
-        with self.start_program(argv) as channel, channel.makefile("rb") as lines:
-            while line := self.attempt(lambda: lines.readline(MAX_LINE_BYTES), "read its logs"):
-                if not (output := start.output(line)):
-                    continue
-                if len(line) == MAX_LINE_BYTES:
-                    raise ExecuteError(
-                        f"{self.node}: {program_name(argv)} sends lines without an end.", hint=LOGIN_SCRIPT_HINT
-                    )
-                yield output.decode(errors="replace")
-            code = exit_code(channel, self.node)
-            stderr = read_errors(channel, start, self.node)
-            if code != 0:
-                reason = stderr or f"{program_name(argv)}: exit code {code}"
-                raise ExecuteError(f"{self.node}: {reason}", hint=FETCH_HINT)
+        filters = {STDOUT: StartFilter(), STDERR: StartFilter()}
+        with self.open_program(argv) as program:
+            yield from program.lines(FETCH_HINT, filters[STDOUT].output)
+        check_started(filters, self.node)
 
     def relay(self, argv: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
-        """Run a program on the node and pass on its output, as relay_output() does; return the exit code.
+        """Run a program on the node and pass on its output, as relay() does for one of this machine.
 
         Raises:
-            ConnectionLost: if the node cannot be reached, or the connection is lost before the program ends.
+            ConnectionLost: if the node cannot be reached.
+            ExecuteError: if the login shell does not start the program, or this machine has no OpenSSH.
         """
-        with self.start_program(argv) as channel:
-            return self.attempt(lambda: relay_output(channel, self.node, receive, stop), f"run {program_name(argv)}")
+        filters = {STDOUT: StartFilter(), STDERR: StartFilter()}
 
-    def start_program(self, argv: tuple[str, ...], description: str = "") -> paramiko.Channel:
+        def select(stream: int, part: bytes) -> None:
+            receive(stream, filters[stream].output(part))
+
+        with openssh_errors():
+            code = relay(self.openssh_command(argv), select, stop)
+        if code == OPENSSH_FAILED and not filters[STDOUT].started:
+            raise self.program_failure(argv, code, filters[STDERR].dropped)
+        check_started(filters, self.node)
+        return code
+
+    def start_program(self, argv: tuple[str, ...], description: str) -> paramiko.Channel:
         """Return the channel of a program that has been started on the node.
 
         What precedes the start marker in its output is not the program's.
@@ -465,7 +467,7 @@ class Ssh:
             channel.exec_command(shell_command(argv))  # nosec
             return channel
 
-        return self.attempt(start, description or f"start {program_name(argv)}")
+        return self.attempt(start, description)
 
     def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:
         """Run a short program on the node.
@@ -481,6 +483,17 @@ class Ssh:
     def close(self) -> None:
         """Close the connection."""
         self.reset()
+
+
+@contextlib.contextmanager
+def openssh_errors() -> Iterator[None]:
+    """Explain that this machine has no OpenSSH."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ExecuteError(
+            "ssh cannot be started: No such file or directory.", hint="Install the OpenSSH client."
+        ) from None
 
 
 def home_config() -> tuple[str, ...]:

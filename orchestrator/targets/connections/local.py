@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import selectors
 import shutil
 import subprocess
 import tempfile
@@ -17,16 +16,8 @@ from orch_node import disk
 from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder, write_whole
 from orchestrator.model.printable import Command, CommandResult, program_name
-from orchestrator.targets.connections.program_output import (
-    STDERR,
-    STDOUT,
-    STOP_POLL_SECONDS,
-    PipedProgram,
-    last_line,
-    piped_program,
-)
+from orchestrator.targets.connections.program_output import PipedProgram, last_line, piped_program, relay
 
-CHUNK = 1 << 20
 WRITE_HINT = "Check whether you may write there, and whether the disk has free space: `df`."
 LOGS_HINT = "The log files are in the run's folder, which `orch runs` shows."
 
@@ -121,47 +112,15 @@ class Local:
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """Yield the lines of a program as they are printed; raise ExecuteError if it fails."""
-        with subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True
-        ) as process:  # a new session, so that Ctrl-C on the terminal reaches only orch
-            assert process.stdout is not None
-            try:
-                for line in process.stdout:
-                    yield line.decode(errors="replace")
-                if process.wait() != 0:
-                    raise ExecuteError(f"{program_name(argv)}: exit code {process.returncode}.", hint=LOGS_HINT)
-            finally:
-                process.terminate()
+        with self.open_program(argv) as program:
+            yield from program.lines(LOGS_HINT)
 
     def relay(self, argv: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
-        """Run a program and pass on its output, as relay_output() does; return the exit code.
-
-        Raises:
-            ExecuteError: if it cannot be started.
-        """
-        pipe = subprocess.PIPE
+        """Run a program as relay() does; raise ExecuteError if it cannot be started."""
         try:
-            program = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+            return relay(argv, receive, stop)
         except OSError as error:
             raise not_started(argv[0], error) from None
-        with program as process, selectors.DefaultSelector() as selector:
-            for stream, descriptor in ((process.stdout, STDOUT), (process.stderr, STDERR)):
-                assert stream is not None
-                selector.register(stream, selectors.EVENT_READ, descriptor)
-            while selector.get_map():
-                has_ended = process.poll() is not None
-                ready = selector.select(STOP_POLL_SECONDS)
-                for key, _ in ready:
-                    if part := os.read(key.fd, CHUNK):
-                        receive(key.data, part)
-                    else:
-                        selector.unregister(key.fileobj)
-                if has_ended and not ready:  # processes in the background hold the output open
-                    break
-                if stop.is_set() and process.stdin is not None:
-                    process.stdin.close()
-            code = process.wait()
-        return code if code >= 0 else 128 - code
 
     def close(self) -> None:
         """Do nothing; the method exists for the interface of a connection."""

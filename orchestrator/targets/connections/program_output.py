@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import selectors
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, BinaryIO
 
 from orch_node.reach import StartFilter
@@ -30,119 +31,94 @@ STOP_POLL_SECONDS = 0.1
 STDOUT, STDERR = 1, 2
 NO_STATUS = -1  # paramiko's exit code of a channel that ended without one
 MAX_ERROR_BYTES = 1 << 16
+MAX_LINE_BYTES = 1 << 24
 PIPE_BYTES = 1 << 20  # Linux's limit for users; larger pipes need fewer switches between processes
 
 
 def read_output(channel: paramiko.Channel, node: str, seconds: float) -> CommandResult:
-    """Return everything that a program prints until it ends.
+    """Return everything that a program prints until it ends, without what the login shell prints before it.
 
     Raises:
         ConnectionLost: if the connection is lost, or the program neither prints nor ends within `seconds`.
-        ExecuteError: if the program prints too much or is still printing after `seconds`.
+        ExecuteError: if the login shell has not started the program, or it prints too much or is still printing after
+            `seconds`.
     """
+    filters = {STDOUT: StartFilter(), STDERR: StartFilter()}
     output = {STDOUT: bytearray(), STDERR: bytearray()}
-    start_time = time.monotonic()
-
-    def wait() -> None:
-        time.sleep(POLL_SECONDS)
-        if time.monotonic() - start_time > seconds:
+    last_output = start_time = time.monotonic()
+    while True:
+        now = time.monotonic()
+        if channel.recv_ready():
+            output[STDOUT] += filters[STDOUT].output(channel.recv(CHUNK))
+        elif channel.recv_stderr_ready():
+            output[STDERR] += filters[STDERR].output(channel.recv_stderr(CHUNK))
+        elif has_ended(channel, now - last_output):
+            break
+        elif now - start_time > seconds:
             raise ConnectionLost(f"{node}: no answer for {seconds:.0f} s.")
-
-    for descriptor, part in output_parts(channel, node, wait):
-        output[descriptor] += part
-        if sum(map(len, output.values())) > MAX_OUTPUT_BYTES or time.monotonic() - start_time > seconds:
+        else:
+            time.sleep(POLL_SECONDS)
+            continue
+        last_output = now
+        if sum(map(len, output.values())) > MAX_OUTPUT_BYTES or now - start_time > seconds:
             raise ExecuteError(
                 f"{node}: the output of the program has no end, and was cut off.", hint=LOGIN_SCRIPT_HINT
             )
-    code = exit_code(channel, node)
+    check_started(filters, node)
+    code = channel.recv_exit_status()
+    if code == NO_STATUS:
+        raise ConnectionLost(f"{node}: the connection was lost.")
     out, err = (text.decode(errors="replace") for text in output.values())
     return CommandResult(code=code, out=out, err=err)
 
 
-def relay_output(
-    channel: paramiko.Channel, node: str, receive: Callable[[int, bytes], None], stop: threading.Event
-) -> int:
-    """Pass on the output of a program as it arrives, and return the exit code.
+def relay(command: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
+    """Run a program of this machine, pass on its output as it arrives, and return its exit code as a shell does.
 
     Args:
-        channel: the program.
-        node: the name of its node.
+        command: the program and its arguments.
         receive: called with STDOUT or STDERR, and a part of the output.
         stop: ends the input of the program when it is set.
 
     Raises:
-        ConnectionLost: if the connection ends before the program.
+        OSError: if it cannot be started.
     """
-    with selectors.DefaultSelector() as selector:
-        selector.register(channel, selectors.EVENT_READ)
-
-        def wait() -> None:
-            selector.select(STOP_POLL_SECONDS)
-            if stop.is_set():
-                channel.shutdown_write()
-
-        for descriptor, part in output_parts(channel, node, wait):
-            receive(descriptor, part)
-    return exit_code(channel, node)
-
-
-def output_parts(channel: paramiko.Channel, node: str, wait: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
-    """Yield the output of a program until it ends, each part with its descriptor; call `wait` while there is none.
-
-    What the login shell prints before it is yielded as empty parts.
-
-    Raises:
-        ExecuteError: if the login shell has not started the program.
-    """
-    filters = {STDOUT: StartFilter(), STDERR: StartFilter()}
-    last_output = time.monotonic()
-    while True:
-        if channel.recv_ready():
-            yield STDOUT, filters[STDOUT].output(channel.recv(CHUNK))
-        elif channel.recv_stderr_ready():
-            yield STDERR, filters[STDERR].output(channel.recv_stderr(CHUNK))
-        elif has_ended(channel, time.monotonic() - last_output):
-            break
-        else:
-            wait()
-            continue
-        last_output = time.monotonic()
-    check_started(filters[STDOUT], filters[STDERR].dropped, node)
+    pipe = subprocess.PIPE
+    with (
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process,
+        selectors.DefaultSelector() as selector,
+    ):
+        for stream, descriptor in ((process.stdout, STDOUT), (process.stderr, STDERR)):
+            assert stream is not None
+            selector.register(stream, selectors.EVENT_READ, descriptor)
+        while selector.get_map():
+            has_ended = process.poll() is not None
+            ready = selector.select(STOP_POLL_SECONDS)
+            for key, _ in ready:
+                if part := os.read(key.fd, CHUNK):
+                    receive(key.data, part)
+                else:
+                    selector.unregister(key.fileobj)
+            if has_ended and not ready:  # processes in the background hold the output open
+                break
+            if stop.is_set() and process.stdin is not None:
+                process.stdin.close()
+        code = process.wait()
+    return code if code >= 0 else 128 - code
 
 
-def read_errors(channel: paramiko.Channel, stdout: StartFilter, node: str) -> str:
-    """Return what a program whose output has been read has printed to its standard error.
-
-    Raises:
-        ExecuteError: if the login shell has not started the program.
-    """
-    stderr = StartFilter()
-    errors = stderr.output(channel.recv_stderr(CHUNK) if channel.recv_stderr_ready() else b"")
-    check_started(stdout, stderr.dropped, node)
-    return errors.decode(errors="replace").strip()
-
-
-def check_started(stdout: StartFilter, stderr: str, node: str) -> None:
+def check_started(filters: Mapping[int, StartFilter], node: str) -> None:
     """Raise ExecuteError if the login shell has ended without a start of the program.
 
     Args:
-        stdout: the filter of the program's output, which has ended.
-        stderr: what has been dropped of its standard error.
+        filters: the filters of the program's output, which has ended.
         node: the name of its node.
     """
-    if not stdout.started:
-        message = one_line(stderr or stdout.dropped)[:200]
+    if not filters[STDOUT].started:
+        message = one_line(filters[STDERR].dropped or filters[STDOUT].dropped)[:200]
         raise ExecuteError(
             f"{node}: its login shell does not run commands{f': {message}' if message else ''}.", hint=LOGIN_SHELL_HINT
         )
-
-
-def exit_code(channel: paramiko.Channel, node: str) -> int:
-    """Return the exit code of an ended program; raise ConnectionLost if the connection has ended before it."""
-    code = channel.recv_exit_status()
-    if code == NO_STATUS:
-        raise ConnectionLost(f"{node}: the connection was lost.")
-    return code
 
 
 def has_ended(channel: paramiko.Channel, quiet_seconds: float) -> bool:
@@ -182,6 +158,25 @@ class PipedProgram:
         with contextlib.suppress(BrokenPipeError):
             self.input.write(data)
             self.input.flush()
+
+    def lines(self, hint: str, select: Callable[[bytes], bytes] = bytes) -> Iterator[str]:
+        """Yield the lines of its output as they are printed.
+
+        Args:
+            hint: what to do if it fails.
+            select: returns what belongs to the program in a line.
+
+        Raises:
+            ExecuteError: if it fails or prints a line without end.
+        """
+        while line := self.output.readline(MAX_LINE_BYTES):
+            if len(line) == MAX_LINE_BYTES:
+                raise ExecuteError(self.explain(1, "lines without an end").message, hint=LOGIN_SCRIPT_HINT)
+            if output := select(line):
+                yield output.decode(errors="replace")
+        if self.process.wait() != 0:
+            error = self.failure()
+            raise error if isinstance(error, ConnectionLost) else ExecuteError(error.message, hint=hint)
 
     def failure(self) -> ExecuteError:
         """Return why its output has ended too early."""

@@ -36,30 +36,24 @@ class SshCommands:
         self, command: tuple[str, ...], receive: Callable[[str, int, bytes], None]
     ) -> dict[str, int | ExecuteError]:
         stop = threading.Event()
-        connections = {host: connection_to(host) for host in self.programs}
 
         def run_on(host: RunNode) -> int | ExecuteError:
-            argv = (*self.programs[host], "--", *command)
+            argv, connection = (*self.programs[host], "--", *command), connection_to(host)
             try:
-                return connections[host].relay(argv, lambda stream, part: receive(host.node, stream, part), stop)
+                return connection.relay(argv, lambda stream, part: receive(host.node, stream, part), stop)
             except ExecuteError as error:
                 unreachable = error.hint == ConnectionLost.default_hint
                 return ExecuteError(error.message, hint=UNREACHABLE_HINT) if unreachable else error
             finally:
-                connections[host].close()
+                connection.close()
 
         # On all nodes at the same time, because the command may wait for its counterparts there.
         with ThreadPoolExecutor(max_workers=len(self.programs)) as pool:
             futures = {host.node: pool.submit(run_on, host) for host in self.programs}
             try:
                 return {node: future.result() for node, future in futures.items()}
-            except KeyboardInterrupt:
-                stop.set()
-                pool.shutdown(cancel_futures=True)  # a second Ctrl-C closes the connections, which has the same effect
-                raise
             finally:
-                for connection in connections.values():
-                    connection.close()
+                stop.set()  # after Ctrl-C the pool waits for the end of the commands
 
     def shell(self) -> tuple[str, ...]:
         host, program = next(iter(self.programs.items()))
