@@ -20,7 +20,7 @@ from orchestrator.operations import provision as provisioning
 from orchestrator.operations import resume as resuming
 from orchestrator.operations import train as training
 from orchestrator.operations.nodes import rows
-from orchestrator.operations.output import LogLine, RanksOutput, check_shown, describe_end, new_screen
+from orchestrator.operations.output import LogLine, RanksOutput, check_shown, describe_end
 from orchestrator.operations.runs import (
     CleanupReport,
     Outcome,
@@ -33,6 +33,7 @@ from orchestrator.operations.runs import (
 )
 from orchestrator.operations.submit import read_results, write_call
 from orchestrator.planning.request import TrainRequest, choose_python, parse_nodes, parse_ppn
+from orchestrator.report.live import Screen
 from orchestrator.targets import registry
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class Run:
                 pass
             return self._finish()
         check_shown(show, len(self._handle.record.layout))
-        screen = new_screen(show)
+        screen = Screen(of_ranks=show)
         self._handle.notify = screen.note
         lines = RanksOutput(self._handle, show, screen.lines, screen.note)
         screen.begin([])

@@ -121,7 +121,7 @@ def logs(
     """Print the logs of all ranks, each line with its rank and node, to the stream to which the rank wrote it."""
     pattern = output.compile_pattern(grep)
     handle = find(runs_dir, run, inventory, print_error)
-    lines = output.matching_lines(handle, pattern, rank=rank, follow=follow)
+    lines = (line for line in handle.logs(rank=rank, follow=follow) if pattern.search(line.text))
     try:
         if as_json:
             print_json(lines)

@@ -21,7 +21,6 @@ from orchestrator.cli.options import USER_PACKAGES, AsJson, Group, UserPackages,
 from orchestrator.cli.train import TARGETS, group_of
 from orchestrator.errors import RequestError
 from orchestrator.load.hostfile import Hostfile, load_hostfile
-from orchestrator.model.provision_report import Report
 from orchestrator.operations import provision as operation
 from orchestrator.operations.init import init as create_inventory
 from orchestrator.operations.setup import set_up
@@ -128,31 +127,13 @@ def provision(
     progress = Progress(verbose=verbose)
     with become_password(ask_become_pass) as environment:
         request = replace(request, inventory=inventory or "", index=wheels == "index", may_become=bool(environment))
-        done = provisioned(request, target, options, progress.listener(), environment)
+        if target is None:
+            done = operation.provision(request, progress.listener(), environment)
+        else:
+            folder = registry.find_target(target).shared_folder(options)
+            done = operation.provision_shared(folder, request, progress.listener(), environment)
     print_text(report.as_json(done) if as_json else report.text(done))
     raise typer.Exit(done.exit_code)
-
-
-def provisioned(
-    request: ProvisionRequest,
-    target: str | None,
-    options: tuple[Any, ...],
-    listener: Listener,
-    environment: Mapping[str, str],
-) -> Report:
-    """Set up the nodes of the request's inventory, or the shared folder of a target.
-
-    Args:
-        request: what to install.
-        target: name of the target with the shared folder, or None for an inventory.
-        options: options of all targets.
-        listener: receives the progress.
-        environment: variables for Ansible.
-    """
-    if target is None:
-        return operation.provision(request, listener, environment)
-    folder = registry.find_target(target).shared_folder(options)
-    return operation.provision_shared(folder, request, listener, environment)
 
 
 def check_where(inventory: str | None, target: str | None, *, of_nodes: object) -> None:

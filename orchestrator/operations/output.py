@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.report.live import Screen
 from orchestrator.report.training import failure_lines
 from orchestrator.runs import logs, store
 from orchestrator.runs.logs import LogLine as LogLine
@@ -48,11 +47,6 @@ def compile_pattern(pattern: str | None) -> re.Pattern[str]:
         ) from None
 
 
-def matching_lines(handle: RunHandle, pattern: re.Pattern[str], *, rank: int | None, follow: bool) -> Iterator[LogLine]:
-    """Return the log lines of one rank, or of all ranks, that match the pattern."""
-    return (line for line in handle.logs(rank=rank, follow=follow) if pattern.search(line.text))
-
-
 def check_shown(shown: str, ranks: int) -> None:
     """Raise RequestError if --show names no rank of a run with this number of ranks."""
     if shown in (ALL, NONE):
@@ -61,11 +55,6 @@ def check_shown(shown: str, ranks: int) -> None:
         raise RequestError(f"--show {shown}: expected a rank, all or none.")
     if int(shown) >= ranks:
         raise RequestError(f"--show {shown}: the run has ranks 0 to {ranks - 1}.", hint="To show all: --show all")
-
-
-def new_screen(shown: str) -> Screen:
-    """Return the live view of a run whose ranks are shown as --show says."""
-    return Screen(of_ranks=shown)
 
 
 def describe_end(outcome: Outcome) -> str:

@@ -99,7 +99,7 @@ class Queue:
 
     def work(self) -> None:
         """Start all runs and wait for their ends."""
-        first = load_run(self.base, self.waiting[0])
+        first = store.load(self.base / self.waiting[0])
         with resume.in_folder_of(first):
             inventory = find_inventory(resume.request_of(first).inventory).absolute()
         while (self.waiting or self.active) and not self.stopped:
@@ -120,7 +120,8 @@ class Queue:
         """Start the waiting runs, as soon as no earlier queue has runs that wait."""
         self.write_state("waits for runs that were submitted earlier")
         while self.waiting and not self.stopped:
-            self.drop_stopped()
+            # `orch stop` ends runs that wait.
+            self.waiting = [name for name in self.waiting if queued.queue_of(self.base / name) is not None]
             self.end_finished()
             if self.waiting and my_turn() and self.has_room() and time.monotonic() >= self.next_query:
                 self.start_first()
@@ -158,7 +159,7 @@ class Queue:
         if key == self.planned_for:
             return
         self.planned_for = key
-        run = load_run(self.base, self.waiting[0])
+        run = store.load(self.base / self.waiting[0])
         with contextlib.suppress(OrchError):  # start() reports it
             with resume.in_folder_of(run):
                 candidates, count = candidate_nodes(resume.request_of(run))
@@ -175,13 +176,9 @@ class Queue:
     def has_room(self) -> bool:
         return self.limit is None or len(self.active) < self.limit
 
-    def drop_stopped(self) -> None:
-        """Forget waiting runs that `orch stop` has ended."""
-        self.waiting = [name for name in self.waiting if queued.queue_of(self.base / name) is not None]
-
     def start_first(self) -> None:
         """Start the first waiting run on free nodes, or note what it waits for."""
-        run = load_run(self.base, self.waiting[0])
+        run = store.load(self.base / self.waiting[0])
         try:
             nodes, reason = self.free_nodes(run)
             if nodes:
@@ -198,7 +195,8 @@ class Queue:
         with resume.in_folder_of(run):
             candidates, count = candidate_nodes(request)
             used = {name for active in self.active.values() for name in active.nodes}
-            unused = [name for name in candidates if name not in used and not self.is_avoided(name)]
+            used |= {name for name, end in self.avoided.items() if time.monotonic() < end}
+            unused = [name for name in candidates if name not in used]
             if len(unused) < count:
                 return (), f"waits for {counted(count, 'free node')} of {fold(candidates)}"
             released = tuple(name for name in unused if name in self.released)[:count]
@@ -207,9 +205,6 @@ class Queue:
                 return released, ""
             listed = registry.find_target(request.on).live_nodes(request.inventory, unused)
         return choose_nodes(listed, count)
-
-    def is_avoided(self, node: str) -> bool:
-        return time.monotonic() < self.avoided.get(node, 0.0)
 
     def plan(self, run: Run, nodes: tuple[str, ...]) -> Plan:
         """Return the plan of a run on these nodes."""
@@ -268,7 +263,7 @@ class Queue:
         loaded = []
         for name in list(self.active):
             try:
-                loaded.append(load_run(self.base, name))
+                loaded.append(store.load(self.base / name))
             except ExecuteError:
                 del self.active[name]
         return loaded
@@ -315,7 +310,7 @@ class Queue:
             return
         self.next_look = time.monotonic() + LOST_SECONDS
         for name, lost in [*self.cut_off.items()]:
-            run = load_run(self.base, name)
+            run = store.load(self.base / name)
             if name not in self.waiting:
                 self.in_thread(partial(self.end_cut_off, name, lost))
             elif not runs.refresh([run], {name: lost.handle}):
@@ -334,17 +329,13 @@ class Queue:
     def stop_all(self) -> None:
         """Record that the waiting runs are stopped, and stop the others."""
         for name in list(self.waiting):
-            self.end(load_run(self.base, name), STOPPED)
+            self.end(store.load(self.base / name), STOPPED)
         for active in self.active.values():
             with contextlib.suppress(OrchError):
                 active.handle.stop()
         for active in self.active.values():
             with contextlib.suppress(OrchError):
                 active.handle.finish()
-
-
-def load_run(base: Path, name: str) -> Run:
-    return store.load(base / name)
 
 
 def candidate_nodes(request: TrainRequest) -> tuple[tuple[str, ...], int]:

@@ -121,13 +121,10 @@ def environments_of(inventory: str, notify: Callable[[str], None]) -> list[Envir
 
 def this_shell() -> Shell:
     """Return what ranks would see that are started from the current shell."""
+    folders = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+    libraries = (Path(folder, "libmpi.so.12") for folder in folders)
     return Shell(
         variables={name: os.environ[name] for name in SHELL_VARIABLES if name in os.environ},
         mpirun=shutil.which("mpirun"),
-        libmpi=find_library("libmpi.so.12", os.environ.get("LD_LIBRARY_PATH", "")),
+        libmpi=next((str(path) for path in libraries if path.exists()), None),
     )
-
-
-def find_library(name: str, search_path: str) -> str | None:
-    candidates = (Path(folder) / name for folder in search_path.split(":") if folder)
-    return next((str(path) for path in candidates if path.exists()), None)

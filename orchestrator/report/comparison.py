@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from orch_node.protocol.events import Result
+
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import fold
@@ -168,7 +170,7 @@ def rank_runs(runs: Sequence[Run], result: str | None) -> tuple[RankedRun, ...]:
 
 def ranked_run(run: Run) -> RankedRun:
     """Return a run with its values and results."""
-    label, reported, loss = array_values(run.record.decisions), scores(run.result()), measures(run).loss
+    label, reported, loss = array_values(run.record.decisions), scores(run.newest(Result)), measures(run).loss
     results = dict(reported.after)
     if loss:
         results.setdefault(LOSS, loss[-1][1])

@@ -88,18 +88,13 @@ class Figures:
             parts.append(f"loss {self.loss:.4f}")
         if self.samples_per_second is not None and not remaining_only:
             parts.append(f"{self.samples_per_second:.1f} samples/s")
-        if (seconds := self.remaining_seconds()) is not None:
+        first, newest = self.first, self.newest
+        seconds = remaining_seconds(
+            newest.time - first.time, first=first.step or 0, step=newest.step or 0, steps=newest.steps or 0
+        )
+        if seconds is not None:
             parts.append(f"{format_seconds(seconds)} left")
         return ", ".join(parts)
-
-    def remaining_seconds(self) -> float | None:
-        """Return the estimated time until the phase ends, or None if it is unknown."""
-        return remaining_seconds(
-            self.newest.time - self.first.time,
-            first=self.first.step or 0,
-            step=self.newest.step or 0,
-            steps=self.newest.steps or 0,
-        )
 
 
 class LiveView(Progress):

@@ -70,14 +70,8 @@ class Signature:
         return self.cause_on_gpus or self.cause, self.hint_on_gpus or self.hint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownErrors:
-    """The content of known_errors.toml."""
-
-    signatures: tuple[Signature, ...]
-
-
 @cache
 def known_signatures() -> tuple[Signature, ...]:
     """Return the signatures in the order in which explanations are shown: errors that cause other errors come first."""
-    return values.read(KnownErrors, tomllib.loads(FILE.read_text(encoding="utf-8")), FILE.name).signatures
+    entries = tomllib.loads(FILE.read_text(encoding="utf-8"))["signatures"]
+    return tuple(values.read(Signature, entry, FILE.name) for entry in entries)

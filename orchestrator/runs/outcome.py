@@ -116,7 +116,7 @@ def outcome_of(run: Run) -> Outcome:
         same_error=ranks_with_same_error(events, failure) if failure else (),
         problem=ended.problem if ended else None,
         explanations=() if run.state in STATES_WITHOUT_ERROR else explanations_of(run, failure),
-        result=run.result(),
+        result=run.newest(Result),
         accounting=read_accounting(run.folder),
         decisions=run.record.decisions,
         nodes=ended.nodes if ended else {},

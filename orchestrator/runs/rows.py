@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orch_node.protocol.events import Progress
+from orch_node.protocol.events import Progress, Result
 from orch_node.protocol.node_reports import Standing
 from orch_node.protocol.outcome import Failure, Outcome
 from orch_node.protocol.record import RunRecord
@@ -97,10 +97,10 @@ class RunRow:
 
 def report_of(run: Run) -> Report:
     """Return what a run has reported, read from its folder on this machine."""
-    supervisor, result = supervisor_of(run.folder), run.result()
+    supervisor, result = supervisor_of(run.folder), run.newest(Result)
     return Report(
         started=supervisor.started if supervisor else None,
-        progress=run.progress(),
+        progress=run.newest(Progress),
         result=result.figures if result else {},
         is_nan=run.has_nan_loss(),
         outcome=run.outcome,

@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orch_node import disk, lease
+from orch_node.agent.run_folders import DAMAGED_FOLDER, move_aside
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol import record as records
-from orch_node.protocol.events import NAN_LOSS, Event, Launched, Progress, Result, Warned
+from orch_node.protocol.events import NAN_LOSS, Event, Launched, Warned
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
-from orchestrator.files import make_user_folder, other_owner, sync_folder, write_whole
+from orchestrator.files import make_user_folder, other_owner, write_whole
 from orchestrator.model.decision import array_values
 from orchestrator.planning.plan import Plan
 from orchestrator.runs import provenance as origins
@@ -39,7 +40,6 @@ SUPERVISOR_ENDED = "gone"  # file in the local folder of a remote run whose supe
 Notify = Callable[[str], None]  # called with each line for the user
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # wrong --runs-dir, not a full disk
 LISTING = "`orch runs` lists the runs."
-QUARANTINE = "damaged"  # the folder for damaged runs, next to the folders of the runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +87,6 @@ class Run:
         warning = self.newest(Warned)
         return warning is not None and NAN_LOSS in warning.text
 
-    def progress(self) -> Progress | None:
-        """Return the newest progress that a rank has reported, or None."""
-        return self.newest(Progress)
-
-    def result(self) -> Result | None:
-        """Return the figures that the script reported at its end, or None."""
-        return self.newest(Result)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damaged:
@@ -107,7 +99,7 @@ class Damaged:
         """Return a message that names the damaged file with a hint."""
         return (
             f"{self.folder / PLAN} is damaged, the run is left out: {self.problem} "
-            f"(`orch clean` moves its folder to {self.folder.parent / QUARANTINE})"
+            f"(`orch clean` moves its folder to {self.folder.parent / DAMAGED_FOLDER})"
         )
 
 
@@ -175,7 +167,7 @@ def load(folder: Path) -> Run:
             raise ProtocolError(f"it is the plan of run {record.run_id}.")
     except (OSError, ProtocolError) as error:
         raise ExecuteError(
-            f"{path} is damaged: {error}", hint=f"`orch clean` moves {folder} to {folder.parent / QUARANTINE}."
+            f"{path} is damaged: {error}", hint=f"`orch clean` moves {folder} to {folder.parent / DAMAGED_FOLDER}."
         ) from None
     outcome, problem = read_outcome(folder)
     return Run(
@@ -405,7 +397,7 @@ def may_be_running(folder: Path) -> bool:
 
 
 def quarantine(damaged: Damaged) -> Path | None:
-    """Move the folder of a damaged run away without deleting anything, since it may hold checkpoints.
+    """Move the folder of a damaged run away without deleting anything.
 
     Returns:
         The new path of the folder, or None if a process of the run may still be running.
@@ -416,15 +408,8 @@ def quarantine(damaged: Damaged) -> Path | None:
     folder = damaged.folder
     if may_be_running(folder):
         return None
-    damaged_folder = folder.parent / QUARANTINE
-    numbers = ("", *(f".{number}" for number in range(1, 1000)))
     try:
-        make_user_folder(damaged_folder)
-        names = (damaged_folder / f"{folder.name}{number}" for number in numbers)
-        target = next(path for path in names if not path.exists())
-        folder.rename(target)
-        sync_folder(damaged_folder)
-        return target
+        return move_aside(folder)
     except OSError as error:
         raise ExecuteError(
             f"{folder} cannot be moved: {error.strerror}.",
