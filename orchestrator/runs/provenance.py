@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,18 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCommand:
+    """A command as stored in plan.json."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+
+    def shell(self) -> str:
+        """Return the command as POSIX shell text."""
+        return Command(argv=self.argv, env=tuple(self.env.items())).shell()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """The data in plan.json besides the record, which documents what was run.
 
@@ -77,15 +89,7 @@ class Provenance:
     packages: Packages | None = None
     seeds: dict[str, Any] = field(default_factory=dict)
     scripts: Script | None = None
-    command: Command | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCommand:
-    """A command as stored in plan.json."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str]
+    command: RecordedCommand | None = None
 
 
 def provenance(plan: Plan) -> Provenance:
@@ -108,40 +112,17 @@ def provenance(plan: Plan) -> Provenance:
         packages=plan.origin.packages,
         seeds=seeds(plan),
         scripts=script_of(Path(plan.origin.script)) if plan.origin.script else None,
-        command=replace(command, argv=tuple(mask(word, secrets) for word in command.argv)),
+        command=RecordedCommand(argv=tuple(mask(word, secrets) for word in command.argv), env=dict(command.env)),
     )
 
 
-def render(origin: Provenance) -> dict[str, Any]:
-    """Return the provenance as stored in JSON."""
-    record: dict[str, Any] = values.record(origin)
-    if origin.command is not None:
-        record["command"]["env"] = dict(origin.command.env)
-    return record
-
-
 def parse(value: object) -> Provenance:
-    """Return the provenance stored by `render`; missing fields get their defaults.
+    """Return the provenance in the content of plan.json; missing fields get their defaults.
 
     Raises:
         ProtocolError: if the value is invalid.
     """
-    stored = values.check_object(value, PLAN_FILE)
-    names = [spec.name for spec in fields(Provenance) if spec.name != "command"]
-    origin = values.read(Provenance, {name: stored[name] for name in names if stored.get(name) is not None}, PLAN_FILE)
-    return replace(origin, command=recorded_command(stored.get("command")))
-
-
-def recorded_command(value: Any) -> Command | None:
-    """Return the command stored in plan.json, or None if there is none.
-
-    Raises:
-        ProtocolError: if the value is invalid.
-    """
-    if value is None:
-        return None
-    recorded = values.read(RecordedCommand, value, f"{PLAN_FILE}: command")
-    return Command(argv=recorded.argv, env=tuple(recorded.env.items()))
+    return values.read_known(Provenance, value, PLAN_FILE)
 
 
 def seeds(plan: Plan) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def write_record(record: RunRecord, folder: Path, origin: Provenance | None = No
         ExecuteError: if plan.json cannot be written.
         RequestError: if the folder cannot be created, which suggests a wrong `--runs-dir`.
     """
-    value = records.render(record) | (origins.render(origin) if origin else {})
+    value = records.render(record) | (values.record(origin) if origin else {})
     try:
         if not folder.parent.exists():
             write_whole(make_user_folder(folder.parent) / GIT_IGNORE, "*\n")

@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from orch_node.protocol import values
 
 from orchestrator.planning.request import TrainRequest
-from orchestrator.runs.provenance import git_state, parse, provenance, render, script_of, seeds
+from orchestrator.runs.provenance import git_state, parse, provenance, script_of, seeds
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, require_program
@@ -60,4 +61,4 @@ def test_seeds_come_from_settings_and_from_arguments(test_stack: Stack, tmp_path
     assert result.settings == {"seed": 3, "epochs": 2}
     assert result.command.argv[0] == "/venv/bin/python"
     assert result.fingerprints == {"": "node0"}
-    assert parse(json.loads(json.dumps(render(result)))) == result
+    assert parse(json.loads(json.dumps(values.record(result)))) == result
