@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orch_node.protocol.layout import Spare
-from orch_node.supervisor import agents, core_reservation, recovery
+from orch_node.supervisor import core_reservation, recovery
 
 from tests.support.layouts import make_layout
 
@@ -74,8 +74,3 @@ def test_run_recovers_with_spare_nodes_first_and_then_without_nodes(tmp_path: Pa
     assert recover({"node1"}, {"node8"})[0].world_size == 2, "torchrun has no hostfile"
     assert recover({"node1"}, {"node8"}, keeps_batch=False)[0].world_size == 2
     assert "unless the script uses ORCH_PLANNED_WORLD_SIZE=3" in messages[-1]
-
-
-def test_clock_offset_is_the_distance_to_the_time_of_the_request() -> None:
-    for moment, offset in ((9.0, -1.0), (10.5, 0.0), (13.0, 2.0)):
-        assert agents.clock_offset(moment, 10.0, 11.0) == offset

@@ -66,8 +66,7 @@ TORCHS_KERNELS = "torch"
 # preemption. Of the real-time signals, glibc reserves the first two, systemd uses some of SIGRTMIN+0 to +6 and +13 to
 # +29 itself (systemd(1)), and profilers use low ones.
 STACK_SIGNAL, PREEMPT_SIGNAL = "ORCH_STACK_SIGNAL", "ORCH_PREEMPT_SIGNAL"
-DEFAULT_STACK_SIGNAL = signal.SIGRTMIN + 11
-DEFAULT_SIGNALS = {STACK_SIGNAL: DEFAULT_STACK_SIGNAL, PREEMPT_SIGNAL: signal.SIGRTMIN + 12}
+DEFAULT_SIGNALS = {STACK_SIGNAL: signal.SIGRTMIN + 11, PREEMPT_SIGNAL: signal.SIGRTMIN + 12}
 NO_SIGNAL = ("none", "0")
 
 # Names of packages that an image has to contain, separated by spaces.
@@ -183,7 +182,7 @@ def configured_signal(environ: Mapping[str, str], variable: str = STACK_SIGNAL) 
     return 0 if value.lower() in NO_SIGNAL else parse_signal(value, variable)
 
 
-def parse_signal(value: str, variable: str = STACK_SIGNAL) -> int:
+def parse_signal(value: str, variable: str) -> int:
     """Return the number of a signal such as SIGUSR2, USR2, SIGRTMIN+5 or 39.
 
     Raises:

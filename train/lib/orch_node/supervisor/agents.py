@@ -106,7 +106,8 @@ class Channel:
             return
         self.responses[kind] = response
         if isinstance(response, Alive):
-            self.skew = clock_offset(response.time, self.requested_at, time.time())
+            # Before the request negative, after the response positive, 0 in between.
+            self.skew = min(response.time - self.requested_at, 0.0) + max(response.time - time.time(), 0.0)
             self.preempted = self.preempted or response.preempted
             self.lost_launcher = response.lost_launcher
 
@@ -144,7 +145,9 @@ class Channel:
                 try:
                     data = data[os.write(self.stdin, data) :]
                 except BlockingIOError:
-                    wait_until_writable(self.stdin, SEND_SECONDS)
+                    poll = select.poll()  # select() knows only descriptors below 1024
+                    poll.register(self.stdin, select.POLLOUT)
+                    poll.poll(SEND_SECONDS * 1000)
 
     def sign(self, line: bytes) -> bytes:
         """Return a line as it is sent. ssh and pipes need no signature."""
@@ -342,13 +345,6 @@ class Agents:
         end_sharing()
 
 
-def wait_until_writable(descriptor: int, seconds: float) -> None:
-    """Wait until a pipe has space, or for at most this many seconds."""
-    poll = select.poll()  # select() knows only descriptors below 1024
-    poll.register(descriptor, select.POLLOUT)
-    poll.poll(seconds * 1000)
-
-
 def allow_open_files(nodes: int) -> None:
     """Raise the limit on open files if the channels to these nodes need more than it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -356,11 +352,6 @@ def allow_open_files(nodes: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < needed:
         limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-
-
-def clock_offset(moment: float, begin: float, end: float) -> float:
-    """Return the seconds that a moment lies before (negative) or after a period; 0 inside."""
-    return min(moment - begin, 0.0) + max(moment - end, 0.0)
 
 
 def agent_command(run_dir: Path, node: str, claims: str, *, is_local: bool) -> list[str]:
