@@ -36,7 +36,6 @@ test: .venv/.dev machine wheels    ## run all tests
 
 # What CI leaves out because it takes hours or much memory; CONTRIBUTING says what else the tests need.
 test-all: export HYPOTHESIS_PROFILE = thorough
-test-all: export ORCH_KINDS_ALL = 1
 test-all: export ORCH_MATRIX_ALL = 1
 test-all: export ORCH_SANITIZE_ALL = 1
 test-all: export ORCH_SLURM_SUITE = trixie

@@ -49,25 +49,20 @@ def build_if_changed(kind: str) -> Path:
     return folder
 
 
-def runtime(kind: str) -> str:
-    compiler = os.environ.get("CXX", "g++").split()
-    command = [*compiler, f"-print-file-name={RUNTIMES[kind]}"]
-    library = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    return f"{library} libstdc++.so.6"  # the runtime looks up its exceptions when it is loaded
-
-
 def environment(kind: str, logs: Path) -> dict[str, str]:
     """Return the environment of the ranks.
 
     The sanitizer ignores torch, MPI and Python, which are not built for it. A report does not end the
     rank, because that would hide the reports of other ranks.
     """
+    command = [*os.environ.get("CXX", "g++").split(), f"-print-file-name={RUNTIMES[kind]}"]
+    runtime = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     common = f"log_path={logs}/report exitcode=0"
     return clean_environment(
         {
             "PYTHONPATH": str(build(kind)),
             "LD_LIBRARY_PATH": str(Path(sys.prefix) / "lib"),
-            "LD_PRELOAD": runtime(kind),
+            "LD_PRELOAD": f"{runtime} libstdc++.so.6",  # the runtime looks up its exceptions when it is loaded
             "CCL_ATL_TRANSPORT": "ofi",
             "FI_PROVIDER": "tcp",
             "FI_TCP_IFACE": "lo",  # groups that are created without init_process_group() do not choose an interface

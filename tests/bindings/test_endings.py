@@ -6,10 +6,9 @@ import pytest
 
 # Seconds, also on a busy machine. A rank that does not notice waits for the group's timeout of 300 s.
 SOON = 90
-NO_CORE_FILE = 3  # exit code of dumping.py
 
 
-@pytest.mark.parametrize(("launcher", "ending"), [("mpi", "raise"), ("mpi", "kill"), ("torchrun", "exit3")])
+@pytest.mark.parametrize(("launcher", "ending"), [("mpi", "kill"), ("torchrun", "raise")])
 def test_the_launcher_reports_the_failure_soon(launch, launcher, ending):
     outcome = launch("endings.py", ending, launcher=launcher, ranks=3, timeout=100)
     assert outcome.code != 0
@@ -21,11 +20,10 @@ def test_the_launcher_reports_the_failure_soon(launch, launcher, ending):
     ("ending", "code", "message"),
     [
         ("raise", 1, "has left the job with exit code 1"),
-        ("exit3", 3, "has left the job with exit code 3"),
         ("exit0", 0, "has left the job with exit code 0"),
         ("kill", -9, "is gone: its process has ended"),
     ],
-    ids=["raise", "exit3", "exit0", "kill"],
+    ids=["raise", "exit0", "kill"],
 )
 def test_without_a_launcher_the_other_ranks_notice_the_end(launch, ending, code, message):
     outcome = launch("endings.py", ending, launcher="bare", ranks=3, timeout=100)
@@ -35,27 +33,15 @@ def test_without_a_launcher_the_other_ranks_notice_the_end(launch, ending, code,
     assert "rank 1 (" in outcome.text
 
 
-def test_a_rank_that_dumps_core_counts_as_dead(launch):
-    outcome = launch("dumping.py", launcher="bare", timeout=100)
-    if outcome.codes[0] == NO_CORE_FILE:
-        pytest.skip("this machine writes no core file, or writes it too fast: " + outcome.text)
-    assert outcome.codes[0] == 0, outcome.text
-    assert "is gone: its process has ended" in outcome.text
-    assert "while it dumps" in outcome.text
-
-
-@pytest.mark.parametrize(
-    ("launcher", "ending"), [("mpi", "forget"), ("torchrun", "pending"), ("bare", "forget"), ("bare", "pending")]
-)
+@pytest.mark.parametrize(("launcher", "ending"), [("mpi", "forget"), ("bare", "pending")])
 def test_destroy_process_group_may_be_omitted(launch, launcher, ending):
     outcome = launch("endings.py", ending, launcher=launcher, timeout=100, warm=ending == "pending")
     assert outcome.code == 0, outcome.text
     assert outcome.seconds < SOON
 
 
-@pytest.mark.parametrize(("launcher", "ending"), [("mpi", "all-raise"), ("bare", "destroy-then-raise")])
-def test_an_exception_results_in_a_failing_exit_code(launch, launcher, ending):
-    outcome = launch("endings.py", ending, launcher=launcher, timeout=100)
+def test_an_exception_after_destroy_results_in_a_failing_exit_code(launch):
+    outcome = launch("endings.py", "destroy-then-raise", launcher="bare", timeout=100)
     assert outcome.code != 0
     assert outcome.seconds < SOON
 
@@ -69,24 +55,14 @@ def test_a_busy_thread_of_gloo_does_not_abort_a_finished_process(run_ranks):
     run_ranks("endings.py", "busy-gloo", launcher="bare", timeout=100, expected="ends")
 
 
-def test_ranks_wait_for_one_that_ends_later(run_ranks):
-    run_ranks("endings.py", "slow-end", timeout=100, expected="ends")
-
-
-def test_the_timeout_of_the_group_applies_to_a_collective(launch):
-    outcome = launch("endings.py", "late", "4", launcher="mpi", ranks=3, timeout=100)
+def test_the_timeout_of_the_group_applies_to_a_collective_and_names_only_the_rank_that_is_late_for_it(launch):
+    """Let rank 1 be late also for the collective before."""
+    outcome = launch("endings.py", "late-twice", "5", launcher="mpi", ranks=3, timeout=100)
     assert outcome.code != 0
     assert outcome.seconds < SOON
     assert "DistBackendError" in outcome.text
-    assert "allreduce #4 of group" in outcome.text
-    assert "timed out after 4000 ms" in outcome.text
-    assert "missing: rank 1 (" in outcome.text
-
-
-def test_a_rank_that_has_waited_before_is_not_reported_as_missing(launch):
-    outcome = launch("endings.py", "late-twice", "5", launcher="torchrun", ranks=3, timeout=100)
-    assert outcome.code != 0
     assert "allreduce #5 of group" in outcome.text
+    assert "timed out after 5000 ms" in outcome.text
     assert "missing: rank 1 (" in outcome.text
     assert "missing: ranks" not in outcome.text
 
@@ -99,17 +75,9 @@ def test_a_late_or_dead_rank_is_named_with_shared_memory(launch, ending, message
     assert message in outcome.text
 
 
-def test_a_rank_in_another_collective_ends_the_job(launch):
-    # MPI may detect the mismatch first and abort with its own message.
-    outcome = launch("endings.py", "in-other-collective", "4", launcher="mpi", timeout=100)
-    assert outcome.code != 0
-    assert outcome.seconds < SOON
-
-
-@pytest.mark.parametrize("size", ["1000", "3000000"])
-def test_a_rank_in_another_collective_is_reported_without_a_launcher(launch, size):
+def test_a_rank_in_another_collective_is_reported_without_a_launcher(launch):
     # oneCCL reports an error, or the operation times out. A broadcast may even succeed, but not the next operation.
-    outcome = launch("endings.py", "in-other-collective", "4", size, launcher="bare", timeout=100)
+    outcome = launch("endings.py", "in-other-collective", "4", launcher="bare", timeout=100)
     assert outcome.codes == (1, 1), outcome.text
     assert outcome.seconds < SOON
     assert "DistBackendError: ccl: allreduce #4 of group" in outcome.text

@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 SHARED = {"ORCH_CCL_SHARED_MEMORY": "1"}
-DEFAULT = {"ORCH_CCL_SHARED_MEMORY": ""}
 
 
-@pytest.mark.parametrize("case", ["same-bits", "every-route"])
 @pytest.mark.parametrize(("ranks", "threads"), [(3, "1"), (2, "3")], ids=["one-thread", "three-threads"])
-def test_results_are_the_same_on_all_ranks(run_ranks, case, ranks, threads):
-    run_ranks("shared.py", case, ranks=ranks, timeout=120, env=SHARED | {"ORCH_CCL_THREADS": threads})
+def test_results_are_the_same_on_all_ranks(run_ranks, ranks, threads):
+    run_ranks("shared.py", "same-bits", ranks=ranks, timeout=120, env=SHARED | {"ORCH_CCL_THREADS": threads})
 
 
 @pytest.mark.parametrize(
@@ -24,15 +22,9 @@ def test_ranks_with_different_calls_are_named_without_a_check(launch, case, oper
     assert ") calls another collective, or this one with a different size" in outcome.text
 
 
-@pytest.mark.parametrize(
-    ("case", "reason"),
-    [("no-memory", "ftruncate: File too large"), ("no-memfd", "memfd_create: Operation not permitted")],
-)
-def test_ranks_without_memory_use_oneccl_and_print_one_warning(run_ranks, case, reason):
-    outcome = run_ranks("shared.py", case, launcher="bare", ranks=3, timeout=120, warm=False, env=DEFAULT)
-    assert outcome.text.count(f"does not use shared memory: {reason}") == 1
+def test_ranks_without_memory_use_oneccl_and_print_one_warning(run_ranks):
+    """Use shared memory by default."""
+    env = {"ORCH_CCL_SHARED_MEMORY": ""}
+    outcome = run_ranks("shared.py", "no-memory", launcher="bare", ranks=3, timeout=120, warm=False, env=env)
+    assert outcome.text.count("does not use shared memory: ftruncate: File too large") == 1
     assert outcome.text.count("shared memory:") == 1
-
-
-def test_shared_memory_is_on_by_default_and_first_touched_by_its_owner(run_ranks):
-    run_ranks("shared.py", "own-pages", launcher="bare", timeout=120, env=DEFAULT)

@@ -49,25 +49,13 @@ LATE = ("late", "4")  # one rank is late for an all_reduce of a group with a tim
 MISSING = ("timed out after 4000 ms; missing: rank 1 (", 1)
 SHORT = (
     Program(name="matrix", title="every collective", transport="ofi", expected_output=("checked", 2)),
-    Program(
-        name="models",
-        title="DDP, FSDP2, checkpoint",
-        transport="mpi",
-        arguments=("/tmp/checkpoint",),
-        expected_output=("functional collectives are right", 2),
-    ),
+    Program(name="models", title="DDP, FSDP2, checkpoint", transport="mpi", arguments=("/tmp/checkpoint",)),
     Program(name="endings", title="error words", transport="mpi", arguments=LATE, expected_output=MISSING, fails=True),
 )
 ALL = (
     *SHORT,
     Program(name="matrix", title="every collective", transport="mpi", expected_output=("checked", 2)),
-    Program(
-        name="models",
-        title="DDP, FSDP2, checkpoint",
-        transport="ofi",
-        arguments=("/tmp/checkpoint",),
-        expected_output=("functional collectives are right", 2),
-    ),
+    Program(name="models", title="DDP, FSDP2, checkpoint", transport="ofi", arguments=("/tmp/checkpoint",)),
     Program(name="endings", title="error words", transport="ofi", arguments=LATE, expected_output=MISSING, fails=True),
     Program(name="work_objects", title="Work, groups, refusals", transport="mpi"),
     Program(name="work_objects", title="Work, groups, refusals", transport="ofi"),

@@ -1,4 +1,4 @@
-"""End one or all ranks abnormally while the others are in a collective: endings.py ENDING [SECONDS [SIZE]]."""
+"""End one or all ranks abnormally while the others are in a collective: endings.py ENDING [SECONDS]."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from start import RANK, init, print_line
 ending = sys.argv[1]
 seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 300
 init(seconds)
-size = int(sys.argv[3]) if len(sys.argv) > 3 else 1000
-data = torch.ones(size)
+data = torch.ones(1000)
 for _ in range(3):
     dist.all_reduce(data)
 group = dist.new_group([0, 1])
@@ -34,16 +33,12 @@ elif ending == "late-twice":
 elif RANK == 1:
     if ending == "raise":
         raise RuntimeError("this rank gives up")
-    if ending == "exit3":
-        sys.exit(3)
     if ending == "exit0":
         sys.exit(0)
     if ending == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if ending == "late":
         time.sleep(seconds * 3)
-if ending == "all-raise":
-    raise RuntimeError("every rank gives up")
 if ending == "forget":
     print_line("forgets")
     sys.exit(0)
@@ -70,11 +65,6 @@ if ending == "busy-gloo":
     future.wait()
     print_line("ends")
     dist.destroy_process_group()
-    sys.exit(0)
-if ending == "slow-end":
-    dist.destroy_process_group()
-    time.sleep(3 if RANK == 0 else 0)
-    print_line("ends")
     sys.exit(0)
 
 try:

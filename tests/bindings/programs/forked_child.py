@@ -42,10 +42,6 @@ def destroy(parent: Parent) -> None:
     dist.destroy_process_group()
 
 
-def destroy_one(parent: Parent) -> None:
-    dist.destroy_process_group(parent.group)
-
-
 def drop(parent: Parent) -> None:
     """Drop everything; memory that was mapped later must not be unmapped."""
     dist.destroy_process_group()
@@ -61,7 +57,8 @@ def abort(parent: Parent) -> None:
 
 
 def query(parent: Parent) -> None:
-    """Call the methods that do not use the network."""
+    """Call the methods that do not use the network, and change the tensor, of which the child has a copy."""
+    parent.tensor.add_(1)
     parent.backend._set_default_timeout(timedelta(seconds=5))
     assert parent.backend.rank() == RANK
     assert parent.backend.size() == SIZE
@@ -79,9 +76,6 @@ def communicate(parent: Parent) -> None:
     parts = [torch.ones(10) for _ in range(SIZE)]
     calls: list[Callable[[], object]] = [
         lambda: group.allreduce([tensor]),
-        lambda: group.broadcast([tensor], dist.BroadcastOptions()),
-        lambda: group.allgather([parts], [tensor]),
-        lambda: group.reduce_scatter([tensor], [parts]),
         lambda: group.alltoall(parts, parts),
         lambda: group.barrier(),
         lambda: group.send([tensor], 1 - RANK, 0),
@@ -96,7 +90,7 @@ def communicate(parent: Parent) -> None:
 
 init(60)
 parent = Parent()
-for action in (destroy, destroy_one, drop, abort, query, communicate):
+for action in (destroy, drop, abort, query, communicate):
     code = run_in_child(lambda action=action: action(parent))
     if code != 0:
         print_line("the child of", action.__name__, "ended with", code)

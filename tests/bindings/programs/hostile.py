@@ -39,21 +39,13 @@ def memory_file() -> int:
     return file
 
 
-def file_id(file: int, *, pid: int = 0, token: int = TOKEN) -> str:
-    return f"{pid or os.getpid()} {file} {PAGES * PAGE} {token}"
-
-
 def of_another_process() -> str:
     file = memory_file()
     child = subprocess.Popen(["sleep", "60"], pass_fds=[file])
-    return file_id(file, pid=child.pid)
+    return f"{child.pid} {file} {PAGES * PAGE} {TOKEN}"
 
 
-FILES: dict[str, Callable[[], str]] = {
-    "another-token": lambda: file_id(memory_file(), token=TOKEN + 1),
-    "another-process": of_another_process,
-    "empty": lambda: "",
-}
+FILES: dict[str, Callable[[], str]] = {"another-process": of_another_process, "empty": lambda: ""}
 HEAP_BYTES = min(256 << 30, os.sysconf("SC_PHYS_PAGES") * PAGE)
 # In the header, at the end, beyond it, far beyond it, and one that overflows when a length is added.
 FORGED_OFFSETS = (0, HEAP_BYTES - PAGE, HEAP_BYTES + PAGE, 2**62, 2**64 - 2)

@@ -1,6 +1,6 @@
 """Test one operation after the other with one kind of failure, in the same ranks.
 
-    kinds.py KIND sync|async OPERATION...
+    kinds.py KIND sync|async
 
 Each operation has a separate group, because a failed group stays broken. A rank prints "right" for
 each operation that behaves as expected and raises an exception for the first that does not.
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from start import RANK, SIZE, error_of, init, print_line
 
-KIND, ASYNC, SELECTED = sys.argv[1], sys.argv[2] == "async", sys.argv[3:]
+KIND, ASYNC = sys.argv[1], sys.argv[2] == "async"
 SHORT = timedelta(seconds=1)
 LONG = timedelta(seconds=60)
 PEER = 1 - RANK
@@ -74,9 +74,7 @@ OPERATIONS: dict[str, Begin] = {
         group.send([filled(size)], root, 3) if root != RANK else group.recv_anysource([filled(size)], 3)
     ),
 }
-ROOTED = ("reduce", "broadcast", "gather", "scatter", "send_recv", "recv_any")
 FROM_ROOT = ("broadcast", "scatter")  # whose root does not need to wait
-UNSIZED = ("barrier",)
 
 
 def wait_for(work: dist.Work) -> None:
@@ -96,7 +94,7 @@ def raises(message: str, callback: Callable[[], object], within: float = 30) -> 
 
 def run_without_peer(message: str, end: Callable[[], None], before: Callable[[], None] = lambda: None) -> None:
     """Start all operations at once, each in a separate group, while the other rank takes part in none."""
-    groups = {name: dist.new_group(timeout=LONG) for name in SELECTED or OPERATIONS}
+    groups = {name: dist.new_group(timeout=LONG) for name in OPERATIONS}
     dist.barrier()
     if RANK == 1:
         return end()
@@ -135,19 +133,10 @@ def wait_for_end(pid: int) -> None:
         time.sleep(0.05)
 
 
-def wrong_root(begin: Begin, name: str) -> None:
-    for root in (-1, SIZE):
-        if name in ROOTED and name not in ("send_recv", "recv_any"):
-            raises(f"there is no rank {root}", lambda root=root: begin(dist.group.WORLD, 10, root))
-        elif name == "send_recv":
-            raises("there is no rank", lambda root=root: dist.group.WORLD.send([filled(1)], root, 0))
-            raises("there is no rank", lambda root=root: dist.group.WORLD.recv([filled(1)], root, 0))
-
-
 def wrong_size(begin: Begin, name: str) -> None:
     """Check different sizes. A message contains its size; the others need ORCH_CCL_CHECK=1."""
     group = dist.new_group(timeout=timedelta(seconds=60))  # no operation reaches this timeout
-    if name in UNSIZED:
+    if name == "barrier":
         return
     if name in ("send_recv", "recv_any"):
         if RANK == 0:
@@ -197,14 +186,14 @@ def callback(begin: Begin, name: str) -> None:
 
 
 CONCURRENT_TESTS = {"timeout": timeout, "peer-dead": peer_dead, "peer-gone": peer_gone}
-SEQUENTIAL_TESTS = {"wrong-root": wrong_root, "wrong-size": wrong_size, "crosswise": crosswise, "callback": callback}
+SEQUENTIAL_TESTS = {"wrong-size": wrong_size, "crosswise": crosswise, "callback": callback}
 
 init(60)
 if KIND in CONCURRENT_TESTS:
     CONCURRENT_TESTS[KIND]()
 else:
-    for name in SELECTED or OPERATIONS:
-        SEQUENTIAL_TESTS[KIND](OPERATIONS[name], name)
+    for name, begin in OPERATIONS.items():
+        SEQUENTIAL_TESTS[KIND](begin, name)
         print_line("right:", name)
 if KIND in ("peer-dead", "peer-gone"):
     print_line("fine")

@@ -11,10 +11,11 @@ import sys
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, print_line
+from start import RANK, SIZE, all_gather_single, init, print_line, reduce_scatter_single
 
 BYTES = int(sys.argv[1])
 ROOT = SIZE - 1
+RANKS = range(SIZE)
 
 
 def checked_positions(size: int) -> torch.Tensor:
@@ -27,81 +28,67 @@ def values(positions: torch.Tensor, rank: int) -> torch.Tensor:
 
 
 def rank_data(rank: int = RANK, size: int = BYTES) -> torch.Tensor:
-    out = torch.zeros(size, dtype=torch.int8)  # pages that are never written need no memory
+    out = zeros(size)
     out[checked_positions(size)] = values(checked_positions(size), rank)
     return out
 
 
 def zeros(size: int = BYTES) -> torch.Tensor:
-    return torch.zeros(size, dtype=torch.int8)
+    return torch.zeros(size, dtype=torch.int8)  # pages that are never written need no memory
 
 
-def check(result: torch.Tensor, expected: torch.Tensor, positions: torch.Tensor) -> None:
-    assert torch.equal(result, expected), positions[result != expected]
-
-
-def check_equal(result: torch.Tensor, rank: int) -> None:
-    positions = checked_positions(result.numel())
-    check(result[positions], values(positions, rank), positions)
-
-
-def check_sum(result: torch.Tensor, positions: torch.Tensor) -> None:
-    check(result, sum(values(positions, rank) for rank in range(SIZE)), positions)
+def check(result: torch.Tensor, *ranks: int, part: int = 0, parts: int = 1) -> None:
+    """Check that the result is the sum of the ranks' data, or one of several parts of it."""
+    first = part * result.numel()
+    positions = checked_positions(parts * result.numel())
+    positions = positions[(positions >= first) & (positions < first + result.numel())]
+    assert torch.equal(result[positions - first], sum(values(positions, rank) for rank in ranks))
 
 
 def broadcast() -> None:
     data = rank_data() if RANK == ROOT else zeros()
     dist.broadcast(data, ROOT)
-    check_equal(data, ROOT)
+    check(data, ROOT)
 
 
 def all_reduce() -> None:
-    data = rank_data()
-    dist.all_reduce(data)
-    check_sum(data[checked_positions(BYTES)], checked_positions(BYTES))
+    dist.all_reduce(data := rank_data())
+    check(data, *RANKS)
 
 
 def reduce() -> None:
-    data = rank_data()
-    dist.reduce(data, ROOT)
+    dist.reduce(data := rank_data(), ROOT)
     if RANK == ROOT:
-        check_sum(data[checked_positions(BYTES)], checked_positions(BYTES))
+        check(data, *RANKS)
 
 
 def reduce_scatter() -> None:
-    inputs, out = rank_data(size=BYTES * SIZE), zeros()
-    dist.reduce_scatter_single(out, inputs)
-    positions = checked_positions(BYTES * SIZE)
-    positions = positions[(positions >= BYTES * RANK) & (positions < BYTES * (RANK + 1))]
-    check_sum(out[positions - BYTES * RANK], positions)
+    reduce_scatter_single(out := zeros(), rank_data(size=BYTES * SIZE))
+    check(out, *RANKS, part=RANK, parts=SIZE)
 
 
 def all_gather() -> None:
-    out = zeros(BYTES * SIZE)
-    dist.all_gather_single(out, rank_data())
-    for rank in range(SIZE):
-        check_equal(out[rank * BYTES : (rank + 1) * BYTES], rank)
+    all_gather_single(out := zeros(BYTES * SIZE), rank_data())
+    for rank, part in enumerate(out.split(BYTES)):
+        check(part, rank)
 
 
 def all_gather_uneven() -> None:
-    sizes = [BYTES if rank == ROOT else 3 + rank for rank in range(SIZE)]
-    out = [zeros(size) for size in sizes]
-    dist.all_gather(out, rank_data(size=sizes[RANK]))
-    for rank in range(SIZE):
-        check_equal(out[rank], rank)
+    sizes = [BYTES if rank == ROOT else 3 + rank for rank in RANKS]
+    dist.all_gather(out := [zeros(size) for size in sizes], rank_data(size=sizes[RANK]))
+    for rank, part in enumerate(out):
+        check(part, rank)
 
 
 def gather() -> None:
-    out = [zeros() for _ in range(SIZE)] if RANK == ROOT else None
-    dist.gather(rank_data(), out, ROOT)
+    dist.gather(rank_data(), out := [zeros() for _ in RANKS] if RANK == ROOT else None, ROOT)
     for rank, part in enumerate(out or []):
-        check_equal(part, rank)
+        check(part, rank)
 
 
 def scatter() -> None:
-    out = zeros()
-    dist.scatter(out, [rank_data(rank) for rank in range(SIZE)] if RANK == ROOT else None, ROOT)
-    check_equal(out, RANK)
+    dist.scatter(out := zeros(), [rank_data(rank) for rank in RANKS] if RANK == ROOT else None, ROOT)
+    check(out, RANK)
 
 
 def all_to_all() -> None:
@@ -110,21 +97,18 @@ def all_to_all() -> None:
     def message_size(source: int, target: int) -> int:
         return BYTES if source == ROOT and target in (0, ROOT) else 5 + target
 
-    sizes_to_send = [message_size(RANK, rank) for rank in range(SIZE)]
-    origin = [message_size(rank, RANK) for rank in range(SIZE)]
-    out = zeros(sum(origin))
-    dist.all_to_all_single(out, torch.cat([rank_data(size=size) for size in sizes_to_send]), origin, sizes_to_send)
+    to_send, origin = [message_size(RANK, rank) for rank in RANKS], [message_size(rank, RANK) for rank in RANKS]
+    dist.all_to_all_single(out := zeros(sum(origin)), torch.cat([rank_data(size=n) for n in to_send]), origin, to_send)
     for rank, part in enumerate(out.split(origin)):
-        check_equal(part, rank)
+        check(part, rank)
 
 
 def send() -> None:
     if RANK == ROOT:
         dist.send(rank_data(), 0)
     elif RANK == 0:
-        data = zeros()
-        dist.recv(data, ROOT)
-        check_equal(data, ROOT)
+        dist.recv(data := zeros(), ROOT)
+        check(data, ROOT)
 
 
 init(300)

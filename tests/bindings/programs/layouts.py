@@ -1,8 +1,7 @@
-"""Check collectives of tensors that are not contiguous, share memory or belong to inference mode: layouts.py CASE."""
+"""Check collectives of tensors that are not contiguous, share memory or belong to inference mode."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 
@@ -16,8 +15,8 @@ PREVIOUS = (RANK - 1) % SIZE
 Layout = Callable[[torch.Tensor], torch.Tensor]
 
 
-def values(rank: int, rows: int = ROWS) -> torch.Tensor:
-    return torch.arange(rows * COLUMNS, dtype=torch.float32).view(rows, COLUMNS) + 100 * rank
+def values(rank: int) -> torch.Tensor:
+    return torch.arange(ROWS * COLUMNS, dtype=torch.float32).view(ROWS, COLUMNS) + 100 * rank
 
 
 def transposed(tensor: torch.Tensor) -> torch.Tensor:
@@ -26,124 +25,54 @@ def transposed(tensor: torch.Tensor) -> torch.Tensor:
     return out.copy_(tensor)
 
 
-def sliced(tensor: torch.Tensor) -> torch.Tensor:
-    out = torch.zeros(tensor.shape[0], 2 * tensor.shape[1], dtype=tensor.dtype)[:, ::2]
-    return out.copy_(tensor)
+VALUES = [values(rank) for rank in range(SIZE)]
+MINE, TOTAL, ALL = VALUES[RANK], sum(VALUES), torch.cat(VALUES)
+EMPTY, EMPTY_ALL = torch.full_like(MINE, -1), torch.full_like(ALL, -1)
+COPIES = torch.cat([MINE] * SIZE)  # a part for each rank
 
 
-def work_of(work: dist.Work | None) -> list[dist.Work]:
-    assert work is not None
-    return [work]
+def exchange(out: list[torch.Tensor]) -> dist.Work:
+    work = dist.irecv(out[0], PREVIOUS)
+    dist.isend(MINE, NEXT).wait()
+    return work
 
 
-def outputs_of(rows: int = ROWS) -> torch.Tensor:
-    return torch.full((rows, COLUMNS), -1.0)
+# The tensors before the call, a function that starts the collective with them, and the tensors after it.
+COLLECTIVES: dict[str, tuple[list[torch.Tensor], Callable[[list[torch.Tensor]], dist.Work], list[torch.Tensor]]] = {
+    "all_reduce": ([MINE], lambda out: dist.all_reduce(*out, async_op=True), [TOTAL]),
+    "coalesced": ([MINE, MINE], lambda out: dist.all_reduce_coalesced(out, async_op=True), [TOTAL, TOTAL]),
+    "reduce": ([MINE], lambda out: dist.reduce(*out, 0, async_op=True), [TOTAL if RANK == 0 else MINE]),
+    "broadcast": ([MINE], lambda out: dist.broadcast(*out, 0, async_op=True), [VALUES[0]]),
+    "reduce_scatter": ([EMPTY], lambda out: dist.reduce_scatter(*out, [MINE] * SIZE, async_op=True), [TOTAL]),
+    "reduce_scatter_tensor": ([EMPTY], lambda out: reduce_scatter_single(*out, COPIES, async_op=True), [TOTAL]),
+    "all_gather": ([EMPTY] * SIZE, lambda out: dist.all_gather(out, MINE, async_op=True), VALUES),
+    "all_gather_tensor": ([EMPTY_ALL], lambda out: all_gather_single(*out, MINE, async_op=True), [ALL]),
+    "gather": (
+        [EMPTY] * SIZE if RANK == 0 else [],
+        lambda out: dist.gather(MINE, out or None, 0, async_op=True),
+        VALUES if RANK == 0 else [],
+    ),
+    "scatter": ([EMPTY], lambda out: dist.scatter(*out, VALUES if RANK == 0 else None, 0, async_op=True), [MINE]),
+    "all_to_all_single": ([EMPTY_ALL], lambda out: dist.all_to_all_single(*out, COPIES, async_op=True), [ALL]),
+    "all_to_all": ([EMPTY] * SIZE, lambda out: dist.all_to_all(out, [MINE] * SIZE, async_op=True), VALUES),
+    "exchange": ([EMPTY], exchange, [VALUES[PREVIOUS]]),
+}
 
 
-TOTAL = sum(values(rank) for rank in range(SIZE))
-LONG = ROWS * SIZE  # rows of a tensor with a part for each rank
+def call(name: str, layout: Layout) -> None:
+    """Check a collective that writes to tensors of this layout."""
+    before, begin, expected = COLLECTIVES[name]
+    results = [layout(tensor) for tensor in before]
+    work = begin(results)
+    time.sleep(0.04 if RANK % 2 else 0.002)  # on some ranks the communication thread completes it
+    work.wait()
+    for result, right in zip(results, expected, strict=True):
+        assert torch.equal(result, right), (name, result, right)
 
 
-class Collectives:
-    """Every collective, as a method that writes to tensors of a layout and checks the result."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-
-    @classmethod
-    def names(cls) -> list[str]:
-        return [name for name in vars(cls) if not name.startswith("_") and name not in ("finish", "names")]
-
-    @staticmethod
-    def finish(works: list[dist.Work], results: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
-        time.sleep(0.04 if RANK % 2 else 0.002)  # on some ranks the communication thread completes it
-        for work in works:
-            work.wait()
-        for result, right in zip(results, expected, strict=True):
-            assert torch.equal(result, right), (result, right)
-
-    def all_reduce(self) -> None:
-        data = self.layout(values(RANK))
-        self.finish(work_of(dist.all_reduce(data, async_op=True)), [data], [TOTAL])
-
-    def coalesced(self) -> None:
-        data = [self.layout(values(RANK)), self.layout(values(RANK))]
-        self.finish(work_of(dist.all_reduce_coalesced(data, async_op=True)), data, [TOTAL, TOTAL])
-
-    def reduce(self) -> None:
-        data = self.layout(values(RANK))
-        self.finish(work_of(dist.reduce(data, 0, async_op=True)), [data], [TOTAL if RANK == 0 else values(RANK)])
-
-    def broadcast(self) -> None:
-        data = self.layout(values(RANK))
-        self.finish(work_of(dist.broadcast(data, 0, async_op=True)), [data], [values(0)])
-
-    def reduce_scatter(self) -> None:
-        out = self.layout(outputs_of())
-        self.finish(work_of(dist.reduce_scatter(out, [values(RANK)] * SIZE, async_op=True)), [out], [TOTAL])
-
-    def reduce_scatter_tensor(self) -> None:
-        out = self.layout(outputs_of())
-        data = torch.cat([values(RANK)] * SIZE)
-        self.finish(work_of(reduce_scatter_single(out, data, async_op=True)), [out], [TOTAL])
-
-    def all_gather(self) -> None:
-        out = [self.layout(outputs_of()) for _ in range(SIZE)]
-        work = work_of(dist.all_gather(out, values(RANK), async_op=True))
-        self.finish(work, out, [values(rank) for rank in range(SIZE)])
-
-    def all_gather_tensor(self) -> None:
-        out = self.layout(outputs_of(LONG))
-        work = work_of(all_gather_single(out, values(RANK), async_op=True))
-        self.finish(work, [out], [torch.cat([values(rank) for rank in range(SIZE)])])
-
-    def gather(self) -> None:
-        out = [self.layout(outputs_of()) for _ in range(SIZE)] if RANK == 0 else None
-        work = work_of(dist.gather(values(RANK), out, 0, async_op=True))
-        self.finish(work, out or [], [values(rank) for rank in range(SIZE)] if out else [])
-
-    def scatter(self) -> None:
-        out = self.layout(outputs_of())
-        parts = [values(rank) for rank in range(SIZE)] if RANK == 0 else None
-        self.finish(work_of(dist.scatter(out, parts, 0, async_op=True)), [out], [values(RANK)])
-
-    def all_to_all_single(self) -> None:
-        out = self.layout(outputs_of(LONG))
-        work = work_of(dist.all_to_all_single(out, torch.cat([values(RANK)] * SIZE), async_op=True))
-        self.finish(work, [out], [torch.cat([values(rank) for rank in range(SIZE)])])
-
-    def all_to_all(self) -> None:
-        out = [self.layout(outputs_of()) for _ in range(SIZE)]
-        work = work_of(dist.all_to_all(out, [values(RANK)] * SIZE, async_op=True))
-        self.finish(work, out, [values(rank) for rank in range(SIZE)])
-
-    def receive(self) -> None:
-        out = self.layout(outputs_of())
-        works = work_of(dist.irecv(out, PREVIOUS)) + work_of(dist.isend(values(RANK), NEXT))
-        self.finish(works, [out], [values(PREVIOUS)])
-
-
-def call_all(layout: Layout) -> None:
-    for name in Collectives.names():
-        getattr(Collectives(layout), name)()
-
-
-def strided() -> None:
-    for layout in (transposed, sliced):
-        call_all(layout)
-
-
-def inference() -> None:
+def inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
-        strided()
-
-
-def inference_tensors_outside_the_mode() -> None:
-    def inference_tensor(tensor: torch.Tensor) -> torch.Tensor:
-        with torch.inference_mode():
-            return transposed(tensor)
-
-    call_all(inference_tensor)
+        return transposed(tensor)
 
 
 def callbacks() -> None:
@@ -174,16 +103,16 @@ def shared_elements() -> None:
         "sliding": lambda tensor: torch.zeros(10_000).as_strided(tensor.shape, (1, 1)),
     }
     for kind, layout in layouts.items():
-        for name in Collectives.names():
-            if name == "receive" or (name == "gather" and RANK != 0):
+        for name in COLLECTIVES:
+            if name == "exchange" or (name == "gather" and RANK != 0):
                 continue
-            message = error_of(getattr(Collectives(layout), name))
+            message = error_of(lambda: call(name, layout))  # noqa: B023
             assert "several of its elements share memory" in message, (kind, name, message)
             if name == "gather":  # the root alone writes; let the others' part of the gather pass
-                dist.gather(values(RANK), [outputs_of() for _ in range(SIZE)], 0)
+                dist.gather(MINE, [EMPTY.clone() for _ in range(SIZE)], 0)
         if RANK != 0:
-            dist.gather(values(RANK), None, 0)
-        assert "several of its elements" in error_of(lambda layout=layout: dist.recv(layout(outputs_of()), PREVIOUS))
+            dist.gather(MINE, None, 0)
+        assert "several of its elements" in error_of(lambda layout=layout: dist.recv(layout(EMPTY), PREVIOUS))
     expanded = torch.full((1,), float(RANK + 1)).expand(5)
     out = torch.empty(5 * SIZE)
     all_gather_single(out, expanded)
@@ -237,29 +166,13 @@ def averages() -> None:
         assert torch.equal(out, expected), (dtype, out, expected)
 
 
-CASES = {
-    case.__name__: case
-    for case in (
-        strided,
-        inference,
-        inference_tensors_outside_the_mode,
-        callbacks,
-        parameters,
-        shared_elements,
-        inputs_in_outputs,
-        averages,
-    )
-}
-
-
-def main() -> None:
-    init()
-    for name in sys.argv[1:]:
-        CASES[name]()
-    dist.all_reduce(data := torch.ones(3))  # the group still works
-    assert data.tolist() == [SIZE] * 3
-    print_line("fine")
-    dist.destroy_process_group()
-
-
-main()
+init()
+for name in COLLECTIVES:
+    call(name, transposed)
+    call(name, inference_tensor)
+for check in (callbacks, parameters, shared_elements, inputs_in_outputs, averages):
+    check()
+dist.all_reduce(data := torch.ones(3))  # the group still works
+assert data.tolist() == [SIZE] * 3
+print_line("fine")
+dist.destroy_process_group()

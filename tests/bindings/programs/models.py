@@ -1,4 +1,4 @@
-"""Train by DDP (also on gloo), with the bf16 hook and by FSDP2; check functional collectives."""
+"""Train by DDP (also on gloo), with the bf16 hook and by FSDP2."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sys
 
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as checkpoint
 from oneccl_bindings_for_pytorch import bf16_compress_hook
 from start import RANK, SIZE, init, print_line
@@ -88,12 +87,5 @@ print_line("DDP equals gloo within", limit)
 if TORCH >= (2, 7):
     sharded_training(sys.argv[1])
 
-data = torch.arange(4.0) + RANK
-total = functional.all_reduce(data, "sum", ccl)
-assert torch.equal(total + 0, sum(torch.arange(4.0) + rank for rank in range(SIZE)))
-gathered = functional.all_gather_tensor(data, 0, ccl)
-assert torch.equal(gathered + 0, torch.cat([torch.arange(4.0) + rank for rank in range(SIZE)]))
-scattered = functional.reduce_scatter_tensor(torch.ones(2 * SIZE), "sum", 0, ccl)
-assert (scattered + 0).tolist() == [float(SIZE)] * 2
-print_line("functional collectives are right")
+print_line("fine")
 dist.destroy_process_group()

@@ -1,15 +1,21 @@
-"""Run and check rounds of mixed asynchronous collectives: stress.py [ROUNDS], by default 1,000."""
+"""Run and check rounds of mixed asynchronous collectives: stress.py [ROUNDS [ABORTS]], by default 1,000 and 0.
+
+Then rank 0 aborts operations that the other ranks never join, at random times, while the monitor runs.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
+import time
 
 import torch
 import torch.distributed as dist
 from start import RANK, SIZE, all_gather_single, init, print_line, reduce_scatter_single
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+ABORTS = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 init(60)
 groups = [dist.group.WORLD, dist.new_group(list(range(SIZE)))]
 shared = random.Random(7)  # the same choices on all ranks
@@ -53,5 +59,14 @@ for _ in range(ROUNDS):
 for work, is_correct in pending:
     work.wait()
     assert is_correct()
+for _ in range(ABORTS):
+    group = dist.new_group()
+    if RANK == 0:
+        work = dist.all_reduce(torch.ones(10), group=group, async_op=True)
+        time.sleep(1 + 0.15 * private.random())  # after a second the monitor announces the operation
+        group._get_backend(torch.device("cpu")).abort()
+        with contextlib.suppress(dist.DistBackendError):
+            work.wait()
+dist.barrier()
 dist.destroy_process_group()
 print_line("fine")
