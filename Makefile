@@ -41,7 +41,7 @@ test-all: export ORCH_SANITIZE_ALL = 1
 test-all: export ORCH_SLURM_SUITE = trixie
 test-all: export ORCH_SUITE_ALL = 1
 test-all: .venv/.dev    ## run all tests, also those that CI leaves out (hours)
-	nice $(BIN)/python -m tests.apiserver.build
+	nice tests/apiserver/build $(BIN)/python
 	$(MAKE) test
 	ORCH_LARGE=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/bindings/test_collectives.py -k more_than_an_int
 
@@ -61,7 +61,7 @@ test-avx2: .venv/.dev    ## what depends on the instruction set, as on a machine
 		tests/bindings/test_behaviour.py tests/local/test_recipe.py tests/local/test_pod.py
 
 test-k8s: .venv/.dev    ## against a real kube-apiserver, which is built once (a quarter of an hour)
-	nice $(BIN)/python -m tests.apiserver.build
+	nice tests/apiserver/build $(BIN)/python
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/apiserver
 
 machine:    ## install the programs that the tests start, and make their first image

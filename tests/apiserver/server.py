@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import ssl
 import subprocess
@@ -16,9 +17,15 @@ from typing import Any
 
 import yaml
 
-from tests.apiserver.build import built_programs
+from orchestrator.files import sha256
 from tests.support.ports import free_port
 
+# Where tests/apiserver/build puts kube-apiserver and etcd.
+PROGRAMS = (
+    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    / "orch/apiserver"
+    / sha256(Path(__file__).with_name("build"))[:16]
+)
 START_SECONDS = 60.0
 NAMESPACE = "team"
 USER = "user"
@@ -62,16 +69,12 @@ class Server:
 
     def write_kubeconfig(self, path: Path) -> Path:
         """Write the kubeconfig of the user, and return its path."""
+        cluster = {"server": self.url, "certificate-authority": str(self.certificates / "apiserver.crt")}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "real",
-            "clusters": [
-                {
-                    "name": "real",
-                    "cluster": {"server": self.url, "certificate-authority": str(self.certificates / "apiserver.crt")},
-                }
-            ],
+            "clusters": [{"name": "real", "cluster": cluster}],
             "users": [{"name": USER, "user": {"token": self.tokens[USER]}}],
             "contexts": [{"name": "real", "context": {"cluster": "real", "user": USER, "namespace": NAMESPACE}}],
         }
@@ -86,9 +89,6 @@ def run_server(folder: Path) -> Iterator[Server]:
     Raises:
         AssertionError: if the server does not start; it has the end of its log.
     """
-    programs = built_programs()
-    assert programs is not None
-    apiserver, etcd = programs
     server = Server(folder)
     server.certificates.mkdir()
     tokens = folder / "tokens.csv"
@@ -99,19 +99,15 @@ def run_server(folder: Path) -> Iterator[Server]:
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
     etcd_url = f"http://127.0.0.1:{free_port()}"
     etcd_command = [
-        etcd,
-        "--data-dir",
-        folder / "etcd",
+        PROGRAMS / "etcd",
+        f"--data-dir={folder / 'etcd'}",
         "--unsafe-no-fsync",
-        "--listen-client-urls",
-        etcd_url,
-        "--advertise-client-urls",
-        etcd_url,
-        "--listen-peer-urls",
-        f"http://127.0.0.1:{free_port()}",
+        f"--listen-client-urls={etcd_url}",
+        f"--advertise-client-urls={etcd_url}",
+        f"--listen-peer-urls=http://127.0.0.1:{free_port()}",
     ]
     apiserver_command = [
-        apiserver,
+        PROGRAMS / "kube-apiserver",
         f"--etcd-servers={etcd_url}",
         "--bind-address=127.0.0.1",
         f"--secure-port={server.url.rpartition(':')[2]}",

@@ -18,8 +18,7 @@ import yaml
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.namespace import role
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
-from tests.apiserver.build import built_programs
-from tests.apiserver.server import NAMESPACE, USER, Server, exists, run_server
+from tests.apiserver.server import NAMESPACE, PROGRAMS, USER, Server, exists, run_server
 from tests.conftest import orch_environment
 from tests.local.runs import write_script
 from tests.support.kubernetes_schema import CRD_FILES, CRDS, needs_crds
@@ -27,7 +26,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [
     needs_crds,
-    pytest.mark.skipif(built_programs() is None, reason="needs the kube-apiserver that `make test-k8s` builds"),
+    pytest.mark.skipif(not PROGRAMS.exists(), reason="needs the kube-apiserver that `make test-k8s` builds"),
 ]
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 CORE = f"/api/v1/namespaces/{NAMESPACE}"
@@ -134,22 +133,11 @@ def test_attach_follows_a_job_until_it_fails(orch: Orch, server: Server, tmp_pat
         "spec": {"containers": [{"name": "pytorch", "image": "example/x"}]},
     }
     server.request("POST", f"{CORE}/pods", pod)
-    server.set_status(
-        f"{CORE}/pods/{job}-worker-0",
-        {
-            "phase": "Pending",
-            "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}],
-        },
-    )
-    condition = {
-        "type": "Failed",
-        "status": "True",
-        "reason": "BackoffLimitExceeded",
-        "message": "it has failed",
-        "lastTransitionTime": "2026-01-02T03:04:05Z",
-        "lastUpdateTime": "2026-01-02T03:04:05Z",
-    }
-    server.set_status(f"{JOBS}/{job}", {"conditions": [condition], "replicaStatuses": {}})
+    pending = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+    server.set_status(f"{CORE}/pods/{job}-worker-0", {"phase": "Pending", "conditions": [pending]})
+    condition = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "it has failed"}
+    times = dict.fromkeys(("lastTransitionTime", "lastUpdateTime"), "2026-01-02T03:04:05Z")
+    server.set_status(f"{JOBS}/{job}", {"conditions": [condition | times], "replicaStatuses": {}})
     done = orch("attach", run)
     assert done.returncode == 1, done.stderr
     assert "worker-0: waits for a node: 0/3 nodes are available" in done.stdout + done.stderr
