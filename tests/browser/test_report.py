@@ -25,11 +25,9 @@ SCHEMES = {"dark": "0", "light": "1"}
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "eight ranks, one slow": ("light", 1300, {"straggler": 5}),
     "many ranks on a phone, one failed": ("dark", 400, {"ranks": 160, "nodes": 10, "straggler": 37, "fails": 12}),
-    "one rank before its first step": ("dark", 1300, {"ranks": 1, "nodes": 1, "seconds": 6}),
-    "some hours": ("light", 400, {"ranks": 2, "nodes": 1, "seconds": 20_000}),
 }
-# This script checks positions and colours on the drawn page, then toggles a line, zooms and exports. It runs
-# under the page's content security policy, to which its hash is added.
+# This script checks positions and colours on the drawn page. It runs under the page's content security policy, to
+# which its hash is added.
 INSPECT_SCRIPT = """
 (() => {
   const luminance = text => {
@@ -63,29 +61,15 @@ INSPECT_SCRIPT = """
             result.overlaps.push(name + " / " + neighbour.textContent);
       });
     }
+    result.buttons = [...document.querySelectorAll(".modebar-btn")].map(button => button.dataset.title);
     result.scheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
     result.width = innerWidth;
     result.overflow = document.documentElement.scrollWidth - innerWidth;
     return result;
   };
-  const interact = async () => {
-    const charts = [...document.querySelectorAll(".chart")];
-    const chart = charts.find(c => c.querySelector(".legendtoggle")) || charts[0];
-    const click = type => new MouseEvent(type, {bubbles: true, view: window});
-    const toggles = chart.querySelectorAll(".legendtoggle");
-    if (toggles.length) for (const type of ["mousedown", "mouseup"])
-      toggles[toggles.length - 1].dispatchEvent(click(type));
-    await new Promise(done => setTimeout(done, 1000));
-    const toggled = chart.data.filter(trace => trace.visible === "legendonly").length;
-    await Plotly.relayout(chart, {"xaxis.range": [1, 2]});
-    return {legend: toggles.length > 0, toggled, zoomed: chart.layout.xaxis.range, buttons:
-            [...chart.querySelectorAll(".modebar-btn")].map(b => b.dataset.title),
-            picture: (await Plotly.toImage(chart)).slice(0, 22)};
-  };
   const inspectWhenDrawn = async () => {
     while (!document.body.dataset.drawn) await new Promise(done => setTimeout(done, 20));
     const result = inspect();
-    if (result.charts) Object.assign(result, await interact());
     parent.postMessage(JSON.stringify(result), "*");
   };
   inspectWhenDrawn();
@@ -109,22 +93,13 @@ def browser(tmp_path: Path) -> Browser:
     program = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
     if program is None:
         pytest.fail("no Chromium: `make test` installs the Debian package where it may")
+    options = ["--headless=new", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage", "--no-first-run"]
+    if os.getuid() == 0:
+        options.append("--no-sandbox")  # Chromium cannot sandbox root
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        sandbox = ["--no-sandbox"] if os.getuid() == 0 else []  # Chromium cannot sandbox root
-        command = [
-            program,
-            "--headless=new",
-            *sandbox,
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-            "--enable-logging=stderr",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            "--window-size=1300,2600",
-            *arguments,
-        ]
+        folder = f"--user-data-dir={tmp_path / 'profile'}"
+        command = [program, *options, "--enable-logging=stderr", folder, "--window-size=1300,2600", *arguments]
         process = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert process.returncode == 0, process.stderr
         return process
@@ -161,9 +136,6 @@ def check_readable(result: Any, scheme: str, width: int) -> None:
     for fault in ("overlaps", "outside", "faint", "empty"):
         assert result[fault] == [], fault
     assert result["overflow"] <= 0, "the page is wider than the window"
-    assert result["toggled"] == result["legend"], "a click on the legend hides a line"
-    assert result["zoomed"] == [1, 2]
-    assert result["picture"].startswith("data:image/png;base64,")
     assert not any("cloud" in title.lower() for title in result["buttons"])
 
 
@@ -171,7 +143,10 @@ def check_readable(result: Any, scheme: str, width: int) -> None:
 def test_page_of_a_run_is_readable(browser: Browser, tmp_path: Path, case: str) -> None:
     scheme, width, run = CASES[case]
     make_run(tmp_path, **run)
-    check_readable(inspect_page(browser, make_page(tmp_path), scheme=scheme, width=width), scheme, width)
+    page = make_page(tmp_path)
+    check_readable(inspect_page(browser, page, scheme=scheme, width=width), scheme, width)
+    markup = re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.DOTALL)
+    assert not re.search(r"""<[^>]* (src|href)=["'](?!data:)""", markup), "the page loads files"
 
 
 def test_markup_from_a_node_stays_text(browser: Browser, tmp_path: Path) -> None:
@@ -187,23 +162,10 @@ def test_markup_from_a_node_stays_text(browser: Browser, tmp_path: Path) -> None
     assert "rank 0 on <b>n" in result["texts"]
 
 
-def test_page_loads_nothing_and_logs_no_errors(browser: Browser, tmp_path: Path) -> None:
-    make_run(tmp_path, straggler=5)
-    page = make_page(tmp_path)
-    picture = tmp_path / "page.png"
-    process = browser("--virtual-time-budget=5000", f"--screenshot={picture}", page.as_uri())
-    assert "CONSOLE" not in process.stderr, "a refused request would be logged, too"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert picture.stat().st_size > 50_000, "an empty page compresses to almost nothing"
-    markup = re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.DOTALL)
-    assert not re.search(r"""<[^>]* (src|href)=["'](?!data:)""", markup)
-
-
 def test_foreign_script_is_refused_and_logged(browser: Browser, tmp_path: Path) -> None:
-    """Show that the test above can fail."""
+    """Show that inspect_page() can fail."""
     make_run(tmp_path)
     page = make_page(tmp_path)
     page.write_text(page.read_text().replace("</body>", "<script>nowhere()</script></body>"))
-    process = browser(f"--screenshot={tmp_path / 'page.png'}", page.as_uri())
-    assert "CONSOLE" in process.stderr
-    assert "Content Security Policy" in process.stderr
+    with pytest.raises(AssertionError, match="Content Security Policy"):
+        inspect_page(browser, page)

@@ -31,23 +31,17 @@ def make_older(path: str, seconds: float) -> None:
     os.utime(path, (then, then))
 
 
-def test_lock_is_taken_and_released(path: str) -> None:
-    assert lock.acquire(path, THIS_CONTROLLER, HOUR) == ""
-    assert holder(path) == "a"
-    assert os.stat(path).st_mode & 0o777 == 0o644
-    lock.release(path, THIS_CONTROLLER)
-    assert not os.path.exists(path)
-    lock.release(path, THIS_CONTROLLER)
-
-
 def test_error_names_the_holder(path: str) -> None:
     lock.acquire(path, OTHER_CONTROLLER, HOUR)
     with pytest.raises(lock.HeldError) as error:
         lock.acquire(path, THIS_CONTROLLER, HOUR)
     assert str(error.value).startswith("you@laptop (process 1) has been syncing this node since 20")
     assert str(error.value).endswith(f"if it has ended, remove {path}")
+    assert os.stat(path).st_mode & 0o777 == 0o644
     lock.release(path, THIS_CONTROLLER)
     assert holder(path) == "b"
+    lock.release(path, OTHER_CONTROLLER)
+    assert not os.path.exists(path)
 
 
 def test_same_controller_continues_at_once(path: str) -> None:
@@ -76,28 +70,22 @@ def test_lock_is_not_followed_through_a_link(path: str) -> None:
         lock.acquire(path, THIS_CONTROLLER, HOUR)
 
 
-STRANGER = 65534
-
-
-@pytest.mark.parametrize(
-    ("owner", "mode"),
-    [pytest.param(STRANGER, 0o755, id="of another user"), pytest.param(None, 0o777, id="writable by everybody")],
-)
-def test_folder_that_another_user_could_have_filled_is_refused(path: str, owner: int | None, mode: int) -> None:
+def test_folder_that_another_user_could_have_filled_is_refused(path: str) -> None:
     """Refuse a folder that another user may have created, for example in /scratch."""
     root = Path(path).parent
     root.mkdir()
-    if owner is not None:
-        if os.geteuid() != 0:
-            pytest.skip("only root can give a folder away")
-        os.chown(root, owner, owner)
-    root.chmod(mode)
+    root.chmod(0o777)
     with pytest.raises(lock.UntrustedError, match="is not trusted"):
         lock.acquire(path, THIS_CONTROLLER, HOUR)
+    if os.geteuid() == 0:  # only root can give a folder away
+        root.chmod(0o755)
+        os.chown(root, 65534, 65534)
+        with pytest.raises(lock.UntrustedError, match="is not trusted"):
+            lock.acquire(path, THIS_CONTROLLER, HOUR)
     assert not os.path.exists(path)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"token": "b"}'])
+@pytest.mark.parametrize("content", ["{", "[]", '{"token": "b"}'])
 def test_incomplete_lock_is_ignored(path: str, content: str) -> None:
     os.makedirs(os.path.dirname(path))
     Path(path).write_text(content)
@@ -114,7 +102,7 @@ def test_one_of_many_concurrent_controllers_takes_the_lock(path: str) -> None:
             winners.append(str(number))
 
     with ThreadPoolExecutor(16) as pool:
-        for _ in range(200):  # without the lock of the file, a few rounds have several winners
+        for _ in range(100):  # without the lock of the file, a few rounds have several winners
             list(pool.map(attempt, range(16)))
             assert winners == [holder(path)]
             lock.release(path, {"token": winners.pop()})

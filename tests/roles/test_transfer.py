@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.errors import AnsibleActionFail
 from orch_node.standalone import receive_files
 
 from tests.roles.modules import load_file, load_module
@@ -93,22 +92,6 @@ def test_damaged_file_gets_no_name(sources: dict[str, Any], tmp_path: Path) -> N
     for pack in messages(root, sources):
         assert receive(pack) == {}
     assert content_of(root) == FILES
-
-
-def test_text_is_compressed(tmp_path: Path) -> None:
-    content = b"a line\n" * 50_000
-    source = action.Source(content=content, mode="0600")
-    (pieces,) = action.packs({"data/text": 0}, {"data/text": source}, 1 << 20)
-    message = action.message(str(tmp_path / "node"), pieces, ())
-    assert len(message) < len(content) / 10
-    assert receive(message) == {}
-    assert (tmp_path / "node/data/text").read_bytes() == content
-
-
-def test_truncated_file_is_reported(sources: dict[str, Any]) -> None:
-    piece = {"offset": 2500, "length": 501, "file": sources["wheels/large.whl"]}
-    with pytest.raises(AnsibleActionFail, match=r"large\.whl was truncated"):
-        action.read_piece(piece)
 
 
 def test_node_cannot_request_other_files_of_the_controller(sources: dict[str, Any]) -> None:

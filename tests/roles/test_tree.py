@@ -3,30 +3,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.roles.modules import load_module, run_play
+from tests.roles.modules import run_play
 from tests.support.disks import small_file_system
-
-tree = load_module("orch_tree")
-
-
-def make_options(root: Path, **changes: Any) -> dict[str, Any]:
-    defaults: dict[str, Any] = {"manifest": {}, "mirrored": [], "ignored": [], "folders": {}}
-    return {"root": str(root), "absent": [], **defaults, **changes}
-
-
-def test_absent_files_are_deleted(tmp_path: Path) -> None:
-    for name in ("secrets.json", "own.json"):
-        (tmp_path / name).write_text("{}")
-    options = make_options(tmp_path, absent=["secrets.json", "never.json"])
-    differences = tree.compare(options)
-    assert differences["drift"] == [{"what": "secrets.json", "is": "present", "should": "absent"}]
-    tree.repair(options, differences)
-    assert [path.name for path in tmp_path.iterdir()] == ["own.json"]
-    assert tree.compare(options)["drift"] == []
 
 
 def test_disk_in_the_folder_is_filled_until_it_is_full_and_has_no_part_of_a_file(tmp_path: Path) -> None:
@@ -64,9 +45,11 @@ def test_only_the_user_can_read_mirrored_files_but_all_users_a_public_tree(tmp_p
     (data.parent / "empty").touch()
     root, public = tmp_path / "root", tmp_path / "public"
     (root / "env.json/inner").mkdir(parents=True)
+    (root / "secrets.json").touch()
     source = {"src": str(tmp_path / "data"), "dest": "data"}
     private_task = {
         "root": str(root),
+        "absent": ["secrets.json"],
         "folders": {"": "0755", "data": "0700"},
         "trees": [source],
         "files": [{"dest": "env.json", "content": "{}", "mode": "0600"}],
@@ -78,6 +61,7 @@ def test_only_the_user_can_read_mirrored_files_but_all_users_a_public_tree(tmp_p
     assert (root / "data/large").read_bytes() == large
     assert (root / "data/empty").read_bytes() == b""
     assert (root / "env.json").read_text() == "{}"
+    assert not (root / "secrets.json").exists()
     assert mode(root) == 0o755
     assert mode(root / "env.json") == 0o600
     assert {mode(path) for path in root.rglob("*") if path.is_dir()} == {0o700}
