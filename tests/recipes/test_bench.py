@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
@@ -27,21 +26,6 @@ def test_tournament_pairs_all_players_once_and_each_at_most_once_per_round(count
     for matches in played:
         players = [player for match in matches for player in match]
         assert len(players) == len({*players})
-
-
-def test_quotas_of_both_versions_of_cgroups_are_read(tmp_path: Path) -> None:
-    from node_state import quota_of
-
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert quota_of(tmp_path) == 0
-    (tmp_path / "cpu.max").write_text("150000 100000\n")
-    assert quota_of(tmp_path) == 1.5
-    (tmp_path / "cpu.max").unlink()
-    (tmp_path / "cpu.cfs_period_us").write_text("100000\n")
-    (tmp_path / "cpu.cfs_quota_us").write_text("-1\n")
-    assert quota_of(tmp_path) == 0
-    (tmp_path / "cpu.cfs_quota_us").write_text("50000\n")
-    assert quota_of(tmp_path) == 0.5
 
 
 def test_port_that_a_peer_does_not_open_is_reported() -> None:

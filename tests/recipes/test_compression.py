@@ -65,23 +65,16 @@ def test_local_sgd_sends_weights_in_each_fourth_step(results: Results) -> None:
     assert results["local"]["changed"], "ranks have different weights before the last average"
 
 
-def test_resumed_local_sgd_has_no_second_warm_up() -> None:
-    averages, last_average = 5, 1  # after steps 23, 27, 31, 35 and 39
-    sizes = [size for _, size in train("resumed", 1)["sent"]]
-    assert sizes == [WEIGHT_BYTES] * (averages + last_average)
-
-
 def test_ranks_are_grouped_by_node() -> None:
     assert ranks_of_nodes(["b", "b", "a", "a", "b"]) == [[0, 1, 4], [2, 3]]
 
 
 @pytest.mark.parametrize(
-    ("kind", "period"), [("none", 1), ("none", -1), ("bf16", 4)], ids=["each-step", "negative", "with-compression"]
+    ("kind", "period", "is_refused"),
+    [("none", 1, True), ("bf16", 4, True), ("fp8", 0, True), ("powersgd", 0, False)],
+    ids=["each-step", "with-compression", "unknown", "valid"],
 )
-def test_invalid_period_is_refused(kind: str, period: int) -> None:
-    assert any(violated for violated, _ in CommunicationArguments(kind, period).communication_requirements())
-
-
-@pytest.mark.parametrize(("kind", "is_refused"), [("none", False), ("powersgd", False), ("fp8", True)])
-def test_unknown_kind_is_refused(kind: str, is_refused: bool) -> None:
-    assert any(violated for violated, _ in CommunicationArguments(kind, 0).communication_requirements()) is is_refused
+def test_invalid_kind_or_period_is_refused(kind: str, period: int, is_refused: bool) -> None:
+    assert (
+        any(violated for violated, _ in CommunicationArguments(kind, period).communication_requirements()) is is_refused
+    )

@@ -58,8 +58,7 @@ def operators(model: Any, **options: Any) -> set[str]:
     return names & {"orch::attention", "aten::softmax"}
 
 
-@pytest.mark.parametrize("make", [bert, llama])
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize(("make", "bf16"), [(bert, False), (llama, True)])
 def test_training_uses_the_kernel(make: Any, bf16: bool) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         assert operators(make(0.5)) == {"orch::attention"}

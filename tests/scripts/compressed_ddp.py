@@ -1,8 +1,7 @@
 """Fit a linear map on several ranks with compressed gradients: compressed_ddp.py KIND LAYERS.
 
-KIND is a kind of compression, `local` for local SGD with one rank per node, or `resumed` for local SGD after step 20.
-DDP puts each layer into its own bucket. Rank 0 prints the losses, whether all ranks have the same weights, and what was
-sent to other ranks, as JSON.
+KIND is a kind of compression, or `local` for local SGD with one rank per node. DDP puts each layer into its own bucket.
+Rank 0 prints the losses, whether all ranks have the same weights, and what was sent to other ranks, as JSON.
 """
 
 from __future__ import annotations
@@ -40,13 +39,12 @@ def main() -> None:
     model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     os.environ["ORCH_NODE"] = f"node{dist.get_rank()}"
-    is_local, first_step = sys.argv[1] in ("local", "resumed"), 20 if sys.argv[1] == "resumed" else 0
+    is_local = sys.argv[1] == "local"
     compress(model, "none" if is_local else sys.argv[1])
     local = LocalSteps(model, optimizer, period=4 if is_local else 0)
-    local.resume(first_step)
     torch.manual_seed(1 + dist.get_rank())
     losses = []
-    for _ in range(first_step, STEPS):
+    for _ in range(STEPS):
         x = torch.randn(128, 64)
         loss = (model(x) - x @ target).square().mean()
         loss.backward()
