@@ -29,7 +29,6 @@ mkdir -p /shared/alice/runs/20260102-030405-bert-qa-abcd
 cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FILE'
 {
  "system": "pbs",
- "run_id": "20260102-030405-bert-qa-abcd",
  "nodes": 2,
  "spare_nodes": 0,
  "ppn": 2,
@@ -47,7 +46,6 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
  ],
  "torch": "2.13.0+cpu",
  "needs_bf16": false,
- "launch": "mpirun",
  "mpi": "intel",
  "launcher": [
   "/venv/bin/mpiexec.hydra",

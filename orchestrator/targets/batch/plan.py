@@ -442,7 +442,6 @@ def config_of(request: TrainRequest, resolved: Resolved, batch: BatchSettings, s
     other_variables = {name: value for name, value in launch.command.env if not name.startswith(hydra)}
     return JobConfig(
         system=system.name,
-        run_id=site.run_id,
         nodes=len(resolved.nodes.value),
         spare_nodes=request.spare_nodes,
         ppn=resolved.layout.value.rank_places[0].local_world_size,
@@ -460,7 +459,6 @@ def config_of(request: TrainRequest, resolved: Resolved, batch: BatchSettings, s
         preload=tuple(resolved.stack.value.preload),
         torch=resolved.nodes.value[0].facts.packages.get("torch"),
         needs_bf16=resolved.precision.value == "bf16" and not request.allow_slow_bf16,
-        launch=resolved.launcher,
         mpi=resolved.mpi.value,
         launcher=launch.command.argv,
         launcher_env={**other_variables, **system.launcher_env},

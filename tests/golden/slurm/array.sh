@@ -33,7 +33,6 @@ mkdir -p "$run_dir"
 cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-0/job.json <<'ORCH_END_OF_FILE'
 {
  "system": "slurm",
- "run_id": "20260102-030405-bert-qa-abcd-0",
  "nodes": 2,
  "spare_nodes": 0,
  "ppn": 1,
@@ -51,7 +50,6 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-0/job.json <<'ORCH_END_OF_
  ],
  "torch": "2.13.0+cpu",
  "needs_bf16": false,
- "launch": "srun",
  "mpi": "",
  "launcher": [
   "/shared/orch/stacks/current/bin/python",
@@ -121,7 +119,6 @@ mkdir -p "$run_dir"
 cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-1/job.json <<'ORCH_END_OF_FILE'
 {
  "system": "slurm",
- "run_id": "20260102-030405-bert-qa-abcd-1",
  "nodes": 2,
  "spare_nodes": 0,
  "ppn": 1,
@@ -139,7 +136,6 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-1/job.json <<'ORCH_END_OF_
  ],
  "torch": "2.13.0+cpu",
  "needs_bf16": false,
- "launch": "srun",
  "mpi": "",
  "launcher": [
   "/shared/orch/stacks/current/bin/python",

@@ -33,7 +33,6 @@ mkdir -p /shared/alice/runs/20260102-030405-bert-qa-abcd
 cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FILE'
 {
  "system": "slurm",
- "run_id": "20260102-030405-bert-qa-abcd",
  "nodes": 2,
  "spare_nodes": 0,
  "ppn": 1,
@@ -51,7 +50,6 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
  ],
  "torch": "2.13.0+cpu",
  "needs_bf16": false,
- "launch": "srun",
  "mpi": "",
  "launcher": [
   "/shared/orch/stacks/current/bin/python",

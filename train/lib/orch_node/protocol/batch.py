@@ -24,7 +24,6 @@ class JobConfig:
     """The plan of a run, as its job reads it."""
 
     system: str  # the name of the batch system
-    run_id: str
     nodes: int  # with ranks
     spare_nodes: int
     ppn: int  # ranks per node
@@ -37,9 +36,8 @@ class JobConfig:
     preload: tuple[str, ...]  # names of libraries for LD_PRELOAD, if the nodes have them
     torch: str | None
     needs_bf16: bool
-    launch: str  # the name of the launcher
     mpi: str  # the implementation of its hostfile, or empty
-    launcher: tuple[str, ...]  # its command
+    launcher: tuple[str, ...]  # the launcher's command
     launcher_env: dict[str, str]
     files: dict[str, str]  # name in the run's folder -> content
     options: tuple[str, ...]  # of the supervisor
