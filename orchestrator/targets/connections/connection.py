@@ -337,8 +337,8 @@ class Ssh:
     def openssh_command(self, argv: tuple[str, ...], *options: str) -> tuple[str, ...]:
         """Return the command of OpenSSH that runs a program on the node, with further options."""
         all_options = (*OPENSSH_OPTIONS, f"ConnectTimeout={self.connect_seconds}", *options)
-        words = (word for option in all_options for word in ("-o", option))
-        return ("ssh", *self.openssh_config, *words, "--", self.node, shell_command(argv))
+        flags = (text for option in all_options for text in ("-o", option))
+        return ("ssh", *self.openssh_config, *flags, "--", self.node, shell_command(argv))
 
     def program_failure(self, argv: tuple[str, ...], code: int, output: str) -> ExecuteError:
         """Return the error for a program that has ended too early."""

@@ -44,6 +44,10 @@ def test_reason_of_a_waiting_job_is_explained() -> None:
         ("AssocMaxWallDurationPerJobLimit", "its account does not allow jobs this long; use --slurm time=LESS"),
         ("PartitionNodeLimit", "its partition does not allow so many nodes per job; use fewer --nodes"),
         ("DependencyNeverSatisfied", "the job that it waits for has failed; use no --slurm dependency"),
+        (
+            "uid 1500 not in group permitted to use this partition (grace). groups allowed: root",
+            "its partition is not open to you; use another --slurm partition=, account= or qos=",
+        ),
         ("QOSMaxCpuMinutesPerJobLimit", ""),
     ):
         result = make_job("PENDING", code)
