@@ -6,7 +6,7 @@ program has its own arguments, environment, working folder, files and random num
 
 Some tests use a new Python instead, to test that programs start:
 
-- recipes with `jobs.start_ranks(..., warm=False)`, and in every run by orch
+- recipes in every run by orch
 - the bindings with `launch(..., warm=False)`, under each launcher
 - orch with `orch(..., warm=False)`, in all of tests/slurm, with `Site.start` of tests/cluster, and wherever a test
   sends orch a signal or reads its output while it runs
