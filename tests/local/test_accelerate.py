@@ -15,7 +15,6 @@ from orchestrator import load
 from orchestrator.planning import launchers
 from tests.conftest import make_spec
 from tests.local.conftest import download_wheels
-from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
 from tests.support.plans import ONE_NODE, TWO_NODES
 from tests.unit.planning.test_accelerate_file import FILE
 
@@ -31,12 +30,6 @@ for path in sys.argv[1:]:
     args, _, _ = _validate_launch_command(args)
     command, environment = prepare_simple_launcher_cmd_env(args)
     print(json.dumps([accelerate.__version__, command, environment["ACCELERATE_MIXED_PRECISION"]]))
-"""
-SCRIPT = """
-import os
-from accelerate import Accelerator
-accelerator = Accelerator()
-print("IT", accelerator.num_processes, accelerator.mixed_precision, accelerator.device.type)
 """
 
 
@@ -71,12 +64,3 @@ def test_config_file_is_read_by_the_accelerate_of_each_stack(accelerate: str, tm
         ranks = str(2 * len(nodes))
         assert command[:7] == ["mpirun", "-f", spec.hostfile, "-ppn", "2", "-n", ranks]
         assert command[-2:] == ["script.py", "--x"]
-
-
-def test_accelerator_of_a_script_follows_the_config(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "f.yaml").write_text(yaml.safe_dump({"use_cpu": True, "mixed_precision": "bf16"}))
-    options = ("--ppn", "2", "--allow-slow-bf16", "--accelerate-config", "f.yaml")
-    script = write_script(tmp_path, SCRIPT)
-    process = expect_exit(orch("train", script, "--launcher", "mpirun-accelerate", *options))
-    assert "accelerate config: honoured: mixed_precision bf16, use_cpu True" in process.stderr
-    assert "IT 2 bf16 cpu" in rank_log(last_run(tmp_path), 0)

@@ -46,8 +46,6 @@ def fails():
     if dist.get_rank() == 1:
         raise ValueError("no such thing")
     dist.barrier()
-def returns_object():
-    return object()
 def competes():
     sleeper = orch.train("sleep.py")
     next(sleeper.events())
@@ -59,16 +57,9 @@ def competes():
         sleeper.stop()
 for call in (
     lambda: orch.submit(fails, ppn=2).results(),
-    lambda: orch.submit(returns_object, ppn=1).results(),
     competes,
     lambda: orch.submit(threading.Lock().acquire),
-    lambda: orch.train("missing.py"),
-    lambda: orch.train("bert-qa", on="slurm", target_options={"slrum": ["partition=cpu"]}),
-    lambda: orch.train("bert-qa", target_options={"slurm": ["partition=cpu"]}),
-    lambda: orch.train("bert-qa", on="nowhere"),
     lambda: orch.provision("./dead.yml"),
-    lambda: orch.provision("./dead.yml", data="squad"),
-    lambda: orch.run().fetch(patterns="*.pt"),
 ):
     try:
         call()
@@ -77,16 +68,9 @@ for call in (
 """
 EXPECTED_FAILURES = [
     r"RunError failed: rank 1 on node0 .* ValueError: no such thing \| .*logs\(\)",
-    r"RunError failed: rank 0 on node0 .* rank 0 cannot be sent as JSON: .*",
     r"RunError refused: node0 is taken: .* \| Another run has reserved the cores. \| --wait-for-cores waits",
     r"RequestError The function .* cannot be pickled",
-    r"RequestError There is no script 'missing.py'",
-    r"RequestError target_options: slurm has no option 'slrum'.*Did you mean 'slurm'",
-    r"RequestError target_options: a run without `on` has no option 'slurm'",
-    r"RequestError --on nowhere",
     r"ExecuteError node0: .*nothing listens on its SSH port. \| .* \| Start sshd on the node, .* Ansible's output: ",
-    r"RequestError data is a text, not a list: 'squad'",
-    r"RequestError patterns is a text, not a list",
 ]
 
 

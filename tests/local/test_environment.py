@@ -7,30 +7,15 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 from orch_node.protocol.environment import find_reserved
 
 from tests.conftest import orch_environment
 from tests.local.runs import Orch, expect_exit, write_script
 from tests.local.workspaces import Workspace, make_hosts
-from tests.support.matrix import STARTERS
 
 PRINT_ENVIRONMENT = "import json, os\nprint('ENVIRONMENT', json.dumps(dict(os.environ)))\n"
 # What the launchers themselves set, shells, and Python in the locale C.
-NOT_BY_ORCH = (
-    "HYDRA_",
-    "I_MPI_",
-    "OMPI_",
-    "OPAL_",
-    "PMI",
-    "PRTE_",
-    "GFORTRAN_",
-    "_",
-    "PWD",
-    "OLDPWD",
-    "SHLVL",
-    "LC_CTYPE",
-)
+NOT_BY_ORCH = ("HYDRA_", "I_MPI_", "OMPI_", "PMI", "GFORTRAN_", "_", "PWD", "OLDPWD", "SHLVL", "LC_CTYPE")
 # Variables by which scripts for another launcher find their rank.
 OTHER_LAUNCHERS = (
     *("PMI_RANK", "PMI_SIZE"),
@@ -40,7 +25,7 @@ OTHER_LAUNCHERS = (
 VALUES = {
     "KMP_AFFINITY": "none",
     "KMP_BLOCKTIME": "2",
-    "GLOO_SOCKET_IFNAME": "lo,lo",
+    "GLOO_SOCKET_IFNAME": "eth0,eth0",
     "GLIBC_TUNABLES": "glibc.malloc.mmap_max=1",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "ORCH_STACK_SIGNAL": "44",
@@ -78,38 +63,36 @@ def as_options(variables: Mapping[str, str]) -> list[str]:
     return [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
 
 
-@pytest.mark.parametrize("starter", ["mpirun, Open MPI", "torchrun"])  # the hosts below use Intel MPI
-def test_each_variable_that_orch_sets_is_obeyed_or_refused(one_host: Workspace, starter: str) -> None:
-    variables = set_by_orch(one_host, *rank_environments(one_host, *STARTERS[starter], "--backend", "ccl"))
-    values = user_values(variables) | GLOO_ONLY
-    obeyed = {"KMP_BLOCKTIME", "GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE", "GLIBC_TUNABLES"}
-    assert obeyed <= values.keys()
-    environments = rank_environments(one_host, *STARTERS[starter], "--backend", "gloo", *as_options(values))
-    assert set_by_orch(one_host, *environments).keys() <= variables.keys() | GLOO_ONLY.keys()
-    for rank, environment in enumerate(environments):
-        assert {name: environment.get(name) for name in values} == values
-        numbers = (str(rank), "2", str(rank), "2", str(rank))
-        assert tuple(environment[name] for name in OTHER_LAUNCHERS) == numbers, "of scripts for another launcher"
-    reserved = dict.fromkeys(sorted(variables.keys() - values.keys()), "1")
-    process = one_host.orch("train", "own.py", *as_options(reserved), *one_host.options, "--dry-run")
-    assert f"{next(iter(reserved))}: " in expect_exit(process, 2).stderr
-
-
-def test_ranks_of_hosts_have_the_variables_of_the_inventory_and_of_the_request(tmp_path: Path) -> None:
+def test_each_variable_that_orch_sets_is_obeyed_or_refused(tmp_path: Path) -> None:
+    """Set it in the inventory or in the request; what both set has the value of the request."""
     with make_hosts(tmp_path, "--ppn", "1") as hosts:
         command = [*hosts.lab.ssh_command(hosts.lab.hosts[0]), "env"]
         login = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         names = {line.partition("=")[0] for line in login.splitlines()}
         variables = set_by_orch(hosts, *rank_environments(hosts, "--backend", "ccl"))
         variables = {name: value for name, value in variables.items() if name not in names}
-        values = user_values(variables) | {"GLOO_SOCKET_IFNAME": "eth0,eth0"}
+        values = user_values(variables) | GLOO_ONLY
+        assert {
+            "KMP_BLOCKTIME",
+            "GLOO_SOCKET_IFNAME",
+            "CCL_KVS_IFACE",
+            "FI_TCP_IFACE",
+            "GLIBC_TUNABLES",
+        } <= values.keys()
         inventory = {name: value for name, value in values.items() if name < "K"}
         requested = {name: value for name, value in values.items() if name not in inventory}
         for host in hosts.lab.hosts:
             provisioned = {**inventory, **dict.fromkeys(requested, "of the inventory")}
             (host.folder / "root/env.json").write_text(json.dumps(provisioned))
-        for environment in rank_environments(hosts, "--backend", "gloo", *as_options(requested)):
+        environments = rank_environments(hosts, "--backend", "gloo", *as_options(requested))
+        assert set_by_orch(hosts, *environments).keys() <= variables.keys() | names | GLOO_ONLY.keys()
+        for rank, environment in enumerate(environments):
             assert {name: environment.get(name) for name in values} == values
+            numbers = (str(rank), "2", str(rank), "2", "0")
+            assert tuple(environment[name] for name in OTHER_LAUNCHERS) == numbers, "of scripts for another launcher"
+        reserved = dict.fromkeys(sorted(variables.keys() - values.keys()), "1")
+        process = hosts.orch("train", "own.py", *as_options(reserved), *hosts.options, "--dry-run")
+        assert f"{next(iter(reserved))}: " in expect_exit(process, 2).stderr
 
 
 def test_inventory_cannot_set_what_orch_sets_for_each_rank(tmp_path: Path, orch: Orch) -> None:

@@ -6,7 +6,6 @@ import json
 import shlex
 import subprocess
 
-import pytest
 from orch_node.fabric import check
 from orch_node.protocol.fabrics import Proof
 
@@ -66,10 +65,3 @@ def test_check_that_hangs_times_out() -> None:
     code, _, _ = check.run_with_timeout(["sh", "-c", "sleep 600 & wait"], {}, 0.2)
     assert code is None
     assert check.failure_reason("", None) == "timed out"
-
-
-@pytest.mark.parametrize("output", ["", "no number", "a\x1b[31mb Error: x"], ids=["empty", "plain", "escapes"])
-def test_failure_reason_is_printable(output: str) -> None:
-    reason = check.failure_reason(output, 7)
-    assert reason
-    assert reason.isprintable()

@@ -194,16 +194,6 @@ def test_script_that_starts_its_own_process_group_on_every_rank_fails(one_host: 
     assert message in cell.printed("NOTEBOOK", 0)
 
 
-def test_worker_that_imports_an_unprotected_script_again_is_explained(one_host: Workspace) -> None:
-    text = (
-        "import torch, torch.distributed as dist\ndist.init_process_group()\n"
-        "loader = torch.utils.data.DataLoader(range(4), num_workers=1, multiprocessing_context='spawn')\n"
-        "print(list(loader))\n"
-    )
-    cell = one_host.train_text(text, code=1)
-    assert 'if __name__ == "__main__":' in cell.report["failure"]["text"]
-
-
 WORKERS = """
 import subprocess, sys
 import torch
