@@ -12,8 +12,7 @@ import pexpect
 import pytest
 
 from tests.conftest import orch_environment
-from tests.local.runs import ORCH, Orch, expect_exit, start_orch
-from tests.local.ssh_node import SshNode
+from tests.local.runs import ORCH, expect_exit, start_orch
 from tests.local.workspaces import Workspace
 from tests.support.waiting import wait_until
 
@@ -67,15 +66,8 @@ def test_exit_code_names_the_nodes_on_which_the_command_failed(two_hosts: Worksp
     failed = expect_exit(two_hosts.orch("exec", inventory, "--", "sh", "-c", 'test "$(hostname)" = node0'), 1)
     assert failed.stderr == "error: node1: exit code 1.\n"
     expect_exit(two_hosts.orch("exec", inventory, "--nodes", "node0", "--", "sh", "-c", 'test "$(hostname)" = node0'))
-    failed = expect_exit(two_hosts.orch("exec", inventory, "--", "sh", "-c", "kill -9 $$"), 1)
-    assert failed.stderr == "error: node[0-1]: exit code 137.\n"
     missing = expect_exit(two_hosts.orch("exec", inventory, "--nodes", "1", "--", "no-such-program"), 1)
     assert missing.stderr == "node0: no-such-program: No such file or directory\nerror: node0: exit code 127.\n"
-
-
-def test_gathered_output_is_printed_once(two_hosts: Workspace, inventory: str) -> None:
-    process = expect_exit(two_hosts.orch("exec", inventory, "-b", "--", "printf", "1\\n2"))
-    assert process.stdout == "node[0-1]: 1\nnode[0-1]: 2\n"
 
 
 def test_command_of_a_run_starts_in_its_folder(two_hosts: Workspace) -> None:
@@ -88,8 +80,9 @@ def test_command_of_a_run_starts_in_its_folder(two_hosts: Workspace) -> None:
     assert "no node 'node7'" in expect_exit(two_hosts.orch("exec", "last", "--nodes", "node7", "--", "ls"), 2).stderr
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["Ctrl-C", "killed"])
-@pytest.mark.parametrize("place", ["inventory", "local"])
+@pytest.mark.parametrize(
+    ("place", "number", "code"), [("local", signal.SIGINT, 130), ("inventory", signal.SIGKILL, -9)]
+)
 def test_no_process_is_left_when_the_command_is_interrupted(
     two_hosts: Workspace, inventory: str, place: str, number: signal.Signals, code: int
 ) -> None:
@@ -105,16 +98,6 @@ def test_no_process_is_left_when_the_command_is_interrupted(
     _, error = process.communicate(timeout=60)
     assert process.returncode == code, error
     wait_until(lambda: not processes_with(mark), "the end of the commands", seconds=30)
-
-
-def test_unreachable_node_is_named(orch: Orch, ssh_node: SshNode) -> None:
-    path = ssh_node.state / "nodes/far.json"
-    record = json.loads(path.read_text())
-    record["connection"]["port"] = "9"
-    path.write_text(json.dumps(record))
-    process = expect_exit(orch("exec", "./lab.yaml", "--", "true"), 1)
-    assert "error: far: does not answer" in process.stderr
-    assert "reachable" in process.stderr
 
 
 def test_shell_is_interactive_and_has_the_environment_of_ranks(two_hosts: Workspace, inventory: str) -> None:

@@ -25,11 +25,3 @@ def test_all_texts_of_a_folder_become_data_for_a_training(orch: Orch, tmp_path: 
     assert [name for name, _ in prepared["files"]] == ["a.txt", "b.txt"]
     settings = settings_options(data_dir=tmp_path / "data", phase=1, max_seq_length=32, max_steps=2)
     expect_exit(orch("train", "bert-pretrain", "--ppn", "1", "--precision", "fp32", *settings, timeout=200))
-
-
-def test_dry_run_of_a_preparation_writes_nothing(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "one.txt").write_text(TEXT)
-    process = expect_exit(orch(*PREPARE, "one.txt", "--out", "data", "--dry-run"))
-    assert "bert_data/prepare.py" in process.stdout
-    assert f"--data_dir={tmp_path / 'data'}" in process.stdout
-    assert not (tmp_path / "data").exists()

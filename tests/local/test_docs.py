@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.local.runs import expect_exit
+from tests.local.runs import Orch, expect_exit
 from tests.support.pages import PAGES, blocks
 
 COMMANDS = [
@@ -16,8 +15,8 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_command_of_a_page_can_be_planned(arguments: list[str], tmp_path: Path) -> None:
-    command = [*arguments, "--dry-run"]
-    result = expect_exit(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120))
-    assert "run_" in result.stdout, "the script starts the recipe"
-    assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
+def test_command_of_a_page_can_be_planned(arguments: list[str], orch: Orch, tmp_path: Path) -> None:
+    program, *options = arguments
+    assert program == "orch"
+    assert "run_" in expect_exit(orch(*options, "--dry-run")).stdout, "the script starts the recipe"
+    assert [path.name for path in tmp_path.iterdir()] == [".cache"], "a dry run writes nothing else"

@@ -17,10 +17,8 @@ from tests.local.runs import (
     start_orch,
     write_script,
 )
-from tests.local.ssh_node import INVENTORY, SshNode
 from tests.support.waiting import wait_until
 
-TWO_RANKS = ("--ppn", "2", "--backend", "gloo")
 # Each rank waits until the test creates a file.
 SCRIPT = """
 import os, sys, time
@@ -35,51 +33,25 @@ print("continued", flush=True)
 """
 
 
-def count_of_training_ranks(runs: Path) -> int:
-    return sum("begun" in path.read_text() for path in runs.glob("*/ranks/rank-*.log"))
+def test_run_continues_when_its_command_is_killed(orch: Orch, tmp_path: Path) -> None:
+    """Kill the command and its session when both ranks train, and wait for the end of the run."""
+    arguments = ("train", write_script(tmp_path, SCRIPT), "--ppn", "2", "--backend", "gloo")
+    options = {"start_new_session": True, "stdout": subprocess.DEVNULL, "stderr": None}
+    process = start_orch(tmp_path, *arguments, "--", str(tmp_path / "continue"), **options)
 
+    def training_ranks() -> int:
+        return sum("begun" in path.read_text() for path in tmp_path.glob("runs/*/ranks/rank-*.log"))
 
-def kill_command(orch: Orch, folder: Path, runs: Path, number: signal.Signals, *options: str) -> Path:
-    """Start a run, kill the command and its session when both ranks train, and wait for the end of the run.
-
-    Args:
-        orch: starts orch.
-        folder: the working directory.
-        runs: the folder of all runs on the node.
-        number: the signal.
-        options: of `orch train`.
-
-    Returns:
-        The run's folder on this machine.
-    """
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP for all processes that it starts
-    script = write_script(folder, SCRIPT)
-    arguments = ("train", script, *TWO_RANKS, *options, "--", str(folder / "continue"))
-    process = start_orch(folder, *arguments, start_new_session=True, stdout=subprocess.DEVNULL, stderr=None)
     try:
-        wait_until(lambda: count_of_training_ranks(runs) == 2, "two ranks that train")
-        os.killpg(process.pid, number)
-        assert process.wait(30) == -number
+        wait_until(lambda: training_ranks() == 2, "two ranks that train")
+        os.killpg(process.pid, signal.SIGKILL)
     finally:
         process.kill()
         process.wait()
-    run = last_run(folder)
+    run = last_run(tmp_path)
     assert not (run / "outcome.json").exists()
-    (folder / "continue").touch()
+    (tmp_path / "continue").touch()
     expect_exit(orch("attach", run.name))
-    return run
-
-
-def test_run_on_this_machine_continues_when_its_command_is_killed(orch: Orch, tmp_path: Path) -> None:
-    run = kill_command(orch, tmp_path, tmp_path / "runs", signal.SIGKILL)
     assert read_outcome(run)["state"] == "done"
     assert all("continued" in rank_log(run, rank) for rank in (0, 1))
-    assert run_processes(run) == []
-
-
-def test_run_on_nodes_continues_when_its_command_is_killed(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
-    run = kill_command(orch, tmp_path, ssh_node.root / "runs", signal.SIGHUP, *INVENTORY)
-    assert read_outcome(run)["state"] == "done"
-    assert all("continued" in rank_log(ssh_node.root / "runs" / run.name, rank) for rank in (0, 1))
     assert run_processes(run) == []
