@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.load.hostfile import load_hostfile, parse_hostfile
+from orchestrator.load.hostfile import parse_hostfile
 
 
 def test_hostfile_has_each_host_once() -> None:
@@ -35,8 +34,3 @@ def test_line_of_another_format_is_named() -> None:
     ):
         with pytest.raises(RequestError, match=re.escape(message)):
             parse_hostfile(text, "hostfile")
-
-
-def test_byte_order_mark_is_no_part_of_a_host(tmp_path: Path) -> None:
-    (tmp_path / "of-windows").write_bytes(b"\xef\xbb\xbfnode1\r\nnode2\r\n")
-    assert load_hostfile(tmp_path / "of-windows").hosts == ("node1", "node2")

@@ -62,13 +62,3 @@ def test_slow_links_are_named_by_direction() -> None:
     assert [item.subject for item in slow] == ["a to b", "c to a"]
     assert "12.0% of the speed of the interfaces" in slow[0].cause
     assert "2.0% of the speed of the interfaces" in slow[1].cause
-
-
-def test_links_of_the_wrong_interface_are_explained() -> None:
-    rates = replace(RATES, speed=1000, faster="eth1")
-    gbit = {link: 0.9 for link in (("a", "b"), ("b", "a"), ("b", "c"), ("c", "b"))}
-    links = find_slow(make_measurement({**gbit, ("a", "c"): 20.0}, b=rates))
-    # Most links are slow here, so that the median is slow, too; only the interfaces' speeds show it.
-    assert links == ()
-    (slow,) = find_slow(make_measurement({("a", "b"): 0.9}, b=rates))
-    assert "eth0 of b has 1 Gbit/s, not 25; b has a faster interface, eth1" in slow.cause

@@ -113,12 +113,6 @@ def test_backend_for_several_devices_is_that_of_the_gpus() -> None:
     assert [find_backend(name, BACKENDS) for name in ("cpu:ccl,cuda:nccl", "cpu:gloo", "cuda:ncl", "ncl")] == [None] * 4
 
 
-def test_nccl_uses_the_interface_of_the_plan(test_stack: Stack) -> None:
-    for nodes, interface in ((TWO_GPU_NODES, "eth1"), ((GPU_NODE,), "lo")):
-        (node, *_) = json.loads(content(decide(test_stack, *nodes), "layout.json"))["nodes"]
-        assert node["env"]["NCCL_SOCKET_IFNAME"] == f"={interface}"
-
-
 def test_accelerate_follows_the_device(test_stack: Stack) -> None:
     version = launchers.Version("1.15.0")
     spec = replace(make_spec((GPU_NODE,), ppn=8), on_gpus=True)

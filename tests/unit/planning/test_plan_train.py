@@ -65,16 +65,6 @@ def argv(plan: Plan) -> tuple[str, ...]:
     return start.command.argv
 
 
-def test_ddp_backend_that_transformers_no_longer_accepts_is_refused(stack: Stack) -> None:
-    for arguments in (("--ddp_backend", "ccl"), ("--x", "--ddp_backend=ccl")):
-        new = replace(stack, requirements={**stack.requirements, "transformers": "5.23.0"})
-        with pytest.raises(PlanError, match="--ddp_backend ccl") as exc_info:
-            decide(new, script_args=arguments, recipe=USER_SCRIPT)
-        assert "Omit it" in str(exc_info.value.hint)
-        assert "transformers" not in stack.requirements
-        assert argv(decide(stack, script_args=arguments, recipe=USER_SCRIPT))[-1].endswith("ccl")
-
-
 def test_own_script_decides_its_precision(stack: Stack) -> None:
     with pytest.raises(PlanError, match="applies to recipes only"):
         decide(stack, recipe=USER_SCRIPT, precision="bf16")

@@ -14,9 +14,8 @@ from orchestrator.model.hosts import NodeCount, NodePattern
 from orchestrator.planning.resolve import MEASURED_SPLIT, Inputs, Resolved, RunNodes, count_nodes, place_later, resolve
 from orchestrator.stacks.stack import Stack
 from tests.conftest import make_facts
-from tests.support.plans import ONE_NODE, QA_RECIPE, QA_REQUEST, TWO_NODES, USER_SCRIPT, known_nodes
+from tests.support.plans import ONE_NODE, QA_RECIPE, QA_REQUEST, USER_SCRIPT, known_nodes
 
-KNOWN_NODES = known_nodes(TWO_NODES)
 COUNTED = RunNodes(
     count=3,
     ppn=2,
@@ -61,18 +60,6 @@ def test_stack_of_counted_nodes_is_checked_only_if_it_is_known(test_stack: Stack
     assert resolved(test_stack, COUNTED).stack.value.name == test_stack.name
     with pytest.raises(PlanError, match="torch"):
         resolved(test_stack, replace(COUNTED, with_stack=(lacking,)))
-
-
-def test_libraries_of_an_image_are_found_by_its_ranks(test_stack: Stack) -> None:
-    for nodes, contained, reason in (
-        (COUNTED, False, "if the image has them"),
-        (KNOWN_NODES, True, "if the image has them"),  # containers
-        (KNOWN_NODES, False, ""),
-    ):
-        stack = replace(test_stack, preload=("libiomp5.so",))
-        preload = resolved(stack, nodes, contained=contained).preload
-        assert preload.decisions[0].reason == reason
-        assert bool(preload.value) is not bool(reason)
 
 
 def test_accelerate_passes_the_precision_of_a_script_on_to_counted_nodes(test_stack: Stack) -> None:

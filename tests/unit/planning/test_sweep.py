@@ -36,11 +36,6 @@ def test_impossible_arrays_are_refused() -> None:
         array_members(("a=1,2", "b=1,2"), 5)
 
 
-def test_percent_sign_in_a_value_is_no_limit() -> None:
-    axes = ("a=10%,20%x",)
-    assert (max_active_runs(axes), labels(*axes)) == (None, ["a=10%", "a=20%x"])
-
-
 def test_sample_is_drawn_from_all_combinations_and_repeatable() -> None:
     axes = [f"{name}={','.join(map(str, range(40)))}" for name in "abc"]
     sample = labels(*axes, sample=6)

@@ -12,7 +12,7 @@ from orchestrator.files import sha256
 from orchestrator.model.packages import Platform
 from orchestrator.operations import setup
 from orchestrator.provisioning import pip, wheelhouse
-from orchestrator.provisioning.pip import locked_packages, platform_tags
+from orchestrator.provisioning.pip import locked_packages
 from orchestrator.stacks.compatibility import builds_bindings
 from orchestrator.stacks.stack import BINDINGS, TORCH
 from tests.support.files import write_files
@@ -121,10 +121,3 @@ def test_pip_in_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: pytes
     pip.run_pip("download", "--help")
     setup.pip("install", "--help")
     assert not (tmp_path / "ran").exists()
-
-
-def test_platform_tags_include_older_versions_of_glibc() -> None:
-    tags = list(platform_tags(Platform(python="3.11", machine="x86_64", libc="2.17")))
-    assert tags[0] == "manylinux_2_17_x86_64"
-    assert {"manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64"} <= set(tags)
-    assert "manylinux_2_28_x86_64" not in tags

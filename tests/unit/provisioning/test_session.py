@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orchestrator.load.records import read_record
-from orchestrator.provisioning.session import INVALID_RESULT_HINT, Listener, Session
+from orchestrator.provisioning.session import INVALID_RESULT_HINT, Session
 from tests.support.hostile import ESCAPE_SEQUENCE
 from tests.support.node_responses import add_result, make_probe_result, make_reported_facts, session
 
@@ -45,17 +45,6 @@ def test_invalid_probe_fails_its_node_with_a_printable_message(session: Session,
     assert (node.failed, node.hint, session.probes) == (1, INVALID_RESULT_HINT, {})
     assert "node0 returned an invalid probe" in node.problem
     assert node.problem.isprintable()
-
-
-def test_packages_are_named_before_they_are_removed(session: Session) -> None:
-    notes: list[str] = []
-    session.listener = Listener(note=notes.append)
-    drift = [{"what": "einops", "is": "0.8", "should": "absent"}, {"what": "torch", "is": "2.12", "should": "2.13"}]
-    add_result(session, "Compare the environment with the lock", "stack", {"drift": drift[1:]}, "orch_stack")
-    assert notes == []
-    add_result(session, "Compare the environment with the lock", "stack", {"drift": drift}, "orch_stack")
-    (note,) = notes
-    assert note.startswith("node0: removes einops 0.8, which neither stack 'current' nor --requirements")
 
 
 @pytest.mark.parametrize("facts", [None, [], {}, {"orch_facts": 1}, {"orch_facts": {"root": 1}}])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import OrchError, RequestError
+from orchestrator.errors import RequestError
 from orchestrator.provisioning.sources import find_sources, folder_files, source_trees
 from tests.support.files import write_files
 from tests.support.hostile import ESCAPE_SEQUENCE
@@ -55,9 +55,3 @@ def test_what_is_neither_a_path_nor_a_name_is_refused() -> None:
     for text in ("./gone", "/gone", "a/b/c", "x@../y", ".hidden", "x@a..b", ESCAPE_SEQUENCE):
         with pytest.raises(RequestError, match="no such file or folder"):
             find_sources([text], [], print)
-
-
-def test_folder_without_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / ".gitignore").write_text("*\n")
-    with pytest.raises(OrchError, match="no files to copy"):
-        find_sources([], [str(tmp_path)], print)

@@ -4,15 +4,7 @@ from dataclasses import replace
 
 from orchestrator import load
 from orchestrator.model.decision import Finding
-from orchestrator.stacks.compatibility import (
-    Environment,
-    Machine,
-    Shell,
-    bindings_fit_torch,
-    mismatches,
-    nearest_to_torch,
-    status,
-)
+from orchestrator.stacks.compatibility import Environment, Machine, Shell, bindings_fit_torch, mismatches, status
 from orchestrator.stacks.stack import BINDINGS, IPEX, Stack
 
 STACKS = load.all_stacks()
@@ -117,17 +109,6 @@ def test_bindings_fit_the_torch_of_their_stack() -> None:
         ("2.4.5", "2.4.1", True),
     ):
         assert bindings_fit_torch(STACKS, bindings, torch) is fit
-
-
-def test_nearest_stack_to_a_torch_is_found() -> None:
-    for torch, name in (
-        (None, "current"),
-        ("2.7", "torch-2.7"),
-        ("2.16", "torch-2.15"),
-        ("2.8.1", "intel-2.8"),
-        ("1.9", "torch-ccl-1.10"),
-    ):
-        assert nearest_to_torch(STACKS, torch).name == name
 
 
 def test_status_names_what_the_machine_lacks() -> None:
