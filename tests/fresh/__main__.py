@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.fresh.cases import CASES
 from tests.fresh.index import Index, index_of
-from tests.fresh.result import STEPS, Result, result_of, table
+from tests.fresh.result import STEPS, Result, result_of
 
 FOLDER = Path(__file__).resolve().parent
 CHECKOUT = FOLDER.parent.parent
@@ -61,45 +61,24 @@ def run(name: str, index: Index) -> Result:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m tests.fresh", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--list", action="store_true", help="list the cases and exit")
     options = parser.parse_args()
     if unknown_cases := set(options.cases) - set(CASES):
         parser.error(f"unknown case: {', '.join(sorted(unknown_cases))}. The cases are: {', '.join(CASES)}.")
-    if options.list:
-        print("\n".join(f"{name}: {case}" for name, case in CASES.items()))
-        return 0
-    return print_results(run_all(options.cases or list(CASES)))
-
-
-def run_all(names: list[str]) -> dict[str, Result]:
     if output_of("git", "status", "--porcelain"):
         print("fresh: uncommitted changes are left out, as in a clone", file=sys.stderr)
     LOGS.mkdir(parents=True, exist_ok=True)
     index = configuration()
-    results = {}
-    for name in names:
-        print(f"fresh: {name}: {CASES[name]}; log: {LOGS / name}.log", file=sys.stderr)
-        results[name] = run(name, index)
-        print(f"fresh: {name}: {results[name].verdict(CASES[name])}", file=sys.stderr)
-    return results
-
-
-def print_results(results: dict[str, Result]) -> int:
-    """Print the log of each failed case and the table; return the exit code."""
-    failed = [name for name in results if not passed(name, results[name])]
-    for name in failed:
-        print(f"\n{name}:\n{tail(LOGS / f'{name}.log')}\n", file=sys.stderr)
-    print(table(results))
-    return int(bool(failed))
-
-
-def passed(name: str, result: Result) -> bool:
-    """Return whether a case passed; in CI, a case whose packages are not available has failed."""
-    return result.verdict(CASES[name]) == "passed" or (bool(result.missing) and "CI" not in os.environ)
-
-
-def tail(path: Path, lines: int = 25) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    code = 0
+    for name in options.cases or CASES:
+        log = LOGS / f"{name}.log"
+        print(f"fresh: {CASES[name]}; log: {log}", file=sys.stderr)
+        result = run(name, index)
+        print(f"fresh: {name}: {result.verdict(CASES[name])}")
+        # In CI, a case whose packages are not available has failed.
+        if result.verdict(CASES[name]) != "passed" and ("CI" in os.environ or not result.missing):
+            print(*log.read_text(errors="replace").splitlines()[-25:], sep="\n", file=sys.stderr)
+            code = 1
+    return code
 
 
 if __name__ == "__main__":

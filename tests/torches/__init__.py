@@ -1,1 +1,1 @@
-"""Test the bindings on other torches: those of Debian, in containers, and those of environments on this machine."""
+"""Test the bindings on the torches of Debian, in containers."""

@@ -1,4 +1,4 @@
-"""Build the bindings for the torch of a Debian release in a container, and run programs of 2 ranks there."""
+"""Build the bindings for the torch of a Debian release in a container, and run programs there."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import sys
 from pathlib import Path
 
 from orchestrator.provisioning.bindings_wheel import sources_digest
-from tests.torches.suite import Program
 
 FOLDER = Path(__file__).resolve().parent
 CHECKOUT = FOLDER.parent.parent
 BINDINGS = CHECKOUT / "bindings"
-PROGRAMS = CHECKOUT / "tests" / "bindings" / "programs"
 BUILT = CHECKOUT / "build" / "torches"
 # Suite -> its release of torch, oldest first.
 RELEASES = {"trixie": "2.6", "sid": "2.14"}
@@ -36,80 +34,43 @@ VARIABLES = {
 }
 
 
-class ImageUnavailable(Exception):
-    """The image is neither present nor can it be built here."""
-
-
-def image(suite: str) -> str:
-    """Build the image of a suite if necessary, and return its name.
-
-    Raises:
-        ImageUnavailable: if the image is neither present nor can be built.
-    """
-    try:
-        return output_of(str(FOLDER / "image"), suite).splitlines()[-1]
-    except RuntimeError as error:
-        raise ImageUnavailable(error) from error
-
-
 class Debian:
     """A Debian release with the bindings built for its torch.
 
     Raises:
-        RuntimeError: if the bindings do not build.
+        RuntimeError: if the image is neither present nor can be built, or the bindings do not build.
     """
 
-    def __init__(self, suite: str, image: str) -> None:
-        self.suite, self.image, self.origin = suite, image, f"Debian {suite}"
+    def __init__(self, suite: str) -> None:
+        self.release = RELEASES[suite]
+        self.image = output_of(str(FOLDER / "image"), suite).splitlines()[-1]
         self.built = BUILT / suite
-        self.build()
+        stamp, origin = self.built.with_suffix(".of"), f"{self.image} {sources_digest()}"
+        if not stamp.exists() or stamp.read_text() != origin:
+            self.build()
+            stamp.write_text(origin)
 
     def build(self) -> None:
-        """Build the bindings if the sources or the image have changed."""
-        stamp, origin = self.built.with_suffix(".of"), f"{self.image} {sources_digest()}"
-        if stamp.exists() and stamp.read_text() == origin:
-            return
+        """Build the bindings; without optimization, compiling takes a fifth of the time."""
         shutil.rmtree(self.built, ignore_errors=True)
         self.built.mkdir(parents=True)
-        mounts = {BINDINGS: "/bindings", oneccl(): "/oneccl"}
-        # Without optimization, compiling takes a fifth of the time.
-        variables = ("--env", "ONECCL_ROOT=/oneccl", "--env", "CXXFLAGS=-O0")
-        output_of(*self.container(mounts, f"{self.built}:/built"), *variables, self.image, "sh", "-ec", BUILD)
-        stamp.write_text(origin)
+        mounts = (f"{BINDINGS}:/bindings:ro", f"{oneccl()}:/oneccl:ro", f"{self.built}:/built")
+        variables = {"ONECCL_ROOT": "/oneccl", "CXXFLAGS": "-O0"}
+        output_of(*self.container(mounts, variables), "sh", "-ec", BUILD)
 
-    def container(self, mounts: dict[Path, str], *writable: str) -> list[str]:
-        command = ["docker", "run", "--rm", "--init", "--shm-size", "1g", "--label", "orch.torches"]
-        for path, target in mounts.items():
-            command += ["--volume", f"{path}:{target}:ro"]
-        for mount in writable:
-            command += ["--volume", mount]
-        return command
+    def container(self, mounts: tuple[str, ...], variables: dict[str, str]) -> list[str]:
+        options = ["--rm", "--init", "--shm-size", "1g", "--label", "orch.torches", "--workdir", "/tmp"]
+        options += [f"--volume={mount}" for mount in mounts]
+        return ["docker", "run", *options, *(f"--env={name}={value}" for name, value in variables.items()), self.image]
 
-    def run(self, program: Program) -> str:
-        """Run a program and return its output.
-
-        Raises:
-            RuntimeError: if the program does not end as expected.
-        """
-        prefix = Path(sys.prefix)
-        mounts = {
-            PROGRAMS: "/programs",
-            self.built: "/built",
-            prefix / "lib": "/mpi/lib",
-            prefix / "bin": "/mpi/bin",
-            prefix / "etc": "/mpi/etc",
-        }
-        variables = [f"--env={name}={value}" for name, value in VARIABLES.items()]
-        container = [*self.container(mounts), *variables, "--workdir", "/tmp", self.image]
-        return program.check_output(*run_command([*container, *program.command("/mpi/bin/mpiexec.hydra", "/programs")]))
-
-    def python(self, code: str) -> str:
-        variables = ("--env", "PYTHONPATH=/built", "--env", "LD_LIBRARY_PATH=/mpi/lib")
-        mounts = {self.built: "/built", Path(sys.prefix) / "lib": "/mpi/lib"}
-        return output_of(*self.container(mounts), *variables, self.image, "python3", "-c", code).strip()
+    def run(self, *command: str) -> tuple[int, str]:
+        """Run a command in a container with the bindings and MPI, and return its exit code and output."""
+        mpi = [f"{sys.prefix}/{folder}:/mpi/{folder}:ro" for folder in ("lib", "bin", "etc")]
+        mounts = (f"{CHECKOUT}/tests/bindings/programs:/programs:ro", f"{self.built}:/built:ro", *mpi)
+        return run_command(*self.container(mounts, VARIABLES), *command)
 
 
-def run_command(command: list[str]) -> tuple[int, str]:
+def run_command(*command: str) -> tuple[int, str]:
     process = subprocess.run(
         command,
         cwd=CHECKOUT,
@@ -124,7 +85,7 @@ def run_command(command: list[str]) -> tuple[int, str]:
 
 
 def output_of(*command: str) -> str:
-    code, text = run_command(list(command))
+    code, text = run_command(*command)
     if code != 0:
         raise RuntimeError(f"{command[0]} ended with {code}: {text[-4000:]}")
     return text
