@@ -20,8 +20,9 @@ from orchestrator.files import sha256
 from orchestrator.load.files import tomllib
 from orchestrator.operations.stacks import DISTRIBUTION
 from orchestrator.provisioning.wheelhouse import Wheel, describe_wheel, sbom
-from tests.fresh.__main__ import configuration, output_of
+from tests.fresh.__main__ import output_of
 from tests.fresh.cases import CASES, CHEAPEST
+from tests.fresh.index import index_arguments
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FOLDER = CHECKOUT / "build" / "release"
@@ -88,7 +89,7 @@ def try_release() -> int:
     case = CASES[CHEAPEST]
     image = output_of(str(CHECKOUT / "tests/fresh/image"), case.suite, "release")
     command = ["docker", "run", "--rm", "--init", "--user", "alice"]
-    command += ["--name", f"orch-release-{os.getpid()}", *configuration().arguments(case)]
+    command += ["--name", f"orch-release-{os.getpid()}", *index_arguments(case)]
     files = {FOLDER: "/release", CHECKOUT / "release/try": "/try", CHECKOUT / "docs/how-to/ccl-alone.md": "/page"}
     command += [word for file, path in files.items() for word in ("--volume", f"{file}:{path}:ro")]
     return subprocess.run([*command, image, "/try", "/page"]).returncode

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tests.fresh.cases import CASES
-from tests.fresh.index import Index, index_of
+from tests.fresh.index import index_arguments
 from tests.fresh.result import STEPS, Result, result_of
 
 FOLDER = Path(__file__).resolve().parent
@@ -27,13 +27,7 @@ def output_of(*command: str) -> str:
     return process.stdout.strip()
 
 
-def configuration() -> Index:
-    """Return pip's configuration on this machine; without pip it is empty."""
-    pip = [sys.executable, "-m", "pip", "config", "list"]
-    return index_of(subprocess.run(pip, stdout=subprocess.PIPE, text=True).stdout.splitlines())
-
-
-def container(name: str, image: str, index: Index) -> list[str]:
+def container(name: str, image: str) -> list[str]:
     case = CASES[name]
     arguments = ["docker", "run", "--rm", "--interactive", "--init", "--user", case.user]
     arguments += ["--name", f"orch-fresh-{name}-{os.getpid()}", "--label", f"orch.fresh={CHECKOUT}"]
@@ -45,12 +39,12 @@ def container(name: str, image: str, index: Index) -> list[str]:
         arguments += ["--cpuset-cpus", "0"]
     if case.small_tmp:
         arguments += ["--tmpfs", "/tmp:size=256m,mode=1777,exec"]
-    arguments += [*index.arguments(case), "--volume", f"{FOLDER / 'begin'}:/begin:ro"]
+    arguments += [*index_arguments(case), "--volume", f"{FOLDER / 'begin'}:/begin:ro"]
     return [*arguments, image, "/begin", case.folder, case.umask, case.build, *STEPS]
 
 
-def run(name: str, index: Index) -> Result:
-    command = container(name, output_of(str(FOLDER / "image"), CASES[name].suite), index)
+def run(name: str) -> Result:
+    command = container(name, output_of(str(FOLDER / "image"), CASES[name].suite))
     clone = subprocess.Popen(["git", "archive", "--format=tar", "HEAD"], cwd=CHECKOUT, stdout=subprocess.PIPE)
     path = LOGS / f"{name}.log"
     with clone, path.open("w") as log:
@@ -67,12 +61,11 @@ def main() -> int:
     if output_of("git", "status", "--porcelain"):
         print("fresh: uncommitted changes are left out, as in a clone", file=sys.stderr)
     LOGS.mkdir(parents=True, exist_ok=True)
-    index = configuration()
     code = 0
     for name in options.cases or CASES:
         log = LOGS / f"{name}.log"
         print(f"fresh: {CASES[name]}; log: {log}", file=sys.stderr)
-        result = run(name, index)
+        result = run(name)
         print(f"fresh: {name}: {result.verdict(CASES[name])}")
         # In CI, a case whose packages are not available has failed.
         if result.verdict(CASES[name]) != "passed" and ("CI" in os.environ or not result.missing):

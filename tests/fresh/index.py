@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
-from dataclasses import dataclass
+import subprocess
+import sys
 
 from tests.fresh.cases import CPU_INDEX, Case
 
@@ -12,40 +12,28 @@ SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "cert", "co
 IN_CONTAINER = "/etc/ssl/certs/ca-certificates.crt"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Index:
-    """The package index of this machine."""
+def index_arguments(case: Case) -> list[str]:
+    """Return arguments for `docker run` with pip's settings; for the default build, PyTorch's index is unreachable.
 
-    settings: dict[str, str]  # pip's settings by name
-    wheels: tuple[str, ...] = ()  # folders in which pip searches for wheels
-
-    def arguments(self, case: Case) -> list[str]:
-        """Return arguments for `docker run`; for the default build, PyTorch's index is unreachable."""
-        arguments = []
-        for name, value in self.settings.items():
-            if name == "cert":
-                arguments += ["--volume", f"{value}:{IN_CONTAINER}:ro"]
-                value = IN_CONTAINER
-            arguments += ["--env", f"PIP_{name.upper().replace('-', '_')}={value}"]
-        if case.build == "default":
-            return [*arguments, "--add-host", f"{CPU_INDEX}:127.0.0.1"]
-        for number, folder in enumerate(self.wheels):
-            arguments += ["--volume", f"{folder}:/wheels/{number}:ro"]
-        folders = " ".join(f"/wheels/{number}" for number in range(len(self.wheels)))
-        return [*arguments, "--env", f"PIP_FIND_LINKS={folders}"] if folders else arguments
-
-
-def index_of(lines: Iterable[str]) -> Index:
-    """Return the index from lines of `pip config list`.
-
-    The environment takes precedence over files. An index on this disk is skipped.
+    The environment takes precedence over files. An index on this disk is skipped. Without pip there are no settings.
     """
-    configuration: dict[str, str] = {}
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    lines = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    settings: dict[str, str] = {}
     for line in sorted(lines, key=lambda line: line.startswith(":env:")):
         key, _, value = line.partition("=")
-        configuration[key.rpartition(".")[2]] = ast.literal_eval(value)
-    extra = [url for url in configuration.get("extra-index-url", "").split() if not url.startswith("file:")]
-    configuration["extra-index-url"] = " ".join(extra)
-    folders = [folder for folder in configuration.get("find-links", "").split() if folder.startswith("/")]
-    settings = {name: configuration[name] for name in SETTINGS if configuration.get(name)}
-    return Index(settings=settings, wheels=tuple(folders))
+        settings[key.rpartition(".")[2]] = ast.literal_eval(value)
+    urls = settings.get("extra-index-url", "").split()
+    settings["extra-index-url"] = " ".join(url for url in urls if not url.startswith("file:"))
+    wheels = [folder for folder in settings.get("find-links", "").split() if folder.startswith("/")]
+    arguments = []
+    if "cert" in settings:
+        arguments += ["--volume", f"{settings['cert']}:{IN_CONTAINER}:ro"]
+        settings["cert"] = IN_CONTAINER
+    for name in SETTINGS:
+        if settings.get(name):
+            arguments += ["--env", f"PIP_{name.upper().replace('-', '_')}={settings[name]}"]
+    if case.build == "default":
+        return [*arguments, "--add-host", f"{CPU_INDEX}:127.0.0.1"]
+    arguments += [f"--volume={folder}:/wheels/{number}:ro" for number, folder in enumerate(wheels)]
+    return [*arguments, f"--env=PIP_FIND_LINKS={' '.join(f'/wheels/{n}' for n in range(len(wheels)))}"]

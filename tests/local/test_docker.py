@@ -88,8 +88,7 @@ def test_packages_of_the_user_are_in_the_image_and_checked(workspace: Workspace,
     assert f"image {image} does not have orch-test-parser, which the script requires" in cell.report["failure"]["text"]
 
 
-def test_image_has_no_unused_libraries_and_has_each_package_once(image: str) -> None:
-    assert images.full_image_size(image) < 2.4e9
+def test_image_has_each_package_once(image: str) -> None:
     assert images.run_program("docker", "run", "--rm", image, "python3", "-c", PRINT_DUPLICATES) == "[]\n"
 
 

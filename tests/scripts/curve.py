@@ -72,67 +72,30 @@ def curve(rank: int, ranks: int, by_hand: bool = False) -> list[float]:
     return losses
 
 
-def parent(pid: int) -> int:
-    return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
-
-
-def name(pid: int) -> str:
-    return (PROC / str(pid) / "comm").read_text().strip()
-
-
-def belongs_to_run(pid: int, run_dir: str) -> bool:
-    try:
-        return f"ORCH_RUN_DIR={run_dir}".encode() in (PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return False
-
-
-def run_processes(run_dir: str) -> set[int]:
-    """Return the processes with the run in their environment, and the daemons of MPI that started them."""
-    all_pids = [int(folder.name) for folder in PROC.iterdir() if folder.name.isdigit()]
-    pids = {pid for pid in all_pids if belongs_to_run(pid, run_dir)}
-    for pid in list(pids):
-        while (pid := parent(pid)) > 1 and (name(pid).startswith(("hydra", "mpiexec", "prte"))):
-            pids.add(pid)
-    return pids
-
-
-def open_sockets(pid: int) -> set[str]:
-    """Return the inodes of a process's sockets."""
-    inodes = set()
-    try:
-        for file in (PROC / str(pid) / "fd").iterdir():
-            link = os.readlink(file)
-            if link.startswith("socket:["):
-                inodes.add(link[8:-1])
-    except OSError:
-        pass
-    return inodes
-
-
 def parse_address(hexadecimal: str) -> str:
     """Return an IP address from the notation of /proc/net/tcp."""
     numbers = [int(hexadecimal[start : start + 8], 16) for start in range(0, len(hexadecimal), 8)]
     return str(ipaddress.ip_address(b"".join(struct.pack("=I", number) for number in numbers)))
 
 
-def listening_sockets() -> dict[str, str]:
-    """Return the addresses of all listening sockets by the sockets' inodes."""
+def listeners(run_dir: str) -> list[tuple[str, str]]:
+    """Return the program and the address of each listening socket of processes with the run in their environment."""
     addresses = {}
     for table in ("tcp", "tcp6"):
         for line in (PROC / "self/net" / table).read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == LISTEN:
-                addresses[fields[9]] = parse_address(fields[1].partition(":")[0])
-    return addresses
-
-
-def listeners(run_dir: str) -> list[tuple[str, str]]:
-    """Return the program and the address of each listening socket of the run."""
-    addresses = listening_sockets()
-    return [
-        (name(pid), addresses[inode]) for pid in run_processes(run_dir) for inode in open_sockets(pid) & set(addresses)
-    ]
+                addresses[f"socket:[{fields[9]}]"] = parse_address(fields[1].partition(":")[0])
+    found = []
+    for folder in PROC.glob("[0-9]*"):
+        try:
+            if f"ORCH_RUN_DIR={run_dir}".encode() in (folder / "environ").read_bytes():
+                links = {os.readlink(file) for file in (folder / "fd").iterdir()}
+                program = (folder / "comm").read_text().strip()
+                found += [(program, addresses[link]) for link in links & set(addresses)]
+        except OSError:  # it has ended, or belongs to another user
+            continue
+    return found
 
 
 def main() -> None:

@@ -61,8 +61,6 @@ class Site:
         self.image = image
         self.strict = strict
         self.prefix = f"orch-slurm-{secrets.token_hex(4)}{'-strict' * strict}"
-        self.network = self.prefix
-        self.small_volume = f"{self.prefix}-small"  # a file system of 1 MB at /small, which all hosts share
         self.home = folder / "home"
         self.etc = folder / "etc"
 
@@ -80,10 +78,7 @@ class Site:
         os.chown(self.home, USER_ID, USER_ID)
         self.write_settings()
         (self.etc / "munge.key").write_bytes(secrets.token_bytes(128))
-        run_program("docker", "network", "create", self.network)
-        volume = ("type=tmpfs", "device=tmpfs", f"o=size=1m,uid={USER_ID}")
-        options = (f"--opt={option}" for option in volume)
-        run_program("docker", "volume", "create", "--driver", "local", *options, self.small_volume)
+        run_program("docker", "network", "create", self.prefix)
         for host in (LOGIN, *NODES):
             self.start_host(host)
         self.wait_for_idle_nodes()
@@ -106,11 +101,11 @@ class Site:
         parents = [str(path) for mounted in MOUNTED for path in mounted.parents if len(path.parts) > 1]
         shared = (f"{self.home}:/home/{USER}", f"{self.etc}:/etc/slurm:ro")
         read_only = (f"{path}:{path}:ro" for path in MOUNTED)
-        volumes = (f"{self.small_volume}:/small", *shared, *read_only)
+        volumes = (*shared, *read_only)
         role = "login" if host == LOGIN else "node"
         run_program(
             *("docker", "run", "--detach", "--init", "--hostname", host, "--name", self.container(host)),
-            *("--network", self.network, "--network-alias", host, "--shm-size", "256m"),
+            *("--network", self.prefix, "--network-alias", host, "--shm-size", "256m"),
             # Apptainer creates a user namespace, and mounts images with FUSE.
             *(("--security-opt", "seccomp=unconfined", "--device", "/dev/fuse") * self.is_trixie),
             # Slurm measures the memory of the user's processes.
@@ -123,8 +118,7 @@ class Site:
     def stop(self) -> None:
         for host in (LOGIN, *NODES):
             subprocess.run(["docker", "rm", "--force", "--volumes", self.container(host)], capture_output=True)
-        for kind, name in (("network", self.network), ("volume", self.small_volume)):
-            subprocess.run(["docker", kind, "rm", name], capture_output=True)
+        subprocess.run(["docker", "network", "rm", self.prefix], capture_output=True)
 
     def exec_command(self, host: str, *argv: str, user: str = USER, cwd: str = "") -> tuple[str, ...]:
         workdir = ("--workdir", cwd or f"/home/{USER}")
@@ -181,12 +175,11 @@ class Site:
             )
 
     def reset(self) -> None:
-        """Remove what a test has left: jobs, orch processes, nodes that do not run, files in the small volume."""
+        """Remove what a test has left: jobs, orch processes, nodes that do not run."""
         for host in NODES:
             subprocess.run(["docker", "start", self.container(host)], capture_output=True)
         self.run_on(LOGIN, "pkill", "-KILL", "-f", f"^{' '.join(orch_command('train'))}")
         self.run_on(LOGIN, "scancel", "--user", USER)
-        self.run_on(LOGIN, "find", "/small", "-mindepth", "1", "-delete")
         names = self.stdout_of("sinfo", "--noheader", "--format=%N")
         self.run_on(LOGIN, "scontrol", "update", f"nodename={names}", "state=resume", user="root")
         self.wait_for_idle_nodes()

@@ -72,11 +72,6 @@ def test_ranks_run_in_the_image_without_variables_of_the_user(site: Site, sif: s
     assert ["INSIDE True /tmp n1" in logs[0], "INSIDE True /tmp n2" in logs[1]] == [True, True], logs
 
 
-def test_a_rank_that_is_killed_in_its_image_is_named(site: Site, folder: str) -> None:
-    failure = train(site, *container_options(folder), "--json", "--", "--fault", "kill", code=1)["failure"]
-    assert (failure["rank"], failure["node"], failure["signal"]) == (1, "n2", "SIGKILL")
-
-
 def test_a_hang_in_an_image_is_reported_with_its_stack_trace(site: Site, folder: str) -> None:
     options = (*container_options(folder), "--stall-timeout", "40", "--json", "--", "--fault", "sleep")
     result = train(site, *options, code=1)

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import subprocess
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -99,17 +98,6 @@ def list_containers(*filters: str) -> list[str]:
     """Return the ids of orch's containers on this machine, running or not."""
     options = [f"--filter={condition}" for condition in ("label=orch.run", *filters)]
     return run_program("docker", "ps", "--all", "--quiet", *options).split()
-
-
-def full_image_size(image: str) -> int:
-    """Return the size of an image in bytes as if it had the unused packages of the stack, too."""
-    size = int(run_program("docker", "image", "inspect", "--format", "{{.Size}}", image))
-    packages = [name for name in UNUSED_PACKAGES if name not in MPI_FLAVOURS]
-    for name in packages:
-        (path,) = fetch_wheels().glob(f"{name}-*.whl")
-        with zipfile.ZipFile(path) as wheel:
-            size += sum(file.file_size for file in wheel.infolist())
-    return size
 
 
 @functools.cache

@@ -54,14 +54,3 @@ def blocks(page: Path) -> Iterator[Block]:
         elif lines[index].strip():
             mark = ""
         index += 1
-
-
-def indented_blocks(page: Path) -> list[int]:
-    """Return the lines where a block begins by indentation, which has neither a mark nor a language."""
-    line_numbers, fenced, previous = [], False, ""
-    for number, line in enumerate(page.read_text().splitlines(), 1):
-        fenced = fenced is not bool(FENCE.match(line))
-        if not fenced and line.startswith("    ") and not previous.strip():
-            line_numbers.append(number)
-        previous = line
-    return line_numbers

@@ -10,8 +10,6 @@ which takes half of the time of a short run. tests/support/matrix.py runs a scri
 # ///
 
 import argparse
-import os
-import signal
 import time
 from typing import Any
 
@@ -62,12 +60,7 @@ def raise_error() -> None:
     raise ValueError("boom")
 
 
-FAULTS = {
-    "none": lambda: None,
-    "exception": raise_error,
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "sleep": lambda: time.sleep(3600),
-}
+FAULTS = {"none": lambda: None, "exception": raise_error, "sleep": lambda: time.sleep(3600)}
 
 if __name__ == "__main__":
     main()

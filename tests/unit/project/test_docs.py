@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from docs.tools import events
 from orchestrator.cli.main import EXAMPLES, make_app
 from orchestrator.load.inventory import KNOWN_VARIABLES
-from tests.support.pages import PAGES, ROOT, Block, blocks, indented_blocks
+from tests.support.pages import PAGES, ROOT, Block, blocks
 
 COMMANDS = re.compile(r"tested by: (?P<file>\S+)|dry-run|not run: \S.*", re.DOTALL)
 FILES = re.compile(r"tested by: (?P<file>\S+)|checked as: \S.*|not run: \S.*", re.DOTALL)
@@ -92,11 +92,6 @@ def has_valid_mark(block: Block) -> bool:
 def test_every_block_has_a_mark_of_its_language() -> None:
     blocks_without = [(page, block) for page, block in ALL if not has_valid_mark(block)]
     assert [f"{page.name}:{block.line}: {block.language} {block.mark!r}" for page, block in blocks_without] == []
-
-
-def test_every_block_is_fenced() -> None:
-    lines = {str(page.relative_to(ROOT)): indented_blocks(page) for page in PAGES}
-    assert {page: numbers for page, numbers in lines.items() if numbers} == {}
 
 
 def test_page_of_events_is_up_to_date() -> None:
