@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.sites import Site, describe_end
+from tests.support.processes import find_processes
 from tests.support.waiting import SECONDS
 
 FAULTY = Path(__file__).with_name("programs") / "faulty.py"
@@ -98,26 +100,17 @@ def run_orch_json(site: Site, *arguments: str, code: int = 0, seconds: float = 6
 
 
 def run_processes(run_id: str) -> dict[int, str]:
-    """Return the living processes on all nodes whose arguments or environment contain the run's id.
+    """Return the command lines of the processes on all nodes that mention the run.
 
-    The nodes are containers of this machine, so its /proc lists their processes.
+    The nodes are containers of this machine, so its /proc lists their processes, which have other mounts.
     """
+    own_mounts = os.readlink("/proc/self/ns/mnt")
     command_lines = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            arguments = (folder / "cmdline").read_bytes()
-            text = arguments + (folder / "environ").read_bytes()
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if run_id.encode() in text and state not in "ZX" and is_in_container(folder):
-            command_lines[int(folder.name)] = arguments.replace(b"\0", b" ").decode(errors="replace")
+    for pid, line in find_processes(run_id).items():
+        with contextlib.suppress(OSError):  # it has ended
+            if os.readlink(f"/proc/{pid}/ns/mnt") != own_mounts:
+                command_lines[pid] = line
     return command_lines
-
-
-def is_in_container(folder: Path) -> bool:
-    """Return whether a process of /proc runs in a node, not on this machine, whose programs may watch the run."""
-    return os.readlink(folder / "ns/mnt") != os.readlink("/proc/self/ns/mnt")
 
 
 def wait_for_no_processes(run_id: str, seconds: float) -> None:

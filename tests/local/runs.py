@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 from orch_node.streams import without_marks
 
 from tests.conftest import orch_environment
+from tests.support.processes import find_processes
 
 Process = subprocess.CompletedProcess[str]
 Orch = Callable[..., Process]
@@ -79,14 +79,5 @@ def read_outcome(run: Path) -> dict[str, Any]:
 
 
 def run_processes(run: Path, program: str = "") -> list[int]:
-    """Return the processes of a program that mention the run, found through /proc and not through records of orch."""
-    pids = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            try:
-                command, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
-            except OSError:
-                continue  # it has ended meanwhile
-            if os.fsencode(run.name) in command + environment and program.encode() in command:
-                pids.append(int(folder.name))
-    return pids
+    """Return the processes of a program that mention the run."""
+    return [pid for pid, command in find_processes(run.name).items() if program in command]

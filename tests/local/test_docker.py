@@ -187,7 +187,7 @@ def test_clean_finds_a_container_without_supervisor_and_agent(workspace: Workspa
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in watchers:
             os.kill(pid, number)
-    for pid in (*run_processes(run, "mpiexec"), *run_processes(run, "node.py\0rank\0")):
+    for pid in (*run_processes(run, "mpiexec"), *run_processes(run, "node.py rank ")):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not run_processes(run, "run-script"), "the end of scripts whose pipes are closed")

@@ -1,4 +1,4 @@
-"""Train with DDP, without anything of orch, and print the loss curve, the environment and the listening sockets.
+"""Train with DDP, without anything of orch, and print the loss curve and the listening sockets.
 
 `--fail R` raises an exception on rank R at the end. `--by-hand` trains without DDP and torch's optimizers, which import
 torch's compiler; the import takes half of the time of a rank.
@@ -107,7 +107,6 @@ def main() -> None:
     rank = dist.get_rank()
     print("LOSSES", json.dumps(curve(rank, dist.get_world_size(), options.by_hand)))
     print("BACKEND", dist.get_backend())
-    print("ENVIRONMENT", json.dumps(dict(os.environ)))
     dist.all_reduce(torch.ones(1 << 20))  # large enough that ranks open connections for data
     print("LISTENERS", json.dumps(listeners(os.environ["ORCH_RUN_DIR"])))
     sys.stdout.flush()

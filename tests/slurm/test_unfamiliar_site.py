@@ -1,14 +1,17 @@
-"""Test what some sites do: suspend jobs, give grace times, wrap sbatch, lose nodes for a while."""
+"""Test what some sites do: suspend jobs, give grace times, wrap sbatch, lose nodes for a while, limit memory."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
+from collections.abc import Iterator
 
 import pytest
 
+from tests.slurm.conftest import prepare, start_site
 from tests.slurm.runs import (
+    LONG_RUN,
     ONE_NODE,
     TWO_NODES,
     UNTIL_FINISH,
@@ -16,8 +19,9 @@ from tests.slurm.runs import (
     find_row,
     start_checkpointing_run,
     start_requeued_job,
+    train,
 )
-from tests.slurm.site import USER, Site
+from tests.slurm.site import LOGIN, USER, Site
 from tests.support.files import write_program
 from tests.support.images import run_program
 from tests.support.waiting import wait_until
@@ -25,12 +29,36 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
 # Calls the real sbatch, and prints a line as wrappers of sites do.
 SBATCH_WRAPPER = '#!/bin/sh\n/usr/bin/sbatch "$@"; code=$?\necho "You have 340 hours left."\nexit $code\n'
+# Rank 1 takes more memory than a job of 1000 MB has, and keeps it until Slurm, which looks every second, has seen it.
+HUNGRY_SCRIPT = """
+import time
+from collections.abc import Iterator
+import torch, torch.distributed as dist
+dist.init_process_group()
+dist.barrier()
+if dist.get_rank() == 1:
+    memory = torch.ones(1 << 29)
+    time.sleep(20)
+dist.barrier()
+"""
 GREETING_SCRIPT = """
 import os
 import torch.distributed as dist
 dist.init_process_group()
 print("greeting:", os.environ["GREETING"])
 """
+
+
+@pytest.fixture(scope="module")
+def session_strict_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    yield from start_site(tmp_path_factory, "strict", strict=True)
+
+
+@pytest.fixture
+def strict_site(session_strict_site: Site) -> Site:
+    """Return a Slurm with cgroups and accounting, and without jobs."""
+    (session_strict_site.home / "hungry.py").write_text(HUNGRY_SCRIPT)
+    return prepare(session_strict_site)
 
 
 def test_a_suspended_job_continues(site: Site) -> None:
@@ -99,3 +127,45 @@ def test_a_node_that_comes_back_ends_its_ranks_after_a_new_start(site: Site) -> 
     run.wait()
     assert run.read_outcome()["state"] == "done"
     assert run.count_restarts() == 1
+
+
+def test_a_rank_that_takes_more_memory_than_its_job_has_is_named(strict_site: Site) -> None:
+    """Use nodes whose names in Slurm differ from their host names."""
+    limit = ("--slurm", "mem=1000", "--slurm", "cpus-per-task=1")
+    run = BackgroundRun(strict_site, *TWO_NODES, *limit, script="hungry.py")
+    output = run.wait(code=1)
+    failure = run.read_outcome()["first_failure"]
+    assert (failure["rank"], failure["node"], failure["signal"]) == (1, "beta2", "SIGKILL"), output
+    assert "memory" in output, output
+
+
+def test_a_run_continues_while_accounting_is_down(strict_site: Site) -> None:
+    """Stop accounting before the run starts, and start it after the run has ended."""
+    strict_site.run_on(LOGIN, "pkill", "-x", "slurmdbd", user="root")
+    try:
+        find = ("pgrep", "-x", "slurmdbd")
+        wait_until(lambda: strict_site.run_on(LOGIN, *find, user="root").returncode, "that slurmdbd has ended")
+        result = train(strict_site, *TWO_NODES, "--json", "--", "--steps", "5")
+        assert (result["state"], result["ranks"]) == ("done", 2)
+    finally:
+        as_slurm = ("setpriv", "--reuid", "slurm", "--regid", "slurm", "--clear-groups")
+        strict_site.stdout_of(*as_slurm, "slurmdbd", user="root")
+
+
+def test_a_run_on_a_named_cluster_queries_that_cluster_and_has_its_accounting(strict_site: Site) -> None:
+    """Record the options of squeue with a wrapper, because this Slurm has one cluster only."""
+    wrapper = '#!/bin/sh\necho "$@" >>"$HOME/queries"\nexec /usr/bin/squeue "$@"\n'
+    write_program(strict_site.home / "recording" / "squeue", wrapper)
+    path = ("env", f"PATH=/home/{USER}/recording:/usr/bin:/bin")
+    run = BackgroundRun(strict_site, *TWO_NODES, "--slurm", "clusters=orch", *LONG_RUN, prefix=path)
+    run.wait_for_event("joined", 2)
+    location = json.loads((run.folder / "plan.json").read_text())["location"]
+    assert location["cluster"] == "orch"
+    strict_site.orch("stop", run.folder.name)
+    run.wait(code=130)
+    assert "--clusters=orch" in (strict_site.home / "queries").read_text()
+    accounting = json.loads(strict_site.orch("runs", "show", run.folder.name, "--json").stdout)["accounting"]
+    assert accounting["source"] == "sacct"
+    assert accounting["job"] == location["job"]
+    assert accounting["elapsed_seconds"] > 0
+    assert accounting["max_rss_bytes"] > 50 << 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from orch_node.protocol.layout import render
 
 from orchestrator.files import TRAIN
 from tests.support.layouts import make_layout
+from tests.support.processes import find_processes
 from tests.support.waiting import wait_until
 
 NODE_PROGRAM = (sys.executable, str(TRAIN / "node.py"))
@@ -83,15 +83,6 @@ class Runs:
         lines = path.read_text().splitlines() if path.exists() else []
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
-    def processes(self, name: str = "run") -> list[str]:
+    def processes(self, name: str = "run") -> list[int]:
         """Return the processes that have the run's folder in their arguments or environment."""
-        pids = []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit() and int(folder.name) != os.getpid():
-                try:
-                    text = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
-                except OSError:
-                    continue
-                if os.fsencode(self.base / name) in text:
-                    pids.append(folder.name)
-        return pids
+        return list(find_processes(str(self.base / name)))
