@@ -42,7 +42,6 @@ class Debian:
     """
 
     def __init__(self, suite: str) -> None:
-        self.release = RELEASES[suite]
         self.image = output_of(str(FOLDER / "image"), suite).splitlines()[-1]
         self.built = BUILT / suite
         stamp, origin = self.built.with_suffix(".of"), f"{self.image} {sources_digest()}"
