@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -86,6 +87,12 @@ def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stac
         inputs = make_inputs(make_cluster(*nodes), QA_RECIPE, ccl, docker=docker)
         result = plan_train(request, inputs, SITE_OF_TWO)
         assert transport in result.describe()
+
+
+def test_any_path_can_be_mounted() -> None:
+    for folder in [f"/x/{word}" for word in HOSTILE_TEXTS if word]:
+        (fields,) = csv.reader(io.StringIO(bind(folder), newline=""), strict=True)
+        assert fields == ["type=bind", f"source={folder}", f"target={folder}"]
 
 
 def test_settings_that_the_engine_would_misread_are_refused(test_stack: Stack) -> None:

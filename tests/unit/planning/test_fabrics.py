@@ -153,3 +153,9 @@ def test_spare_node_must_have_the_same_devices(tmp_path: Path) -> None:
     assert providers(choose(nodes, "psm3")) == {"psm3"}
     with pytest.raises(PlanError, match="node1 cannot replace a node"):
         choose(nodes, "psm3", spares=1)
+
+
+def test_one_node_uses_a_fabric_only_if_requested(e810: tuple[Node, Node]) -> None:
+    assert choose(e810[:1]).value == ()
+    (link,) = choose(e810[:1], "shm").value
+    assert (link.interface, link.environment()["FI_PROVIDER"]) == ("lo", "shm")
