@@ -24,8 +24,6 @@ class Image:
     tag: str
     base: str  # an image with Python, by tag or pinned by digest
     engine: str = "docker"
-    user: str = "mpiuser"
-    uid: int = 1000
 
     def dockerfile(self, packages: Sequence[str] = ()) -> str:
         """Return the text of the Dockerfile.
@@ -42,7 +40,7 @@ class Image:
             autoescape=False,
         )
         template = environment.get_template("image/Dockerfile.j2")
-        return template.render(stack=self.stack, base=self.base, user=self.user, uid=self.uid, packages=packages)
+        return template.render(stack=self.stack, base=self.base, packages=packages)
 
     def build(self, context: str) -> Command:
         """Return the command that builds the image from a context folder."""
