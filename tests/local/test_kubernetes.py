@@ -34,9 +34,9 @@ from tests.local.kubernetes_runs import (
     set_pod_status,
     start_run,
 )
-from tests.local.runs import Orch, expect_exit, read_events, read_outcome, start_orch, write_script
+from tests.local.runs import Orch, expect_exit, read_events, start_orch, write_script
 from tests.support.kubernetes_api import Api, make_client
-from tests.support.kubernetes_operator import Operator, make_conditions, owner_reference
+from tests.support.kubernetes_operator import Operator, owner_reference
 from tests.support.ports import free_port
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -324,24 +324,6 @@ def test_another_controller_finds_the_run_and_adopts_config_maps_that_kubectl_cr
         assert result["metadata"]["ownerReferences"] == [reference]
         for key in ("data", "binaryData"):
             assert result.get(key) == config_map.get(key)
-
-
-def test_another_controller_records_the_clusters_times(
-    api: Api, orch: Orch, tmp_path: Path, run: KubernetesRun
-) -> None:
-    metadata = get_object(api, "pytorchjobs", run.job)["metadata"]
-    (succeeded,) = make_conditions("Succeeded")["conditions"]
-    api.add_log_lines(run.set_pod(0, RUNNING), rank_event("started", 1, node="worker-0"), end=True)
-    run.update_job(
-        metadata={**metadata, "creationTimestamp": "1970-01-01T00:00:01Z"},
-        status={"conditions": [{**succeeded, "lastTransitionTime": "1970-01-01T00:01:00Z"}]},
-    )
-    expect_exit(orch("attach", run.id, *OTHER_CONTROLLER))
-    record = tmp_path / "elsewhere" / run.id
-    times = {event["event"]: event["time"] for event in read_events(record)}
-    assert times == {"launched": 1.0, "started": 2.0, "finished": 60.0}
-    outcome = read_outcome(record)
-    assert (outcome["started"], outcome["ended"]) == (1.0, 60.0)
 
 
 # Fetch.
