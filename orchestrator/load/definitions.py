@@ -267,15 +267,13 @@ def settings(options: list[str], recipe: Recipe) -> dict[str, Value]:
     recipe.check_names(values)
     recipe.check_types(values)
     for name in values.keys() & set(recipe.paths):
-        values[name] = existing_file(name, str(values[name]))
+        path = Path(str(values[name]))
+        if not path.is_file():
+            raise RequestError(
+                f"--set {name}={path}: file not found.", hint="Paths are relative to the current folder."
+            )
+        values[name] = str(path.resolve())
     return values
-
-
-def existing_file(name: str, text: str) -> str:
-    path = Path(text)
-    if not path.is_file():
-        raise RequestError(f"--set {name}={text}: file not found.", hint="Paths are relative to the current folder.")
-    return str(path.resolve())
 
 
 GROUP = "orch.backends"

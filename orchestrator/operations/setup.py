@@ -28,7 +28,7 @@ from orchestrator.model.printable import counted
 from orchestrator.operations import stacks
 from orchestrator.operations.stacks import DISTRIBUTION
 from orchestrator.provisioning import bindings_wheel
-from orchestrator.provisioning.pip import command, locked_packages, pip_options, platform_for
+from orchestrator.provisioning.pip import command, local_platform, locked_packages, pip_options
 from orchestrator.stacks.compatibility import builds_bindings, index_for
 from orchestrator.stacks.stack import BINDINGS, TORCH, Index, Stack, same_version
 from orchestrator.targets.interface import Notify
@@ -85,7 +85,7 @@ def install_locked(stack: Stack, notify: Notify) -> bool:
     Returns:
         Whether the stack has a lock.
     """
-    packages = locked_packages(stack, platform_for())
+    packages = locked_packages(stack, local_platform())
     needed_by_orch = required_packages(DISTRIBUTION)
     missing = tuple(package for package in packages if package.name not in needed_by_orch)
     if missing:
@@ -127,7 +127,7 @@ def install_packages(requirements: Requirements, stack: Stack, notify: Notify) -
         RequestError: if they do not fit the installed packages.
         ExecuteError: if they cannot be installed.
     """
-    lock = lock_packages(requirements, packages(), platform_for(), stack.name)
+    lock = lock_packages(requirements, packages(), local_platform(), stack.name)
     if not lock:
         return
     notify(f"installing the packages of {requirements.source}")

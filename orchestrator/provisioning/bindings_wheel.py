@@ -19,9 +19,9 @@ from orchestrator.model.packages import Platform
 from orchestrator.provisioning.pip import (
     check_hashes,
     index_options,
+    local_platform,
     locked_packages,
     pip_options,
-    platform_for,
     run_pip,
 )
 from orchestrator.stacks.compatibility import builds_bindings
@@ -76,7 +76,7 @@ def check_platform(platform: Platform) -> None:
     Raises:
         RequestError: if the platform has another Python or another processor architecture.
     """
-    local = platform_for()
+    local = local_platform()
     if (platform.python, platform.machine) != (local.python, local.machine):
         raise RequestError(
             f"The stack needs the bindings {BINDINGS}, which this machine builds for Python {local.python} on "
@@ -134,7 +134,7 @@ def build_with(requirements: Sequence[str], stack: Stack, arguments: Sequence[st
     """
     with tempfile.TemporaryDirectory(prefix="torch-", dir=cache) as folder:
         wheels, packages = Path(folder, "wheels"), Path(folder, "packages")
-        locked = locked_packages(stack, platform_for())
+        locked = locked_packages(stack, local_platform())
         with pip_options(locked) as (_, constraints):
             options = ("--quiet", "--only-binary=:all:", "--dest", str(wheels))
             run_pip("download", *options, *index_options(stack), *constraints, *requirements)

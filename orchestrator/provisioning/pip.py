@@ -59,10 +59,9 @@ class LockedPackage:
         return " ".join([self.pin, *(f"--hash=sha256:{digest}" for digest in self.hashes)])
 
 
-def platform_for(python: str | None = None) -> Platform:
-    """Return the platform of this machine, with another version of Python if one is given."""
-    version = python or platform.python_version()
-    major_and_minor = ".".join(version.split(".")[:2])
+def local_platform() -> Platform:
+    """Return the platform of this machine."""
+    major_and_minor = ".".join(platform.python_version_tuple()[:2])
     return Platform(python=major_and_minor, machine=platform.machine(), libc=platform.libc_ver()[1])
 
 

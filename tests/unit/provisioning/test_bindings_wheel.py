@@ -69,6 +69,6 @@ def test_bindings_are_not_built_with_tools_of_another_hash(tmp_path: Path, monke
 def test_bindings_for_another_python_or_machine_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse them before pip, which would only report that no index has the bindings."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    platform = replace(pip.platform_for(), machine="riscv64")
+    platform = replace(pip.local_platform(), machine="riscv64")
     with pytest.raises(RequestError, match=r"but wheels for Python .* are needed"):
         wheelhouse.prepare_wheelhouse(load.stack("current"), platform, (), print)
