@@ -15,9 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from orchestrator.files import sha256
+from tests.support.kubernetes_api import write_kubeconfig
 from tests.support.ports import free_port
 
 # Where tests/apiserver/build puts kube-apiserver and etcd.
@@ -27,7 +26,6 @@ PROGRAMS = (
     / sha256(Path(__file__).with_name("build"))[:16]
 )
 START_SECONDS = 60.0
-NAMESPACE = "team"
 USER = "user"
 
 
@@ -70,16 +68,7 @@ class Server:
     def write_kubeconfig(self, path: Path) -> Path:
         """Write the kubeconfig of the user, and return its path."""
         cluster = {"server": self.url, "certificate-authority": str(self.certificates / "apiserver.crt")}
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "real",
-            "clusters": [{"name": "real", "cluster": cluster}],
-            "users": [{"name": USER, "user": {"token": self.tokens[USER]}}],
-            "contexts": [{"name": "real", "context": {"cluster": "real", "user": USER, "namespace": NAMESPACE}}],
-        }
-        path.write_text(yaml.safe_dump(config))
-        return path
+        return write_kubeconfig(path, cluster, self.tokens[USER])
 
 
 @contextmanager

@@ -5,9 +5,9 @@ There is no kubelet and no operator; the tests set the status of objects themsel
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ import yaml
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.namespace import role
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
-from tests.apiserver.server import NAMESPACE, PROGRAMS, USER, Server, exists, run_server
-from tests.conftest import orch_environment
+from tests.apiserver.server import PROGRAMS, USER, Server, exists, run_server
+from tests.conftest import run_orch_in
 from tests.local.runs import write_script
+from tests.support.kubernetes_api import NAMESPACE
 from tests.support.kubernetes_schema import CRD_FILES, CRDS, needs_crds
 from tests.support.waiting import wait_until
 
@@ -44,22 +45,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         wait_until(lambda: exists(server, JOBS), "the API serves PyTorchJobs")
         # The printed Role, without the rights that only `orch k8s init --apply` needs.
         rules = role(KubernetesSettings(namespace=NAMESPACE), ["pytorchjob"])["rules"]
-        claims, without_claims = partition(rules, "persistentvolumeclaims")
-        create_role(server, "orch", [*without_claims, {**claims[0], "verbs": ["get"]}])
+        claims = next(rule for rule in rules if "persistentvolumeclaims" in rule["resources"])
+        create_role(server, "orch", [rule for rule in rules if rule is not claims] + [{**claims, "verbs": ["get"]}])
         yield server
-
-
-def partition(rules: list[Any], resource: str) -> tuple[list[Any], list[Any]]:
-    """Return the rules about a resource, and the others."""
-    return [rule for rule in rules if resource in rule["resources"]], [
-        rule for rule in rules if resource not in rule["resources"]
-    ]
-
-
-def grant_resources(server: Server, name: str, group: str, *resources: str) -> None:
-    """Grant the user everything that orch does with these resources."""
-    verbs = ["create", "patch", "get", "list", "delete"]
-    create_role(server, name, [{"verbs": verbs, "apiGroups": [group], "resources": list(resources)}])
 
 
 def create_role(server: Server, name: str, rules: list[Any]) -> None:
@@ -81,19 +69,8 @@ def create_role(server: Server, name: str, rules: list[Any]) -> None:
 def orch(server: Server, tmp_path: Path) -> Orch:
     """Return a function that runs orch as the user."""
     (tmp_path / "orch-k8s.toml").write_text('image = "registry.example/orch:current"\ncpu = "2"\n')
-    environment = orch_environment(tmp_path) | {"KUBECONFIG": str(server.write_kubeconfig(tmp_path / "kubeconfig"))}
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "orchestrator.cli.main", *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-
-    return run
+    environment = {"KUBECONFIG": str(server.write_kubeconfig(tmp_path / "kubeconfig"))}
+    return functools.partial(run_orch_in, tmp_path, env=environment, warm=False)
 
 
 def start_detached(orch: Orch, tmp_path: Path, launcher: str = "pytorchjob") -> tuple[str, str]:
@@ -154,7 +131,9 @@ def test_refused_and_missing_kinds_are_named_and_leave_no_files(orch: Orch, serv
     forbidden_trainjob = orch(*command)
     message = "Kubernetes checks permissions before it looks for the resource"
     assert "Not allowed: trainingruntimes" in forbidden_trainjob.stderr, message
-    grant_resources(server, "trainer", "trainer.kubeflow.org", "trainjobs", "trainingruntimes")
+    verbs, resources = ["create", "patch", "get", "list", "delete"], ["trainjobs", "trainingruntimes"]
+    rule = {"verbs": verbs, "apiGroups": ["trainer.kubeflow.org"], "resources": resources}
+    create_role(server, "trainer", [rule])
     missing_trainjob = orch(*command)
     assert missing_trainjob.returncode == 1
     assert "The cluster has no TrainingRuntime trainer.kubeflow.org/v1alpha1" in missing_trainjob.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -67,15 +68,6 @@ def start(command: list[str], log: Path, **options: object) -> subprocess.Popen:
         )
 
 
-def kill_sessions(processes: list[subprocess.Popen]) -> None:
-    for process in processes:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
-
-
 def wait_all(processes: list[subprocess.Popen], timeout: float) -> str:
     """Wait for all processes; after the timeout kill them and return an error message."""
     deadline = time.monotonic() + timeout
@@ -83,7 +75,10 @@ def wait_all(processes: list[subprocess.Popen], timeout: float) -> str:
         try:
             process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            kill_sessions(processes)
+            for started in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(started.pid, signal.SIGKILL)
+                started.wait()
             return f"still running after {timeout} s"
     return ""
 

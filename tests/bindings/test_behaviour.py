@@ -1,32 +1,40 @@
-"""Work objects, groups, forks, stress and models, each in real ranks."""
+"""Programs that check all results themselves, in real ranks, and the setup of groups."""
 
 from __future__ import annotations
 
 import pytest
 
+# Program and arguments, launcher, ranks, and whether the ranks use shared memory.
+RUNS = [
+    ("matrix.py", "mpi", 3, "0"),
+    ("matrix.py", "torchrun", 2, "0"),
+    ("matrix.py", "bare", 3, "1"),
+    ("messages.py", "mpi", 3, "0"),
+    ("messages.py", "bare", 3, "0"),
+    ("layouts.py", "bare", 3, "0"),
+    ("layouts.py", "bare", 2, "1"),
+    ("work_objects.py", "mpi", 2, "0"),
+    ("work_objects.py", "torchrun", 2, "0"),
+    ("again_and_again.py", "mpi", 3, "0"),
+    ("again_and_again.py", "torchrun", 3, "0"),
+    ("forked_child.py", "bare", 2, "0"),
+    ("forked_child.py", "bare", 2, "1"),
+    ("stress.py 400", "mpi", 3, "0"),
+    ("stress.py 400", "mpi", 3, "1"),
+    ("models.py checkpoint", "mpi", 2, "0"),
+    ("heap.py collectives", "mpi", 3, "1"),
+    ("heap.py ddp", "mpi", 2, "1"),
+    ("heap.py fsdp", "mpi", 2, "1"),
+    ("heap.py reuse_after_failure", "bare", 2, "1"),
+    ("heap.py given_up", "bare", 2, "1"),
+    ("heap.py interrupted", "bare", 2, "1"),
+]
 
-@pytest.mark.parametrize("launcher", ["mpi", "torchrun"])
-def test_work_objects_groups_and_unsupported_calls(run_ranks, launcher):
-    run_ranks("work_objects.py", launcher=launcher)
 
-
-@pytest.mark.parametrize("launcher", ["mpi", "torchrun"])
-def test_init_and_destroy_can_be_repeated(run_ranks, launcher):
-    run_ranks("again_and_again.py", launcher=launcher, ranks=3)
-
-
-@pytest.mark.parametrize("shared", ["0", "1"], ids=["oneccl", "shared"])
-def test_a_forked_child_does_not_crash_hang_or_disturb_its_parent(run_ranks, shared):
-    run_ranks("forked_child.py", launcher="bare", timeout=100, env={"ORCH_CCL_SHARED_MEMORY": shared})
-
-
-@pytest.mark.parametrize("shared", ["0", "1"], ids=["oneccl", "shared"])
-def test_mixed_rounds_on_two_groups(run_ranks, shared):
-    run_ranks("stress.py", "400", ranks=3, timeout=120, env={"ORCH_CCL_SHARED_MEMORY": shared})
-
-
-def test_models_train_as_on_gloo(run_ranks, tmp_path):
-    run_ranks("models.py", str(tmp_path / "checkpoint"), timeout=120)
+@pytest.mark.parametrize(("command", "launcher", "ranks", "shared"), RUNS)
+def test_program_succeeds_on_all_ranks(run_ranks, command, launcher, ranks, shared):
+    env = {"ORCH_CCL_SHARED_MEMORY": shared}
+    run_ranks(*command.split(), launcher=launcher, ranks=ranks, timeout=200, env=env)
 
 
 def test_setup_of_a_group_names_a_rank_that_is_absent_or_stops_responding(launch):

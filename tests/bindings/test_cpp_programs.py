@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,44 +10,28 @@ import pytest
 from tests.bindings.conftest import PROGRAMS
 
 SOURCES = Path(__file__).parents[2] / "bindings/csrc"
-Build = Callable[..., Path]
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory) -> Build:
-    """Return build(name, sources, *options), which compiles programs/NAME.cpp."""
-
-    def compile_program(name: str, *arguments: str | Path) -> Path:
-        program = tmp_path_factory.mktemp(name) / name
-        compiler = ["g++", "-std=c++20", "-O2", "-Wall", "-Werror", "-pthread", "-I", SOURCES, "-o", program]
-        subprocess.run([*compiler, PROGRAMS / f"{name}.cpp", *arguments], check=True)
-        return program
-
-    return compile_program
-
-
-def output_of(program: Path) -> str:
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("fair_mutex", ()),
+        ("fair_mutex", ("-fsanitize=thread",)),
+        ("backoff", ()),
+        ("routes", (SOURCES / "routes.cpp",)),
+        ("memory_file", (SOURCES / "memory_file.cpp",)),
+    ],
+    ids=["fair-mutex", "fair-mutex-under-thread-sanitizer", "backoff", "routes", "memory-file"],
+)
+def test_cpp_program_finds_no_mistake(tmp_path: Path, name, arguments):
+    """Compile and run a program, whose first line describes what it checks."""
+    program = tmp_path / name
+    compiler = ["g++", "-std=c++20", "-O2", "-Wall", "-Werror", "-pthread", "-I", SOURCES, "-o", program]
+    subprocess.run([*compiler, PROGRAMS / f"{name}.cpp", *arguments], check=True)
     # ThreadSanitizer's shadow memory needs fixed addresses.
     command = ["setarch", "--addr-no-randomize", program]
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    return result.stdout
-
-
-@pytest.mark.parametrize("options", [(), ("-fsanitize=thread",)], ids=["plain", "thread-sanitizer"])
-def test_a_driver_overtakes_a_waiting_thread_at_most_once(build: Build, options):
-    assert output_of(build("fair_mutex", *options)) == "fine\n"
-
-
-def test_a_polling_thread_spins_then_yields_then_sleeps(build: Build):
-    assert output_of(build("backoff")) == "fine\n"
-
-
-def test_the_faster_route_is_selected_and_selected_again_after_a_change(build: Build):
-    assert output_of(build("routes", SOURCES / "routes.cpp")) == "fine\n"
-
-
-def test_forged_memory_files_and_ids_are_rejected(build: Build):
-    assert output_of(build("memory_file", SOURCES / "memory_file.cpp")) == "fine\n"
+    assert result.stdout == "fine\n"
 
 
 @pytest.mark.parametrize("capability", [None, "avx2", "default"], ids=["processor", "avx2", "scalar"])

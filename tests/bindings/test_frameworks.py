@@ -19,21 +19,14 @@ pytestmark = pytest.mark.skipif(not PYTHON, reason="needs ORCH_FRAMEWORKS_PYTHON
 SELF_LAUNCHING = ("with_lightning", "with_ray")  # they start their ranks themselves
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for DeepSpeed's compiled operators.
-
-    In the user's folder, a build that was killed leaves a lock for which all later builds wait.
-    """
-    return tmp_path_factory.mktemp("compiled")
-
-
 @pytest.mark.parametrize(
     "program", ["plain", "with_accelerate", *SELF_LAUNCHING, *(f"with_deepspeed {stage}" for stage in (0, 1, 2, 3))]
 )
-def test_a_framework_trains_on_ccl(program: str, tmp_path: Path, compiled: Path):
+def test_a_framework_trains_on_ccl(program: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
     name, *arguments = program.split()
     path = f"{Path(PYTHON).parent}:{os.environ['PATH']}"
+    # In the user's folder, a build of DeepSpeed that was killed leaves a lock for which all later builds wait.
+    compiled = tmp_path_factory.getbasetemp() / "compiled"
     env = clean_environment({"PATH": path, "TORCH_EXTENSIONS_DIR": str(compiled)})
     launcher = (
         [PYTHON]

@@ -8,20 +8,16 @@ import sys
 import pytest
 from oneccl_bindings_for_pytorch._interface import interface_of, interface_to_ranks
 
-ROUTE = (
-    subprocess.run(
-        ["ip", "-o", "-4", "addr", "show", "scope", "global", "up"], capture_output=True, text=True, check=False
-    )
-    .stdout.split("\n", 1)[0]
-    .split()
-)
+LIST_ADDRESSES = ("ip", "-o", "-4", "addr", "show", "scope", "global", "up")
+ROUTE = subprocess.run(LIST_ADDRESSES, capture_output=True, text=True).stdout.partition("\n")[0].split()
 
 
-def test_a_loopback_master_and_ranks_on_one_host_select_the_loopback() -> None:
+def test_a_loopback_master_and_ranks_on_one_host_select_the_loopback_but_an_unknown_master_none() -> None:
     for master in ("127.0.0.1", "localhost", "::1"):
         assert interface_to_ranks({"MASTER_ADDR": master}) == "lo"
     local_env = {"MASTER_ADDR": "192.0.2.200", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
     assert interface_to_ranks(local_env) == "lo"
+    assert interface_to_ranks({"MASTER_ADDR": "no-such-host.invalid"}) is None
 
 
 @pytest.mark.skipif(not ROUTE, reason="no network: the route to other hosts is NOT tested")
@@ -31,10 +27,6 @@ def test_ranks_on_several_hosts_use_the_route_to_the_master() -> None:
     assert interface_of(address) == name
     # An address of this host selects its interface, although its route is the loopback.
     assert interface_to_ranks(env) == name
-
-
-def test_an_unknown_master_selects_no_interface() -> None:
-    assert interface_to_ranks({"MASTER_ADDR": "no-such-host.invalid"}) is None
 
 
 def test_ccl_is_available_without_an_import(launch) -> None:

@@ -28,3 +28,9 @@ def test_ranks_without_memory_use_oneccl_and_print_one_warning(run_ranks):
     outcome = run_ranks("shared.py", "no-memory", launcher="bare", ranks=3, timeout=120, warm=False, env=env)
     assert outcome.text.count("does not use shared memory: ftruncate: File too large") == 1
     assert outcome.text.count("shared memory:") == 1
+
+
+def test_ranks_without_a_heap_print_one_warning(run_ranks):
+    outcome = run_ranks("heap.py", "no_heap", launcher="bare", env=SHARED)
+    warning = "has no tensors in shared memory and copies them: ftruncate: File too large"
+    assert outcome.text.count(warning) == 1

@@ -85,26 +85,39 @@ FRAME = """<!doctype html><body style="margin:0">
   document.body.append(output);
 }});</script>"""
 
-Browser = Callable[..., subprocess.CompletedProcess[str]]
+Inspect = Callable[..., Any]
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Browser:
+def inspect_page(tmp_path: Path) -> Inspect:
+    """Return a function that returns what INSPECT_SCRIPT finds on a page under its content security policy."""
     program = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
     if program is None:
         pytest.fail("no Chromium: `make test` installs the Debian package where it may")
     options = ["--headless=new", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage", "--no-first-run"]
+    options += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1300,2600"]
     if os.getuid() == 0:
         options.append("--no-sandbox")  # Chromium cannot sandbox root
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        folder = f"--user-data-dir={tmp_path / 'profile'}"
-        command = [program, *options, "--enable-logging=stderr", folder, "--window-size=1300,2600", *arguments]
+    def inspect(page: Path, *, scheme: str = "light", width: int = 1300) -> Any:
+        digest = base64.b64encode(hashlib.sha256(INSPECT_SCRIPT.encode()).digest()).decode()
+        text = page.read_text()
+        assert text.count("script-src ") == 1
+        text = text.replace("script-src ", f"script-src 'sha256-{digest}' ")
+        copy = page.with_name("inspected.html")
+        copy.write_text(text.replace("</body>", f"<script>{INSPECT_SCRIPT}</script></body>"))
+        frame = page.with_name("frame.html")
+        frame.write_text(FRAME.format(page=copy.as_uri(), width=width))
+        option = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
+        command = [program, *options, option, "--virtual-time-budget=20000", "--dump-dom", frame.as_uri()]
         process = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert process.returncode == 0, process.stderr
-        return process
+        assert "CONSOLE" not in process.stderr, process.stderr
+        match = re.search(r'<pre id="result">(.*?)</pre>', process.stdout, re.DOTALL)
+        assert match, process.stderr
+        return json.loads(unescape(match.group(1)))
 
-    return run
+    return inspect
 
 
 def make_page(folder: Path) -> Path:
@@ -112,44 +125,23 @@ def make_page(folder: Path) -> Path:
     return page.write(store.find(folder, "last"), folder / "page.html")
 
 
-def inspect_page(browser: Browser, page: Path, *, scheme: str = "light", width: int = 1300) -> Any:
-    """Return what INSPECT_SCRIPT finds on a page under the page's content security policy."""
-    digest = base64.b64encode(hashlib.sha256(INSPECT_SCRIPT.encode()).digest()).decode()
-    text = page.read_text()
-    assert text.count("script-src ") == 1
-    text = text.replace("script-src ", f"script-src 'sha256-{digest}' ")
-    copy = page.with_name("inspected.html")
-    copy.write_text(text.replace("</body>", f"<script>{INSPECT_SCRIPT}</script></body>"))
-    frame = page.with_name("frame.html")
-    frame.write_text(FRAME.format(page=copy.as_uri(), width=width))
-    option = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
-    process = browser(option, "--virtual-time-budget=20000", "--dump-dom", frame.as_uri())
-    assert "CONSOLE" not in process.stderr, process.stderr
-    match = re.search(r'<pre id="result">(.*?)</pre>', process.stdout, re.DOTALL)
-    assert match, process.stderr
-    return json.loads(unescape(match.group(1)))
-
-
-def check_readable(result: Any, scheme: str, width: int) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_page_of_a_run_is_readable(inspect_page: Inspect, tmp_path: Path, case: str) -> None:
+    scheme, width, run = CASES[case]
+    make_run(tmp_path, **run)
+    page = make_page(tmp_path)
+    result = inspect_page(page, scheme=scheme, width=width)
     assert result["charts"] >= 2
     assert (result["scheme"], result["width"]) == (scheme, width)
     for fault in ("overlaps", "outside", "faint", "empty"):
         assert result[fault] == [], fault
     assert result["overflow"] <= 0, "the page is wider than the window"
     assert not any("cloud" in title.lower() for title in result["buttons"])
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_page_of_a_run_is_readable(browser: Browser, tmp_path: Path, case: str) -> None:
-    scheme, width, run = CASES[case]
-    make_run(tmp_path, **run)
-    page = make_page(tmp_path)
-    check_readable(inspect_page(browser, page, scheme=scheme, width=width), scheme, width)
     markup = re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.DOTALL)
     assert not re.search(r"""<[^>]* (src|href)=["'](?!data:)""", markup), "the page loads files"
 
 
-def test_markup_from_a_node_stays_text(browser: Browser, tmp_path: Path) -> None:
+def test_markup_from_a_node_stays_text(inspect_page: Inspect, tmp_path: Path) -> None:
     """Markup appears as text in a title, a legend, a bar and a table, although plotly interprets some tags."""
     markup = "</script><b>x</b><img src=x onerror=alert(1)><a href='javascript:alert(1)'>y</a>&lt;z"
     folder = make_run(tmp_path, recipe=f"<i>{markup}</i>", ranks=2, nodes=1, seconds=30)
@@ -157,15 +149,15 @@ def test_markup_from_a_node_stays_text(browser: Browser, tmp_path: Path) -> None
     path.write_text(path.read_text().replace('"phase": "train"', f'"phase": {json.dumps(markup)}'))
     plan = folder / "plan.json"
     plan.write_text(plan.read_text().replace('"node": "node0", "local', '"node": "<b>n", "local'))
-    result = inspect_page(browser, make_page(tmp_path))
+    result = inspect_page(make_page(tmp_path))
     assert result["elements"] == 0
     assert "rank 0 on <b>n" in result["texts"]
 
 
-def test_foreign_script_is_refused_and_logged(browser: Browser, tmp_path: Path) -> None:
+def test_foreign_script_is_refused_and_logged(inspect_page: Inspect, tmp_path: Path) -> None:
     """Show that inspect_page() can fail."""
     make_run(tmp_path)
     page = make_page(tmp_path)
     page.write_text(page.read_text().replace("</body>", "<script>nowhere()</script></body>"))
     with pytest.raises(AssertionError, match="Content Security Policy"):
-        inspect_page(browser, page)
+        inspect_page(page)

@@ -6,13 +6,10 @@ import os
 import socket
 import subprocess
 import sysconfig
-import threading
 import time
 import venv
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -22,6 +19,7 @@ from orchestrator.operations import setup
 from orchestrator.provisioning import pip
 from orchestrator.provisioning.pip import parse_lock, pip_options, run_pip
 from orchestrator.stacks.stack import Index
+from tests.support.http_server import serve_folder
 from tests.support.wheels import index_variables, make_wheel
 
 HASH = "0" * 64
@@ -32,22 +30,14 @@ def make_index(url: str) -> Index:
     return Index(name="an index", option="", url=url, serves=("torch",), only_there=False)
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
     """Serve a simple index (PEP 503) that has torch as a CPU build."""
     wheel = f"torch-{VERSION}%2Bcpu-py3-none-any.whl"
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "index.html").write_text(f'<a href="{wheel}">{wheel}</a>')
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield make_index(f"http://127.0.0.1:{server.server_address[1]}")
-    server.shutdown()
-    server.server_close()
+    with serve_folder(tmp_path) as url:
+        yield make_index(url)
 
 
 def test_packages_of_the_user_are_added_and_others_stay(tmp_path: Path) -> None:

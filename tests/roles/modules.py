@@ -16,16 +16,9 @@ from orchestrator.provisioning.playbook import render_variables
 PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
 
 
-def load_module(name: str) -> ModuleType:
-    """Import a module of playbooks/library."""
-    return load_file(f"library/{name}.py")
-
-
-def load_file(path: str) -> ModuleType:
-    """Import a Python file of playbooks/."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, PLAYBOOKS / path)
-    assert spec is not None
-    assert spec.loader is not None
+def load_module(name: str, folder: str = "library") -> ModuleType:
+    """Import a module of a folder of playbooks/."""
+    spec = importlib.util.spec_from_file_location(name, PLAYBOOKS / folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import functools
-import http.server
 import os
 import shutil
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +16,8 @@ import pytest
 
 from orchestrator.files import cache_home, sha256
 from tests.roles.modules import load_module
+from tests.support.files import write_program
+from tests.support.http_server import QuietHandler, serve_folder
 from tests.support.wheels import make_wheel
 
 stack = load_module("orch_stack")
@@ -40,7 +39,7 @@ def index(tmp_path: Path) -> Iterator[str]:
     make_tiny(tmp_path / "served/simple/tiny", "ORIGIN = 'an index'\n")
     authorization = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
 
-    class Handler(http.server.SimpleHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             if self.headers.get("Authorization") == authorization:
                 super().do_GET()
@@ -50,15 +49,8 @@ def index(tmp_path: Path) -> Iterator[str]:
         def do_HEAD(self) -> None:
             self.send_error(405)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    handler = functools.partial(Handler, directory=tmp_path / "served")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://me:{PASSWORD}@127.0.0.1:{server.server_address[1]}/simple"
-    server.shutdown()
-    server.server_close()
+    with serve_folder(tmp_path / "served", Handler) as url:
+        yield url.replace("//", f"//me:{PASSWORD}@") + "/simple"
 
 
 @pytest.fixture
@@ -68,13 +60,11 @@ def uv(tmp_path: Path) -> Path:
     if not wheels:
         pytest.skip("no wheelhouse of an earlier provision has uv")
     root = tmp_path / "orch"
-    (root / "bin").mkdir(parents=True)
     with zipfile.ZipFile(wheels[-1]) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith(".data/scripts/uv"))
         (tmp_path / "uv").write_bytes(wheel.read(name))
     (tmp_path / "uv").chmod(0o755)
-    (root / "bin/uv").write_text(RECORDER.format(log=tmp_path / "argv", uv=tmp_path / "uv"))
-    (root / "bin/uv").chmod(0o755)
+    write_program(root / "bin/uv", RECORDER.format(log=tmp_path / "argv", uv=tmp_path / "uv"))
     return root
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from orch_node.standalone import receive_files
 
-from tests.roles.modules import load_file, load_module
+from tests.roles.modules import load_module
 
-action = load_file("action_plugins/orch_tree.py")
+action = load_module("orch_tree", "action_plugins")
 module = load_module("orch_tree")
 FILES = {"a b.whl": os.urandom(700), "empty.whl": b"", "large.whl": os.urandom(3000)}
 

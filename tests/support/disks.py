@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import report_missing
+
 
 @contextlib.contextmanager
 def small_file_system(folder: Path, size: str) -> Iterator[None]:
@@ -19,9 +21,8 @@ def small_file_system(folder: Path, size: str) -> Iterator[None]:
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     result = subprocess.run(mount, capture_output=True, text=True)
-    if result.returncode and "CI" not in os.environ:
-        pytest.skip(f"no file system can be mounted here: {result.stderr.strip()}")
-    assert result.returncode == 0, result.stderr
+    if result.returncode:
+        report_missing(f"no file system can be mounted here: {result.stderr.strip()}")
     try:
         yield
     finally:

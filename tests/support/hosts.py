@@ -25,6 +25,7 @@ from pathlib import Path
 from orch_node.reach import StartFilter, shell_command
 
 from orchestrator.files import TRAIN, State
+from tests.support.files import write_files
 from tests.support.waiting import wait_until
 
 # Networks between the hosts, and from each host to this machine. Bridges are only in node0, if there are more than two
@@ -112,27 +113,20 @@ class Hosts:
         self.network, self.wire_network = NETWORK.format(index), WIRE_NETWORK.format(index)
         self.root = base / "orch"
         self.root.mkdir(parents=True)
-        self.make_keys()
+        for name in ("host", "user"):
+            run_program("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(base / name))
         allow_neighbors(count)
         compileall.compile_dir(TRAIN, quiet=1)
         self.hosts: list[Host] = []
         self.addresses = {f"node{index}": f"{self.network}.{index + 1}" for index in range(count)}
-        self.write_known_hosts()
+        key = (base / "host.pub").read_text()
+        ssh_addresses = [self.wire_address(index) for index in range(count)]
+        names = ",".join([*self.addresses, *self.addresses.values(), *ssh_addresses])
+        (base / "known_hosts").write_text(f"{names} {key}")
         for index, (name, address) in enumerate(self.addresses.items()):
             self.hosts.append(self.start(index, name, address))
         for host in self.hosts:
             wait_until(lambda address=host.ssh_address: accepts_connections(address), f"sshd of {host.name}")
-
-    def make_keys(self) -> None:
-        for name in ("host", "user"):
-            path = str(self.base / name)
-            run_program("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path)
-
-    def write_known_hosts(self) -> None:
-        key = (self.base / "host.pub").read_text()
-        ssh_addresses = [self.wire_address(index) for index in range(len(self.addresses))]
-        names = ",".join([*self.addresses, *self.addresses.values(), *ssh_addresses])
-        (self.base / "known_hosts").write_text(f"{names} {key}")
 
     def start(self, index: int, name: str, address: str) -> Host:
         """Start a host, and connect it to the networks."""
@@ -170,9 +164,7 @@ class Hosts:
         if index < len(self.shells):
             shell, home = self.shells[index], folder / "home"
             home.mkdir()
-            for name, content in shell.files.items():
-                (home / name).parent.mkdir(parents=True, exist_ok=True)
-                (home / name).write_text(content)
+            write_files(home, shell.files)
             passwd = re.sub(r"(?m)^(root:.*:)[^:]*:[^:]*$", rf"\g<1>{home}:{shell.program}", passwd)
             sftp_server = next(program for program in SFTP_SERVERS if Path(program).exists())
         (folder / "passwd").write_text(passwd)

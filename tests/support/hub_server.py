@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from urllib.parse import unquote, urlsplit
+
+from tests.support.http_server import QuietHandler, serve
 
 LARGE = 1 << 16  # files from this size on are stored with git-lfs, as on the hub
 
@@ -21,7 +20,6 @@ class Repository:
     name: str
     files: dict[str, bytes]
     commit: str = "a" * 40
-    branch: str = "main"
     token: str = ""  # without it, only the description can be read
 
 
@@ -40,24 +38,12 @@ class Hub:
     requests: list[tuple[str, str, str]] = field(default_factory=list)
 
     def __enter__(self) -> Hub:
-        hub = self
-
-        class Handler(HubHandler):
-            state = hub
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._server = serve(type("Handler", (HubHandler,), {"state": self}))
+        self.url = self._server.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+    def __exit__(self, *_: object) -> None:
+        self._server.__exit__(None, None, None)
 
     def ranges(self, name: str) -> list[str]:
         """Return the ranges of a file that were requested; "" for the whole file."""
@@ -68,18 +54,9 @@ class Hub:
         return [path.rpartition("/")[2] for method, path, _ in self.requests if method == "GET" and "/resolve/" in path]
 
 
-class HubHandler(BaseHTTPRequestHandler):
+class HubHandler(QuietHandler):
     state: Hub
     protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.respond()
-
-    def do_GET(self) -> None:
-        self.respond()
 
     def respond(self) -> None:
         path = unquote(urlsplit(self.path).path)
@@ -96,10 +73,12 @@ class HubHandler(BaseHTTPRequestHandler):
                 return
         self.send(401, headers={"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
 
+    do_GET = do_HEAD = respond
+
     def describe(self, repository: Repository, path: str) -> None:
         """Send the commit of a revision (`revision/REVISION`), or the list of files (`tree/COMMIT`)."""
         endpoint, _, revision = path.partition("/")
-        if revision not in ("", repository.branch, repository.commit):
+        if revision not in ("", "main", repository.commit):
             self.send(404, headers={"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"})
         elif endpoint == "tree":
             self.send_json([describe_file(name, content) for name, content in repository.files.items()])
@@ -111,7 +90,7 @@ class HubHandler(BaseHTTPRequestHandler):
         revision, _, name = path.partition("/")
         if repository.token and self.headers.get("Authorization") != f"Bearer {repository.token}":
             self.send(403, headers={"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"})
-        elif revision not in (repository.branch, repository.commit):
+        elif revision not in ("main", repository.commit):
             self.send(404, headers={"X-Error-Code": "RevisionNotFound"})
         elif name not in repository.files:
             self.send(404, headers={"X-Error-Code": "EntryNotFound", "X-Repo-Commit": repository.commit})

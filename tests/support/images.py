@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 import platform
 import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from orchestrator import load
 from orchestrator.model.packages import Platform, Requirements
@@ -17,6 +14,8 @@ from orchestrator.operations import image as operation
 from orchestrator.provisioning import wheelhouse
 from orchestrator.stacks.image import GLIBC, make_image
 from orchestrator.stacks.stack import Stack
+from tests.conftest import require_program
+from tests.support.files import write_program
 from tests.support.wheels import make_wheel
 
 TESTS = Path(__file__).parents[1]
@@ -36,10 +35,7 @@ def stack_of_nodes() -> Stack:
 
 def require_docker() -> None:
     """Start Docker if it does not run; skip the test, or fail it in CI, if Docker is not installed."""
-    if not shutil.which("docker"):
-        if "CI" in os.environ:
-            pytest.fail("docker is not installed")
-        pytest.skip("docker is not installed: NOTHING in containers is tested")
+    require_program("docker")
     run_program(str(CLUSTER / "docker-daemon"))
 
 
@@ -79,10 +75,9 @@ exec python3 -m torch.distributed.run --nproc_per_node="$NPROC_PER_NODE" --nnode
 
 def build_entrypoint_image(folder: Path, stack_image: str) -> str:
     """Build an image whose entrypoint starts torchrun, like images of GPU clusters, and return its name."""
-    (folder / "start").write_text(ENTRYPOINT)
+    write_program(folder / "start", ENTRYPOINT)
     lines = (f"FROM {stack_image}", "COPY start /start", 'ENTRYPOINT ["/start"]')
     (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
-    (folder / "start").chmod(0o755)
     run_program("docker", "build", "--tag", "orch-test:entry", str(folder))
     return "orch-test:entry"
 

@@ -22,6 +22,7 @@ import yaml
 from orchestrator.targets.kubernetes.client import KubernetesClient
 from tests.support.kubernetes_http import KINDS, TOKEN, Handler, Json
 
+NAMESPACE = "team"
 GROUPS = {
     "kubeflow.org": {"v1": ["pytorchjobs"]},
     "batch": {"v1": ["jobs"]},
@@ -92,16 +93,7 @@ class Api:
         self.server.server_close()
 
     def write_kubeconfig(self, path: Path) -> Path:
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "lab",
-            "clusters": [{"name": "lab", "cluster": {"server": self.url}}],
-            "users": [{"name": "me", "user": {"token": TOKEN}}],
-            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "me", "namespace": "team"}}],
-        }
-        path.write_text(yaml.safe_dump(config))
-        return path
+        return write_kubeconfig(path, {"server": self.url}, TOKEN)
 
     def put(self, plural: str, value: Json) -> Json:
         """Create or replace an object, as a controller does, and return it."""
@@ -188,6 +180,20 @@ class Api:
                 assert remaining_seconds > 0, f"not within {seconds:.0f} s"
                 self.changed.wait(min(remaining_seconds, 0.2))
             return value
+
+
+def write_kubeconfig(path: Path, cluster: Json, token: str) -> Path:
+    """Write the kubeconfig of a user who has this token for a cluster, and return its path."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "lab",
+        "clusters": [{"name": "lab", "cluster": cluster}],
+        "users": [{"name": "me", "user": {"token": token}}],
+        "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "me", "namespace": NAMESPACE}}],
+    }
+    path.write_text(yaml.safe_dump(config))
+    return path
 
 
 def timestamp() -> str:

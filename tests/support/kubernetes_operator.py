@@ -27,7 +27,6 @@ class Operator:
         """Wait for a job of a kind, start its pods, and return its name."""
         (name,) = self.api.wait_for(lambda: self.api.names(plural), 60.0)
         job = self.api.get(plural, name)
-        assert job is not None
         self.api.put(plural, {**job, "status": make_conditions("Created")})
         template, count, per_pod = pod_template(self.api, job)
         self.write_config_map(template)
@@ -97,7 +96,6 @@ class Operator:
             fails_with_pod: whether the job fails with its first pod, which ends all its pods.
         """
         name = pod["metadata"]["name"]
-        assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
                 self.api.add_log_lines(name, line.rstrip("\n"))

@@ -44,7 +44,9 @@ BETWEEN_NODES = [
     ("accelerate, MPICH", "gloo"),
     ("mpirun starts accelerate", "gloo"),
 ]
-WITH_DDP = ("mpirun, Intel MPI", "torchrun")  # the most frequent; the script averages gradients itself with others
+# DDP behaves the same with all launchers and takes half of the time of a run, so the script averages gradients itself
+# with all but the most frequent ones, unless ORCH_MATRIX_ALL is set.
+WITH_DDP = ("mpirun, Intel MPI", "torchrun")
 DAEMONS = ("mpiexec", "mpirun", "hydra", "prte")
 
 
@@ -83,15 +85,6 @@ def cells(nodes: int) -> list[tuple[str, str]]:
     return BETWEEN_NODES if nodes > 1 else ON_ONE_NODE
 
 
-def averages_by_ddp(starter: str) -> bool:
-    """Return whether the script uses DDP.
-
-    DDP behaves the same with all launchers and takes half of the time of a run, so only some starters use it unless
-    ORCH_MATRIX_ALL is set. Otherwise the script averages gradients itself.
-    """
-    return starter in WITH_DDP or "ORCH_MATRIX_ALL" in os.environ
-
-
 Start = Callable[..., Cell]
 
 
@@ -115,8 +108,8 @@ def check(start: Start, starter: str, backend: str, *, planned: tuple[str, ...])
         planned: address of each node.
     """
     nodes = len(planned)
-    arguments = ("--fail", "1") if averages_by_ddp(starter) else ("--fail", "1", "--by-hand")
-    cell = start(str(SCRIPT), *STARTERS[starter], "--backend", backend, "--", *arguments)
+    by_hand = () if starter in WITH_DDP or "ORCH_MATRIX_ALL" in os.environ else ("--by-hand",)
+    cell = start(str(SCRIPT), *STARTERS[starter], "--backend", backend, "--", "--fail", "1", *by_hand)
     for rank in (0, 1):
         assert cell.printed("BACKEND", rank) == backend
         losses = json.loads(cell.printed("LOSSES", rank))

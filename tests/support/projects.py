@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.support.files import write_files
+
 FILES = {
     "train.py": """
 import json, sys
@@ -35,8 +37,6 @@ RESULT = "6.0 3 helper ['--lr', '$(x)']"  # what each of two ranks prints with t
 
 def write_project(folder: Path, *, git: bool = True) -> None:
     """Write the project to a new folder, which is a git repository unless the machine of orch has no git."""
-    for name, text in FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+    write_files(folder, FILES)
     if git:
         subprocess.run(["git", "init", "--quiet", folder], check=True)

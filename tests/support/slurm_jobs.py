@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from orch_node.protocol import outcome as outcomes
@@ -55,19 +54,19 @@ def make_result(out: str) -> CommandResult:
     return CommandResult(code=0, out=out, err="")
 
 
-def squeue(state: str, reason: str = "None", start: str = "N/A", nodes: str = "n1") -> CommandResult:
+def squeue(state: str, reason: str = "None", nodes: str = "n1") -> CommandResult:
     """Return the result of squeue for a job in this state."""
-    return make_result(f"{state}|{start}|{nodes}|{reason}\n")
+    return make_result(f"{state}|N/A|{nodes}|{reason}\n")
 
 
-def make_job(state: str, reason: str = "None", start: str = "N/A") -> JobState:
+def make_job(state: str, reason: str = "None") -> JobState:
     """Return job 12 of two nodes in this state."""
-    return job_state("12", state, start=start, nodes="n[1-2]", reason=reason)
+    return job_state("12", state, start="N/A", nodes="n[1-2]", reason=reason)
 
 
-def make_watch(folder: Path, host: RecordedHost, notify: Callable[[str], None] = ignore) -> JobWatch:
+def make_watch(folder: Path, host: RecordedHost) -> JobWatch:
     """Return the watch of a run's job, whose files are on this machine."""
-    return JobWatch(store.load(folder).record, folder, Scheduler(SLURM, host), LocalFolder(folder), notify)
+    return JobWatch(store.load(folder).record, folder, Scheduler(SLURM, host), LocalFolder(folder), ignore)
 
 
 def write_job_outcome(folder: Path, **fields: object) -> None:

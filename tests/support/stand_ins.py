@@ -38,13 +38,14 @@ from orch_node.protocol.agent import (
     render_response,
 )
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, Started
-from orch_node.protocol.layout import RunLayout, Spare
+from orch_node.protocol.layout import Spare
 from orch_node.protocol.outcome import ProcessRecord
-from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, render
+from orch_node.protocol.record import RankPlacement, RunNode, render
 
 from orchestrator.files import TRAIN
 from orchestrator.runs import store
 from tests.support.layouts import make_layout
+from tests.support.recorded import RUN_RECORD
 
 LAUNCHER = "launcher"
 TICK_SECONDS = 0.2
@@ -196,44 +197,33 @@ class StandIns(threading.Thread):
 class SimulatedRun:
     """A run on node0, which is this machine, and on nodes for which this process stands in."""
 
-    def __init__(self, base: Path, nodes: int, spares: int = 1) -> None:
-        """Write the files of a run with one rank on each node."""
+    def __init__(self, base: Path, nodes: int) -> None:
+        """Write the files of a run with one rank on each node, and a spare node."""
         self.folder = base / "runs" / "20260101-120000-simulated-0000"
         self.base, self.socket = base, base / "stand-ins"
         names = [f"node{index}" for index in range(nodes)]
-        spare_nodes = tuple(Spare(f"node{index}", f"10.0.0.{index}") for index in range(nodes, nodes + spares))
-        self.layout: RunLayout = make_layout(*names, pinned=False, spares=spare_nodes)
-        store.write_record(self.record(), self.folder)
-        (self.folder / files.RANKS).mkdir()
-        (self.folder / files.LAYOUT).write_text(layouts.render(self.layout))
-        (self.folder / files.RECORD).write_text(json.dumps(render(self.record())))
-        self.stand_ins = StandIns(self.socket)
-        self.stand_ins.start()
-
-    def record(self) -> RunRecord:
-        """Return the record of the run. Its reader connects to node0 only."""
+        self.layout = make_layout(*names, pinned=False, spares=(Spare(f"node{nodes}", "10.0.0.1"),))
         node0 = RunNode(node="node0")
         places = [
             RankPlacement(rank=rank.rank, node=rank.node, local_rank=0, local_world_size=1, cpus=(), threads=1)
             for rank in self.layout.ranks
         ]
-        return RunRecord(
+        record = replace(
+            RUN_RECORD,
             run_id=self.folder.name,
             node0=node0,
-            nodes=(node0,),
+            nodes=(node0,),  # the reader of the record connects to node0 only
             run_dir=str(self.folder),
             train=str(TRAIN),
             python=sys.executable,
-            recipe="simulated",
-            resumes=False,
-            output_dir=None,
-            backend="gloo",
-            precision="fp32",
-            started_by="me@here",
-            created=time.time(),
-            decisions=(),
             layout=tuple(places),
         )
+        store.write_record(record, self.folder)
+        (self.folder / files.RANKS).mkdir()
+        (self.folder / files.LAYOUT).write_text(layouts.render(self.layout))
+        (self.folder / files.RECORD).write_text(json.dumps(render(record)))
+        self.stand_ins = StandIns(self.socket)
+        self.stand_ins.start()
 
     def supervise(self, *options: str, open_files: int = 1024) -> subprocess.Popen[bytes]:
         """Start the supervisor, whose agents on other nodes and whose launcher are stand-ins.

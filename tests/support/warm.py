@@ -209,7 +209,6 @@ def run_orch(*arguments: str, env: Mapping[str, str], cwd: Path, timeout: float)
     if any(reader.is_alive() for reader in readers) or program.wait(deadline - time.monotonic()) is None:
         program.kill()
         raise subprocess.TimeoutExpired(argv, timeout)
-    assert program.returncode is not None
     return subprocess.CompletedProcess(argv, program.returncode, *outputs)
 
 

@@ -52,16 +52,11 @@ def check(operation: str, parts: list[torch.Tensor], shift: int) -> None:
     assert memory.view(torch.int16)[-1] == BEHIND, "wrote past the end"
 
 
-def main() -> None:
-    init(20)
-    for operation in sys.argv[1:]:
-        check(operation, [special_pairs(rank) for rank in range(SIZE)], 0)
-        for length in LENGTHS:
-            for shift in SHIFTS:
-                check(operation, [random_bits(rank, length) for rank in range(SIZE)], shift)
-    print_line("fine")
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+init(20)
+for operation in sys.argv[1:]:
+    check(operation, [special_pairs(rank) for rank in range(SIZE)], 0)
+    for length in LENGTHS:
+        for shift in SHIFTS:
+            check(operation, [random_bits(rank, length) for rank in range(SIZE)], shift)
+print_line("fine")
+dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Check tensors in memory that the ranks of a host share: heap.py CASE, one of CASES."""
+"""Check tensors in memory that the ranks of a host share: heap.py CASE, a function of this file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from shared import LENGTHS, ROUTE_TURNS, Allocate, check_all, numbers, ordinary
+from shared import Allocate, check_lengths_and_routes, numbers, ordinary
 from start import RANK, SIZE, error_of, init, print_line
 
 CPU = torch.device("cpu")
@@ -49,13 +49,7 @@ def collectives() -> None:
         lambda length, dtype: (ordinary if RANK == 0 else heap_tensor)(length, dtype),
         lambda length, dtype: heap_tensor(length + 17, dtype)[17:],
     ]
-    for dtype in (torch.float32, torch.bfloat16):
-        for length in LENGTHS:
-            parts = [numbers(rank, length * SIZE, dtype) for rank in range(SIZE)]
-            for allocate in allocators:
-                check_all(allocate, parts)
-    for turn in range(ROUTE_TURNS):
-        check_all(heap_tensor, [numbers(rank + SIZE * turn, 300_001 * SIZE, torch.float32) for rank in range(SIZE)])
+    check_lengths_and_routes(*allocators)
 
 
 def train(wrap: Callable[[torch.nn.Module], torch.nn.Module], steps: int) -> list[torch.Tensor]:
@@ -106,7 +100,7 @@ def fsdp() -> None:
     assert all(map(torch.equal, trained(True), trained(False)))
 
 
-def check_reuse_after_failure() -> None:
+def reuse_after_failure() -> None:
     """Check that freed memory is reused unless other ranks may still write to it."""
 
     def addresses(count: int) -> set[int]:
@@ -171,24 +165,13 @@ def no_heap() -> None:
     assert (tensor == SIZE).all()
 
 
-CASES: dict[str, Callable[[], None]] = {
-    "collectives": collectives,
-    "ddp": ddp,
-    "fsdp": fsdp,
-    "failed": check_reuse_after_failure,
-    "given-up": given_up,
-    "interrupted": interrupted,
-    "no-heap": no_heap,
-}
-
-
 def main() -> None:
     case = sys.argv[1]
     warnings.filterwarnings("ignore", category=FutureWarning)
-    if case == "no-heap":  # files may be as long as the group's segment, but not as a heap
+    if case == "no_heap":  # files may be as long as the group's segment, but not as a heap
         resource.setrlimit(resource.RLIMIT_FSIZE, (2**28, 2**28))
-    init(3 if case in ("failed", "given-up") else 20)
-    CASES[case]()
+    init(3 if case in ("reuse_after_failure", "given_up") else 20)
+    globals()[case]()
     print_line("fine")
     dist.destroy_process_group()
 

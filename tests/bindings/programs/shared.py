@@ -67,16 +67,20 @@ def shifted(length: int, dtype: torch.dtype) -> torch.Tensor:
     return ordinary(length + 17, dtype)[17:]
 
 
-def same_bits() -> None:
-    """Check all lengths and, with other numbers each time, both routes."""
-    assert mapped()
+def check_lengths_and_routes(*allocators: Allocate) -> None:
+    """Check all lengths and, with the first allocator and other numbers each time, both routes."""
     for dtype in (torch.float32, torch.bfloat16):
         for length in LENGTHS:
             parts = [numbers(rank, length * SIZE, dtype) for rank in range(SIZE)]
-            for allocate in (ordinary, shifted):
+            for allocate in allocators:
                 check_all(allocate, parts)
     for turn in range(ROUTE_TURNS):
-        check_all(ordinary, [numbers(rank + SIZE * turn, 300_001 * SIZE, torch.float32) for rank in range(SIZE)])
+        check_all(allocators[0], [numbers(rank + SIZE * turn, 300_001 * SIZE, torch.float32) for rank in range(SIZE)])
+
+
+def same_bits() -> None:
+    assert mapped()
+    check_lengths_and_routes(ordinary, shifted)
 
 
 def other_call() -> None:

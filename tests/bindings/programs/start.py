@@ -35,11 +35,11 @@ def error_of(call: Callable[[], object]) -> str:
     try:
         call()
     except (RuntimeError, ValueError) as error:  # DistBackendError is a RuntimeError
-        return str(error)
+        return f"{type(error).__name__}: {error}"
     return "no error"
 
 
-def run_in_child(action: Callable[[], object], limit: float = 60) -> int:
+def run_in_child(action: Callable[[], object]) -> int:
     """Run an action in a forked child, which exits normally, and return its exit code."""
     child = os.fork()
     if child == 0:
@@ -49,7 +49,7 @@ def run_in_child(action: Callable[[], object], limit: float = 60) -> int:
             print_line(type(error).__name__, error)
             sys.exit(7)
         sys.exit(0)
-    deadline = time.monotonic() + limit
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:

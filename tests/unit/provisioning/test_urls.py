@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fsspec.core import url_to_fs
@@ -18,6 +14,7 @@ from orchestrator.provisioning import urls
 from orchestrator.provisioning.sources import find_sources
 from tests.support.disks import small_file_system
 from tests.support.files import write_files
+from tests.support.http_server import serve_folder
 from tests.support.hub_server import Hub, Repository
 from tests.support.ports import free_port
 
@@ -46,16 +43,8 @@ def pages(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """Yield the URL and the folder of a server that lists folders and sends whole files."""
     folder = tmp_path / "served"
     folder.mkdir()
-    handler = functools.partial(QuietHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", folder
-        server.shutdown()
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    with serve_folder(folder) as url:
+        yield url, folder
 
 
 def test_interrupted_download_continues_and_is_not_repeated(ranges: Hub) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orch_node.protocol.record import RunNode, parse, render
+from orch_node.protocol.record import RunNode, RunRecord, parse, render
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import OrchError
@@ -17,11 +18,22 @@ from orchestrator.targets.identity import UntrustedRecordError
 from orchestrator.targets.interface import ignore
 from orchestrator.targets.ssh.find import InventoryRuns, check_same_nodes, find_run, merge_response, trusted_record
 from orchestrator.targets.ssh.nodes import NodeResponse
+from tests.conftest import make_cluster, make_node
 from tests.support.hostile import JSON
 from tests.support.recorded import RUN_RECORD as RECORD
-from tests.support.sent_records import CLUSTER, make_sent_record
 
 FIRST, SECOND = "20260101-120000-qa-0000", "20260102-120000-qa-0000"
+NODE0, NODE1 = RunNode(node="node0"), RunNode(node="node1")
+CLUSTER = make_cluster(
+    make_node("node0", via=("ssh", "-F", "/own/config", "node0")),
+    make_node("node1", via=("ssh", "-F", "/own/config", "node1")),
+    make_node("here"),
+)
+
+
+def make_sent_record(**changes: Any) -> RunRecord:
+    """Return a record as a node sends it."""
+    return replace(RECORD, **{"node0": NODE0, "nodes": (NODE0, NODE1), **changes})
 
 
 def make_response(*runs: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -46,7 +58,7 @@ def test_run_that_two_nodes_report_alike_is_trusted() -> None:
 
 
 def test_run_is_not_trusted_if_its_records_name_different_nodes() -> None:
-    first, second = make_sent_record(), make_sent_record(nodes=(RunNode(node="node1"),), node0=RunNode(node="node1"))
+    first, second = make_sent_record(), make_sent_record(nodes=(NODE1,), node0=NODE1)
     responses = {"node0": make_response({"record": render(first)}), "node1": make_response({"record": render(second)})}
     for names in (("node0", "node1"), ("node1", "node0")):
         (run,) = merge_responses(**{name: responses[name] for name in names}).runs.values()
@@ -57,8 +69,7 @@ def test_run_is_not_trusted_if_its_records_name_different_nodes() -> None:
 
 
 def test_record_of_a_later_attempt_on_other_nodes_replaces_the_earlier_one(tmp_path: Path) -> None:
-    node0, node1 = RunNode(node="node0"), RunNode(node="node1")
-    earlier, later = make_sent_record(), make_sent_record(nodes=(node1,), node0=node1, earlier_nodes=(node0,))
+    earlier, later = make_sent_record(), make_sent_record(nodes=(NODE1,), node0=NODE1, earlier_nodes=(NODE0,))
     responses = {
         "node0": make_response({"record": render(earlier), "state": "failed"}),
         "node1": make_response({"record": render(later)}),
