@@ -116,11 +116,6 @@ def test_lease_of_another_host_is_taken_over_only_when_it_has_expired(tmp_path: 
     assert lease.read(tmp_path / files.LEASE) == lease_here.content
 
 
-def test_lease_of_a_dead_process_is_taken_over_at_once(tmp_path: Path) -> None:
-    assert Lease(tmp_path, make_holder("first", pid=make_dead_process())).acquire() == ""
-    assert Lease(tmp_path, make_holder("second")).acquire() == ""
-
-
 def test_later_start_of_a_run_takes_the_lease_over_and_the_earlier_one_notices(
     tmp_path: Path, always_check: None
 ) -> None:

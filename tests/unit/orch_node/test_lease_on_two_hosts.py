@@ -23,6 +23,7 @@ from orchestrator.runs import store
 from tests.support.recorded import make_run
 from tests.support.supervised_runs import NODE_PROGRAM, Runs
 from tests.support.waiting import wait_until
+from tests.unit.orch_node.test_lease import TAKE_LEASE
 
 OTHER_HOST = ("unshare", "--pid", "--uts", "--mount", "--fork", "--mount-proc", "--kill-child")
 RUN = "20260101-120000-qa-0000"
@@ -31,15 +32,10 @@ RUN = "20260101-120000-qa-0000"
 def on_other_host(*command: str) -> subprocess.CompletedProcess[str]:
     """Run a command on the second host to its end."""
     script = 'hostname hostb && exec "$@"'
-    return subprocess.run([*OTHER_HOST, "sh", "-c", script, "sh", *command], capture_output=True, text=True)
+    return subprocess.run([*OTHER_HOST, "sh", "-c", script, "sh", *command], capture_output=True, text=True, input="")
 
 
-def can_make_hosts() -> bool:
-    """Return whether this system lets the tests create namespaces."""
-    return on_other_host("true").returncode == 0
-
-
-pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="needs namespaces")
+pytestmark = pytest.mark.skipif(on_other_host("true").returncode != 0, reason="this system creates no namespaces")
 
 
 def make_recorded_run(base: Path, run_id: str, **changes: Any) -> Path:
@@ -60,11 +56,6 @@ def living_run(tmp_path: Path) -> Iterator[Path]:
     process.wait(30)
 
 
-def orch_on_other_host(*arguments: str, runs: Path) -> subprocess.CompletedProcess[str]:
-    """Run orch on the second host."""
-    return on_other_host(sys.executable, "-m", "orchestrator.cli.main", *arguments, "--runs-dir", str(runs))
-
-
 def test_other_host_leaves_a_living_run_alone_until_it_stops_it(living_run: Path) -> None:
     (living_run / "shm-node0.json").write_text('{"before": {}, "used": {}}')
     result = on_other_host(*NODE_PROGRAM, "cleanup", "clean", str(living_run.parent))
@@ -75,27 +66,22 @@ def test_other_host_leaves_a_living_run_alone_until_it_stops_it(living_run: Path
     outcome = Runs(base=living_run.parent).run("exit(rank)", name=second_run)
     assert (outcome["state"], RUN in outcome["problem"]) == ("refused", True)
     assert not (living_run / files.OUTCOME).exists()
+    stop = (sys.executable, "-m", "orchestrator.cli.main", "stop", RUN, "--runs-dir", str(living_run.parent))
     pid = supervisor_pid(living_run)
     os.kill(pid, signal.SIGSTOP)
     try:
-        result = orch_on_other_host("stop", RUN, runs=living_run.parent)
+        result = on_other_host(*stop)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert (result.returncode, "not visible here" in result.stdout) == (1, True), "no success before its end"
     wait_until(lambda: (living_run / files.OUTCOME).exists(), "the run sees the file stop", 60)
     assert store.load(living_run).state == "stopped"
-    assert orch_on_other_host("stop", RUN, runs=living_run.parent).returncode == 0
+    assert on_other_host(*stop).returncode == 0
 
 
 def test_earlier_start_of_a_run_ends_when_a_later_one_writes_its_folder(living_run: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from orch_node import machine;"
-        "from orch_node.lease import Holder, Lease;"
-        "print(Lease(Path(sys.argv[1]), Holder(Path(sys.argv[1]).name,"
-        "machine.this_process())).acquire())"
-    )
-    result = on_other_host("env", f"PYTHONPATH={LIB}", sys.executable, "-c", code, str(living_run))
-    assert result.stdout == "\n", result.stderr
+    result = on_other_host("env", f"PYTHONPATH={LIB}", sys.executable, "-c", TAKE_LEASE, str(living_run), RUN)
+    assert result.stdout == "taken\n", result.stderr
     content = lease.read(living_run / files.LEASE)
     pid = supervisor_pid(living_run)
     wait_until(lambda: not Path(f"/proc/{pid}/environ").exists() or is_zombie(pid), "its end", 60)

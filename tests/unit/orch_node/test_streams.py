@@ -42,9 +42,8 @@ def test_each_stream_is_read_as_it_was_written(tmp_path: Path, pieces: list[tupl
     for name in (STDOUT, STDERR):
         expected = "".join(text for stream, text in pieces if stream == name).removesuffix("\n")
         assert "\n".join(line.text for line in lines if line.stream == name) == expected
-    assert without_marks(path.read_bytes().decode()) == "".join(text for _, text in pieces), (
-        "nothing else is in the log"
-    )
+    content = "".join(text for _, text in pieces)
+    assert without_marks(path.read_bytes().decode()) == content, "nothing else is in the log"
     for descriptor in (writer.log, writer.times, writer.stdout, writer.stderr, writer.read_stdout, writer.read_stderr):
         os.close(descriptor)
     os.close(writer.read_end)

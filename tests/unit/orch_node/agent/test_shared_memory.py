@@ -78,15 +78,9 @@ def test_segment_from_before_the_run_stays(tmp_path: Path, memory: Path) -> None
     assert data.exists()
 
 
-def test_second_agent_of_a_run_keeps_the_notes_of_the_first(notes: Path, memory: Path) -> None:
-    memory.write_bytes(b"of the run")
-    shared_memory.begin(notes)
-    use_and_end(notes, memory)
-    assert shared_memory.remove(notes).removed == (str(memory),)
-
-
-def test_segment_that_another_process_uses_stays(notes: Path, memory: Path) -> None:
+def test_segment_stays_while_another_process_uses_it(notes: Path, memory: Path) -> None:
     user = Holder(memory)
+    shared_memory.begin(notes)  # A second agent of the run keeps the notes of the first.
     use_and_end(notes, memory)
     assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(memory),))
     user.end()

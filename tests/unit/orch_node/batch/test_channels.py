@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from orch_node.batch.agent_connections import AgentConnections
 from orch_node.batch.channels import JobAgents, JobChannel, is_superseded
 from orch_node.batch.slurm import SYSTEM
@@ -23,7 +24,10 @@ from orchestrator.files import TRAIN
 from tests.support.waiting import wait_until
 
 
-def make_agents(run_dir: Path, connections: AgentConnections) -> JobAgents:
+@pytest.fixture
+def agents(run_dir: Path, connections: AgentConnections) -> JobAgents:
+    """Return the agents of a job, which have connected."""
+    connections.accept_all(60.0)
     return JobAgents(run_dir, ["n1", "n2"], "claims", Pipes(), system=SYSTEM, connections=connections.connections)
 
 
@@ -51,10 +55,8 @@ def test_agent_ends_its_ranks_at_an_unsigned_request(run_dir: Path, connections:
     connections.step.wait(60.0)
 
 
-def test_agent_survives_sigterm_and_reports_it(run_dir: Path, connections: AgentConnections) -> None:
+def test_agent_survives_sigterm_and_reports_it(agents: JobAgents, connections: AgentConnections) -> None:
     """Keep the agents running at SIGTERM, which Slurm sends to all steps before it ends them."""
-    connections.accept_all(60.0)
-    agents = make_agents(run_dir, connections)
     assert set(agents.request(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
     assert not agents.preempted
     for pid in Path(f"/proc/{connections.step.pid}/task/{connections.step.pid}/children").read_text().split():
@@ -83,9 +85,9 @@ def test_older_start_of_a_job_is_superseded(run_dir: Path) -> None:
         assert is_superseded(run_dir / batch.job_file("slurm"), Submitted("12", 1)) is superseded
 
 
-def test_supervisor_obeys_the_stop_file(run_dir: Path, connections: AgentConnections) -> None:
-    connections.accept_all(60.0)
-    agents = make_agents(run_dir, connections)
+def test_supervisor_obeys_the_stop_file_and_loses_no_node_because_it_stood_still(
+    agents: JobAgents, run_dir: Path
+) -> None:
     received: list[int] = []
     previous = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
     try:
@@ -96,12 +98,6 @@ def test_supervisor_obeys_the_stop_file(run_dir: Path, connections: AgentConnect
         assert received == [signal.SIGINT]
     finally:
         signal.signal(signal.SIGINT, previous)
-    agents.leave()
-
-
-def test_supervisor_that_stood_still_loses_no_node(run_dir: Path, connections: AgentConnections) -> None:
-    connections.accept_all(60.0)
-    agents = make_agents(run_dir, connections)
     agents.watch()
     for channel in agents.channels.values():
         channel.last_response -= 60.0

@@ -32,7 +32,7 @@ sys.exit(job.fail(slurm.SYSTEM, Path(sys.argv[2]), "n2 cannot be reached", 1.0))
     (run_dir / batch.job_file("slurm")).write_text(json.dumps({"job": "12", "restarts": 1, "notes": []}))
     command = [sys.executable, "-c", program, str(TRAIN / "lib"), str(run_dir)]
     for restarts, is_written in (("0", False), ("1", True)):
-        variables = {**os.environ, "SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": restarts}
+        variables = {**os.environ, "SLURM_RESTART_COUNT": restarts}
         result = subprocess.run(command, env=variables, capture_output=True, text=True)
         assert result.returncode == 1
         assert ("Slurm has restarted this job elsewhere" in result.stderr) is not is_written, result.stderr
@@ -41,7 +41,6 @@ sys.exit(job.fail(slurm.SYSTEM, Path(sys.argv[2]), "n2 cannot be reached", 1.0))
 
 def test_restarted_job_does_not_repeat_a_run_that_is_done(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for restarts, state, is_done in (("1", "done", True), ("0", "done", False), ("1", "failed", False)):
-        monkeypatch.setenv("SLURM_JOB_ID", "12")
         monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
         (run_dir / files.OUTCOME).write_text(outcomes.render(Outcome(state=state)))
         assert job.is_done(SYSTEM, run_dir) is is_done
@@ -50,20 +49,17 @@ def test_restarted_job_does_not_repeat_a_run_that_is_done(run_dir: Path, monkeyp
 def test_start_of_a_requeued_job_counts_the_attempts_of_earlier_starts(run_dir: Path) -> None:
     log = run_dir / files.EVENTS
     assert job.last_attempt(log) == 0
-    log.write_bytes(
-        b"".join(render(Launched(attempt=number)) + b"{\n" for number in (1, 2)) + b'{"event": "launched"}\n'
-    )
+    launched = b"{\n".join(render(Launched(attempt=number)) for number in (1, 2))
+    log.write_bytes(launched + b'{\n{"event": "launched"}\n')
     assert job.last_attempt(log) == 2
 
 
-def test_memory_failure_is_explained_by_slurms_message(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "12")
+def test_memory_failure_is_explained_by_slurms_message(run_dir: Path) -> None:
     line = "slurmstepd: error: StepId=12.1 exceeded memory limit (700 > 500), being killed"
     (run_dir / files.LAUNCHER_LOG).write_text(f"{line}\n")
-    explained = job.explain_memory_failure(
-        SYSTEM, run_dir, AttemptResult(FAILED, "the launcher ended with exit code 137")
-    )
-    assert explained.problem == f"{SYSTEM.out_of_memory}: {line}; the launcher ended with exit code 137"
+    code = "the launcher ended with exit code 137"
+    explained = job.explain_memory_failure(SYSTEM, run_dir, AttemptResult(FAILED, code))
+    assert explained.problem == f"{SYSTEM.out_of_memory}: {line}; {code}"
     killed = AttemptResult(FAILED, failure=Failure(rank=1, signal="SIGKILL"))
     result = job.explain_memory_failure(SYSTEM, run_dir, killed)
     assert result.failure.oom == line
@@ -77,7 +73,6 @@ def test_memory_failure_is_explained_by_slurms_message(run_dir: Path, monkeypatc
 
 
 def test_job_is_requeued_only_while_its_checkpoint_advances(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "12")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     for problem, before, limit, refused in (
         # The first two find no earlier outcome.

@@ -20,15 +20,6 @@ WAIT = "import sys; print(flush=True); sys.stdin.read()"
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAIT!r}])"
 
 
-def make_log(folder: Path) -> LauncherLog:
-    return LauncherLog(folder / "launcher.log", make_layout("node0", "node1"))
-
-
-@pytest.fixture
-def tracker() -> RankTracker:
-    return RankTracker(make_layout("node0", "node1"), 0.0)
-
-
 @pytest.fixture(params=[WAIT, PARENT], ids=["childless", "parent"])
 def launcher(request: pytest.FixtureRequest) -> Iterator[tuple[int, bool]]:
     """Yield the id of a waiting process, and whether it has a child."""
@@ -39,22 +30,18 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[tuple[int, bool]]:
     process.communicate()
 
 
-def test_startup_fails_when_the_launcher_has_no_process(
-    launcher: tuple[int, bool], tracker: RankTracker, tmp_path: Path
-) -> None:
+def test_startup_fails_when_the_launcher_has_no_process(launcher: tuple[int, bool], tmp_path: Path) -> None:
     pid, has_child = launcher
-    monitor = StartupMonitor(pid, "/venv/bin/mpiexec.hydra", make_log(tmp_path))
+    layout = make_layout("node0", "node1")
+    tracker, log = RankTracker(layout, 0.0), LauncherLog(tmp_path / "launcher.log", layout)
+    monitor = StartupMonitor(pid, "/venv/bin/mpiexec.hydra", log)
     (tmp_path / "launcher.log").write_text(SRUN_ERROR)
     for seconds in (20.0, NO_CHILDREN_SECONDS - 1):
         assert monitor.problem(tracker, seconds) == "", "it may be about to start one, after its name servers"
     problem = monitor.problem(tracker, 1 + NO_CHILDREN_SECONDS)
     assert bool(problem) is not has_child
     assert has_child or problem.endswith(f"the launcher reports: {SRUN_ERROR.strip()}")
+    assert StartupMonitor(0, "/venv/bin/python", log).problem(tracker, 1000.0) == "", "torchrun needs no process"
     monitor.checked_at = -9.0
     tracker.add_event(Started(rank=0, node="node0", pid=1, wrapper=1, host="node0"), 0.0)
     assert monitor.problem(tracker, 1 + NO_CHILDREN_SECONDS) == "", "its proxies may have ended"
-
-
-def test_torchrun_needs_no_process_to_start_ranks(tracker: RankTracker, tmp_path: Path) -> None:
-    monitor = StartupMonitor(0, "/venv/bin/python", make_log(tmp_path))
-    assert monitor.problem(tracker, 1000.0) == ""

@@ -22,24 +22,17 @@ def add_events(tracker: RankTracker, *events: Event) -> None:
         tracker.add_event(event, 2.0)
 
 
-def test_ranks_that_are_behind_are_named_with_their_collective() -> None:
-    tracker = make_tracker("node0", "node0", "node1")
-    for rank, count in enumerate((17, 17, 12)):
-        add_events(tracker, Joined(rank=rank), Heartbeat(rank=rank, collectives=count))
-    assert tracker.describe_missing_ranks() == ("2 of 3 ranks wait in collective 17; behind: node1 rank 2 (at 12)")
-    assert tracker.seconds_since_progress(10.0) == 8.0
-
-
-def test_timeout_of_nccl_keeps_the_diagnosis_of_the_stall() -> None:
+def test_rank_that_is_behind_is_named_before_and_after_a_timeout_of_nccl() -> None:
     """Check that the ranks that NCCL has ended count as waiting, and that the rank behind is named."""
     tracker = make_tracker("node0", "node0", "node1")
-    for rank, count in enumerate((101, 101, 100)):
+    for rank, count in enumerate((101, 101, 98)):
         add_events(tracker, Joined(rank=rank), Heartbeat(rank=rank, collectives=count))
+    stall = "2 of 3 ranks wait in collective 101; behind: node1 rank 2 (at 98)"
+    assert tracker.describe_missing_ranks() == stall
+    assert tracker.seconds_since_progress(10.0) == 8.0
     assert tracker.collective_timeout() == ""
     add_events(tracker, *(Exited(rank=rank, signal="SIGABRT", text=NCCL_TIMEOUT) for rank in (0, 1)))
-    assert tracker.collective_timeout() == (
-        "NCCL's timeout of 600 s is over: 2 of 3 ranks wait in collective 101; behind: node1 rank 2 (at 100)"
-    )
+    assert tracker.collective_timeout() == f"NCCL's timeout of 600 s is over: {stall}"
     assert tracker.behind() == [2]
     add_events(tracker, Raised(rank=2, text="ValueError: the reason"))
     assert tracker.collective_timeout() == ""
