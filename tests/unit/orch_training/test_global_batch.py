@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
 from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from orchestrator.files import TRAIN
-
-sys.path.append(str(TRAIN))
-
 from orch_training.global_batch import Dealing, GlobalBatch, global_batch
 
 few = st.integers(1, 9)
@@ -50,37 +44,30 @@ def test_parts_of_a_step_are_the_step(planned: int, ranks: int, micro: int, accu
     extra=st.integers(0, 60),
     seed=st.integers(0, 2**32),
 )
-def test_weighted_mean_is_exact(planned: int, ranks: int, micro: int, accumulation: int, extra: int, seed: int) -> None:
-    """Compute the loss as DDP does: the mean over ranks of the sums over micro batches."""
+def test_weighted_mean_is_exact_and_no_rank_waits(
+    planned: int, ranks: int, micro: int, accumulation: int, extra: int, seed: int
+) -> None:
+    """Compute the loss as DDP does: the mean over ranks of the sums over micro batches.
+
+    All ranks have as many micro batches; none is empty, and their sizes differ by at most one.
+    """
     batch = GlobalBatch(micro * planned, accumulation)
     dealing, examples = Dealing(batch, ranks, micro), batch.at_once + extra
     draw = random.Random(seed)
     losses = [draw.randint(-1000, 1000) for _ in range(examples)]
     for step in range(batch.steps(examples)):
         span = batch.span(step, examples)
-        sums = [
-            sum(part.weight * mean(part.positions, losses) for part in dealing.parts(span, rank))
-            for rank in range(ranks)
-        ]
-        assert sum(sums) / ranks == mean(span, losses)
+        parts = [dealing.parts(span, rank) for rank in range(ranks)]
+        assert {len(rank_parts) for rank_parts in parts} == {dealing.micro_batches}
+        micro_batches = [part for rank_parts in parts for part in rank_parts]
+        assert all(part.positions for part in micro_batches)
+        assert sum(part.weight * mean(part.positions, losses) for part in micro_batches) / ranks == mean(span, losses)
+        sizes = {len(part.positions) if part.weight else 0 for part in micro_batches}
+        assert max(sizes) - min(sizes) <= 1
 
 
 def mean(positions: range, losses: list[int]) -> Fraction:
     return Fraction(sum(losses[position] for position in positions), len(positions))
-
-
-@given(planned=few, ranks=few, micro=few, accumulation=st.integers(1, 4), extra=st.integers(0, 60))
-def test_no_rank_waits_for_another(planned: int, ranks: int, micro: int, accumulation: int, extra: int) -> None:
-    """Give all ranks as many micro batches; none is empty, and their sizes differ by at most one."""
-    batch = GlobalBatch(micro * planned, accumulation)
-    dealing = Dealing(batch, ranks, micro)
-    for step in range(batch.steps(batch.at_once + extra)):
-        span = batch.span(step, batch.at_once + extra)
-        parts = [dealing.parts(span, rank) for rank in range(ranks)]
-        assert {len(rank_parts) for rank_parts in parts} == {dealing.micro_batches}
-        assert all(part.positions for rank_parts in parts for part in rank_parts)
-        sizes = {len(part.positions) if part.weight else 0 for rank_parts in parts for part in rank_parts}
-        assert max(sizes) - min(sizes) <= 1
 
 
 @given(planned=few, micro=few, accumulation=st.integers(1, 4))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-BINDINGS = Path(__file__).parents[3] / "bindings"
+from bindings import manylinux
+
 # Each of these functions has a newer version in newer libraries, or none at all in those of 2018.
 PROGRAM = r"""
 #include <cmath>
@@ -43,17 +42,7 @@ extern "C" int run(double x) {
 
 
 @pytest.fixture(scope="module")
-def manylinux() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("manylinux", BINDINGS / "manylinux.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def stubs(manylinux: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stubs")
     manylinux.write_stubs(folder)
     return folder
@@ -67,7 +56,7 @@ def build(folder: Path, stubs: Path, program: str) -> Path:
     return library
 
 
-def test_library_needs_no_newer_symbols_than_torch(manylinux: ModuleType, stubs: Path, tmp_path: Path) -> None:
+def test_library_needs_no_newer_symbols_than_torch(stubs: Path, tmp_path: Path) -> None:
     library = build(tmp_path, stubs, PROGRAM)
     needed = [symbol for symbol in manylinux.read_symbols(library) if not symbol.is_defined and symbol.version]
     assert {"exp", "pow", "dlopen"} <= {symbol.name for symbol in needed}
@@ -77,6 +66,6 @@ def test_library_needs_no_newer_symbols_than_torch(manylinux: ModuleType, stubs:
     assert subprocess.run([sys.executable, "-c", code, library], stdin=subprocess.DEVNULL).returncode == 0
 
 
-def test_function_that_glibc_2_28_lacks_is_named(manylinux: ModuleType, stubs: Path, tmp_path: Path) -> None:
+def test_function_that_glibc_2_28_lacks_is_named(stubs: Path, tmp_path: Path) -> None:
     program = '#include <unistd.h>\nextern "C" int run() { return gettid(); }'
     assert manylinux.newer_symbols(build(tmp_path, stubs, program)) == ["gettid"]

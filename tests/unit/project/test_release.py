@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,17 +25,9 @@ def test_wheel_contains_all_sources_of_the_bindings() -> None:
     assert [path for path in paths if not included & {path, *path.parents}] == []
 
 
-@dataclass(frozen=True)
-class Release:
-    """The folder of a signed release, its key and the file of the keys that may sign."""
-
-    folder: Path
-    key: Path
-    signers: Path
-
-
 @pytest.fixture
-def release(tmp_path: Path) -> Release:
+def release(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Return the folder of a signed release, its key and the file of the keys that may sign."""
     folder, key, signers = tmp_path / "release", tmp_path / "key", tmp_path / "allowed_signers"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
     signers.write_text(f'alice@example.org namespaces="{NAMESPACE}" {key.with_suffix(".pub").read_text()}')
@@ -45,7 +36,7 @@ def release(tmp_path: Path) -> Release:
     sums = subprocess.run(["sha256sum", "orch.whl"], cwd=folder, capture_output=True, check=True)
     (folder / SUMS).write_bytes(sums.stdout)
     sign(folder / SUMS, key, signers)
-    return Release(folder, key, signers)
+    return folder, key, signers
 
 
 def verify(folder: Path, signers: Path) -> int:
@@ -57,18 +48,22 @@ def verify(folder: Path, signers: Path) -> int:
     return subprocess.run(["bash", "-ec", commands], cwd=folder, capture_output=True).returncode
 
 
-def test_commands_of_the_page_accept_only_an_unchanged_release(release: Release) -> None:
-    assert verify(release.folder, release.signers) == 0
+def test_commands_of_the_page_accept_only_an_unchanged_release(release: tuple[Path, Path, Path]) -> None:
+    folder, _, signers = release
+    assert verify(folder, signers) == 0
     for name in ("orch.whl", SUMS, f"{SUMS}.sig"):
-        data = (release.folder / name).read_bytes()
-        (release.folder / name).write_bytes(bytes([data[0] ^ 1]) + data[1:])
-        assert verify(release.folder, release.signers) != 0, name
-        (release.folder / name).write_bytes(data)
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(bytes([data[0] ^ 1]) + data[1:])
+        assert verify(folder, signers) != 0, name
+        (folder / name).write_bytes(data)
 
 
-def test_key_that_is_not_listed_signs_no_release_and_is_refused(release: Release, tmp_path: Path) -> None:
+def test_key_that_is_not_listed_signs_no_release_and_is_refused(
+    release: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    folder, key, _ = release
     nobody = tmp_path / "nobody"
     nobody.write_text("")
-    assert verify(release.folder, nobody) != 0
+    assert verify(folder, nobody) != 0
     with pytest.raises(subprocess.CalledProcessError):
-        sign(release.folder / SUMS, release.key, nobody)
+        sign(folder / SUMS, key, nobody)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orch_node.protocol.events import Launched, Result, render
 
 from orchestrator.report import charts, page, training
 from orchestrator.report.charts import thin
@@ -154,18 +155,9 @@ def test_reports_have_the_number_of_ranks_that_ran(tmp_path: Path) -> None:
     for number, (sizes, ranks) in enumerate((((2, 1), "1 of 2 planned"), ((2, 2), "2"), ((), "2"), ((9,), "2"))):
         folder = make_run(tmp_path / str(number), "run", ranks=2, seconds=20)
         path = folder / "events.jsonl"
-        launched = (
-            {
-                "event": "launched",
-                "rank": -1,
-                "time": 1.0,
-                "attempt": attempt,
-                "ranks": size,
-                "nodes": [f"node{index}" for index in range(size)],
-            }
-            for attempt, size in enumerate(sizes, start=1)
-        )
-        path.write_text("".join(f"{json.dumps(event)}\n" for event in launched) + path.read_text())
+        nodes = tuple(f"node{index}" for index in range(9))
+        launched = (Launched(attempt=attempt, ranks=size, nodes=nodes[:size]) for attempt, size in enumerate(sizes, 1))
+        path.write_bytes(b"".join(map(render, launched)) + path.read_bytes())
         outcome = outcome_of(runs.load(folder))
         (row,) = [line for line in training.text(outcome).splitlines() if "Ranks" in line]
         assert row.split(None, 1)[1].strip() == ranks
@@ -178,16 +170,9 @@ def test_reports_have_the_number_of_ranks_that_ran(tmp_path: Path) -> None:
 def test_table_has_names_and_units(tmp_path: Path) -> None:
     name = "20260101-120000-a-script-with-a-name-that-is-longer-than-any-table-0000"
     folder = make_run(tmp_path, name, ranks=2, seconds=20)
-    event = {
-        "event": "result",
-        "rank": 0,
-        "time": 40.0,
-        "units": {"em": "%"},
-        "before": {"em": 2.5},
-        "after": {"em": 81.25, "windows_per_second, int8": 40},
-    }
-    with (folder / "events.jsonl").open("a") as events:
-        events.write(json.dumps(event) + "\n")
+    scores = {"before": {"em": 2.5}, "after": {"em": 81.25, "windows_per_second, int8": 40}}
+    with (folder / "events.jsonl").open("ab") as events:
+        events.write(render(Result(rank=0, time=40.0, figures={"units": {"em": "%"}, **scores})))
     lines = training.text(outcome_of(runs.find(tmp_path, name))).splitlines()
     assert lines[0] == "done: qa"
     assert f"files: {tmp_path}/{name}" in lines

@@ -70,28 +70,16 @@ def test_ranks_of_a_larger_attempt_before_a_resume_are_known() -> None:
     assert [type(event).__name__ for event in found] == ["Launched", "Started", "UnreadableEvent"]
 
 
-PARTS = st.lists(st.sampled_from([b"", b"a", b"bb" * 9, b"\n", b"\n\n"]))
-
-
-@given(PARTS, st.integers(1, 9))
-def test_lines_are_read_backwards(parts: list[bytes], block: int) -> None:
-    content = b"".join(parts)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tail, "BLOCK_BYTES", block)
-        backwards = list(tail.lines_backwards(io.BytesIO(content)))
-    assert backwards[::-1] == content.split(b"\n")[:-1]
-
-
-@given(PARTS)
-def test_blocks_of_lines_add_up_to_the_log(tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]) -> None:
-    path = tmp_path_factory.mktemp("log") / "events.jsonl"
-    content = b"".join(parts)
-    path.write_bytes(content)
+@given(st.lists(st.sampled_from([b"", b"a", b"bb" * 9, b"\n", b"\n\n"])), st.integers(1, 9))
+def test_blocks_of_lines_add_up_to_the_log_in_both_directions(tmp_path: Path, parts: list[bytes], block: int) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"".join(parts))
+    expected = b"".join(parts).split(b"\n")[:-1]
     lines: list[bytes] = []
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tail, "BLOCK_BYTES", block)
+        assert list(tail.lines_backwards(io.BytesIO(path.read_bytes())))[::-1] == expected
         patch.setattr(events, "BLOCK_BYTES", 4)
-        offset = 0
-        while block := events.whole_lines(path, offset):
-            lines += block
-            offset += sum(len(line) + 1 for line in block)
-    assert lines == content.split(b"\n")[:-1]
+        while whole_lines := events.whole_lines(path, sum(len(line) + 1 for line in lines)):
+            lines += whole_lines
+    assert lines == expected

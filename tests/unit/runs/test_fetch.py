@@ -23,6 +23,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.runs.confined_folder import ConfinedFolder
 from orchestrator.runs.fetch import INCOMPLETE, PARTS, Collected, FetchListener, Source, collect
 from orchestrator.targets.connections.local import Local
+from tests.support.files import write_files
 from tests.support.hostile import JSON
 
 
@@ -31,13 +32,10 @@ class Node:
 
     def __init__(self, lines: str, content: bytes = b"", *, endless: bool = False, end: str | None = None) -> None:
         self.output: BinaryIO = io.BytesIO()
-        self.sent = 0
-        self.endless = endless
-        self.output.write(
-            b"Welcome" + MARKER + b'\n"/out"\n' + lines.rstrip("\n").encode("utf-8", "surrogatepass") + b"\n\n"
-        )
+        listing = lines.rstrip("\n").encode("utf-8", "surrogatepass")
+        self.output.write(b"Welcome" + MARKER + b'\n"/out"\n' + listing + b"\n\n")
         end = end or json.dumps({"sha256": hashlib.sha256(content).hexdigest()})
-        for line in lines.split("\n")[: None if content or end else 0]:
+        for line in lines.split("\n"):
             if '"kind": "file"' in line:
                 self.output.write(b"0\n" + (struct.pack(">I", len(content)) + content if content else b""))
                 self.output.write(bytes(4) * (not endless) + end.encode() + b"\n")
@@ -80,9 +78,8 @@ def test_impossible_listing_is_refused(tmp_path: Path) -> None:
 
 def test_file_larger_than_announced_is_cut_off(tmp_path: Path) -> None:
     for size in (0, 5, 100_000):
-        node = Node(make_entry("a", size), content=bytes(size + 1))
         with pytest.raises(ExecuteError, match="announced"):
-            fetch(node, tmp_path / "here")
+            fetch(Node(make_entry("a", size), content=bytes(size + 1)), tmp_path / "here")
         assert not (tmp_path / "here/a").exists()
 
 
@@ -124,14 +121,11 @@ def test_confined_folder_writes_only_plain_files(tmp_path: Path, kind: str) -> N
 
 @pytest.mark.parametrize("link", ["a", "a/b"])
 def test_link_in_the_target_is_not_followed(tmp_path: Path, link: str) -> None:
-    local_folder, user_folder = tmp_path / "here", tmp_path / "mine"
+    local_folder, user_folder = tmp_path / "here", write_files(tmp_path / "mine", {"b": "mine"})
     (local_folder / link).parent.mkdir(parents=True)
-    user_folder.mkdir()
-    (user_folder / "b").write_text("mine")
     (local_folder / link).symlink_to(user_folder / "b" if link == "a/b" else user_folder)
-    node = Node(make_entry("a/b", 4), content=b"evil")
     with contextlib.suppress(ExecuteError):
-        fetch(node, local_folder)
+        fetch(Node(make_entry("a/b", 4), content=b"evil"), local_folder)
     assert [path.read_text() for path in user_folder.iterdir()] == ["mine"]
 
 
@@ -150,9 +144,8 @@ def test_link_that_leaves_is_left_out(tmp_path: Path) -> None:
 def test_nothing_is_written_through_a_fetched_link(tmp_path: Path) -> None:
     (tmp_path / "here/b").mkdir(parents=True)
     link = json.dumps({"path": "b/a", "kind": "link", "target": "../c"})
-    node = Node(f"{link}\n{make_entry('b/a/x', 4)}\n", content=b"evil")
     with pytest.raises(ExecuteError):
-        fetch(node, tmp_path / "here")
+        fetch(Node(f"{link}\n{make_entry('b/a/x', 4)}\n", content=b"evil"), tmp_path / "here")
     assert not (tmp_path / "here/c").exists()
 
 
@@ -194,9 +187,8 @@ def test_no_listing_leaves_its_folder(tmp_path_factory: Any, lines: list[str]) -
 
 def test_everything_that_a_run_writes_is_fetched_or_named(tmp_path: Path) -> None:
     output, target = tmp_path / "output", tmp_path / "here"
-    for name in ("step-3/.metadata", ".hidden/.x", "tool.sh", ".checkpoint-staging/step/half", ".y.12-0123abcd.tmp"):
-        (output / name).parent.mkdir(parents=True, exist_ok=True)
-        (output / name).write_text(name)
+    names = ("step-3/.metadata", ".hidden/.x", "tool.sh", ".checkpoint-staging/step/half", ".y.12-0123abcd.tmp")
+    write_files(output, {name: name for name in names})
     (output / "tool.sh").chmod(0o4755)
     os.link(output / "tool.sh", output / "hard")
     (output / "latest").symlink_to("step-3")
@@ -230,9 +222,8 @@ def test_files_of_other_nodes_are_fetched_where_they_differ(tmp_path: Path) -> N
         "a": {"same": "x", "log": "a", "only-a": "1", array: "o", bytecode: "p"},
         "b": {"same": "x", "log": "b", "only-b": "2"},
     }
-    for path, text in ((f"{node}/run/out/{name}", files[name]) for node, files in contents.items() for name in files):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+    for node, texts in contents.items():
+        write_files(tmp_path / node / "run/out", texts)
     remotes = [Source(name=f"node{i}", remote=InFolder(tmp_path / node)) for i, node in enumerate(contents)]
     result = collect(remotes, ["run/out"], tmp_path / "here", listener=FetchListener(), unchanged={})
     expected = {"same": "x", "log": "a", "only-a": "1", array: "o", "node1/log": "b", "node1/only-b": "2"}

@@ -16,6 +16,7 @@ from orchestrator.runs.provenance import git_state, parse, provenance, script_of
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, require_program
+from tests.support.files import write_files
 from tests.support.plans import LOCAL_SITE, QA_RECIPE, make_inputs
 
 
@@ -26,9 +27,7 @@ def script(tmp_path: Path) -> Path:
         subprocess.run(["git", "-C", str(tmp_path), *options, *arguments], check=True)
 
     require_program("git")
-    path = tmp_path / "two words" / "it's.py"
-    path.parent.mkdir()
-    path.write_text("print(1)\n")
+    path = write_files(tmp_path / "two words", {"it's.py": "print(1)\n"}) / "it's.py"
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "first")

@@ -11,21 +11,12 @@ import pytest
 from orch_node.agent import containers
 from orch_node.protocol import container
 from orch_node.protocol.container import ContainerSpec, EnvFileError
-from orch_node.protocol.layout import RankEntry
 
 from tests.conftest import HOSTILE_TEXTS
+from tests.support.layouts import make_layout
 
-SPEC = ContainerSpec(
-    image="orch:current",
-    start="rank",
-    python="python3",
-    preload=(),
-    processes={"node0": 2},
-    options=("--network", "host"),
-)
-PLACEMENT = RankEntry(
-    rank=1, node="node0", local_rank=1, local_world_size=2, cpus=(2, 3), worker_cpus=(4,), threads=2, env={}
-)
+SPEC = ContainerSpec(image="orch:current", start="rank", python="python3", preload=(), processes={}, options=())
+PLACEMENT = make_layout("node0").ranks[0]
 
 
 def test_env_file_is_read_like_docker_does(tmp_path: Path) -> None:
@@ -48,14 +39,12 @@ def test_entrypoint_gets_secrets_by_standard_input() -> None:
     secrets["TOKEN"] = "line\nbreak"
     program = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], sys.stdin.read()]))"
     entrypoint = [sys.executable, "-c", program]
-    command = containers.entry_command(
-        Path("/runs/r"), SPEC, PLACEMENT, ["A"], list(HOSTILE_TEXTS), through_shell=entrypoint
-    )
-    assert command[command.index("--rm") :][:7] == [
-        *("--rm", "--env", "A", "--interactive", "--entrypoint", "/bin/sh", "orch:current")
-    ]
+    arguments = list(HOSTILE_TEXTS)
+    command = containers.entry_command(Path("/runs/r"), SPEC, PLACEMENT, ["A"], arguments, through_shell=entrypoint)
+    options = ["--rm", "--env", "A", "--interactive", "--entrypoint", "/bin/sh", "orch:current"]
+    assert command[command.index("--rm") :][:7] == options
     in_container = ["/bin/sh", *command[command.index("orch:current") + 1 :]]
     process = subprocess.run(in_container, input=containers.as_exports(secrets), capture_output=True, check=True)
     environment, *received = json.loads(process.stdout)
     assert {name: environment[name] for name in secrets} == secrets
-    assert received == [list(HOSTILE_TEXTS), ""]
+    assert received == [arguments, ""]

@@ -30,8 +30,6 @@ def test_file_of_variables_replaces_what_orch_sets_and_the_request_replaces_both
 def test_file_of_variables_cannot_set_what_orch_sets_for_each_rank(tmp_path: Path) -> None:
     file = tmp_path / "variables.env"
     file.write_text("RANK=7\n")
-    spec = ContainerSpec(
-        image="orch", start="rank", python="python3", preload=(), processes={}, options=(), env_file=str(file)
-    )
+    spec = ContainerSpec("orch", "rank", "python3", preload=(), processes={}, options=(), env_file=str(file))
     with pytest.raises(EnvFileError, match="sets RANK: orch or the launcher sets"):
         container.start(tmp_path, spec, RankRequest(PLACEMENT, {}, (), "", ""))

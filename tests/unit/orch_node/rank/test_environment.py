@@ -17,16 +17,6 @@ from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.environment import OPENMP, interface_variables, planned_variables
 from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout
 from orch_node.rank import environment as rank_variables
-from orch_node.rank.environment import (
-    KEEP_HEAP,
-    PRELOAD,
-    TUNABLES,
-    rank_environment,
-    training_environment,
-    with_kept_heap,
-    with_loadable_preload,
-    with_synced_hub,
-)
 from orch_node.rank.main import checked_variables
 
 from tests.support.layouts import make_layout
@@ -59,7 +49,7 @@ def test_users_variables_replace_those_of_orch(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("ORCH_EVENTS_FD", "3")
     for variables in (planned_variables({}, VALUES), planned_variables(VALUES, {})):  # of the request, of the recipe
         layout, placement = make_run(tmp_path, **variables)
-        result = rank_environment(tmp_path, layout, placement)
+        result = rank_variables.rank_environment(tmp_path, layout, placement)
         assert {name: result[name] for name in VALUES} == VALUES
         assert result["FI_TCP_IFACE"] == "eth0"
     for name, value in result.items():
@@ -76,7 +66,7 @@ def test_rank_in_a_container_inherits_only_the_variables_of_the_launcher(
         monkeypatch.setenv(name, "2")
     layout, placement = make_run(tmp_path)
     spec = ContainerSpec(image="orch", start="rank", python="python3", preload=(), processes={}, options=())
-    result = training_environment(tmp_path, layout, placement, spec)
+    result = rank_variables.training_environment(tmp_path, layout, placement, spec)
     assert result["ACCELERATE_USE_CPU"] == result["ORCH_ATTEMPT"] == "2"
     assert result.keys().isdisjoint({"PMI_FD", "PATH"})
 
@@ -109,21 +99,21 @@ def library(tmp_path: Path) -> Path:
 
 def test_malloc_settings_of_the_user_take_precedence() -> None:
     for environment in (
-        {TUNABLES: ""},
+        {rank_variables.TUNABLES: ""},
         {"MALLOC_ARENA_MAX": "2"},
-        {PRELOAD: "/venv/lib/libiomp5.so:/usr/lib/libtcmalloc_minimal.so.4"},
+        {rank_variables.PRELOAD: "/venv/lib/libiomp5.so:/usr/lib/libtcmalloc_minimal.so.4"},
     ):
-        assert with_kept_heap(environment) == environment
-    preloaded = {PRELOAD: "/malloc/libiomp5.so"}
-    assert with_kept_heap(preloaded) == {**preloaded, TUNABLES: KEEP_HEAP}
+        assert rank_variables.with_kept_heap(environment) == environment
+    preloaded = {rank_variables.PRELOAD: "/malloc/libiomp5.so"}
+    assert rank_variables.with_kept_heap(preloaded) == {**preloaded, rank_variables.TUNABLES: rank_variables.KEEP_HEAP}
 
 
 def test_preload_loads_a_library_whose_path_the_loader_would_split(library: Path) -> None:
-    environment = {**os.environ, PRELOAD: str(library)}
+    environment = {**os.environ, rank_variables.PRELOAD: str(library)}
     assert str(library) not in run_python(PRINT_MAPS, environment), "the loader needs no link"
-    assert str(library) in run_python(PRINT_MAPS, with_loadable_preload(environment))
-    without_need = {PRELOAD: "/lib/a.so:/lib/b.so:/no such/c.so:libd.so libe.so"}
-    assert with_loadable_preload(without_need) == without_need
+    assert str(library) in run_python(PRINT_MAPS, rank_variables.with_loadable_preload(environment))
+    without_need = {rank_variables.PRELOAD: "/lib/a.so:/lib/b.so:/no such/c.so:libd.so libe.so"}
+    assert rank_variables.with_loadable_preload(without_need) == without_need
 
 
 def test_preload_link_is_shared_and_private(library: Path) -> None:
@@ -148,7 +138,7 @@ def test_private_folder_must_belong_to_the_user_alone(tmp_path: Path) -> None:
 def test_cache_of_the_user_takes_precedence_over_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "ROOT", tmp_path)
     (tmp_path / "hub/models--me--tiny").mkdir(parents=True)
-    assert with_synced_hub({"HF_HOME": ""})["HF_HUB_CACHE"] == str(tmp_path / "hub")
-    assert with_synced_hub({"HF_HUB_OFFLINE": "0"})["HF_HUB_OFFLINE"] == "0"
+    assert rank_variables.with_synced_hub({"HF_HOME": ""})["HF_HUB_CACHE"] == str(tmp_path / "hub")
+    assert rank_variables.with_synced_hub({"HF_HUB_OFFLINE": "0"})["HF_HUB_OFFLINE"] == "0"
     for variable in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"):
-        assert with_synced_hub({variable: "/own"}) == {variable: "/own"}
+        assert rank_variables.with_synced_hub({variable: "/own"}) == {variable: "/own"}

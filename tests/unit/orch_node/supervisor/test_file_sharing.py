@@ -11,7 +11,7 @@ from orch_node.reach import BY_STEP
 from orch_node.supervisor import file_sharing
 from orch_node.supervisor.file_sharing import FileSharing
 
-from tests.support.files import write_files
+from tests.support.files import write_files, write_program
 from tests.support.hosts import missing_requirements
 
 pytestmark = pytest.mark.skipif(bool(missing_requirements()), reason=missing_requirements() or "runs here")
@@ -73,17 +73,10 @@ def test_files_of_a_node_that_leaves_are_taken(nodes: Nodes) -> None:
 
 
 def test_nodes_get_what_node0_wrote(nodes: Nodes) -> None:
-    written = {
-        "out/checkpoint-20/model.pt": "weights",
-        "-rf": "option",
-        "data.txt": "changed",
-        "n\n": "newline",
-        ".x": "",
-    }
+    written = {"out/checkpoint-20/model.pt": "weights", "-rf": "option", "data.txt": "changed", "n\n": "", ".x": ""}
     write_files(nodes.run_dir / "project", {**written, "__pycache__/train.pyc": "bytecode"})
     (nodes.run_dir / "project/out/latest").symlink_to("checkpoint-20")
-    (nodes.run_dir / "project/tool.sh").write_text("")
-    (nodes.run_dir / "project/tool.sh").chmod(0o700)
+    write_program(nodes.run_dir / "project/tool.sh", "")
     os.mkfifo(nodes.run_dir / "project/pipe")
     write_files(nodes.folder / "node1/project", {"out/rng_1.pth": "of rank 1", "out/checkpoint-20/model.pt": "weights"})
     sharing = nodes.share("node1", "node2")
