@@ -9,22 +9,27 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from orchestrator import load
 from orchestrator.cli.main import make_app
 from orchestrator.errors import OrchError
+from orchestrator.load.scripts import check_script_arguments
 from orchestrator.targets import registry
+from tests.support.files import write_files
+from tests.support.recorded import make_run
 
 K8S = ("train", "bert-qa", "--on", "k8s", "--nodes", "2", "--image", "x", "--dry-run")
 
 
 @pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in a folder with one script, without settings of the user."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in a folder with scripts, without settings of the user."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ".state"))
     for name in ("ORCH_K8S_FILE", "ORCH_RUNS_DIR", "ORCH_RECIPE_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
-    (tmp_path / "own.py").write_text("")
+    write_files(tmp_path, {"own.py": "", "bad.py": "def x(:\n", "package/__main__.py": "def x(:\n"})
+    (tmp_path / "empty").mkdir()
 
 
 def orch(*arguments: str) -> Result:
@@ -38,15 +43,44 @@ def error_of(*arguments: str) -> OrchError:
     return result.exception
 
 
+def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs", ranks=1, nodes=1, seconds=1)
+    for arguments, message, hint in (
+        (("stop", "--jsn"), "No such option: --jsn (Possible options: --json)", "stop --help`"),  # near-option
+        (("trian",), "'trian'. Did you mean 'train'?", "orch --help`"),  # near-command
+        (("recipes", "bert-qa"), "'bert-qa'", "orch recipes show NAME"),  # object-without-show
+        (("exec", "--foo"), "--foo", "go after --"),  # option-of-a-program
+        (("logs", "--rank", "x"), "'--rank': Input should be a valid integer", "logs --help`"),
+        (("data", "prepare"), "Missing argument 'text|wikipedia'.", "prepare --help`"),  # choice
+        (("provision",), "either an inventory or a target", "orch provision INVENTORY"),
+        (("provision", "./empty"), "folder empty contains no inventory", "orch init"),
+        (("train", "./empty"), "./empty is a folder without recipe.toml", "orch recipes new"),
+        (("train", "own.py", "--launcher", "mpiexec"), "launcher mpiexec", "mpirun'?"),
+        (("train", "own.py", "--runs-dir", "/proc/x"), "/proc/x", "--runs-dir"),
+        (("train", "bad.py"), "bad.py, line 1: invalid syntax: def x(:", "Nothing was"),
+        (("train", "-m", "package"), "__main__.py, line 1", "Nothing was"),  # syntax-package
+        (("train", "-m", "bad", "--on", "slurm"), "bad.py, line 1", "Nothing was"),  # module-slurm
+        (("train", "bad.py", *K8S[2:-1]), "bad.py, line 1", "newer Python"),  # syntax-pods
+        (("train", "bert-qa", "--", "--xyzzy", "3"), "'--xyzzy'", "orch recipes show bert-qa"),  # recipe-argument
+        (("train", "bert-qa", "--on", "slurm", "--", "--save_step_s", "1"), "_s", "'save_steps'?"),  # slurm-argument
+        (("train", "own.py", "--stack", "latest"), "stack 'latest'", "`orch stacks` lists"),
+        (("logs", "xyz"), "no run 'xyz'", "`orch runs` lists"),
+    ):
+        error = error_of(*arguments)
+        assert error.exit_code == 2
+        assert message in error.message
+        assert hint in error.hint
+        assert "\n" not in error.message
+        assert len(error.hint) < 200
+        assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
 def test_option_without_an_effect_is_refused() -> None:
     for arguments, message in (
         ((*K8S, "--recipe-path", "/nonexistent"), "--recipe-path /nonexistent: no recipe.toml"),
         ((*K8S, "--mpi", "openmpi"), "in pods, torchrun starts them"),
         ((*K8S[:-1], "-o", "yaml"), "-o yaml requires --dry-run"),
-        (
-            ("train", "bert-qa", "--k8s", "cpu=2", "--k8s-file", "x"),
-            "--k8s is for --on k8s. --k8s-file is for --on k8s",
-        ),
+        (("train", "bert-qa", "--k8s", "cpu=2", "--k8s-file", "x"), "--k8s is for --on k8s. --k8s-file is for "),
         (("train", "bert-qa", "--launcher", "trainjob"), "--launcher trainjob requires --on k8s"),
         (("train", "bert-qa", "--on", "nosuch"), "--on nosuch"),
         (("train", "bert-qa", "--ppn", "many"), "--ppn many: expected a number or auto"),
@@ -133,3 +167,9 @@ def test_settings_of_a_recipe_are_listed_without_those_that_set_refuses() -> Non
     settings = {row["name"]: row for row in rows}
     assert (settings["max_seq_length"]["type"], settings["max_seq_length"]["default"]) == ("integer", 384)
     assert settings.keys().isdisjoint({"token", "hub_token", "output_dir", "bf16", "use_ipex"})
+
+
+def test_arguments_of_a_recipe_are_accepted_in_all_spellings() -> None:
+    arguments = "--num-train-epochs=1 --no_cuda --no_do_eval --save_total 2 --eval_strategy no -1"
+    check_script_arguments(load.recipe("bert-qa"), tuple(arguments.split()))
+    check_script_arguments(load.recipe("bert-data"), tuple(["--kind", "text", "--input_files", "a", "b"]))

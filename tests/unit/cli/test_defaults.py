@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -61,15 +60,11 @@ def orch(*arguments: str) -> str:
     return result.output
 
 
-def plan(*options: str) -> dict[str, Any]:
-    text = orch("train", "train.py", "--project", "none", *options, "--dry-run", "--json")
-    return json.loads(text[text.index("{") :])
-
-
 def decisions(*options: str) -> dict[str, str]:
     """Return the decisions of a plan by their topic."""
+    text = orch("train", "train.py", "--project", "none", *options, "--dry-run", "--json")
     topics: dict[str, list[str]] = {}
-    for entry in plan(*options)["decisions"]:
+    for entry in json.loads(text[text.index("{") :])["decisions"]:
         topics.setdefault(entry["topic"], []).append(f"{entry['value']} ({entry['reason']})")
     return {topic: "; ".join(lines) for topic, lines in topics.items()}
 

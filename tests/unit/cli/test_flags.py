@@ -22,6 +22,7 @@ from orchestrator.planning.run_files import master_port
 from orchestrator.targets import registry
 from orchestrator.targets.batch.options import PbsOptions, SlurmOptions
 from orchestrator.targets.kubernetes.options import KubernetesOptions
+from tests.support.files import write_files
 from tests.support.node_responses import make_inventory, make_node_record
 
 FIELDS = tuple(field.name for field in fields(TrainRequest))
@@ -83,14 +84,11 @@ CASES: Mapping[str, Case] = {
 CASES_OF_TARGETS: Mapping[tuple[str, str], Case] = {
     ("kubernetes", "launcher"): ("pytorchjob", {}),
     ("kubernetes", "allow_slow_bf16"): (True, {"precision": "bf16"}),
-    ("kubernetes", "inventory"): ("lab.yml", {}),
     ("pbs", "mpi"): ("mpich", {}),
     ("pbs", "allow_slow_bf16"): (True, {"precision": "bf16"}),
-    ("pbs", "inventory"): ("lab.yml", {}),
     ("pbs", "options"): ((PbsOptions(pbs=("queue=long",)),), {}),
     ("slurm", "mpi"): ("mpich", {"launcher": "mpirun"}),
     ("slurm", "allow_slow_bf16"): (True, {"precision": "bf16"}),
-    ("slurm", "inventory"): ("lab.yml", {}),
     ("slurm", "options"): ((SlurmOptions(slurm=("partition=cpu",)),), {}),
 }
 
@@ -110,16 +108,15 @@ def lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return
     hosts = {f"host{index}": make_node_record(index) for index in range(3)}
     make_inventory(folder / "lab.yml", {**hosts, "slow": make_node_record(0, ("avx2",))})
-    (folder / "accelerate.yaml").write_text("distributed_type: MULTI_CPU\nmixed_precision: 'no'\n")
-    (folder / "variables.env").write_text("A=1\n")
-    (folder / "own.py").write_text("import torch\n")
-    recipe_folder = folder / "recipes" / "my_own"
-    recipe_folder.mkdir(parents=True)
-    (recipe_folder / "recipe.toml").write_text(
-        'summary = "mine"\nscript = "train.py"\nresumes = true\n[precisions]\nfp32 = []\n'
-    )
-    (recipe_folder / "train.py").write_text("import beside\n")
-    (recipe_folder / "beside.py").write_text("")
+    files = {
+        "accelerate.yaml": "distributed_type: MULTI_CPU\nmixed_precision: 'no'\n",
+        "variables.env": "A=1\n",
+        "own.py": "import torch\n",
+        "recipes/my_own/recipe.toml": 'summary = "x"\nscript = "train.py"\nresumes = true\nprecisions = {fp32 = []}\n',
+        "recipes/my_own/train.py": "import beside\n",
+        "recipes/my_own/beside.py": "",
+    }
+    write_files(folder, files)
 
 
 @cache
@@ -145,9 +142,8 @@ def test_same_request_has_the_same_plan() -> None:
 def test_field_changes_the_plan_or_is_refused(name: str, field: str) -> None:
     target = registry.find_target(BASE[name].on)
     value, context = CASES_OF_TARGETS.get((name, field), CASES[field])
-    before = replace(
-        BASE[name], **{key: context_value for key, context_value in context.items() if key not in target.refuses}
-    )
+    accepted = {key: context_value for key, context_value in context.items() if key not in target.refuses}
+    before = replace(BASE[name], **accepted)
     request = replace(before, **{field: value})
     if field in target.refuses:
         with pytest.raises(PlanError, match=re.escape(flag(field))) as exc_info:

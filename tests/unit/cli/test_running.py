@@ -14,11 +14,10 @@ from tests.support.recorded import make_run
 RUN = "20260101-120000-qa-0000"
 
 
-@pytest.mark.parametrize(
-    ("output", "changes"),
-    [("../../elsewhere", {}), ("output", {"target": "slurm", "location": {"name": "orch-x", "job": "12"}})],
-    ids=["elsewhere", "of a job that shares the folder"],
-)
+SLURM = {"target": "slurm", "location": {"name": "orch-x", "job": "12"}}
+
+
+@pytest.mark.parametrize(("output", "changes"), [("../../elsewhere", {}), ("output", SLURM)], ids=["local", "slurm"])
 def test_id_of_a_run_is_printed_at_its_beginning_and_at_its_end(
     tmp_path: Path, output: str, changes: dict[str, Any]
 ) -> None:

@@ -54,9 +54,6 @@ def test_lines_of_ranks_are_text_and_a_bar_that_writes_over_itself_is_one_line(
     assert capsys.readouterr().err == "[b] \\x1b[2J\n"
 
 
-STARTS = "starting the ranks"
-
-
 def test_one_line_shows_that_ranks_start(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for events, lines in (
         ([], 1),  # silence
@@ -75,28 +72,23 @@ def test_one_line_shows_that_ranks_start(capsys: pytest.CaptureFixture[str], mon
             else:
                 shown.show(event)
         shown.end()
-        assert capsys.readouterr().err.count(STARTS) == lines
-
-
-def show_past_run(shown: live.Screen) -> None:
-    """Show what `orch attach` receives of a run that has trained 6 of 8 steps: events, then the ranks' output."""
-    shown.begin([], catch_up=True)
-    shown.show(Progress(time=0.0, rank=0, phase="tokenize", step=4, steps=4))
-    for step in range(7):
-        shown.show(Progress(time=float(step), rank=0, phase="train", step=step, steps=8))
-    for text in ("loading data", "epoch 1"):
-        shown.lines([LogLine(rank=0, node="node0", text=text)])
+        assert capsys.readouterr().err.count("starting the ranks") == lines
 
 
 def test_attach_shows_the_newest_progress_after_older_output(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for later_steps, lines in (((), ["train: 6/8"]), ((7, 8), ["train: 7/8", "train: 8/8"])):
+    """Show what `orch attach` receives of a run that has trained 6 of 8 steps: events, then the ranks' output."""
+    events = [Progress(time=float(step), rank=0, phase="train", step=step, steps=8) for step in range(9)]
+    for later_events, lines in (((), ["train: 6/8"]), (events[7:], ["train: 7/8", "train: 8/8"])):
         shown = live.Screen(of_ranks="0")
-        show_past_run(shown)
+        shown.begin([], catch_up=True)
+        for event in (Progress(time=0.0, rank=0, phase="tokenize", step=4, steps=4), *events[:7]):
+            shown.show(event)
+        shown.lines([LogLine(rank=0, node="node0", text=text) for text in ("loading data", "epoch 1")])
         monkeypatch.setattr(live, "QUIET_SECONDS", 0.0)
-        for step in later_steps:
-            shown.show(Progress(time=float(step), rank=0, phase="train", step=step, steps=8))
+        for event in later_events:
+            shown.show(event)
         shown.end()
         output = capsys.readouterr()
         assert output.out == "loading data\nepoch 1\n"
@@ -143,9 +135,8 @@ def test_outputs_on_a_terminal_have_no_escaped_codes(scored_run: Path) -> None:
     program = [sys.executable, "-c", RUN_COMMANDS, json.dumps(commands)]
     shown = run_on_terminal(program, {**environment, **homes, "TERM": "xterm-256color"}, folder)
     assert shown.count("Before") == 2
-    for text in ("report.html", "NODE", "ranks", "error: There is no script", "\x1b["):
-        assert text in shown
-    for text in ("[/x]\\x1b", "one \\x1b[31mred\\x1b[0m", "\ufffd two"):
+    texts = ("report.html", "NODE", "ranks", "error: There is no script", "\x1b[")
+    for text in (*texts, "[/x]\\x1b", "one \\x1b[31mred\\x1b[0m", "\ufffd two"):
         assert text in shown
     assert shown.replace("[/x]\\x1b", "").count("\\x1b") == shown.count("one \\x1b") * 2, "no code of orch is escaped"
     assert "Traceback" not in shown

@@ -22,6 +22,7 @@ from orchestrator.planning.plan import StoreFolder
 from orchestrator.runs.outcome import NodeCleanup
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import store
+from tests.support.files import write_files
 from tests.support.waiting import wait_until
 
 DAYS = 24 * 3600.0
@@ -31,9 +32,7 @@ DAYS = 24 * 3600.0
 def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreFolder:
     """Return a step that has put a folder into the store of this machine 31 days ago."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "train.py").write_text("1")
+    source = write_files(tmp_path / "source", {"train.py": "1"})
     step = StoreFolder(
         nodes=(RunNode(node="node0"),),
         source=str(source),
@@ -129,23 +128,16 @@ def changed(step: StoreFolder, **fields: Any) -> StoreFolder:
 
 def test_changed_code_reaches_the_copy_and_what_the_run_wrote_stays(step: StoreFolder, copy: Path) -> None:
     source = Path(step.source)
-    for name in ("log.txt", "old.py", "removed.py"):
-        (source / name).write_text("")
+    write_files(source, dict.fromkeys(("log.txt", "old.py", "removed.py"), ""))
     store(changed(step), {"node0": Local()})
-    for name in ("log.txt", "removed.py"):
-        (copy / name).write_text("of the run")
+    written = dict.fromkeys(("log.txt", "removed.py"), "of the run")
+    write_files(copy, written)
     for name in ("old.py", "removed.py"):
         (source / name).unlink()
-    (source / "train.py").write_text("3")
-    (source / "new.py").write_text("new")
+    write_files(source, {"train.py": "3", "new.py": "new"})
     store(changed(step), {"node0": Local()})
-    assert {path.name: path.read_text() for path in copy.iterdir()} == {
-        "train.py": "3",
-        "new.py": "new",
-        "log.txt": "of the run",
-        "removed.py": "of the run",
-        "checkpoint.pt": "weights",
-    }
+    texts = {path.name: path.read_text() for path in copy.iterdir()}
+    assert texts == {"train.py": "3", "new.py": "new", **written, "checkpoint.pt": "weights"}
     assert os.access(copy / "new.py", os.W_OK)
 
 

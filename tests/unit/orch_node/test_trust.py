@@ -21,6 +21,7 @@ from orchestrator.planning.plan import SendFolder
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import packed
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
+from tests.support.files import write_files
 from tests.support.slurm_plans import slurm_settings
 
 OTHER_USER = 65534
@@ -126,9 +127,7 @@ def test_folder_is_filled_once_per_content(tmp_path: Path) -> None:
 
 
 def test_folder_without_a_mark_is_filled_again(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "current")
-    (folder / "program").write_text("half")
-    (folder / "other").touch()
+    folder = write_files(tmp_path / "current", {"program": "half", "other": ""})
     part = folder.with_name(".current.part-x")  # of a process that was killed
     part.mkdir()
     assert fill_once(folder, "1", fill)

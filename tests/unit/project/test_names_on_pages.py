@@ -24,14 +24,11 @@ INSTALL = re.compile(r"\b(?:pip|pipx|uv tool|uv pip) install +([^`#|\n]+)")
 OPTIONS_WITH_VALUE = ("--python", "--index-url", "--extra-index-url", "--find-links", "-r", "--prefix")
 
 
-def dependency_groups() -> dict[str, list[str]]:
+def known_packages() -> set[str]:
     table = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     assert table["name"] == DISTRIBUTION
-    return {"dependencies": table["dependencies"], **table["optional-dependencies"]}
-
-
-def known_packages() -> set[str]:
-    dependencies = (Requirement(text).name for group in dependency_groups().values() for text in group)
+    groups = (table["dependencies"], *table["optional-dependencies"].values())
+    dependencies = (Requirement(text).name for group in groups for text in group)
     requirements = (name for stack in load.all_stacks() for name in stack.requirements)
     return {canonicalize_name(name) for name in (DISTRIBUTION, "pipx", "uv", *dependencies, *requirements)}
 
@@ -49,7 +46,5 @@ def installed_packages(text: str) -> Iterator[str]:
 
 def test_pages_install_only_known_packages() -> None:
     allowed = known_packages()
-    unknown_packages = {
-        str(path.relative_to(CHECKOUT)): set(installed_packages(path.read_text())) - allowed for path in PAGES
-    }
-    assert {page: names for page, names in unknown_packages.items() if names} == {}
+    unknown_packages = {path: set(installed_packages(path.read_text())) - allowed for path in PAGES}
+    assert {path: names for path, names in unknown_packages.items() if names} == {}

@@ -16,6 +16,5 @@ def test_many_nodes_with_the_same_result_are_one_row() -> None:
     report = CleanupReport(run_id="x", seconds=2.0, nodes=tuple(nodes))
     _, *rows, _ = cleanup.text(report).splitlines()
     assert [row.split()[:3] for row in rows] == [["node[0-3,5-999]", "clean", "1"], ["node4", "unreachable", "0"]]
-    assert cleanup.describe_stop(report, before="running", after="stopped") == (
-        "Run x is not stopped on node4 (unreachable)."
-    )
+    message = cleanup.describe_stop(report, before="running", after="stopped")
+    assert message == "Run x is not stopped on node4 (unreachable)."

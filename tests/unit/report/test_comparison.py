@@ -21,10 +21,8 @@ SCORES: tuple[dict[str, float] | None, ...] = ({"f1": 70.0}, {"f1": 90.5, "eval_
 def base(tmp_path: Path) -> Path:
     """Create four runs of an array, the third one without a result, and a run of another array."""
     for number, scores in enumerate(SCORES):
-        decisions = [
-            {"topic": "run", "value": "x", "reason": ""},
-            {"topic": "array", "value": f"lr={number} ({number + 1} of 4)", "reason": ""},
-        ]
+        values = {"run": "x", "array": f"lr={number} ({number + 1} of 4)"}
+        decisions = [{"topic": topic, "value": value, "reason": ""} for topic, value in values.items()]
         folder = make_run(tmp_path, f"{ARRAY}-{number}", decisions=decisions)
         result: dict[str, Any] = {"event": "result", "rank": 0, "time": 1.0, "after": scores}
         (folder / "events.jsonl").write_text(json.dumps(result) + "\n" if scores else "")

@@ -21,10 +21,5 @@ def test_error_that_is_on_the_screen_is_repeated_with_its_line_alone(
         SHAPES.splitlines()[-1],
     ]
     assert len(list(error_lines(text))) == 6
-
-
-def test_output_without_a_traceback_is_shown_at_its_end() -> None:
-    text = "\n".join(map(str, range(100)))
-    assert list(error_lines(text)) == [str(number) for number in range(75, 100)]
-    assert list(error_lines(text, is_shown=True)) == ["99"]
-    assert list(error_lines("")) == []
+    output = "\n".join(map(str, range(100)))  # without a traceback
+    assert list(error_lines(output)) == [str(number) for number in range(75, 100)]

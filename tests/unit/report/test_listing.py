@@ -18,9 +18,7 @@ def test_finding_has_its_severity_its_evidence_and_the_cure() -> None:
         "      why: could not open libmpi.so.12",
         "      hint: Source setvars.sh.",
     ]
-    assert detail_lines(LIBRARY, printed=f"error: {LIBRARY.evidence} here") == [
-        "no libmpi",
-        "  hint: Source setvars.sh.",
-    ]
+    details = detail_lines(LIBRARY, printed=f"error: {LIBRARY.evidence} here")
+    assert details == ["no libmpi", "  hint: Source setvars.sh."]
     assert json.loads(findings_json("k8s check", [FINE]))["ready"]
     assert not json.loads(findings_json("k8s check", [FINE, LIBRARY]))["ready"]

@@ -13,10 +13,7 @@ from orchestrator.runs.rows import Report, RunRow, row_of
 from tests.support.recorded import RUN_RECORD
 
 NOW = RUN_RECORD.created + 7200
-TRACEBACK = (
-    'Traceback (most recent call last):\n  File "/home/me/q.py", line 7, in <module>\n    raise ValueError(1)\n'
-    "ValueError: 1\nof two lines"
-)
+TRACEBACK = 'Traceback (most recent call last):\n  File "/home/me/q.py", line 7, in f\nValueError: 1\nof two lines'
 FAILED_OUTCOME = Outcome(state=FAILED, first_failure=Failure(rank=0, text=TRACEBACK), started=2.0, ended=67.0)
 DONE_OUTCOME = Outcome(state=DONE, started=2.0, ended=67.0)
 TRAINING = Progress(phase="train", step=15, steps=30, loss=0.5)

@@ -10,7 +10,6 @@ SHAPES = f"""Traceback (most recent call last):
     main()
   File "/home/me/net/train.py", line 4, in step
     return model(x)
-           ^^^^^^^^
   File "{TORCH}/module.py", line 1778, in _wrapped_call_impl
     return self._call_impl(*args, **kwargs)
            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -54,7 +53,7 @@ def shortened(text: str, folder: str = "/home/me/net") -> list[str]:
     return list(shorten(traceback, folder))
 
 
-def test_frames_of_libraries_are_folded_and_paths_are_relative() -> None:
+def test_frames_of_libraries_and_of_the_parent_of_a_worker_are_folded_and_paths_are_relative() -> None:
     assert shortened(SHAPES) == [
         'File "train.py", line 9, in <module>',
         "  main()",
@@ -63,9 +62,6 @@ def test_frames_of_libraries_are_folded_and_paths_are_relative() -> None:
         "... 2 frames of torch",
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x2 and 3x2)",
     ]
-
-
-def test_error_of_a_worker_is_shown_with_its_own_frames() -> None:
     assert shortened(WORKER) == [
         'File "data.py", line 5, in __getitem__',
         '  raise ValueError("sample 7 is empty")',

@@ -16,6 +16,7 @@ from orch_node.protocol.environment import configured_signal, signal_name
 from orch_node.protocol.layout import render
 
 from orchestrator.files import TRAIN
+from tests.support.files import write_files
 from tests.support.layouts import make_layout
 from tests.support.waiting import wait_until
 
@@ -34,10 +35,8 @@ def run(tmp_path: Path) -> Path:
 
 def test_user_program_named_like_one_of_orch_is_not_mistaken_for_it(run: Path, tmp_path: Path) -> None:
     """Let `orch clean` end the program, which belongs to the run by its environment."""
-    folder = tmp_path / "train"
-    folder.mkdir()
-    (folder / "node.py").write_text("import sys; print(1, flush=True); sys.stdin.read()")
-    command = [sys.executable, str(folder / "node.py"), "supervise", str(run), "node0", "x"]
+    write_files(tmp_path / "train", {"node.py": "import sys; print(1, flush=True); sys.stdin.read()"})
+    command = [sys.executable, str(tmp_path / "train/node.py"), "supervise", str(run), "node0", "x"]
     environment = {**os.environ, "ORCH_RUN_DIR": str(run)}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()

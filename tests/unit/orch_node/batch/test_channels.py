@@ -33,10 +33,8 @@ def agents(run_dir: Path, connections: AgentConnections) -> JobAgents:
 
 def test_node_that_sends_unsigned_lines_is_lost_and_fills_no_disk(tmp_path: Path) -> None:
     supervisor_end, node_end = socket.socketpair()
-    channel = JobChannel(
-        "n1", tmp_path / "n1.log", supervisor_end, SignedLines(b"key", sender=SUPERVISOR, receiver=AGENT)
-    )
-    pipes = Pipes()
+    lines, pipes = SignedLines(b"key", sender=SUPERVISOR, receiver=AGENT), Pipes()
+    channel = JobChannel("n1", tmp_path / "n1.log", supervisor_end, lines)
     channel.open(pipes)
     with node_end:
         node_end.send(b"junk\n" * 1000)

@@ -51,13 +51,8 @@ def test_cpu_counts_reads_the_cores_of_each_node() -> None:
 
 def test_a_remote_command_has_input_output_environment_and_exit_code(tmrsh: Path) -> None:
     script = "read line; echo $line $FROM_JOB $PBS_NODENUM; cat; exit 7"
-    result = subprocess.run(
-        program.command("pbs", "remote", "localhost", "sh", "-c", script),
-        input="one\ntwo\n",
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = program.command("pbs", "remote", "localhost", "sh", "-c", script)
+    result = subprocess.run(command, input="one\ntwo\n", capture_output=True, text=True, timeout=60)
     assert (result.stdout, result.returncode) == ("one setup 1\ntwo\n", 7), result.stderr
     assert not list(tmrsh.parent.glob(".task-*"))
 
@@ -87,9 +82,8 @@ def test_tasks_run_on_each_node_and_their_secrets_are_in_a_private_file(
     nodefile = tmrsh.parent / "nodes"
     nodefile.write_text("n1\nn1\nn2\n")
     monkeypatch.setenv("PBS_NODEFILE", str(nodefile))
-    monkeypatch.setattr(
-        pbs, "first_query", lambda: {"exec_host": "n1/0*2+n2/0", "exec_vnode": "(n1:ncpus=2)+(n2:ncpus=1)"}
-    )
+    fields = {"exec_host": "n1/0*2+n2/0", "exec_vnode": "(n1:ncpus=2)+(n2:ncpus=1)"}
+    monkeypatch.setattr(pbs, "first_query", lambda: fields)
     command = ["sh", "-c", 'echo "$ORCH_PBS_NODE $ORCH_PBS_CPUS $KEY"']  # one write: the tasks share the log
     with (tmrsh.parent / "agents.log").open("ab") as log:
         process = pbs.SYSTEM.start_on_nodes(pbs.SYSTEM.node_names(), "agents", command, {"KEY": "secret"}, log)

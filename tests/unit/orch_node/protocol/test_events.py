@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from orch_node.protocol.events import (
-    KINDS,
-    Exited,
-    Other,
-    Progress,
-    Started,
-    UnreadableEvent,
-    parse,
-    remaining_seconds,
-    render,
-)
+from orch_node.protocol.events import KINDS, Exited, Other, Started, UnreadableEvent, parse, remaining_seconds, render
 
 from tests.support.hostile import DEEP_EVENT, HUGE_NUMBER_EVENT, LINES
 
@@ -41,14 +30,6 @@ def test_event_of_another_version_is_read() -> None:
     event = parse('{"event": "exit", "rank": 1, "time": 2, "code": 3, "weather": "fine"}')
     assert event == Exited(rank=1, time=2, code=3)
     assert event.is_failure
-
-
-def test_progress_keeps_the_figures_of_a_script() -> None:
-    """Keep a loss of NaN too, because the user of the script must see it."""
-    event = parse('{"event": "progress", "rank": 0, "step": 3, "loss": NaN, "lr": 1e-4}')
-    assert isinstance(event, Progress)
-    assert event.figures == {"lr": 1e-4}
-    assert math.isnan(event.loss)
 
 
 def test_damaged_event_has_a_reason_and_another_line_is_none() -> None:

@@ -96,10 +96,7 @@ def test_variables_of_a_rank_name_its_devices(fabric: str, transport: str) -> No
 
 
 def test_psm3_without_devices_uses_sockets() -> None:
-    assert protocol.node_variables("psm3", "eth1", ()) == {
-        "FI_PROVIDER": "psm3",
-        "PSM3_HAL": "sockets",
-        "PSM3_NIC": "eth1",
-    }
+    sockets = {"FI_PROVIDER": "psm3", "PSM3_HAL": "sockets", "PSM3_NIC": "eth1"}
+    assert protocol.node_variables("psm3", "eth1", ()) == sockets
     variables = protocol.node_variables("psm3", "eth1", (make_device("a"),))
     assert variables == {"FI_PROVIDER": "psm3", "RDMAV_FORK_SAFE": "1"}

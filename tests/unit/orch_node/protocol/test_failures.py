@@ -42,9 +42,7 @@ def test_rank_that_only_lost_its_peer_is_not_the_culprit() -> None:
 NCCL_TIMEOUT = (
     "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  [PG ID 0 PG GUID 0(default_pg) "
     "Rank 0] Process group watchdog thread terminated with exception: [Rank 0] Watchdog caught collective operation "
-    "timeout: "
-    "WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=9801523, NumelOut=9801523, Timeout(ms)=600000) ran for 600030 "
-    "milliseconds before timing out."
+    "timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600030 milliseconds"
 )
 
 

@@ -12,9 +12,8 @@ from orch_node.protocol.values import ProtocolError
 
 from tests.support.recorded import RUN_RECORD
 
-KUBERNETES_RECORD = replace(
-    RUN_RECORD, target="kubernetes", location={"job": "orch-r", "uid": 1000, "pull_secrets": ["a"]}
-)
+LOCATION = {"job": "orch-r", "uid": 1000, "pull_secrets": ["a"]}
+KUBERNETES_RECORD = replace(RUN_RECORD, target="kubernetes", location=LOCATION)
 
 
 def stored(record: RunRecord, **changes: Any) -> dict[str, Any]:

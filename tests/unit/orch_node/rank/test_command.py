@@ -18,9 +18,7 @@ from orch_node.protocol.layout import NodeEntry
 from tests.support.layouts import make_layout
 
 SPEC = ContainerSpec(image="team/torch:3", start="rank", python="python3", preload=(), processes={}, options=())
-ENTRY = NodeEntry(
-    name="node1", host="", torch=None, address=None, interface=None, env={"GLOO_SOCKET_IFNAME": "eth7", "A": "node"}
-)
+ENTRY = NodeEntry("node1", "", None, None, interface=None, env={"GLOO_SOCKET_IFNAME": "eth7", "A": "node"})
 
 
 @pytest.fixture

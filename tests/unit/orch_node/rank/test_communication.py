@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import cast
 
@@ -27,21 +26,8 @@ def test_counting_in_a_child_forked_while_the_lock_is_held_does_not_hang() -> No
     assert os.waitpid(child, 0)[1] == 0
 
 
-class Nccl:
-    """A backend that has enqueued collectives, as ProcessGroupNCCL counts them."""
-
-    uid = 0
-
-    def _get_sequence_number_for_group(self) -> int:
-        return 105
-
-
-BACKEND = Nccl()
-
-
-def dumped(trace: bytes, *, includeCollectives: bool) -> bytes:
-    """Return the trace as torch's flight recorder does."""
-    return trace
+# A backend that has enqueued collectives, as ProcessGroupNCCL counts them.
+NCCL = SimpleNamespace(uid=0, _get_sequence_number_for_group=lambda: 105)
 
 
 def test_collectives_behind_the_one_that_waits_on_the_gpu_are_pending() -> None:
@@ -54,11 +40,11 @@ def test_collectives_behind_the_one_that_waits_on_the_gpu_are_pending() -> None:
         (None, 0),  # no recorder
     ):
         trace = json.dumps({"version": "2.10", **({} if status is None else {"pg_status": status})}).encode()
-        group = SimpleNamespace(_device_types=["cuda"], _get_backend=lambda _: BACKEND)
+        group = SimpleNamespace(_device_types=["cuda"], _get_backend=lambda _: NCCL)
         world = SimpleNamespace(pg_map=[group], default_pg=group)
         c10d = SimpleNamespace(_world=world)
         distributed = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, distributed_c10d=c10d)
-        recorder = SimpleNamespace(_dump_nccl_trace_json=partial(dumped, trace))
+        recorder = SimpleNamespace(_dump_nccl_trace_json=lambda *, includeCollectives, trace=trace: trace)
         torch = SimpleNamespace(distributed=distributed, device=str, _C=SimpleNamespace(_distributed_c10d=recorder))
         assert communication.pending(cast(ModuleType, torch))[""] == pending
 

@@ -10,9 +10,7 @@ from orch_node.supervisor.launcher import LauncherLog
 
 from tests.support.layouts import make_layout
 
-WARNING = (
-    "[W1126 16:51:26.970953954 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
-)
+WARNING = "[W1126 16:51:26.97 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
 LINE = "=" * 83 + "\n"
 SSH = """[bstrap:0:3@node3] Error: Unable to run bstrap_proxy on 10.213.98.5 (pid 1552, exit code 65280)
 [bstrap:0:3@node3]    You may try using -bootstrap option to select alternative launcher.
@@ -46,9 +44,8 @@ LOST_CONNECTION = """PRTE has lost communication with a remote daemon.
   Remote daemon: [prterun-node0-12570@0,1] on node node1
 """
 ADDRESSES = {"node0": "10.213.98.1", "node1": "10.213.98.2", "node3": "10.213.98.4", "node4": "10.213.98.5"}
-LAYOUT = make_layout(
-    *ADDRESSES, nodes=tuple(NodeEntry(name, name, None, address, None, {}) for name, address in ADDRESSES.items())
-)
+NODES = tuple(NodeEntry(name, name, None, address, None, {}) for name, address in ADDRESSES.items())
+LAYOUT = make_layout(*ADDRESSES, nodes=NODES)
 STARTED = {rank: Started(rank=rank, node=f"node{rank}", pid=2891 + rank, wrapper=2889 + rank) for rank in (0, 1)}
 
 

@@ -23,9 +23,8 @@ def test_run_on_many_nodes_restarts_and_stops(tmp_path: Path) -> None:
         assert run.stand_ins.written == given_files(run), "the client sends what grows with the nodes to node0 alone"
         run.fail(20, "ValueError: planned")
         wait_until(lambda: run.events(Failed), "the failure is recorded")
-        assert [event.failure and (event.failure.rank, event.failure.node) for event in run.events(Failed)] == [
-            (20, "node20")
-        ]
+        failures = [event.failure for event in run.events(Failed)]
+        assert [(failure.rank, failure.node) for failure in failures] == [(20, "node20")]
         start_attempt(run, 2)
         traces = {path.name for path in (run.folder / files.STACK_TRACES).iterdir()}
         assert traces == {f"rank-{rank}.txt" for rank in range(1, NODES) if rank != 20}  # node0 has a real agent
