@@ -1,4 +1,4 @@
-"""Train with DDP, without anything of orch, and print the loss curve and the listening sockets.
+"""Train with DDP, without anything of orch, and print the loss curve, the environment and the listening sockets.
 
 `--fail R` raises an exception on rank R at the end. `--by-hand` trains without DDP and torch's optimizers, which import
 torch's compiler; the import takes half of the time of a rank.
@@ -10,6 +10,7 @@ torch's compiler; the import takes half of the time of a rank.
 # ///
 
 import argparse
+import contextlib
 import ipaddress
 import json
 import os
@@ -90,9 +91,10 @@ def listeners(run_dir: str) -> list[tuple[str, str]]:
     for folder in PROC.glob("[0-9]*"):
         try:
             if f"ORCH_RUN_DIR={run_dir}".encode() in (folder / "environ").read_bytes():
-                links = {os.readlink(file) for file in (folder / "fd").iterdir()}
                 program = (folder / "comm").read_text().strip()
-                found += [(program, addresses[link]) for link in links & set(addresses)]
+                for file in (folder / "fd").iterdir():
+                    with contextlib.suppress(FileNotFoundError):  # that of this loop is closed
+                        found += [(program, address) for address in [addresses.get(os.readlink(file))] if address]
         except OSError:  # it has ended, or belongs to another user
             continue
     return found
@@ -107,6 +109,7 @@ def main() -> None:
     rank = dist.get_rank()
     print("LOSSES", json.dumps(curve(rank, dist.get_world_size(), options.by_hand)))
     print("BACKEND", dist.get_backend())
+    print("ENVIRONMENT", json.dumps(dict(os.environ)))
     dist.all_reduce(torch.ones(1 << 20))  # large enough that ranks open connections for data
     print("LISTENERS", json.dumps(listeners(os.environ["ORCH_RUN_DIR"])))
     sys.stdout.flush()

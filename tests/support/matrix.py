@@ -1,8 +1,8 @@
 """Check that launchers and backends can be combined freely.
 
 One run of tests/scripts/curve.py is one cell. The test compares its loss curve with that of a single process, the
-report of its failure with a fixed one, and the addresses at which it listens with the planned ones. CI runs some of the
-cells (see `cells`), ORCH_MATRIX_ALL=1 all.
+report of its failure with a fixed one, its environment with that of the other cells, and the addresses at which it
+listens with the planned ones. CI runs some of the cells (see `cells`), ORCH_MATRIX_ALL=1 all.
 """
 
 from __future__ import annotations
@@ -48,6 +48,15 @@ BETWEEN_NODES = [
 # with all but the most frequent ones, unless ORCH_MATRIX_ALL is set.
 WITH_DDP = ("mpirun, Intel MPI", "torchrun")
 DAEMONS = ("mpiexec", "mpirun", "hydra", "prte")
+# Variables that are equal with all launchers, and those that depend on the transport of oneCCL.
+SHARED = """
+    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR OMP_NUM_THREADS PYTHONUNBUFFERED
+    LD_PRELOAD KMP_ CCL_ GLOO_ TP_ FI_TCP GROUP_ NODE_RANK ROLE_ TORCHELASTIC_RESTART_COUNT TORCH_NCCL_
+"""
+TRANSPORT = """
+    CCL_ATL_TRANSPORT CCL_PROCESS_LAUNCHER CCL_LOCAL_RANK CCL_LOCAL_SIZE CCL_ALLREDUCE CCL_ALLTOALLV
+    CCL_RS_CHUNK_COUNT CCL_ATL_MPI_BF16 CCL_ATL_OFI_MAX_RETRY_COUNT
+"""
 
 
 @dataclass
@@ -86,6 +95,7 @@ def cells(nodes: int) -> list[tuple[str, str]]:
 
 
 Start = Callable[..., Cell]
+FIRST_ENVIRONMENTS: dict[tuple[str, int, int], dict[str, str]] = {}
 
 
 @functools.cache
@@ -114,6 +124,7 @@ def check(start: Start, starter: str, backend: str, *, planned: tuple[str, ...])
         assert cell.printed("BACKEND", rank) == backend
         losses = json.loads(cell.printed("LOSSES", rank))
         assert losses == pytest.approx(single_process_curve(), rel=TOLERANCE)
+        check_environment(json.loads(cell.printed("ENVIRONMENT", rank)), backend, rank, nodes)
     check_listeners(cell, starter, set(planned))
     assert cell.code == 1
     failure = cell.report["failure"]
@@ -121,6 +132,17 @@ def check(start: Start, starter: str, backend: str, *, planned: tuple[str, ...])
     assert (failure["code"], failure["signal"]) == (1, None)
     assert failure["text"].splitlines()[-1] == "ValueError: boom of this script"
     assert all(not node["left"] for node in cell.report["nodes"].values())
+
+
+def check_environment(environment: dict[str, str], backend: str, rank: int, nodes: int) -> None:
+    """Compare with the first cell with this backend and number of nodes."""
+    shared = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(tuple(SHARED.split())) and name not in TRANSPORT.split()
+    }
+    assert shared["RANK"] == str(rank)
+    assert shared == FIRST_ENVIRONMENTS.setdefault((backend, nodes, rank), shared)
 
 
 def check_listeners(cell: Cell, starter: str, planned: set[str]) -> None:
