@@ -10,7 +10,7 @@ import weakref
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from orch_node.rank import child_processes
@@ -209,7 +209,16 @@ def has_joined(torch: ModuleType) -> bool:
 
 
 def distributed_world(torch: ModuleType) -> Any:
-    return torch.distributed.distributed_c10d._world
+    """Return torch's record of all process groups; before torch 2.0 it consisted of variables of the module."""
+    module = torch.distributed.distributed_c10d
+    if hasattr(module, "_world"):
+        return module._world
+    return SimpleNamespace(
+        pg_map=module._pg_map,
+        pg_names=module._pg_names,
+        pg_group_ranks=module._pg_group_ranks,
+        default_pg=module.GroupMember.WORLD,
+    )
 
 
 def sequence_numbers(torch: ModuleType, group: Any) -> int:

@@ -156,6 +156,8 @@ def agree(torch: ModuleType, layout: RunLayout, problem: str) -> str:
     store = torch.distributed.distributed_c10d._get_default_store()
     if problem:
         store.set(f"{KERNELS_KEY}/problem", problem)
+        store.add(f"{KERNELS_KEY}/problems", 1)
     if store.add(f"{KERNELS_KEY}/ranks", 1) >= layout.world_size:
-        store.set(KERNELS_KEY, store.get(f"{KERNELS_KEY}/problem") if store.check([f"{KERNELS_KEY}/problem"]) else "")
+        problems = store.add(f"{KERNELS_KEY}/problems", 0)  # the stores of torch 1.13 have no check()
+        store.set(KERNELS_KEY, store.get(f"{KERNELS_KEY}/problem") if problems else "")
     return str(store.get(KERNELS_KEY).decode())

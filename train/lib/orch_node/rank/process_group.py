@@ -230,7 +230,7 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: RankE
         steps.append(None)
         frameworks.check_numbers(layout, placement)
         # The operations of groups that the script has created may not be counted.
-        has_script_groups = len(torch.distributed.distributed_c10d._world.pg_map) > 1
+        has_script_groups = len(communication.distributed_world(torch).pg_map) > 1
         is_counted = torch.distributed.is_initialized() and not has_script_groups and not communication.uses_rpc(torch)
         if is_counted and not has_communicated() and not has_separate_models():
             pending.append(
@@ -279,6 +279,14 @@ def compare_weights(
     """
     if layout.world_size == 1:
         return []
+    if not hasattr(importlib.import_module("torch.optim.optimizer"), "register_optimizer_step_pre_hook"):  # torch 2.0
+        if placement.rank == 0:
+            print(
+                "orch: this torch has no hooks for optimizer steps, so orch does not check whether the ranks train one "
+                "model.",
+                file=sys.stderr,
+            )
+        return []
     check_communication = forbid_training_alone(torch, layout, placement)
     run_dir = Path(os.environ["ORCH_RUN_DIR"])
     restarts = int(os.environ.get("ORCH_ATTEMPT", "1")) - 1 + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -291,8 +299,6 @@ def compare_weights(
         hint=functools.partial(frameworks.hint, layout, placement),
     )
     comparison = weight_comparison.begin(torch, peers)
-    if comparison is None:
-        return [check_communication]
     return [comparison.check_end, manual_updates.begin(torch, comparison).check_end, check_communication]
 
 

@@ -175,15 +175,9 @@ class Peers:
     hint: Callable[[], str]
 
 
-def begin(torch: ModuleType, peers: Peers) -> WeightComparison | None:
-    """Compare the weights of this rank's optimizers with those of other ranks from now on.
-
-    Returns:
-        The comparison, or None for torch 2.0, which has no hooks for optimizer steps.
-    """
+def begin(torch: ModuleType, peers: Peers) -> WeightComparison:
+    """Compare the weights of this rank's optimizers with those of other ranks from now on."""
     optimizer = importlib.import_module("torch.optim.optimizer")
-    if not hasattr(optimizer, "register_optimizer_step_post_hook"):
-        return None
     comparison = WeightComparison(torch, peers)
     optimizer.register_optimizer_step_pre_hook(comparison.before_step)
     optimizer.register_optimizer_step_post_hook(comparison.after_step)
