@@ -87,17 +87,17 @@ def listeners(run_dir: str) -> list[tuple[str, str]]:
             fields = line.split()
             if fields[3] == LISTEN:
                 addresses[f"socket:[{fields[9]}]"] = parse_address(fields[1].partition(":")[0])
-    found = []
+    listening = []
     for folder in PROC.glob("[0-9]*"):
         try:
             if f"ORCH_RUN_DIR={run_dir}".encode() in (folder / "environ").read_bytes():
                 program = (folder / "comm").read_text().strip()
                 for file in (folder / "fd").iterdir():
                     with contextlib.suppress(FileNotFoundError):  # that of this loop is closed
-                        found += [(program, address) for address in [addresses.get(os.readlink(file))] if address]
+                        listening += [(program, address) for address in [addresses.get(os.readlink(file))] if address]
         except OSError:  # it has ended, or belongs to another user
             continue
-    return found
+    return listening
 
 
 def main() -> None:
