@@ -20,6 +20,7 @@ class Repository:
     name: str
     files: dict[str, bytes]
     commit: str = "a" * 40
+    branch: str = "main"
     token: str = ""  # without it, only the description can be read
 
 
@@ -78,7 +79,7 @@ class HubHandler(QuietHandler):
     def describe(self, repository: Repository, path: str) -> None:
         """Send the commit of a revision (`revision/REVISION`), or the list of files (`tree/COMMIT`)."""
         endpoint, _, revision = path.partition("/")
-        if revision not in ("", "main", repository.commit):
+        if revision not in ("", repository.branch, repository.commit):
             self.send(404, headers={"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"})
         elif endpoint == "tree":
             self.send_json([describe_file(name, content) for name, content in repository.files.items()])
@@ -90,7 +91,7 @@ class HubHandler(QuietHandler):
         revision, _, name = path.partition("/")
         if repository.token and self.headers.get("Authorization") != f"Bearer {repository.token}":
             self.send(403, headers={"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"})
-        elif revision not in ("main", repository.commit):
+        elif revision not in (repository.branch, repository.commit):
             self.send(404, headers={"X-Error-Code": "RevisionNotFound"})
         elif name not in repository.files:
             self.send(404, headers={"X-Error-Code": "EntryNotFound", "X-Repo-Commit": repository.commit})
