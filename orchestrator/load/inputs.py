@@ -120,8 +120,7 @@ def inputs(
     recipe = load_recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     stack = load_stack(request.stack)
     # The tests check the defaults and presets of orch's own recipes.
-    has_values = request.settings or request.script_args or request.array
-    if not recipe.own_script and (recipe.files or has_values):
+    if not recipe.own_script and (recipe.files or request.settings or request.script_args or request.array):
         recipe = with_parser(recipe, local_python)
     values = read_settings(request.settings, recipe, volume) if request.settings else {}
     if has_project is None:
@@ -139,16 +138,11 @@ def inputs(
         recipe = with_image_requirements(recipe, request, stack, image, common_file=common_file)
         imports = check_script(request, recipe, RanksPython(version=python_for(stack), image=True))
     elif requirements := requirements_of(recipe, request, common_file=common_file):
-        stack_name = user_python or f"stack '{stack.name}'"
-        recipe = replace(recipe, packages=packages_for(requirements, nodes, stack_name))
+        recipe = replace(recipe, packages=packages_for(requirements, nodes, user_python or f"stack '{stack.name}'"))
     if nodes and not image:
-        packages_folder = recipe.packages.folder if recipe.packages else ""
+        source = user_python or f"stack {stack.name}"
         python = RanksPython(
-            version=nodes[0].python,
-            local_path=local_python,
-            source=user_python or f"stack {stack.name}",
-            packages=nodes[0].packages,
-            module_folders=tuple(filter(None, [recipe.source_folder, packages_folder])),
+            version=nodes[0].python, local_path=local_python, source=source, packages=nodes[0].packages
         )
         imports = check_script(request, recipe, python)
     return Inputs(recipe=recipe, stack=stack, settings=values, plugins=plugins(), imports=imports)

@@ -175,7 +175,6 @@ class RanksPython:
         image: whether it is that of an image, whose version may differ.
         source: the stack or the path that describes it in messages, such as `stack current`.
         packages: its packages, as far as they are known.
-        module_folders: folders of the user's modules, which the ranks search after those of the stack.
     """
 
     version: str
@@ -183,7 +182,6 @@ class RanksPython:
     image: bool = False
     source: str = ""
     packages: Collection[str] = ()
-    module_folders: tuple[str, ...] = ()
 
 
 def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> Imports | None:
@@ -199,7 +197,7 @@ def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> 
         check_script_arguments(recipe, request.script_args)
         return None
     is_local = bool(python.local_path)
-    path = find_module(python, recipe.script) if recipe.module and is_local else recipe.script_file
+    path = find_module(python, recipe) if recipe.module and is_local else recipe.script_file
     tree = check_syntax(path, python) if path else None
     if tree and not recipe.module:
         check_relative_imports(Path(path), tree)
@@ -254,7 +252,7 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
     folder = working_directory if recipe.module else Path(path).parent
 
     def is_available(name: str) -> bool:
-        folders = [Path(path) for path in python.module_folders]
+        folders = [Path(path) for path in recipe.module_folders]
         if any(this_machine.has_module(path, name) for path in folders):
             return True
         # A .pth file may add any folder.
@@ -329,19 +327,19 @@ def check_relative_imports(script: Path, tree: ast.Module) -> None:
     )
 
 
-def find_module(python: RanksPython, name: str) -> str:
-    """Return the file of a module that a Python of this machine finds from the current folder.
+def find_module(python: RanksPython, recipe: Recipe) -> str:
+    """Return the file of the recipe's module that a Python of this machine finds from the current folder.
 
     Raises:
         RequestError: if it finds none.
     """
-    command = (python.local_path, str(TRAIN / "node.py"), "find-module", name)
-    environment = {**os.environ, PYTHON_PATH: ":".join(python.module_folders)}
+    command = (python.local_path, str(TRAIN / "node.py"), "find-module", recipe.script)
+    environment = {**os.environ, PYTHON_PATH: ":".join(recipe.module_folders)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         reason = (done.stdout + done.stderr).strip().removesuffix(".")
         raise RequestError(
-            f"-m {name}: {reason}.",
+            f"-m {recipe.script}: {reason}.",
             hint="As with `python -m`, the current folder is searched, then the packages of the "
             "stack. Call orch in the folder that the name begins in, or install the package there.",
         )

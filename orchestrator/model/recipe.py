@@ -133,6 +133,12 @@ class Recipe:
         """Return the path of the script; empty for a module, which has no local file."""
         return "" if self.module else self.script
 
+    @property
+    def module_folders(self) -> tuple[str, ...]:
+        """Return the folders of this machine with the user's modules, which ranks search after those of the stack."""
+        folders = (self.source_folder, self.packages.folder if self.packages else "")
+        return tuple(filter(None, folders))
+
     def sent_path(self, path: str, number: int) -> str:
         """Return the path of a local file below a folder of the run.
 

@@ -72,13 +72,9 @@ def test_module_that_is_not_sent_is_reported(tmp_path: Path, monkeypatch: pytest
         (False, sys.executable, []),  # this machine
     ):
         project = Project(folder=str(tmp_path), files={"train.py": "", "helper.py": ""}, size=0) if is_sent else None
-        recipe = Recipe(name="train", script=str(tmp_path / "train.py"), own_script=True, project=project)
-        python = RanksPython(
-            version="3.11",
-            local_path=local_path,
-            packages={"some-package": "1"},
-            module_folders=(str(tmp_path / "packages"), "/missing"),
-        )
+        script, folder = str(tmp_path / "train.py"), str(tmp_path / "packages")
+        recipe = Recipe(name="train", script=script, own_script=True, project=project, source_folder=folder)
+        python = RanksPython(version="3.11", local_path=local_path, packages={"some-package": "1"})
         assert list(read_imports(recipe, recipe.script, python).importers) == missing
         Path("packages/more.pth").touch()
         assert read_imports(recipe, recipe.script, python).importers == {}, "the file may add a folder with the modules"
