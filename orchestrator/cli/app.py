@@ -80,9 +80,9 @@ def apply_precedence(context: Any) -> None:
     ):
         omitted |= {name for name in OF_HOSTS if ranks.get(name) == ORDER.index(TABLE_SOURCE)}
     if selected := [context.params[name] for name in ("on", "target") if name in ranks]:
-        others = (entry.options for entry in registry.entries().values() if entry.options.on not in selected)
-        of_others = {field.name for options in others for field in fields(options)}
-        omitted |= {name for name in of_others if ranks.get(name) == ORDER.index(ENVIRONMENT_SOURCE)}
+        other_targets = [entry for entry in registry.entries().values() if entry.options.on not in selected]
+        foreign_names = {field.name for entry in other_targets for field in fields(entry.options)}
+        omitted |= {name for name in foreign_names if ranks.get(name) == ORDER.index(ENVIRONMENT_SOURCE)}
     for name in omitted:
         source = context.get_parameter_source(name)
         if source.name in (TABLE_SOURCE, ENVIRONMENT_SOURCE):

@@ -40,9 +40,9 @@ def test_secrets_by_value_are_masked(orch: Orch, tmp_path: Path, monkeypatch: py
     refused = expect_exit(orch("resume", run.name), 2)
     assert "does not have the secret in DATABASE_URL" in refused.stderr
     monkeypatch.setenv("DATABASE_URL", "postgres://me:pa55word@h")
-    named = expect_exit(orch("train", "own.py", "--ppn", "1", "--dry-run", "--json", "--env", "DATABASE_URL")).stdout
-    assert "<masked>" in named
-    assert "pa55word" not in named
+    shown = expect_exit(orch("train", "own.py", "--ppn", "1", "--dry-run", "--json", "--env", "DATABASE_URL")).stdout
+    assert "<masked>" in shown
+    assert "pa55word" not in shown
 
 
 def test_waiting_run_gets_secrets_that_are_not_recorded(orch: Orch, tmp_path: Path) -> None:

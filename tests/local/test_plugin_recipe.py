@@ -1,4 +1,4 @@
-"""Run `orch recipes new`, and train the recipe that it writes, with a module of its own, on two hosts."""
+"""Run `orch recipes new`, add a module to the recipe, and train it on two hosts."""
 
 from __future__ import annotations
 

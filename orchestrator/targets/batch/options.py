@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from orchestrator.targets.entry import TargetEntry, option
+
+SETTINGS_FILE: dict[str, Any] = {"for_shared_folder": True, "metavar": "FILE"}
+SETTINGS_HELP = "TOML file with --{system} settings. Default: orch-{system}.toml in the current folder."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +27,7 @@ class PbsOptions:
         "runs, setup or max-requeues. May be repeated.",
     )
     pbs_file: Path | None = option(
-        None,
-        for_shared_folder=True,
-        envvar="ORCH_PBS_FILE",
-        metavar="FILE",
-        help="TOML file with --pbs settings. Default: orch-pbs.toml in the current folder.",
+        None, envvar="ORCH_PBS_FILE", help=SETTINGS_HELP.format(system="pbs"), **SETTINGS_FILE
     )
 
 
@@ -47,11 +46,7 @@ class SlurmOptions:
         "allocation. May be repeated.",
     )
     slurm_file: Path | None = option(
-        None,
-        for_shared_folder=True,
-        envvar="ORCH_SLURM_FILE",
-        metavar="FILE",
-        help="TOML file with --slurm settings. Default: orch-slurm.toml in the current folder.",
+        None, envvar="ORCH_SLURM_FILE", help=SETTINGS_HELP.format(system="slurm"), **SETTINGS_FILE
     )
 
 

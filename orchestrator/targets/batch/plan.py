@@ -133,8 +133,8 @@ def job_nodes(
     facts = replace(node.facts, gpus=requested)  # not those of the login host
     names = (f"{NODE_PREFIX}-{number}" for number in range(count))
     nodes = tuple(replace(node, name=name, address=name, facts=facts) for name in names)
-    reason = f"{ppn} on each node{f', {default_ranks[1]}' if request.ppn is None else ''}"
-    reason = f"{reason}; equal shares of the cores that the job is given"
+    by_default = f", {default_ranks[1]}" if request.ppn is None else ""
+    reason = f"{ppn} on each node{by_default}; equal shares of the cores that the job is given"
     threads = system.threads_per_rank(batch.options, ppn or 1)
     return RunNodes(
         count=count,

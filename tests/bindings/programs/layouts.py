@@ -26,35 +26,35 @@ def transposed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 VALUES = [values(rank) for rank in range(SIZE)]
-MINE, TOTAL, ALL = VALUES[RANK], sum(VALUES), torch.cat(VALUES)
-EMPTY, EMPTY_ALL = torch.full_like(MINE, -1), torch.full_like(ALL, -1)
-COPIES = torch.cat([MINE] * SIZE)  # a part for each rank
+OWN, TOTAL, ALL = VALUES[RANK], sum(VALUES), torch.cat(VALUES)
+EMPTY, EMPTY_ALL = torch.full_like(OWN, -1), torch.full_like(ALL, -1)
+COPIES = torch.cat([OWN] * SIZE)  # a part for each rank
 
 
 def exchange(out: list[torch.Tensor]) -> dist.Work:
     work = dist.irecv(out[0], PREVIOUS)
-    dist.isend(MINE, NEXT).wait()
+    dist.isend(OWN, NEXT).wait()
     return work
 
 
 # The tensors before the call, a function that starts the collective with them, and the tensors after it.
 COLLECTIVES: dict[str, tuple[list[torch.Tensor], Callable[[list[torch.Tensor]], dist.Work], list[torch.Tensor]]] = {
-    "all_reduce": ([MINE], lambda out: dist.all_reduce(*out, async_op=True), [TOTAL]),
-    "coalesced": ([MINE, MINE], lambda out: dist.all_reduce_coalesced(out, async_op=True), [TOTAL, TOTAL]),
-    "reduce": ([MINE], lambda out: dist.reduce(*out, 0, async_op=True), [TOTAL if RANK == 0 else MINE]),
-    "broadcast": ([MINE], lambda out: dist.broadcast(*out, 0, async_op=True), [VALUES[0]]),
-    "reduce_scatter": ([EMPTY], lambda out: dist.reduce_scatter(*out, [MINE] * SIZE, async_op=True), [TOTAL]),
+    "all_reduce": ([OWN], lambda out: dist.all_reduce(*out, async_op=True), [TOTAL]),
+    "coalesced": ([OWN, OWN], lambda out: dist.all_reduce_coalesced(out, async_op=True), [TOTAL, TOTAL]),
+    "reduce": ([OWN], lambda out: dist.reduce(*out, 0, async_op=True), [TOTAL if RANK == 0 else OWN]),
+    "broadcast": ([OWN], lambda out: dist.broadcast(*out, 0, async_op=True), [VALUES[0]]),
+    "reduce_scatter": ([EMPTY], lambda out: dist.reduce_scatter(*out, [OWN] * SIZE, async_op=True), [TOTAL]),
     "reduce_scatter_tensor": ([EMPTY], lambda out: reduce_scatter_single(*out, COPIES, async_op=True), [TOTAL]),
-    "all_gather": ([EMPTY] * SIZE, lambda out: dist.all_gather(out, MINE, async_op=True), VALUES),
-    "all_gather_tensor": ([EMPTY_ALL], lambda out: all_gather_single(*out, MINE, async_op=True), [ALL]),
+    "all_gather": ([EMPTY] * SIZE, lambda out: dist.all_gather(out, OWN, async_op=True), VALUES),
+    "all_gather_tensor": ([EMPTY_ALL], lambda out: all_gather_single(*out, OWN, async_op=True), [ALL]),
     "gather": (
         [EMPTY] * SIZE if RANK == 0 else [],
-        lambda out: dist.gather(MINE, out or None, 0, async_op=True),
+        lambda out: dist.gather(OWN, out or None, 0, async_op=True),
         VALUES if RANK == 0 else [],
     ),
-    "scatter": ([EMPTY], lambda out: dist.scatter(*out, VALUES if RANK == 0 else None, 0, async_op=True), [MINE]),
+    "scatter": ([EMPTY], lambda out: dist.scatter(*out, VALUES if RANK == 0 else None, 0, async_op=True), [OWN]),
     "all_to_all_single": ([EMPTY_ALL], lambda out: dist.all_to_all_single(*out, COPIES, async_op=True), [ALL]),
-    "all_to_all": ([EMPTY] * SIZE, lambda out: dist.all_to_all(out, [MINE] * SIZE, async_op=True), VALUES),
+    "all_to_all": ([EMPTY] * SIZE, lambda out: dist.all_to_all(out, [OWN] * SIZE, async_op=True), VALUES),
     "exchange": ([EMPTY], exchange, [VALUES[PREVIOUS]]),
 }
 
@@ -109,9 +109,9 @@ def shared_elements() -> None:
             message = error_of(lambda: call(name, layout))  # noqa: B023
             assert "several of its elements share memory" in message, (kind, name, message)
             if name == "gather":  # the root alone writes; let the others' part of the gather pass
-                dist.gather(MINE, [EMPTY.clone() for _ in range(SIZE)], 0)
+                dist.gather(OWN, [EMPTY.clone() for _ in range(SIZE)], 0)
         if RANK != 0:
-            dist.gather(MINE, None, 0)
+            dist.gather(OWN, None, 0)
         assert "several of its elements" in error_of(lambda layout=layout: dist.recv(layout(EMPTY), PREVIOUS))
     expanded = torch.full((1,), float(RANK + 1)).expand(5)
     out = torch.empty(5 * SIZE)
