@@ -20,7 +20,7 @@ FOLDER = ROOT / "build" / "lowest"
 EXTRAS = ("k8s", "data")
 # Files and tests that call each dependency; those that are slow or call the same ones again are left out.
 FILES = {
-    "cli": ("defaults", "flags", "help", "screen", "usage_errors"),
+    "cli": ("command_line", "defaults", "flags", "help", "screen"),
     "load": ("foreign_files", "inventory", "projects", "recipes", "requirements"),
     "provisioning": ("image", "pip", "playbook", "probe", "sources", "ssh_settings", "urls"),
 }
