@@ -25,7 +25,7 @@ from packaging.version import InvalidVersion, Version
 
 from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
 from orchestrator.files import cache_home, exclusive, private_folder, write_whole
-from orchestrator.load.requirements import NO_PACKAGES, parse_requirement
+from orchestrator.load.requirements import FIND_LINKS, NO_PACKAGES, parse_requirement
 from orchestrator.model.cluster import Facts
 from orchestrator.model.packages import Packages, Platform, Requirements, describe_versions
 from orchestrator.model.printable import one_line
@@ -206,6 +206,7 @@ def resolve(
     content = [
         FORMAT,
         requirements.lines,
+        local_wheels(requirements.lines),
         requirements.constraints,
         requirements.preferred,
         sorted(installed.items()),
@@ -237,6 +238,12 @@ def resolve(
         lock = with_user_hashes((folder / "lock.txt").read_text(), requirements)
     write_whole(path, lock)
     return lock
+
+
+def local_wheels(lines: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the files in the folders of --find-links, with their times: a wheel may be built again under its name."""
+    folders = [links[1] for line in lines if (links := FIND_LINKS.fullmatch(line))]
+    return sorted((str(path), path.stat().st_mtime_ns) for folder in folders for path in Path(folder).glob("*"))
 
 
 def explain_pins(reason: str, installed: Mapping[str, str], stack: str) -> str:

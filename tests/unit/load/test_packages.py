@@ -64,6 +64,13 @@ def test_only_packages_that_the_stack_lacks_are_installed_once(index: Path) -> N
         resolved("tiny", "helper<2.2")
 
 
+def test_a_wheel_that_was_built_again_is_installed_again(index: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own wheels"
+    for content in ("A = 1", "A = 2"):
+        make_wheel(own, "mine", "1.0", module=content)
+        assert (Path(resolved(f"--find-links {own}", "mine").folder) / "mine.py").read_text() == content
+
+
 def test_versions_of_a_lock_are_preferred_and_torch_stays_as_it_is(index: Path) -> None:
     """Add nothing that torch requires on the index."""
     tag = "cp311-cp311-manylinux_2_28_x86_64"
