@@ -10,27 +10,18 @@ from orchestrator.errors import RequestError
 from orchestrator.load import inputs
 from orchestrator.load.inputs import environment
 from orchestrator.planning.request import TrainRequest
+from tests.support.files import write_files
 
 
-@pytest.mark.parametrize(
-    ("folder", "has_project"),
-    [
-        pytest.param(".", True, id="in the current folder"),
-        pytest.param("src", True, id="in the folder src"),
-        pytest.param("lib", False, id="not found here"),
-    ],
-)
-def test_project_of_a_module_is_sent_if_this_machine_finds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, has_project: bool
-) -> None:
-    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'my-model'\ndependencies = []\n")
-    (tmp_path / folder / "my_model").mkdir(parents=True)
-    (tmp_path / folder / "my_model/train.py").touch()
-    monkeypatch.chdir(tmp_path)
+def test_project_of_a_module_is_sent_if_this_machine_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = TrainRequest(recipe="my_model.train", module=True)
-    result = inputs(request, image="the image").recipe
-    assert (result.project is not None) is has_project
-    assert result.source_folder == (str(tmp_path / "src") if folder == "src" else "")
+    for base, folder in ((tmp_path / "a", "."), (tmp_path / "b", "src"), (tmp_path / "c", "lib")):
+        pyproject = "[project]\nname = 'my-model'\ndependencies = []\n"
+        write_files(base, {"pyproject.toml": pyproject, f"{folder}/my_model/train.py": ""})
+        monkeypatch.chdir(base)
+        result = inputs(request, image="the image").recipe
+        assert (result.project is not None) is (folder != "lib")
+        assert result.source_folder == (str(base / "src") if folder == "src" else "")
 
 
 SHELL = {"LANG": "C", "HF_TOKEN": "hf_x"}
@@ -40,10 +31,8 @@ def test_options_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "variables.env"
     file.write_text("# common\nA=1\nB=two words\nLANG\nUNSET\n")
     assert environment(("B=", "C=x=y"), file, SHELL) == {"A": "1", "B": "", "LANG": "C", "C": "x=y"}
-    assert environment(("LANG", "TOKENIZERS_PARALLELISM=true"), None, SHELL) == {
-        "LANG": "C",
-        "TOKENIZERS_PARALLELISM": "true",
-    }
+    result = environment(("LANG", "TOKENIZERS_PARALLELISM=true"), None, SHELL)
+    assert result == {"LANG": "C", "TOKENIZERS_PARALLELISM": "true"}
 
 
 def test_a_wrong_variable_is_refused_without_its_value() -> None:

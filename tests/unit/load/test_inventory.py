@@ -10,7 +10,7 @@ import pytest
 from orchestrator.errors import RequestError
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.inventory import HAS_PASSWORD, cache_path, parse_listing, read_inventory
-from tests.support.files import write_program
+from tests.support.files import write_files, write_program
 
 OTHER_USER = 65534
 INVENTORY = """
@@ -44,9 +44,8 @@ def test_hosts_are_read_in_their_order_without_secrets_or_a_configuration_of_the
 ) -> None:
     """Ignore a configuration in the folder: it names plug-ins, which Ansible imports as Python code."""
     marker = tmp_path / "ran"
-    (tmp_path / "ansible.cfg").write_text("[defaults]\nvars_plugins = ./own\n")
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own/evil.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    evil = f"open({str(marker)!r}, 'w').close()\n"
+    write_files(tmp_path, {"ansible.cfg": "[defaults]\nvars_plugins = ./own\n", "own/evil.py": evil})
     monkeypatch.chdir(tmp_path)
     hosts = read_inventory(inventory)
     assert not marker.exists()
@@ -63,17 +62,21 @@ def test_changed_inventory_and_each_run_of_a_program_are_not_read_from_the_cache
     paths = [cache_path(inventory)]
     inventory.write_text(INVENTORY.replace("node10", "node11"))
     paths.append(cache_path(inventory))
-    (inventory.parent / "group_vars").mkdir()
     for port in (2222, 2223):
-        (inventory.parent / "group_vars" / "all.yml").write_text(f"ansible_port: {port}\n")
+        write_files(inventory.parent, {"group_vars/all.yml": f"ansible_port: {port}\n"})
         paths.append(cache_path(inventory))
     assert len({*paths}) == 4
     assert cache_path(write_program(inventory.parent / "dynamic", "")) is None
 
 
-def test_unreadable_inventory_is_reported_with_ansibles_message(inventory: Path) -> None:
+def test_unreadable_inventory_and_another_configuration_are_refused(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inventory.write_text("all: [\n")
     with pytest.raises(RequestError, match=r"Ansible cannot read inventory .*: line 2: YAML"):
+        read_inventory(inventory)
+    monkeypatch.setenv("ANSIBLE_CONFIG", str(inventory.parent / "ansible.cfg"))
+    with pytest.raises(RequestError, match="its own configuration"):
         read_inventory(inventory)
 
 
@@ -89,7 +92,6 @@ def test_bare_name_never_runs_a_program_of_the_current_folder(
     else:
         with pytest.raises(RequestError) as exc_info:
             find_inventory(name)
-        assert exc_info.value.hint.startswith("As a path: ")
         suggested_path = exc_info.value.hint.removeprefix("As a path: ").removesuffix(".")
         assert find_inventory(suggested_path).resolve() == tmp_path / path
     assert not (tmp_path / "ran").exists()
@@ -103,10 +105,7 @@ def test_bare_name_is_no_inventory_that_another_user_could_have_written(
 ) -> None:
     """Ansible executes lookups in an inventory, so its author could run any program."""
     monkeypatch.chdir(tmp_path)
-    lab = tmp_path / "inventory" / "lab"
-    (lab / "group_vars").mkdir(parents=True)
-    (lab / "hosts.yml").write_text("all: {hosts: {h1: }}\n")
-    (lab / "group_vars" / "all.yml").write_text("")
+    write_files(tmp_path / "inventory/lab", {"hosts.yml": "all: {hosts: {h1: }}\n", "group_vars/all.yml": ""})
     assert find_inventory("lab") == Path("inventory/lab")
     path = tmp_path / untrusted
     if change == "owner":
@@ -120,12 +119,6 @@ def test_bare_name_is_no_inventory_that_another_user_could_have_written(
         find_inventory("lab")
     assert "is not trusted" in exc_info.value.message
     assert find_inventory("inventory/lab") == Path("inventory/lab"), "the user has named its path"
-
-
-def test_another_configuration_of_ansible_is_refused(inventory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ANSIBLE_CONFIG", str(inventory.parent / "ansible.cfg"))
-    with pytest.raises(RequestError, match="its own configuration"):
-        read_inventory(inventory)
 
 
 def make_listing(host: str, **variables: object) -> dict[str, object]:

@@ -17,6 +17,7 @@ from orchestrator.load.packages import packages_for
 from orchestrator.model.cluster import Facts
 from orchestrator.model.packages import Packages, Requirements
 from tests.conftest import make_facts
+from tests.support.files import write_files
 from tests.support.wheels import make_wheel
 
 STACK = {"torch": "2.13.0+cpu", "numpy": "2.4.6", "oneccl-bind-pt": "2.13.0+orch.10"}
@@ -53,9 +54,8 @@ def test_only_packages_that_the_stack_lacks_are_installed_once(index: Path) -> N
     assert repeated == [result] * 3
     assert len([path for path in packages.cache().iterdir() if path.is_dir()]) == 1
     assert result.versions == {"helper": "2.2", "tiny": "1.0"}
-    assert sorted(path.name for path in Path(result.folder).iterdir()) == [
-        *("helper-2.2.dist-info", "helper.py", "tiny-1.0.dist-info", "tiny.py")
-    ]
+    names = {path.name for path in Path(result.folder).iterdir()}
+    assert names == {"helper-2.2.dist-info", "helper.py", "tiny-1.0.dist-info", "tiny.py"}
     assert "helper 2.2, tiny 1.0" in result.explain().value
     for path in index.iterdir():
         path.unlink()
@@ -118,12 +118,10 @@ def test_a_file_with_another_hash_is_refused(index: Path) -> None:
 
 
 def test_a_package_that_was_compiled_here_is_refused(tmp_path: Path) -> None:
-    info = tmp_path / "native-1.0.dist-info"
-    info.mkdir()
     platform = packages.common_platform([node()])
-    (info / "WHEEL").write_text("Tag: py3-none-any\n")
+    write_files(tmp_path, {"native-1.0.dist-info/WHEEL": "Tag: py3-none-any\n"})
     packages.check_built(tmp_path, platform, Requirements(source="a", lines=()))
-    (info / "WHEEL").write_text("Tag: cp311-cp311-linux_x86_64\n")
+    write_files(tmp_path, {"native-1.0.dist-info/WHEEL": "Tag: cp311-cp311-linux_x86_64\n"})
     with pytest.raises(ExecuteError, match=r"native 1\.0 has no wheel for Python 3\.11"):
         packages.check_built(tmp_path, platform, Requirements(source="a", lines=()))
 

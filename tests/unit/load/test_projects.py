@@ -19,6 +19,11 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
 
 
+def commit(repository: Path, path: str = ".") -> None:
+    git(repository, "add", path)
+    git(repository, "commit", "--quiet", "-m", "message")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the current folder, which holds a project without git."""
@@ -32,11 +37,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def repository(folder: Path) -> Path:
     """Return the current folder as a git repository with a commit."""
-    (folder / ".gitignore").write_text("*.bin\nruns/\n.env\n__pycache__/\n.cache/\n")
-    (folder / "weights.bin").write_bytes(b"x")
+    write_files(folder, {".gitignore": "*.bin\nruns/\n.env\n__pycache__/\n.cache/\n", "weights.bin": "x"})
     git(folder, "init", "--quiet")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", "first")
+    commit(folder)
     return folder
 
 
@@ -48,19 +51,15 @@ def project(folder: Path, option: str | None = None, *, script: str = "train.py"
 
 
 def test_outside_of_git_it_is_the_scripts_folder_without_hidden_files_and_runs(folder: Path) -> None:
-    environment = folder / "env"
-    environment.mkdir()
-    (environment / "pyvenv.cfg").write_text("")
+    write_files(folder, {"env/pyvenv.cfg": ""})
     sent = project(folder)
     assert list(sent.files) == ["conf/a.yaml", "model.py", "train.py"]
     assert (sent.folder, sent.directory, sent.source, sent.size) == (str(folder), ".", "folder", 27)
 
 
 def test_in_git_it_is_the_repository_without_ignored_files(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (repository / "new.py").write_text("")
+    write_files(repository, {"new.py": "", "sub/train.py": ""})
     (repository / "model.py").unlink()
-    (repository / "sub").mkdir()
-    (repository / "sub" / "train.py").write_text("")
     monkeypatch.chdir(repository / "conf")
     sent = project(repository, script="sub/train.py")
     assert list(sent.files) == [".gitignore", "conf/a.yaml", "new.py", "sub/train.py", "train.py"]
@@ -77,34 +76,28 @@ def test_commit_is_recorded_with_whether_it_was_modified(repository: Path) -> No
     clean = project(repository)
     assert (clean.commit, clean.modified) == (commit_of(repository), False)
     assert clean.explain().value.endswith(f"; commit {clean.commit[:7]}")
-    (repository / "sub").mkdir()
-    (repository / "sub" / "train.py").write_text("")
-    git(repository, "add", "sub")
-    git(repository, "commit", "--quiet", "-m", "second")
-    (repository / "conf" / "a b.yaml").write_text("new")
+    write_files(repository, {"sub/train.py": ""})
+    commit(repository, "sub")
+    write_files(repository, {"conf/a b.yaml": "new"})
     changed = project(repository, "conf/..")
     assert (changed.commit, changed.modified) == (commit_of(repository), True)
     assert changed.explain().value.endswith(f"; commit {changed.commit[:7]}, modified")
     assert not project(repository, "sub", script="sub/train.py").modified, "its own files have not changed"
-    (repository / ".git" / "info" / "exclude").write_text(".orchignore\n")
-    (repository / ".orchignore").write_text("conf/\n")
+    write_files(repository, {".git/info/exclude": ".orchignore\n", ".orchignore": "conf/\n"})
     assert not project(repository).modified, "the changed file is not sent"
     (repository / "model.py").unlink()
     assert project(repository).modified
 
 
 def test_orchignore_excludes_further_files_but_not_the_script(repository: Path) -> None:
-    (repository / ".orchignore").write_text("conf/*\n!conf/b.yaml\ntrain.py\n.*ignore\n")
-    (repository / "conf" / "b.yaml").write_text("")
+    write_files(repository, {".orchignore": "conf/*\n!conf/b.yaml\ntrain.py\n.*ignore\n", "conf/b.yaml": ""})
     assert list(project(repository).files) == ["conf/b.yaml", "model.py", "train.py"]
 
 
 def test_orchignore_adds_files_that_git_ignores(repository: Path) -> None:
     (repository / ".gitignore").write_text("*.bin\n*.orch*\n.gitignore\ntrain.py\n")
     git(repository, "rm", "--quiet", "--cached", "train.py")
-    (repository / "data").mkdir()
-    for name in ("data/train.bin", "data/huge.bin", "other.bin"):
-        (repository / name).write_text("numbers")
+    write_files(repository, dict.fromkeys(("data/train.bin", "data/huge.bin", "other.bin"), "numbers"))
     before = project(repository)
     assert "train.py" in before.files, "the script is always sent"
     (repository / ".orchignore").write_text("!data/*.bin\ndata/huge.bin\n")
@@ -112,21 +105,17 @@ def test_orchignore_adds_files_that_git_ignores(repository: Path) -> None:
 
 
 def test_outside_of_git_gitignore_counts_as_well(folder: Path) -> None:
-    (folder / ".gitignore").write_text("conf/\ndata/\nmodel.py\n")
-    (folder / ".orchignore").write_text("!model.py\n")
-    write_files(folder, {"data/rows": ""})
+    texts = {".gitignore": "conf/\ndata/\nmodel.py\n", ".orchignore": "!model.py\n", "data/rows": ""}
+    write_files(folder, texts)
     assert list(project(folder).files) == ["model.py", "train.py"]
 
 
 def test_files_of_a_submodule_belong_to_it(repository: Path, tmp_path: Path) -> None:
-    library = tmp_path / "library"
-    library.mkdir()
-    (library / "layers.py").write_text("")
+    library = write_files(tmp_path / "library", {"layers.py": ""})
     git(library, "init", "--quiet")
-    git(library, "add", ".")
-    git(library, "commit", "--quiet", "-m", "first")
+    commit(library)
     git(repository, "submodule", "--quiet", "add", str(library), "library")
-    git(repository, "commit", "--quiet", "-m", "second")
+    commit(repository, "library")
     sent = project(repository)
     assert ("library/layers.py" in sent.files, sent.modified) == (True, False)
     (repository / "library" / "layers.py").write_text("changed")

@@ -17,6 +17,7 @@ from orchestrator.load.definitions import RecipeFile, recipe_from, schema, schem
 from orchestrator.load.files import read_toml, tomllib
 from orchestrator.load.scripts import with_parser
 from orchestrator.operations.init import new_recipe
+from tests.support.files import write_files
 
 SCHEMA_FILE = Path(load.__file__).parents[1] / "schemas" / "recipe.schema.json"
 RECIPE_FILE = """summary = "s"
@@ -34,9 +35,7 @@ fp32 = []
 @pytest.fixture
 def recipe_folder(tmp_path: Path) -> Path:
     """Return the folder of a recipe."""
-    (tmp_path / "recipe.toml").write_text(RECIPE_FILE)
-    (tmp_path / "x.py").touch()
-    return tmp_path
+    return write_files(tmp_path, {"recipe.toml": RECIPE_FILE, "x.py": ""})
 
 
 def test_paths_of_a_recipe_are_relative_to_its_folder(recipe_folder: Path) -> None:
@@ -121,9 +120,8 @@ def test_recipe_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: py
     folder = new_recipe("theirs", tmp_path / "their_package")
     (tmp_path / "their_package" / "__init__.py").touch()
     metadata = tmp_path / "their_package-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text("[orch.recipes]\ntheirs = their_package.theirs\n")
+    entry_point = "[orch.recipes]\ntheirs = their_package.theirs\n"
+    write_files(metadata, {"METADATA": "Name: their-package\nVersion: 1\n", "entry_points.txt": entry_point})
     monkeypatch.syspath_prepend(str(tmp_path))
     entry_points.cache_clear()
     assert load.recipe_folders()["theirs"] == folder

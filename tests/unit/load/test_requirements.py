@@ -14,6 +14,7 @@ from orchestrator.load.requirements import requirements_of, with_image_requireme
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import Stack
+from tests.support.files import write_files
 
 INLINE = '# /// script\n# requires-python = ">=3.10"\n# dependencies = [\n#   "einops>=0.8",  # why\n# ]\n# ///\n'
 PYPROJECT = """[project]
@@ -34,11 +35,8 @@ def script(tmp_path: Path) -> Callable[..., Recipe]:
     """Return a function that writes a script below a repository, and other files of it."""
 
     def make(text: str = "", **files: str) -> Recipe:
-        (tmp_path / ".git").mkdir(exist_ok=True)
-        (tmp_path / "tools").mkdir(exist_ok=True)
-        (tmp_path / "tools/train.py").write_text(text)
-        for name, content in files.items():
-            (tmp_path / name.replace("_DOT_", ".")).write_text(content)
+        contents = {name.replace("_DOT_", "."): content for name, content in files.items()}
+        write_files(tmp_path, {".git/config": "", "tools/train.py": text, **contents})
         return Recipe(name="train", script=str(tmp_path / "tools/train.py"), own_script=True)
 
     return make
@@ -87,10 +85,8 @@ def test_a_file_replaces_other_sources_and_includes_files(script: Callable[..., 
     recipe = script(
         INLINE, pyproject_DOT_toml=PYPROJECT, base_DOT_txt="# comment\npeft == 0.9 \\\n  --hash=sha256:00\n"
     )
-    (tmp_path / "limits.txt").write_text("tqdm<5\n")
-    (tmp_path / "all.txt").write_text(
-        "-r base.txt\n-c limits.txt\n-f .\n--index-url https://host/simple#x\nrich # why\n"
-    )
+    lines = "-r base.txt\n-c limits.txt\n-f .\n--index-url https://host/simple#x\nrich # why\n"
+    write_files(tmp_path, {"limits.txt": "tqdm<5\n", "all.txt": lines})
     result = requirements_of(recipe, make_request(str(tmp_path / "all.txt")))
     assert [line.split() for line in result.lines] == [
         ["peft", "==", "0.9", "--hash=sha256:00"],
@@ -104,9 +100,7 @@ def test_a_file_replaces_other_sources_and_includes_files(script: Callable[..., 
 def test_packages_of_the_inventory_are_added_to_those_of_the_script(
     script: Callable[..., Recipe], tmp_path: Path
 ) -> None:
-    recipe = script(INLINE)
-    (tmp_path / "all.txt").write_text("rich<15\n-c limits.txt\n")
-    (tmp_path / "limits.txt").write_text("pygments<3\n")
+    recipe = script(INLINE, all_DOT_txt="rich<15\n-c limits.txt\n", limits_DOT_txt="pygments<3\n")
     common_file = common_requirements(tmp_path, {"a": {"orch_requirements": "all.txt"}})
     result = requirements_of(recipe, make_request(), common_file=common_file)
     assert (result.lines, result.constraints) == (("einops>=0.8", "rich<15"), ("pygments<3",))

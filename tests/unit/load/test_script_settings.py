@@ -14,6 +14,7 @@ from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.load.scripts import check_script_arguments, with_parser
 from orchestrator.model.recipe import Recipe, Setting, as_arguments
+from tests.support.files import write_files
 
 RECIPE_FILE = """summary = "s"
 script = "train.py"
@@ -55,13 +56,10 @@ MakeRecipe = Callable[..., Recipe]
 def make_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRecipe:
     """Return a function that writes a recipe and reads its settings."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = tmp_path / "mine"
-    folder.mkdir()
 
     def make(script: str = SCRIPT, shared: str = SHARED, recipe_file: str = RECIPE_FILE) -> Recipe:
-        for name, text in {"train.py": script, "shared.py": shared, "recipe.toml": recipe_file}.items():
-            (folder / name).write_text(text)
-        return with_parser(load.recipe(str(folder)))
+        texts = {"train.py": script, "shared.py": shared, "recipe.toml": recipe_file}
+        return with_parser(load.recipe(str(write_files(tmp_path / "mine", texts))))
 
     return make
 

@@ -47,26 +47,20 @@ SAFE_ARGUMENTS = [
 ]
 
 
-def test_unsafe_arguments_are_detected() -> None:
+def test_unsafe_arguments_are_detected_and_safe_ones_accepted() -> None:
     for arguments in UNSAFE_ARGUMENTS:
         assert find_unsafe_argument(arguments)
         for name in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
             assert find_unsafe_setting({name: arguments})
-
-
-def test_safe_arguments_are_accepted() -> None:
     for arguments in SAFE_ARGUMENTS:
         assert find_unsafe_setting({"ansible_ssh_common_args": arguments}) == ""
 
 
-def test_disabled_host_key_checking_is_detected() -> None:
+def test_disabled_host_key_checking_and_unsafe_paths_are_detected() -> None:
     for name in ("ansible_host_key_checking", "ansible_ssh_host_key_checking"):
         for value in (False, "false", "no", 0, "0", "off", "{{ off }}", None):
             assert name in find_unsafe_setting({name: value}), value
         assert find_unsafe_setting({name: True}) == find_unsafe_setting({name: "yes"}) == ""
-
-
-def test_unsafe_paths_are_detected() -> None:
     assert find_unsafe_setting({"ansible_control_path": "/tmp/%%r"})
     assert find_unsafe_setting({"ansible_control_path_dir": "/tmp"})
     assert find_unsafe_setting({"ansible_ssh_executable": "/home/me/bin/ssh"}), "it may ignore options"

@@ -63,10 +63,8 @@ def test_many_names_are_folded_and_few_are_listed() -> None:
     assert fold(["node0", "node1"]) == "node0, node1"
     names = [*(f"node{number}" for number in range(9)), "gpu", "node11"]
     assert fold(names) == "node[0-8],gpu,node11"
-    assert (
-        fold([f"n{number:03}" for number in (*range(1, 18, 2), 18, 20)])
-        == "n[001,003,005,007,009,011,013,015,017-018,020]"
-    )
+    numbers = (*range(1, 18, 2), 18, 20)
+    assert fold([f"n{number:03}" for number in numbers]) == "n[001,003,005,007,009,011,013,015,017-018,020]"
 
 
 @given(st.lists(st.from_regex(r"[ab]{1,2}[0-9]{1,3}(\.lab[0-2]{1,2})?", fullmatch=True), unique=True))

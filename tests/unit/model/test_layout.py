@@ -47,14 +47,11 @@ def test_each_core_has_one_rank_and_each_rank_as_many_cores(numa: int, cores: in
     assert layout.world_size == ppn
 
 
-def test_workers_have_separate_cores() -> None:
+def test_workers_have_separate_cores_and_leave_one_to_their_rank() -> None:
     layout = lay_out((make_node(facts=make_facts(cores=8)),), 2, workers=1)
     assert [placement.cpus for placement in layout.rank_places] == [(0, 1, 2), (4, 5, 6)]
     assert [placement.worker_cpus for placement in layout.rank_places] == [(3,), (7,)]
     assert [placement.threads for placement in layout.rank_places] == [3, 3]
-
-
-def test_workers_must_leave_a_core_to_their_rank() -> None:
     for workers in (-1, 2, 3):
         with pytest.raises(PlanError, match=f"--ccl-workers {workers}, but a rank on node0 has only 2"):
             lay_out((make_node(facts=make_facts(cores=4)),), 2, workers)

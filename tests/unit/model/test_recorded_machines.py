@@ -38,18 +38,18 @@ class Machine:
     source: str
     cores: str
     step: int = 0
-    threads: int = 1
+    threads: int = 2
     numa: Mapping[int, str] = field(default_factory=dict)
     packages: Mapping[int, str] = field(default_factory=dict)
     core_ids: tuple[int, ...] = tuple(range(128))
     offline: str = ""
 
 
+XEON_6230_CORES = (0, 4, 1, 3, 2, 12, 8, 11, 9, 10, 16, 20, 17, 19, 18, 28, 24, 27, 25, 26)
 EPYC = Machine(
     source="lscpu x86_64-epyc_7451: 2 sockets with 4 NUMA nodes each, SMT",
     cores="0-47",
     step=48,
-    threads=2,
     numa={node: f"{node * 6}-{node * 6 + 5},{node * 6 + 48}-{node * 6 + 53}" for node in range(8)},
     packages={0: "0-23,48-71", 1: "24-47,72-95"},
     core_ids=(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30),
@@ -60,7 +60,6 @@ MACHINES = {
         source="hwloc 32intel64-2p8co2t+8ve: 2 sockets, SMT",
         cores="0-15",
         step=16,
-        threads=2,
         numa={0: "0-7,16-23", 1: "8-15,24-31"},
         packages={0: "0-7,16-23", 1: "8-15,24-31"},
         core_ids=tuple(range(8)),
@@ -69,20 +68,14 @@ MACHINES = {
         source="hwloc memorysidecaches: 2 sockets with 2 sub-NUMA clusters each, SMT, numbered in turn",
         cores="0-39",
         step=40,
-        threads=2,
         numa={node: f"{node}-{node + 76}:4" for node in range(4)},
         packages={0: "0-78:2", 1: "1-79:2"},
-        core_ids=tuple(
-            number
-            for number in (0, 4, 1, 3, 2, 12, 8, 11, 9, 10, 16, 20, 17, 19, 18, 28, 24, 27, 25, 26)
-            for _ in range(2)
-        ),
+        core_ids=tuple(XEON_6230_CORES[index // 2] for index in range(40)),
     ),
     "xeon-offline": Machine(
         source="hwloc 16em64t-4s2c2t-offlines: 4 sockets, SMT, some threads offline, no NUMA nodes",
         cores="0-7",
         step=8,
-        threads=2,
         packages={0: "0-12:4", 1: "1-13:4", 2: "2-14:4", 3: "3-15:4"},
         core_ids=(0, 0, 0, 0, 1, 1, 1, 1),
         offline="2,5,13-14",
@@ -90,6 +83,7 @@ MACHINES = {
     "opteron-cpusets": Machine(
         source="hwloc 16amd64-8n2c-cpusets: 8 sockets of 2 cores, one offline; its cpuset is 0-6,12-15",
         cores="0-15",
+        threads=1,
         numa={node: f"{node * 2}-{node * 2 + 1}" for node in range(8)},
         packages={node: f"{node * 2}-{node * 2 + 1}" for node in range(8)},
         core_ids=(0, 1),
@@ -98,6 +92,7 @@ MACHINES = {
     "milk-v-pioneer": Machine(
         source="lscpu rv64-milkvpioneer: RISC-V, each cluster of 4 numbers its cores from 0",
         cores="0-63",
+        threads=1,
         numa={0: "0-7,16-23", 1: "8-15,24-31", 2: "32-39,48-55", 3: "40-47,56-63"},
         core_ids=(0, 1, 2, 3),
     ),

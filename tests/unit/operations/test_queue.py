@@ -10,6 +10,7 @@ from orch_node import content_store
 from orchestrator.model.project import Project
 from orchestrator.operations.queue import SNAPSHOT, copy_project
 from orchestrator.targets.fetch import has_project
+from tests.support.files import write_files, write_program
 
 
 def read_project(folder: Path) -> Project:
@@ -21,13 +22,10 @@ def read_project(folder: Path) -> Project:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Create a project with a link and a file that cannot be written."""
-    folder = tmp_path / "home"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "train.py").write_text("1")
+    folder = write_files(tmp_path / "home", {"train.py": "1"})
     (folder / "train.py").chmod(0o444)
     (folder / "link").symlink_to("train.py")
-    (folder / "sub/run.sh").write_text("")
-    (folder / "sub/run.sh").chmod(0o755)
+    write_program(folder / "sub/run.sh", "")
     return folder
 
 

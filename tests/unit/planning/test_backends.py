@@ -9,11 +9,11 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.definitions import load_entry_point
 from orchestrator.model.process_group import BACKENDS, Backend
 from orchestrator.planning.software import adapt_backend, choose_backend
-from orchestrator.stacks.stack import Bindings, Stack
+from orchestrator.stacks.stack import Stack
 from tests.conftest import make_facts, make_node
+from tests.support.plans import BINDINGS
 
 NODES = (make_node(),)
-CCL = Bindings(version="2.13.0+orch.1", built_by="orch", module="m", setvars="", oneccl="2022")
 PLUGIN = {
     "name": "toy",
     "summary": "a test's",
@@ -57,16 +57,13 @@ def test_broken_plugin_is_named() -> None:
 
 
 def test_oneccl_talks_over_mpi_only_below_hydra(test_stack: Stack) -> None:
-    stack = replace(test_stack, backends=("ccl", "gloo"), bindings=CCL)
+    stack = replace(test_stack, backends=("ccl", "gloo"), bindings=BINDINGS)
     ccl = choose_backend(stack, NODES, None, {})
 
     def transport(launcher: str, mpi: str) -> str:
         return dict(adapt_backend(ccl, launcher, mpi).env)["CCL_ATL_TRANSPORT"]
 
     assert [transport("mpirun", mpi) for mpi in ("intel", "mpich", "openmpi")] == ["mpi", "mpi", "ofi"]
-    assert [transport(name, "intel") for name in ("torchrun", "accelerate", "mpirun-accelerate")] == [
-        "ofi",
-        "mpi",
-        "ofi",
-    ]
+    launchers = ("torchrun", "accelerate", "mpirun-accelerate")
+    assert [transport(name, "intel") for name in launchers] == ["ofi", "mpi", "ofi"]
     assert adapt_backend(BACKENDS["gloo"], "torchrun", "intel") == BACKENDS["gloo"]

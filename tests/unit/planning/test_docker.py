@@ -9,6 +9,7 @@ import re
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import HOSTILE_TEXTS, make_cluster
 from tests.support.plans import (
+    GOLDEN,
     LOCAL_SITE,
     ONE_NODE,
     QA_RECIPE,
@@ -30,7 +32,6 @@ from tests.support.plans import (
     make_inputs,
 )
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 DOCKER = Docker(image="orch:current")
 SITE_OF_TWO = replace(REMOTE_SITE, root="/opt/orch")
 
@@ -41,41 +42,32 @@ def plan(stack: Stack, docker: Docker = DOCKER, **fields: object) -> Plan:
     return plan_train(request, inputs, SITE_OF_TWO)
 
 
-def container(plan: Plan) -> dict[str, object]:
+def container(plan: Plan) -> dict[str, Any]:
     (step,) = (s for s in plan.steps if isinstance(s, PutFile) and s.path.endswith("container.json"))
     assert step.nodes == plan.run.nodes
     return dict(json.loads(step.content))
 
 
-def options(plan: Plan) -> list[str]:
-    result = container(plan)["options"]
-    assert isinstance(result, list)
-    return result
-
-
-def test_golden_plan_with_containers(test_stack: Stack) -> None:
+def test_golden_plans(test_stack: Stack) -> None:
     docker = replace(DOCKER, mounts=("/data:/data:ro",), env_file="/etc/own env", arguments=("--cap-add=SYS_NICE",))
     assert plan(test_stack, docker).describe() == (GOLDEN / "docker.sh").read_text()
+    result = plan(test_stack, replace(DOCKER, start="node"))
+    assert result.describe() == (GOLDEN / "docker-start-node.sh").read_text()
 
 
 def test_engine_does_not_get_the_file_of_variables(test_stack: Stack) -> None:
     """Pass the variables through a pipe, because the engine would show their values to all its users."""
     for start in ("rank", "node"):
-        result = plan(test_stack, replace(DOCKER, start=start, env_file="/etc/own env"))
-        assert container(result)["env_file"] == "/etc/own env"
-        assert not [word for word in options(result) if "env-file" in word or "own env" in word]
-
-
-def test_golden_plan_of_an_image_that_starts_its_ranks(test_stack: Stack) -> None:
-    result = plan(test_stack, replace(DOCKER, start="node"))
-    assert result.describe() == (GOLDEN / "docker-start-node.sh").read_text()
+        result = container(plan(test_stack, replace(DOCKER, start=start, env_file="/etc/own env")))
+        assert result["env_file"] == "/etc/own env"
+        assert not [word for word in result["options"] if "env-file" in word or "own env" in word]
 
 
 def test_folders_of_script_runs_and_programs_exist_on_this_machine(test_stack: Stack) -> None:
     cluster = make_cluster(*ONE_NODE)
     inputs = make_inputs(cluster, USER_SCRIPT, test_stack, docker=DOCKER)
     result = plan_train(QA_REQUEST, inputs, LOCAL_SITE)
-    mounted = [word for word in options(result) if word.startswith("type=bind")]
+    mounted = [word for word in container(result)["options"] if word.startswith("type=bind")]
     assert mounted == [bind(folder) for folder in ("/home/me", "/orch/train", "/runs")]
 
 

@@ -42,12 +42,6 @@ def e810(tmp_path: Path) -> tuple[Node, Node]:
     return make_fabric_node(0, tmp_path), make_fabric_node(1, tmp_path)
 
 
-@pytest.fixture
-def mixed(tmp_path: Path) -> tuple[Node, Node]:
-    """Return two such nodes, of which node1 lacks the libraries for RDMA."""
-    return make_fabric_node(0, tmp_path), make_fabric_node(1, tmp_path, fi_info="bare")
-
-
 def with_proofs(nodes: tuple[Node, ...], **proofs: Proof) -> tuple[Node, ...]:
     """Return the nodes with these results of ping-pongs."""
     return tuple(replace(node, facts=replace(node.facts, proved=proofs)) for node in nodes)
@@ -125,7 +119,8 @@ def test_requested_fabric_need_not_be_verified(e810: tuple[Node, Node]) -> None:
     assert describe(choose(e810, "tcp")) == "fabric: tcp (requested)"
 
 
-def test_unavailable_fabric_is_refused_with_the_reason_of_each_node(mixed: tuple[Node, Node]) -> None:
+def test_unavailable_fabric_is_refused_with_the_reason_of_each_node(tmp_path: Path) -> None:
+    nodes = (make_fabric_node(0, tmp_path), make_fabric_node(1, tmp_path, fi_info="bare"))  # without RDMA's libraries
     for fabric, message, hint in (
         ("efa", "--fabric efa: node0: no RDMA device of the driver efa; node1: no libefa.so.1.", ""),
         ("verbs", "--fabric verbs: node1: no librdmacm.so.1.", "apt-get install librdmacm1"),  # no library
@@ -133,7 +128,7 @@ def test_unavailable_fabric_is_refused_with_the_reason_of_each_node(mixed: tuple
         ("psm", "There is no fabric 'psm' (requested).", ""),  # unknown
     ):
         with pytest.raises(PlanError) as exc_info:
-            choose(mixed, fabric)
+            choose(nodes, fabric)
         assert exc_info.value.message == message
         assert hint in exc_info.value.hint
 

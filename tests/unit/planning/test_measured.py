@@ -10,26 +10,16 @@ from orchestrator.model.cluster import Node
 from orchestrator.model.measurement import Measurement, NodeRates, RunRates
 from orchestrator.planning.measured import Preference, prefer, valid_for
 from orchestrator.planning.resolve import Inputs, resolve
-from orchestrator.stacks.stack import Bindings, Stack
+from orchestrator.stacks.stack import Stack
 from tests.conftest import make_facts, make_node
-from tests.support.plans import QA_RECIPE, QA_REQUEST, known_nodes
+from tests.support.plans import BINDINGS, QA_RECIPE, QA_REQUEST, known_nodes
 from tests.unit.model.test_slowness import RATES
 from tests.unit.planning.test_resolve import START
 
-CCL = Bindings(version="2.13.0+orch.1", built_by="orch", module="m", setvars="", oneccl="2022")
 
-
-def make_run(backend: str, ppn: int, samples: float, fabric: str = "") -> RunRates:
-    return RunRates(
-        run="r",
-        backend=backend,
-        fabric=fabric,
-        ppn=ppn,
-        threads=16 // ppn,
-        precision="bf16",
-        samples=samples,
-        reductions={},
-    )
+def make_run(backend: str, ppn: int, samples: float) -> RunRates:
+    fields = {"run": "r", "fabric": "", "precision": "bf16", "threads": 16 // ppn, "reductions": {}}
+    return RunRates(backend=backend, ppn=ppn, samples=samples, **fields)
 
 
 def measured(*runs: RunRates) -> Measurement:
@@ -59,11 +49,8 @@ def test_fastest_backend_and_ranks_are_preferred_with_the_ratio_and_the_date() -
         ppn=4,
         ppn_reason="1.45 times as fast as 1 rank of 16 cores here, measured 2026-11-26; --ppn 1 keeps those",
     )
-
-
-def test_requested_backend_stays_and_the_ranks_follow() -> None:
     result = prefer_of(MEASURED, backend="ccl")
-    assert (result.backend, result.ppn) == (None, 4)
+    assert (result.backend, result.ppn) == (None, 4), "the ranks follow"
 
 
 def test_rule_stays_without_a_worthwhile_advantage_and_with_the_measured_ratio() -> None:
@@ -103,7 +90,7 @@ def test_measurement_is_valid_for_its_nodes_with_their_packages_and_cpus_only() 
 
 
 def test_plan_follows_the_measurement(test_stack: Stack) -> None:
-    stack = replace(test_stack, backends=("ccl", "gloo"), bindings=CCL)
+    stack = replace(test_stack, backends=("ccl", "gloo"), bindings=BINDINGS)
     nodes = replace(known_nodes((measured_node(),)), measurement=MEASURED)
     result = resolve(QA_REQUEST, Inputs(recipe=QA_RECIPE, stack=stack), nodes, **START)
     assert result.backend.value.name == "gloo"

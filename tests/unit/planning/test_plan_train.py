@@ -30,12 +30,6 @@ from tests.support.plans import (
     make_remote_node,
 )
 
-
-@pytest.fixture
-def stack(test_stack: Stack) -> Stack:
-    return test_stack
-
-
 TWO = make_cluster(*TWO_NODES)
 # Nodes with two NUMA nodes, with one, and with one, fewer cores and another interface name.
 UNEVEN = make_cluster(
@@ -65,20 +59,20 @@ def argv(plan: Plan) -> tuple[str, ...]:
     return start.command.argv
 
 
-def test_own_script_decides_its_precision(stack: Stack) -> None:
+def test_own_script_decides_its_precision(test_stack: Stack) -> None:
     with pytest.raises(PlanError, match="applies to recipes only"):
-        decide(stack, recipe=USER_SCRIPT, precision="bf16")
-    plan = decide(stack, recipe=USER_SCRIPT, script_args=("--x", "$(y)"))
+        decide(test_stack, recipe=USER_SCRIPT, precision="bf16")
+    plan = decide(test_stack, recipe=USER_SCRIPT, script_args=("--x", "$(y)"))
     assert argv(plan)[-3:] == ("/home/me/own script.py", "--x", "$(y)")
 
 
-def test_golden_plan(stack: Stack) -> None:
+def test_golden_plan(test_stack: Stack) -> None:
     for name, cluster, fields in (
         ("local", None, {"ppn": 2}),
         ("two-nodes", TWO, {"ppn": 2}),
         ("uneven-nodes", UNEVEN, {}),
     ):
-        assert decide(stack, cluster=cluster, **fields).describe() == (GOLDEN / f"{name}.sh").read_text()
+        assert decide(test_stack, cluster=cluster, **fields).describe() == (GOLDEN / f"{name}.sh").read_text()
 
 
 def with_spare(spare: Node) -> Cluster:
@@ -86,8 +80,8 @@ def with_spare(spare: Node) -> Cluster:
     return replace(TWO, nodes=(*TWO.nodes, spare), selection=selection)
 
 
-def test_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
-    plan = decide(stack, cluster=with_spare(make_remote_node(2)), ppn=1, max_restarts=1, spare_nodes=1)
+def test_spare_node_has_the_files_and_no_rank(test_stack: Stack) -> None:
+    plan = decide(test_stack, cluster=with_spare(make_remote_node(2)), ppn=1, max_restarts=1, spare_nodes=1)
     assert "spare nodes: node2 (to replace lost nodes)" in plan.summary()
     files = {Path(step.path).name: step for step in plan.steps if isinstance(step, PutFile)}
     assert [host.node for host in files["env.json"].nodes] == ["node0", "node1", "node2"]
@@ -97,20 +91,20 @@ def test_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
     assert [node["name"] for node in value["nodes"]] == ["node0", "node1", "node2"]
 
 
-def test_spare_node_must_match_the_others_and_needs_restarts(stack: Stack) -> None:
-    cases = (
+def test_spare_node_must_match_the_others_and_needs_restarts(test_stack: Stack) -> None:
+    for spare, restarts, message in (
         (make_remote_node(2, make_facts(cores=3)), 1, "node2 cannot be a spare for node0, node1"),
         (make_remote_node(2), 0, "--spare-nodes without --max-restarts"),
-    )
-    for spare, restarts, message in cases:
+    ):
         with pytest.raises(PlanError, match=message):
-            decide(stack, cluster=with_spare(spare), spare_nodes=1, max_restarts=restarts)
+            decide(test_stack, cluster=with_spare(spare), spare_nodes=1, max_restarts=restarts)
 
 
-def test_next_attempt_prepares_the_folder_on_all_nodes_before_it_is_written(stack: Stack) -> None:
-    folder = "/opt/orch/runs/r"
-    resume = Resume(run_id="r", run_dir=folder, started_by="me@here", created=1.0, state="failed", attempt=3)
-    plan = decide(stack, cluster=TWO, resume=resume)
+RESUME = Resume(run_id="r", run_dir="/opt/orch/runs/r", started_by="me@here", created=1.0, state="failed")
+
+
+def test_next_attempt_prepares_the_folder_on_all_nodes_before_it_is_written(test_stack: Stack) -> None:
+    plan = decide(test_stack, cluster=TWO, resume=replace(RESUME, attempt=3))
     step = next(step for step in plan.steps if not isinstance(step, SendFile))
     assert isinstance(step, RunProgram)
     assert [node.node for node in step.nodes] == ["node0", "node1"]
@@ -119,39 +113,31 @@ def test_next_attempt_prepares_the_folder_on_all_nodes_before_it_is_written(stac
     assert any("attempt 3 (the last one failed; from the newest valid checkpoint)" in line for line in plan.summary())
 
 
-def test_node0_of_the_last_attempt_gives_its_files_to_another_one(stack: Stack) -> None:
+def test_node0_of_the_last_attempt_gives_its_files_to_another_one(test_stack: Stack) -> None:
     node0, node1 = TWO.nodes
     recorded = tuple(RunNode(node=node.name, via=node.via) for node in (node1, node0, make_remote_node(2)))
     project = Project(folder="/home/me", files={"train.py": "1" * 64}, size=9)
-    resume = Resume(
-        run_id="r",
-        run_dir="/opt/orch/runs/r",
-        started_by="me@here",
-        created=1.0,
-        state="failed",
-        nodes=recorded,
-        project=project,
-    )
-    plan = decide(stack, cluster=TWO, resume=resume)
+    resume = replace(RESUME, nodes=recorded, project=project)
+    plan = decide(test_stack, cluster=TWO, resume=resume)
     (sharing,) = [step for step in plan.steps if isinstance(step, RunProgram) and "share-files" in step.command]
     assert ([node.node for node in sharing.nodes], sharing.command[-2:]) == (["node1"], ("1", "node0"))
     assert [node.node for node in plan.run.earlier_nodes] == ["node2"]
     assert any("as node1 has them" in line for line in plan.summary())
-    forced = decide(stack, cluster=TWO, resume=replace(resume, without_files=True))
+    forced = decide(test_stack, cluster=TWO, resume=replace(resume, without_files=True))
     assert len([step for step in forced.steps if isinstance(step, RunProgram)]) == 1
     assert any("as node0 has them (node1 was lost)" in line for line in forced.summary())
 
 
-def test_files_of_this_machine_are_sent_to_every_node(stack: Stack) -> None:
-    plan = decide(stack, cluster=TWO, recipe=USER_SCRIPT)
+def test_files_of_this_machine_are_sent_to_every_node(test_stack: Stack) -> None:
+    plan = decide(test_stack, cluster=TWO, recipe=USER_SCRIPT)
     sent = [step for step in plan.steps if isinstance(step, SendFile)]
     assert [node.node for step in sent for node in step.nodes] == ["node0", "node1"]
     assert {step.source for step in sent} == {USER_SCRIPT.script}
     assert argv(plan)[-1] == sent[0].path == "/opt/orch/runs/r/files/0/own script.py"
 
 
-def test_reserved_cores_are_passed_to_oneccl(stack: Stack) -> None:
-    two_backends = replace(stack, backends=("ccl", "gloo"), bindings=BINDINGS)
+def test_reserved_cores_are_passed_to_oneccl(test_stack: Stack) -> None:
+    two_backends = replace(test_stack, backends=("ccl", "gloo"), bindings=BINDINGS)
     plan = decide(two_backends, ppn=2, ccl_workers=1)
     files = {s.path: s.content for s in plan.steps if isinstance(s, PutFile)}
     ranks = json.loads(files["/runs/qa-0000/layout.json"])["ranks"]
@@ -161,11 +147,11 @@ def test_reserved_cores_are_passed_to_oneccl(stack: Stack) -> None:
     ] * 2
 
 
-def test_ipex_is_refused_if_it_is_not_known_to_train(stack: Stack) -> None:
-    ipex = {**stack.requirements, "intel-extension-for-pytorch": "2.13.0"}
+def test_ipex_is_refused_if_it_is_not_known_to_train(test_stack: Stack) -> None:
+    ipex = {**test_stack.requirements, "intel-extension-for-pytorch": "2.13.0"}
     facts = replace(make_facts(), packages={"torch": "2.13.0", **ipex})
     node = make_node(facts=facts)
-    with_ipex = replace(stack, requirements=ipex)
+    with_ipex = replace(test_stack, requirements=ipex)
     with pytest.raises(PlanError, match="not known to train correctly"):
         decide(with_ipex, node=node, ipex=True, ppn=2)
     assert "--use_ipex" in argv(decide(with_ipex, node=node, ipex=True, ppn=2, precision="fp32"))
@@ -174,4 +160,4 @@ def test_ipex_is_refused_if_it_is_not_known_to_train(stack: Stack) -> None:
     with pytest.raises(PlanError, match="--ipex applies to recipes only"):
         decide(with_ipex, node=node, recipe=USER_SCRIPT, ipex=True)
     with pytest.raises(PlanError, match="has no IPEX"):
-        decide(stack, ipex=True)
+        decide(test_stack, ipex=True)

@@ -15,25 +15,16 @@ from orchestrator.targets.batch.options import SlurmOptions
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 
 KINDS: dict[str | None, type[TargetOptions]] = {"slurm": SlurmOptions, "k8s": KubernetesOptions}
-
-
-def read(text: str) -> TrainRequest:
-    return parse(json.loads(text), KINDS.get)
+KUBERNETES = KubernetesOptions(k8s=("cpu=2",), k8s_file=Path("x.toml"))
 
 
 def test_request_is_recorded_without_loss() -> None:
     for request_ in (
         TrainRequest(recipe="train.py", script_args=("--lr", "1"), nodes=NodePattern("node[1-2]"), ppn=2, ipex=True),
         TrainRequest(recipe="q", recipe_path=(PurePath("a b"),), env=("A=1", "B"), env_file=PurePath("e")),
-        TrainRequest(
-            recipe="q",
-            on="k8s",
-            nodes=NodeCount(2),
-            stall_timeout=5.0,
-            options=(KubernetesOptions(k8s=("cpu=2",), k8s_file=Path("x.toml")),),
-        ),
+        TrainRequest(recipe="q", on="k8s", nodes=NodeCount(2), stall_timeout=5.0, options=(KUBERNETES,)),
     ):
-        assert read(json.dumps(render(request_))) == request_
+        assert parse(json.loads(json.dumps(render(request_))), KINDS.get) == request_
 
 
 def test_damaged_request_is_an_error_that_names_the_key() -> None:
@@ -44,4 +35,4 @@ def test_damaged_request_is_an_error_that_names_the_key() -> None:
         ({"recipe": "q", "options": {}}, "the run has none"),  # options without a target
     ):
         with pytest.raises(ProtocolError, match=message):
-            read(json.dumps(recorded))
+            parse(recorded, KINDS.get)

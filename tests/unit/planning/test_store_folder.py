@@ -20,16 +20,14 @@ from orchestrator.files import TRAIN
 from orchestrator.planning.plan import StoreFolder
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import packed, store
+from tests.support.files import write_files
 
 
 @pytest.fixture
 def step(tmp_path: Path) -> StoreFolder:
     """Return the step for a folder with plain files, a program, a link and names that need care."""
-    source = tmp_path / "source"
     names = [*(f"folder{index % 5}/file{index}" for index in range(50)), "-x", "a b\\t'$(x)", "run.sh"]
-    for name in names:
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_text(name)
+    source = write_files(tmp_path / "source", {name: name for name in names})
     (source / "run.sh").chmod(0o755)
     (source / "folder0" / "link").symlink_to("../run.sh")
     return StoreFolder(

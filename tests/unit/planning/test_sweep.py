@@ -48,9 +48,6 @@ def test_lines_of_a_file_are_split_as_in_a_shell() -> None:
     members = parse_lines("--lr 0.1 --name 'two words'\n\n# a comment\n--lr 0.2  # another\n", "runs.txt")
     assert [member.arguments for member in members] == [("--lr", "0.1", "--name", "two words"), ("--lr", "0.2")]
     assert members[0].label == "--lr 0.1 --name 'two words'"
-
-
-def test_files_without_runs_are_refused() -> None:
     for text, problem in (("\n# only a comment\n", "no lines"), ("a\n'b\n", "runs.txt, line 2")):
         with pytest.raises(PlanError, match=problem):
             parse_lines(text, "runs.txt")
@@ -64,9 +61,8 @@ def request_with(*script_args: str) -> TrainRequest:
 
 
 def test_script_gets_values_in_place_of_their_names_in_braces_and_others_as_options() -> None:
-    result = request_of(
-        request_with("--lr", "{lr}", "--name=run-{lr}-{seed}", "{}", "{other}"), MEMBER, own_script=True
-    )
+    request = request_with("--lr", "{lr}", "--name=run-{lr}-{seed}", "{}", "{other}")
+    result = request_of(request, MEMBER, own_script=True)
     assert result.script_args == ("--lr", "0.1", "--name=run-0.1-2", "{}", "{other}")
     assert (result.array, result.array_sample) == ((), None)
     member = Member(values=(("a", "{b}"), ("b", "1")))

@@ -9,6 +9,7 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.provisioning import bindings_wheel, pip, wheelhouse
+from tests.support.files import write_files
 from tests.support.wheels import make_wheel
 
 TORCH = "2.13.0+cpu"
@@ -17,10 +18,7 @@ TORCH = "2.13.0+cpu"
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
     """Return a folder with the wheel that `orch setup` has built."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    (folder / "oneccl_bind_pt-2.13.0+orch.10-cp311-cp311-linux_x86_64.whl").write_text("built")
-    return folder
+    return write_files(tmp_path / "wheels", {"oneccl_bind_pt-2.13.0+orch.10-cp311-cp311-linux_x86_64.whl": "built"})
 
 
 def test_find_wheel_returns_a_wheel_whose_build_record_is_current(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,10 +39,9 @@ def test_nodes_get_the_wheel_that_setup_has_built(built: Path, tmp_path: Path, m
     stack = load.stack("current")
     if not bindings_wheel.torch_is_installed(stack):
         pytest.skip("this environment does not have the stack's torch")
-    module = tmp_path / "lib" / "python3.11" / "site-packages" / "torch" / "version.py"
-    module.parent.mkdir(parents=True)
-    (module.parents[1] / "torch-2.13.0.dist-info").mkdir()
-    module.write_text("__version__ = '2.13.0+cu130'\n")
+    packages = tmp_path / "lib/python3.11/site-packages"
+    version_file = "__version__ = '2.13.0+cu130'\n"
+    write_files(packages, {"torch/version.py": version_file, "torch-2.13.0.dist-info/RECORD": ""})
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     monkeypatch.setattr(bindings_wheel, "run_pip", lambda *arguments, **_: pytest.fail(f"{arguments}"))
     monkeypatch.delenv("CXXFLAGS", raising=False)

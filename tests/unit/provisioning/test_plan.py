@@ -25,21 +25,14 @@ def test_known_hosts_contains_the_port() -> None:
     assert ported[1] == "[node1]:2222,[10.0.0.2]:2222 ssh-ed25519 AAAAnode1"
 
 
-def test_record_contains_the_interface_of_the_address() -> None:
+def test_record_contains_the_interface_of_the_address_and_the_routes_to_the_other_nodes() -> None:
     record = make_plan(*TWO_PROBES).variables["orch_nodes"]["node1"]["record"]
     assert (record["address"], record["interface"]) == ("10.0.0.2", "eth1")
     assert record["venv"] == "/home/trainer/orch/stacks/current"
-
-
-def test_record_contains_the_routes_to_the_other_nodes() -> None:
     interfaces = {"eth0": ["192.0.2.1"], "eth1": ["10.0.0.1"]}
-    peers = {
-        "node0": make_peer("node0"),
-        "node1": make_peer("node1", source="192.0.2.1"),
-        "node2": make_peer("node1", source="10.0.0.1"),
-        "node3": make_peer("node1", source="10.0.0.1"),
-    }
+    sources = {"node1": "192.0.2.1", "node2": "10.0.0.1", "node3": "10.0.0.1"}
+    peers = {name: make_peer("node1", source=source) for name, source in sources.items()}
     facts = make_probe().facts.model_copy(update={"interfaces": interfaces})
-    probe = make_probe(peers=peers, facts=facts)
+    probe = make_probe(peers={"node0": make_peer("node0"), **peers}, facts=facts)
     assert find_routes(probe) == ("eth1", {"node1": "eth0"})
     assert find_routes(make_probe(peers={}, facts=facts)) == ("", {})

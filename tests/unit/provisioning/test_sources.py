@@ -11,19 +11,11 @@ from tests.support.files import write_files
 from tests.support.hostile import ESCAPE_SEQUENCE
 
 
-def listed(folder: Path) -> list[str]:
-    return sorted(folder_files(folder))
-
-
 def test_gitignore_and_orchignore_of_the_folder_count(tmp_path: Path) -> None:
-    write_files(tmp_path, {"a": "", "b": "", "raw/a": "", "raw/keep": "", "deep/raw/a": "", "deep/x": ""})
-    (tmp_path / ".gitignore").write_text("/raw/*\n!/raw/keep\nb\n")
-    (tmp_path / "deep/.gitignore").write_text("raw/\n!b\n")
-    write_files(tmp_path, {"deep/b": ""})
-    (tmp_path / ".orchignore").write_text("deep/x\n")
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__/x.pyc").write_text("")
-    assert listed(tmp_path) == [".gitignore", ".orchignore", "a", "deep/.gitignore", "deep/b", "raw/keep"]
+    names = ("a", "b", "raw/a", "raw/keep", "deep/raw/a", "deep/x", "deep/b", "__pycache__/x.pyc")
+    rules = {".gitignore": "/raw/*\n!/raw/keep\nb\n", "deep/.gitignore": "raw/\n!b\n", ".orchignore": "deep/x\n"}
+    write_files(tmp_path, {**dict.fromkeys(names, ""), **rules})
+    assert sorted(folder_files(tmp_path)) == [".gitignore", ".orchignore", "a", "deep/.gitignore", "deep/b", "raw/keep"]
 
 
 def test_links_are_followed_once(tmp_path: Path) -> None:
@@ -31,13 +23,12 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
     (tmp_path / "data/linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data/loop").symlink_to(tmp_path / "data")
     (tmp_path / "data/broken").symlink_to(tmp_path / "gone")
-    assert listed(tmp_path / "data") == ["a", "linked/rows"]
+    assert sorted(folder_files(tmp_path / "data")) == ["a", "linked/rows"]
 
 
 def test_names_of_files_are_not_in_variables_of_ansible(tmp_path: Path) -> None:
     name = "{{ lookup('pipe', 'id') }}"
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / name.replace("/", "")).write_text("x")
+    write_files(tmp_path / "data", {name: "x"})
     (source,) = find_sources([], [str(tmp_path / "data")], print)
     assert (source.synced.files, source.synced.size, source.synced.path) == (1, 1, "data/data")
     with source_trees([source]) as trees:

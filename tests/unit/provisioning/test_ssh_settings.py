@@ -19,17 +19,14 @@ from orchestrator.provisioning.ssh_settings import (
 )
 from tests.conftest import require_program
 from tests.roles.modules import load_module
+from tests.support.files import write_files
 from tests.support.probes import ADDRESSES, TWO_PROBES, make_peer, make_probe
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """Return an ssh configuration with a node behind two jump hosts."""
-    for name in ("a key", "gate.key"):
-        (tmp_path / name).touch()
-    path = tmp_path / "config"
-    path.write_text(
-        f"""
+    text = f"""
 Host node*
     HostName %h.example.com
     User alice
@@ -49,8 +46,7 @@ Host outer
     HostName 192.0.2.2
     User carol
 """
-    )
-    return path
+    return write_files(tmp_path, {"a key": "", "gate.key": "", "config": text}) / "config"
 
 
 def test_settings_of_the_node_and_its_jump_hosts_are_recorded(config: Path, tmp_path: Path) -> None:
@@ -88,24 +84,17 @@ def test_inventory_takes_precedence_over_the_configuration(config: Path) -> None
     assert "ProxyJump=gate" not in result.arguments
 
 
-def test_hostname_that_a_node_reports_is_written_on_no_node() -> None:
+def test_hostname_that_a_node_reports_and_localhost_are_written_on_no_node() -> None:
     for reported in ("localhost", "NODE1", "10.0.0.9", "pypi.org"):
         facts = make_probe().facts.model_copy(update={"hostname": reported})
         probes, ports = (make_probe(facts=facts), TWO_PROBES[1]), dict.fromkeys(ADDRESSES, 22)
-        assert host_entries(probes, ADDRESSES) == [
-            {"address": "10.0.0.1", "names": ["node0"]},
-            {"address": "10.0.0.2", "names": ["node1"]},
-        ]
+        expected = [{"address": "10.0.0.1", "names": ["node0"]}, {"address": "10.0.0.2", "names": ["node1"]}]
+        assert host_entries(probes, ADDRESSES) == expected
         lines = ssh_config(probes, ADDRESSES, ports, "/r").splitlines()
-        assert [line for line in lines if line.startswith("Host ")] == [
-            "Host node0 10.0.0.1",
-            "Host node1 10.0.0.2",
-            "Host *",
-        ]
+        hosts = [line for line in lines if line.startswith("Host ")]
+        assert hosts == ["Host node0 10.0.0.1", "Host node1 10.0.0.2", "Host *"]
         assert len(known_hosts(probes, ADDRESSES, ports).splitlines()) == 2
 
-
-def test_localhost_and_addresses_of_an_inventory_are_not_written_as_names() -> None:
     for name in ("localhost", "LOCALHOST.lab", "10.0.0.1", "fe80::1"):
         assert host_entries((make_probe().model_copy(update={"name": name}),), {name: "10.0.0.1"}) == []
 

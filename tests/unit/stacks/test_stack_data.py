@@ -17,12 +17,9 @@ STACKS_LOADED = load.all_stacks()
 
 
 def test_every_torch_that_the_bindings_build_for_has_a_stack() -> None:
+    built = [stack for stack in STACKS_LOADED if stack.bindings and stack.bindings.built_by == "orch"]
     for minor_release in range(6, 16):
-        (stack,) = [
-            s
-            for s in STACKS_LOADED
-            if s.bindings and s.bindings.built_by == "orch" and minor(s.torch) == (2, minor_release)
-        ]
+        (stack,) = [stack for stack in built if minor(stack.torch) == (2, minor_release)]
         assert stack.bindings.version == f"{stack.torch}+orch.10"
         assert stack.backends == ("ccl", "gloo")
 
@@ -44,8 +41,7 @@ def test_packages_that_are_not_on_pypi_have_an_index() -> None:
             index = index_for(stack, BINDINGS)
             assert index.only_there
             assert "xpu" not in index.url
-        torch = index_for(stack, "torch")
-        assert torch.url == "https://download.pytorch.org/whl/cpu"
+        assert index_for(stack, "torch").url == "https://download.pytorch.org/whl/cpu"
 
 
 # transformers and accelerate: (flag, first version with it, first without)

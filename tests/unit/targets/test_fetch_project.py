@@ -23,16 +23,14 @@ from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import store
 from orchestrator.targets.fetch import fetch_project
 from orchestrator.targets.interface import FetchRequest
+from tests.support.files import write_files
 
 
 @pytest.fixture(scope="module")
 def stored_project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path]:
     """Return a project, and its folder in a store, which no test changes."""
     base = tmp_path_factory.mktemp("stored")
-    source = base / "source"
-    for name in ("train.py", "net/layers.py", "run.sh", "a b"):
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_text(name)
+    source = write_files(base / "source", {name: name for name in ("train.py", "net/layers.py", "run.sh", "a b")})
     (source / "run.sh").chmod(0o755)
     (source / "net" / "link.py").symlink_to("../train.py")
     os.link(source / "a b", source / "net" / "hard")
@@ -61,17 +59,10 @@ def project(stored_project: tuple[Project, Path], tmp_path: Path) -> Project:
 @pytest.fixture
 def fetch(tmp_path: Path, project: Project) -> Callable[[], Path]:
     """Return a function that fetches the project, and returns its folder."""
+    source = Source(name="node0", remote=Local(), python=sys.executable)
     request = FetchRequest(source="", project=project, destination=tmp_path / "back")
-    return lambda: (
-        fetch_project(
-            Source(name="node0", remote=Local(), python=sys.executable),
-            str(tmp_path / "store"),
-            "/run/project",
-            tmp_path,
-            request,
-            FetchListener(),
-        ).folder
-    )
+    arguments = (source, str(tmp_path / "store"), "/run/project", tmp_path, request, FetchListener())
+    return lambda: fetch_project(*arguments).folder
 
 
 def test_a_project_comes_back_as_it_was_sent(fetch: Callable[[], Path], project: Project) -> None:
@@ -105,18 +96,12 @@ def replace_by_link(stored: Path) -> None:
     stored.joinpath("net", "layers.py").symlink_to("/etc/passwd")
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (change, "is not as it was sent"),
-        (replace_by_link, "is not as it was sent"),
-        (content_store.remove, "no longer exists: there is no folder"),
-    ],
-)
+@pytest.mark.parametrize("damage", [change, replace_by_link, content_store.remove])
 def test_a_project_that_is_not_as_it_was_sent_does_not_come_back(
-    fetch: Callable[[], Path], project: Project, tmp_path: Path, damage: Callable[[Path], None], message: str
+    fetch: Callable[[], Path], project: Project, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     damage(tmp_path / "store" / project.digest)
+    message = "no longer exists: there is no folder" if damage is content_store.remove else "is not as it was sent"
     with pytest.raises(ExecuteError, match=message) as error:
         fetch()
     assert "--from" in error.value.hint

@@ -15,6 +15,7 @@ from orchestrator.cli import main
 from orchestrator.errors import RequestError
 from orchestrator.targets import registry
 from orchestrator.targets.entry import COMMAND_OPTIONS
+from tests.support.files import write_files
 from tests.support.pages import ROOT, blocks
 
 PAGE = ROOT / "docs/how-to/own-targets.md"
@@ -34,17 +35,14 @@ def orch(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """Return a folder with the installed package of the page."""
-    for name, block in zip(("", ENTRY, TARGET), blocks(PAGE), strict=False):
-        if name:
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(f"{block.text}\n")
-    info = tmp_path / "orch_booking-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: orch-booking\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[orch.targets]\nbooking = orch_booking:ENTRY\n")
-    (tmp_path / "hosts.txt").write_text("node0\n")
-    (tmp_path / "train.py").write_text("print('trained')\n")
-    return tmp_path
+    _, entry, target, *_ = blocks(PAGE)
+    info = {
+        "METADATA": "Metadata-Version: 2.1\nName: orch-booking\nVersion: 1.0\n",
+        "entry_points.txt": "[orch.targets]\nbooking = orch_booking:ENTRY\n",
+    }
+    write_files(tmp_path / "orch_booking-1.0.dist-info", info)
+    texts = {ENTRY: f"{entry.text}\n", TARGET: f"{target.text}\n"}
+    return write_files(tmp_path, {**texts, "hosts.txt": "node0\n", "train.py": "print('trained')\n"})
 
 
 def replace_text(file: Path, old: str, new: str) -> None:

@@ -16,6 +16,7 @@ from orchestrator.runs import store
 from orchestrator.targets.batch import find
 from orchestrator.targets.batch.location import location_of
 from orchestrator.targets.batch.slurm import SLURM, job_state
+from tests.support.files import write_files, write_program
 from tests.support.recorded import make_run
 from tests.support.slurm_jobs import write_job_outcome
 
@@ -31,14 +32,9 @@ def test_damaged_record_names_no_other_host(tmp_path: Path) -> None:
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a folder on PATH whose squeue prints `jobs` and whose scancel records its arguments."""
     bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    for name, text in {
-        "squeue": f"cat {bin_folder}/jobs",
-        "scancel": f'echo "$@" >> {bin_folder}/cancelled',
-        "sacct": "exit 1",
-    }.items():
-        (bin_folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (bin_folder / name).chmod(0o755)
+    write_program(bin_folder / "squeue", f"#!/bin/sh\ncat {bin_folder}/jobs\n")
+    write_program(bin_folder / "scancel", f'#!/bin/sh\necho "$@" >> {bin_folder}/cancelled\n')
+    write_program(bin_folder / "sacct", "#!/bin/sh\nexit 1\n")
     monkeypatch.setenv("PATH", f"{bin_folder}:/usr/bin:/bin")
     return bin_folder
 
@@ -87,8 +83,7 @@ def test_clean_removes_what_no_run_has_used_for_30_days_from_the_store(tmp_path:
 
 def store_folder(base: Path, user: str, days: float) -> Path:
     """Put a folder into the store that a run has used so many days ago, and return its path there."""
-    (base / user).mkdir()
-    (base / user / "file").write_text(user)
+    write_files(base / user, {"file": user})
     runs = base / "runs"
     stored = runs / ".orch/store" / hash_of(base / user)
     stored.mkdir(mode=0o700)

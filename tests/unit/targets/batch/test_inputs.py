@@ -58,8 +58,8 @@ REFUSED_FILES = (
 
 
 def test_misplaced_key_or_wrong_value_is_refused_with_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
     for system, content, problem, hint in REFUSED_FILES:
-        path = tmp_path / "site.toml"
         path.write_text(content)
         with pytest.raises(RequestError, match=problem) as caught:
             batch_settings(system, path, (), {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +51,9 @@ def job(fields: dict[str, Any]) -> CommandResult:
     return qstat(**{"7.pbs1": fields})
 
 
-@dataclass
-class RecordedPrograms:
-    """PBS's programs, which return recorded results in order; the last one is repeated."""
-
-    results: list[CommandResult]
-    cluster: str = ""
-    commands: list[tuple[str, ...]] = field(default_factory=list)
-
-    def run(self, *command: str) -> CommandResult:
-        self.commands.append(command)
-        return self.results.pop(0) if len(self.results) > 1 else self.results[0]
+def scheduler_with(*results: CommandResult) -> Scheduler:
+    """Return the scheduler of a host whose programs of PBS return recorded results in order."""
+    return Scheduler(PBS, RecordedHost(*results))
 
 
 def pbsnodes(*hosts: list[int]) -> CommandResult:
@@ -81,11 +73,11 @@ def test_nodes_get_a_rank_per_numa_node_that_pbs_knows() -> None:
         (DOWN, "ncpus=112", 1),  # no response
     ):
         options = {"select": select} if select else {}
-        assert PBS.default_ranks(RecordedPrograms([result]), options, None)[0] == ranks
+        assert PBS.default_ranks(scheduler_with(result), options, None)[0] == ranks
 
 
 def state_of(*results: CommandResult, job: str = "7.pbs1") -> JobState:
-    return PBS.state(RecordedPrograms([*results]), job)
+    return PBS.state(scheduler_with(*results), job)
 
 
 def ended(**fields: Any) -> JobState:
@@ -137,36 +129,34 @@ def test_a_server_without_a_valid_response_is_unreachable() -> None:
         with pytest.raises(ControllerUnreachable, match=message):
             state_of(result)
         with pytest.raises(ControllerUnreachable, match=message):
-            PBS.jobs(RecordedPrograms([result]), "")
+            PBS.jobs(scheduler_with(result), "")
 
 
 def test_a_site_without_history_is_asked_for_active_jobs_only() -> None:
     no_history = CommandResult(code=1, out="", err="qstat: PBS is not configured to maintain job history\n")
     listed = CommandResult(code=0, out=f"RULES | {{be kind}}\n{job(RUNNING).out}bye\n", err="")
-    programs = RecordedPrograms([no_history, listed])
-    state = PBS.state(programs, "7.pbs1")
+    scheduler = scheduler_with(no_history, listed)
+    state = PBS.state(scheduler, "7.pbs1")
     assert (state.phase, state.nodes, state.start) == (Phase.RUNNING, "pbs1,pbs2", "Tue Nov 24 10:16:05 2026")
-    assert "-x" not in programs.commands[1]
+    assert "-x" not in scheduler.host.commands[1]
 
 
 def test_tasks_of_an_array_are_listed_with_the_id_of_the_array() -> None:
     array = {"Job_Name": "orch-a", "job_state": "B"}
     member = {"Job_Name": "orch-a", "job_state": "X", "substate": 93, "Exit_status": 3, "stime": "x"}
-    listed = PBS.jobs(RecordedPrograms([qstat(**{"15[].pbs1": array, "15[3].pbs1": member})]), "")
-    assert [(entry.job, entry.task, entry.name) for entry in listed] == [
-        ("15[].pbs1", "", "orch-a"),
-        ("15[].pbs1", "3", "orch-a"),
-    ]
+    listed = PBS.jobs(scheduler_with(qstat(**{"15[].pbs1": array, "15[3].pbs1": member})), "")
+    assert [(entry.job, entry.task) for entry in listed] == [("15[].pbs1", ""), ("15[].pbs1", "3")]
+    assert {entry.name for entry in listed} == {"orch-a"}
     assert listed[1].state.phase == Phase.FAILED
 
 
 def test_accounting_has_the_time_and_the_memory() -> None:
     used = {"walltime": "00:01:26", "mem": "5912kb"}
     fields = {"job_state": "F", "Exit_status": -29, "substate": 93, "stime": "x", "resources_used": used}
-    record = PBS.accounting(RecordedPrograms([job(fields)]), "7.pbs1")
+    record = PBS.accounting(scheduler_with(job(fields)), "7.pbs1")
     assert (record.state, record.elapsed_seconds, record.max_rss_bytes) == ("WALLTIME", 86, 5912 * 1024)
     assert "MiB in all" in record.describe()
-    assert PBS.accounting(RecordedPrograms([UNKNOWN_JOB]), "7.pbs1") is None
+    assert PBS.accounting(scheduler_with(UNKNOWN_JOB), "7.pbs1") is None
 
 
 def options(request: JobRequest, **values: str) -> list[str]:
@@ -179,20 +169,10 @@ TWO_NODES = JobRequest(name="orch-x", nodes=2, ppn=4)
 def test_options_are_written_as_qsub_takes_them() -> None:
     """Request whole nodes by default."""
     assert options(TWO_NODES) == ["-N orch-x", "-l select=2:ncpus=4:mpiprocs=4", "-l place=scatter:excl", "-r y"]
-    result = options(
-        TWO_NODES, queue="long", walltime="2:00:00", select="ncpus=8:mem=32gb", account="a b", site_res="1", hold=""
-    )
-    assert result == [
-        "-N orch-x",
-        "-l select=2:ncpus=8:mem=32gb:mpiprocs=4",
-        "-l place=scatter",
-        "-r y",
-        "-q long",
-        "-l walltime=2:00:00",
-        "-A 'a b'",
-        "-l site_res=1",
-        "-h",
-    ]
+    values = {"queue": "long", "walltime": "2:00:00", "account": "a b", "site_res": "1", "hold": ""}
+    result = options(TWO_NODES, select="ncpus=8:mem=32gb", **values)
+    assert result[:4] == ["-N orch-x", "-l select=2:ncpus=8:mem=32gb:mpiprocs=4", "-l place=scatter", "-r y"]
+    assert sorted(result[4:]) == ["-A 'a b'", "-h", "-l site_res=1", "-l walltime=2:00:00", "-q long"]
     assert "-l select=2:ncpus=8:mpiprocs=4" in options(TWO_NODES, select="2:ncpus=8"), "the number may be repeated"
 
 
@@ -219,8 +199,7 @@ def test_an_array_has_a_task_for_each_run() -> None:
 def test_golden_script() -> None:
     settings = batch_settings(PBS, None, ("queue=long", "select=ncpus=8:mem=32gb", "walltime=00:04:00"), {})
     request = replace(make_request({"nodes": NodeCount(2), "ppn": 2}), on="pbs")
-    plan = plan_request(request, settings)
-    text = plan.describe()
+    text = plan_request(request, settings).describe()
     if "ORCH_WRITE_GOLDEN" in os.environ:
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
@@ -235,8 +214,7 @@ def test_mpi_that_cannot_start_processes_through_pbs_is_refused() -> None:
 
 def watch_of(folder: Path, *results: CommandResult) -> JobWatch:
     """Return the watch of a run's job, whose files are on this machine."""
-    host = RecordedHost(*results)
-    return JobWatch(store.load(folder).record, folder, Scheduler(PBS, host), LocalFolder(folder), ignore)
+    return JobWatch(store.load(folder).record, folder, scheduler_with(*results), LocalFolder(folder), ignore)
 
 
 def test_the_watch_follows_the_job_that_continues_the_run(folder: Path) -> None:

@@ -25,6 +25,7 @@ from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import execute, packed
 from tests.support.environments import make_environment
+from tests.support.files import write_files
 from tests.support.slurm_plans import (
     SITE,
     make_host_facts,
@@ -56,10 +57,8 @@ def test_sent_folder_is_complete_or_absent(tmp_path: Path) -> None:
 def project(tmp_path: Path) -> Recipe:
     """Return a script with its project, which has an executable, a link and a file that nobody may write."""
     source = tmp_path / "my project"
-    (source / "bin").mkdir(parents=True)
     for name, mode in (("train.py", 0o644), ("bin/it's $(x)", 0o755), ("locked", 0o444)):
-        (source / name).write_text(name)
-        (source / name).chmod(mode)
+        (write_files(source, {name: name}) / name).chmod(mode)
     (source / "link").symlink_to("bin")
     recipe = Recipe(name="train", script=str(source / "train.py"), own_script=True)
     return replace(recipe, project=load.project_of(recipe, str(source), limit=1, left_out=()))

@@ -6,17 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.targets.batch.run_folder import JobMirror
+from tests.support.files import write_files
 from tests.support.slurm_plans import make_plan
 from tests.unit.targets.connections.test_mirror import Folder
 
 
 def test_copy_of_a_requeued_job_has_no_outcome(tmp_path: Path) -> None:
-    remote_folder, copy = tmp_path / "remote", tmp_path / "copy"
-    remote_folder.mkdir()
+    names = ("events.jsonl", "outcome.json", "supervisor.json")
+    remote_folder, copy = write_files(tmp_path / "remote", dict.fromkeys(names, "{}\n")), tmp_path / "copy"
     copy.mkdir()
     record = replace(make_plan().run, run_dir=str(remote_folder), layout=())
-    for name in ("events.jsonl", "outcome.json", "supervisor.json"):
-        (remote_folder / name).write_text("{}\n")
     for _ in range(2):
         JobMirror(Folder(remote_folder, []), record, copy).refresh()  # type: ignore[arg-type]
         assert {path.name for path in copy.iterdir()} == {path.name for path in remote_folder.iterdir()}

@@ -102,10 +102,8 @@ def test_listing_of_jobs_has_no_lines_of_a_banner_and_the_newest_job_of_a_run() 
     )
     host = RecordedHost(make_result(BANNER + rows))
     jobs = Scheduler(SLURM, host).query_jobs("orch-")
-    assert {name: (job.job, job.state) for name, job in jobs.items()} == {
-        "orch-x": ("12", "RUNNING"),
-        "orch-y-1": ("14_1", "PENDING"),
-    }
+    states = {name: (job.job, job.state) for name, job in jobs.items()}
+    assert states == {"orch-x": ("12", "RUNNING"), "orch-y-1": ("14_1", "PENDING")}
     assert "--all" in host.commands[0], "else jobs in closed partitions are hidden"
     assert "--array" in host.commands[0], "else squeue prints one line for all waiting tasks"
 

@@ -15,13 +15,13 @@ from orchestrator import load
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import TRAIN
 from orchestrator.model.hosts import NodeCount
-from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import check_unsupported_options
 from orchestrator.targets.batch.inputs import check_image_exists
 from orchestrator.targets.batch.plan import plan_run
 from orchestrator.targets.batch.settings import BatchSettings, Image
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.target import unsupported_options
+from tests.support.files import write_files, write_program
 from tests.support.slurm_plans import make_host_facts, make_request, plan_request, slurm_settings
 
 
@@ -29,22 +29,20 @@ def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> Batc
     return slurm_settings(None, ("login=login1",), {}, image=image, image_options=image_options)
 
 
-def plan_with(fields: dict[str, Any], settings: BatchSettings) -> Plan:
+def plan_with(fields: dict[str, Any], settings: BatchSettings) -> None:
     request = replace(make_request({"nodes": NodeCount(2)}), **fields)
     check_unsupported_options(request, unsupported_options(SLURM))
-    plan: Plan = plan_request(request, settings)
-    return plan
+    plan_request(request, settings)
 
 
 def test_impossible_images_are_refused() -> None:
-    cases: tuple[tuple[dict[str, Any], tuple[str, ...], str, str], ...] = (
+    for fields, image_options, image, problem in (
         ({}, (), "docker://torch", "runs do not pull images"),
         ({}, (), "torch.sif", "not an absolute path"),
         ({}, ("mounts=/a,b:/a",), "/torch.sif", "not SOURCE:TARGET"),
         ({}, ("arguments=--pid",), "/torch.sif", "orch sets this option itself"),
         ({"backend": "mpi", "launcher": "mpirun"}, (), "/torch.sif", "run without containers"),
-    )
-    for fields, image_options, image, problem in cases:
+    ):
         with pytest.raises(OrchError) as refused:
             plan_with(fields, make_settings(*image_options, image=image))
         assert problem in f"{refused.value.message} {refused.value.hint}"
@@ -58,9 +56,8 @@ def test_relative_image_path_starts_at_the_current_folder_or_the_settings_file(
         check_image_exists(slurm_settings(None, (), {}, image="torch.sif"))
     (tmp_path / "torch.sif").touch()
     check_image_exists(slurm_settings(None, (), {}, image="torch.sif"))
-    file = tmp_path / "site" / "orch-slurm.toml"
-    file.parent.mkdir()
-    file.write_text('[container]\nimage = "../torch.sif"\npython = "/opt/bin/python"\n')
+    text = '[container]\nimage = "../torch.sif"\npython = "/opt/bin/python"\n'
+    file = write_files(tmp_path / "site", {"orch-slurm.toml": text}) / "orch-slurm.toml"
     for result in (
         slurm_settings(None, (), {}, image="torch.sif", image_options=("python=/opt/bin/python",)),
         slurm_settings(file, (), {}),
@@ -87,8 +84,7 @@ def test_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_argume
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ContainerError, match="neither apptainer nor singularity"):
         containers.exec_command(tmp_path, spec, node="n1", rank=1)
-    (tmp_path / "singularity").write_text("#!/bin/sh\n")
-    (tmp_path / "singularity").chmod(0o755)
+    write_program(tmp_path / "singularity", "#!/bin/sh\n")
     argv = containers.exec_command(tmp_path, spec, node="n1", rank=1)
     assert argv[:2] == ["singularity", "exec"]
     assert argv[2 : 2 + len(spec.options)] == list(spec.options)

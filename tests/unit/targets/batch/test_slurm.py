@@ -15,6 +15,7 @@ small|4|1|16|32|(null)
 virtual|8|32|2|64|(null)
 """
 WHOLE_NODES = {"exclusive": "", "mem": "0"}
+NOT_IN_GROUP = "uid 1500 not in group permitted to use this partition (grace). groups allowed: root"
 ON_MOST_NODES = (2, "one for each socket: sinfo reports 2 x 56 cores on most nodes")
 
 
@@ -28,10 +29,8 @@ def test_whole_nodes_get_a_rank_per_socket() -> None:
         ("", {"cpus-per-task": "8"}, ONE_RANK),  # shared
         ("none", WHOLE_NODES, ONE_RANK),  # unknown
     ):
-        lines = "".join(
-            line for line in SINFO.splitlines(keepends=True) if line.startswith(f"{partition}|") or not partition
-        )
-        host = RecordedHost(sinfo=make_result(lines))
+        lines = [line for line in SINFO.splitlines() if line.startswith(f"{partition}|") or not partition]
+        host = RecordedHost(sinfo=make_result("\n".join(lines)))
         options = {**options, "partition": partition} if partition else options
         assert SLURM.default_ranks(Scheduler(SLURM, host), options, None) == ranks
         assert all(f"--partition={partition}" in command for command in host.commands) or not partition
@@ -44,10 +43,7 @@ def test_reason_of_a_waiting_job_is_explained() -> None:
         ("AssocMaxWallDurationPerJobLimit", "its account does not allow jobs this long; use --slurm time=LESS"),
         ("PartitionNodeLimit", "its partition does not allow so many nodes per job; use fewer --nodes"),
         ("DependencyNeverSatisfied", "the job that it waits for has failed; use no --slurm dependency"),
-        (
-            "uid 1500 not in group permitted to use this partition (grace). groups allowed: root",
-            "its partition is not open to you; use another --slurm partition=, account= or qos=",
-        ),
+        (NOT_IN_GROUP, "its partition is not open to you; use another --slurm partition=, account= or qos="),
         ("QOSMaxCpuMinutesPerJobLimit", ""),
     ):
         result = make_job("PENDING", code)
@@ -69,26 +65,18 @@ SACCT_ALLOCATION = """12|RUNNING|00:05:00||2026-01-02T03:00:00|Unknown
 """
 
 
-def test_accounting_of_a_job_and_its_steps() -> None:
+def test_accounting_of_a_job_and_of_the_steps_of_one_run() -> None:
     record = slurm.parse_sacct("12", SACCT)
     assert record.describe() == "job 12: CANCELLED, 100 s, 1536 MiB in its largest task (sacct)"
     assert slurm.parse_sacct("1", SACCT) is None
-
-
-def test_accounting_of_a_run_in_an_allocation_counts_no_other_run() -> None:
     record = slurm.parse_sacct("12.2", SACCT_ALLOCATION)
     assert (record.elapsed_seconds, record.max_rss_bytes) == (60, 2 << 30)
 
 
 def test_controllers_state_counts_until_accounting_has_it() -> None:
-    running = SACCT.replace("CANCELLED by 1000", "RUNNING")
-    host = RecordedHost(sacct=make_result(running))
-    record = Scheduler(SLURM, host).accounting("12", make_job("TIMEOUT"))
-    assert record.state == "TIMEOUT"
-
-
-def test_end_of_a_step_is_reported_when_accounting_has_it() -> None:
-    """Check that accounting is asked again: the controller only reports that the step is gone."""
+    """Check that accounting is asked again for a step: the controller only reports that the step is gone."""
+    host = RecordedHost(sacct=make_result(SACCT.replace("CANCELLED by 1000", "RUNNING")))
+    assert Scheduler(SLURM, host).accounting("12", make_job("TIMEOUT")).state == "TIMEOUT"
     running = SACCT_ALLOCATION.replace("12.2|COMPLETED", "12.2|RUNNING")
     host = RecordedHost(sacct=[make_result(running), make_result(SACCT_ALLOCATION)])
     record = Scheduler(SLURM, host).accounting("12.2", make_job(slurm.STEP_ENDED))

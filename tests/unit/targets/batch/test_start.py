@@ -12,15 +12,10 @@ from orchestrator.runs import store
 from orchestrator.targets.batch.location import location_of
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.start import start
+from tests.support.files import write_program
 from tests.support.slurm_plans import SITE, make_request, plan_request
 
 INTERRUPT = "#!/bin/sh\nkill -INT $PPID\nsleep 10\n"
-
-
-def write_program(folder: Path, name: str, text: str) -> None:
-    path = folder / name
-    path.write_text(text)
-    path.chmod(0o700)
 
 
 # subprocess.run() does not wait for a program that it kills because of Ctrl-C.
@@ -30,9 +25,9 @@ def test_interrupted_submission_is_recorded_only_if_slurm_has_accepted_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepted: bool
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    write_program(tmp_path, "sbatch", INTERRUPT)
+    write_program(tmp_path / "sbatch", INTERRUPT)
     listed = f"12|orch-{SITE.run_id}|PENDING|N/A||None" if accepted else ""
-    write_program(tmp_path, "squeue", f"#!/bin/sh\necho '{listed}'\n")
+    write_program(tmp_path / "squeue", f"#!/bin/sh\necho '{listed}'\n")
     folder = tmp_path / "runs" / SITE.run_id
     plan = plan_request(make_request(), site=replace(SITE, run_dir=str(folder)))
     with pytest.raises(KeyboardInterrupt):

@@ -16,6 +16,7 @@ from orch_node.protocol.outcome import SupervisorProcess, render_supervisor
 from orchestrator.errors import ExecuteError
 from orchestrator.targets.connections import mirror
 from orchestrator.targets.connections.mirror import MISSED_PROBES, Mirror
+from tests.support.files import write_files
 from tests.support.hostile import UNSAFE_NAMES
 
 INSTALLATION = "installation"
@@ -53,10 +54,8 @@ def no_pause_between_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_concurrent_mirrors_copy_each_byte_once(tmp_path: Path) -> None:
-    remote_folder, local_folder = tmp_path / "far", tmp_path / "here"
-    remote_folder.mkdir()
+    remote_folder, local_folder = write_files(tmp_path / "far", {"events.jsonl": "one\n"}), tmp_path / "here"
     events = remote_folder / "events.jsonl"
-    events.write_text("one\n")
     second_mirror = Mirror(Folder(remote_folder, []), str(remote_folder), local_folder, ranks=1)
 
     class Slow(Folder):
@@ -126,10 +125,8 @@ class HostileFolder(Folder):
 
 
 def test_listing_names_no_other_file(tmp_path: Path) -> None:
-    home, folder = tmp_path / "home", tmp_path / "home/runs/r"
-    folder.mkdir(parents=True)
-    (home / "authorized_keys").write_text("mine\n")
-    (folder / "plan.json").write_text("{}")
+    home = write_files(tmp_path / "home", {"authorized_keys": "mine\n", "runs/r/plan.json": "{}"})
+    folder = home / "runs/r"
     names = [*UNSAFE_NAMES, "rank-99.log", "rank-0.sh", "plan.json", "rank-0.log"]
     copy = Mirror(HostileFolder(tmp_path, names), "/opt/orch/runs/r", folder, ranks=2)
     copy.copy_logs()
@@ -142,10 +139,7 @@ def test_listing_names_no_other_file(tmp_path: Path) -> None:
 
 
 def test_handed_logs_are_copied_and_name_no_other_file(tmp_path: Path) -> None:
-    remote_folder, folder = tmp_path / "far", tmp_path / "runs/r"
-    (folder / "ranks").mkdir(parents=True)
-    (folder / "ranks/rank-1.log").write_text("one\n")
-    remote_folder.mkdir()
+    folder = write_files(tmp_path / "runs/r", {"ranks/rank-1.log": "one\n"})
     log = b64encode(b"one\ntwo\n").decode()
     names = [*UNSAFE_NAMES, "rank-99.log", "rank-0.sh", "rank-1.log"]
     lines = [
@@ -154,7 +148,7 @@ def test_handed_logs_are_copied_and_name_no_other_file(tmp_path: Path) -> None:
         json.dumps({"node": "../node3", "files": {"rank-1.log": log}}),
         '{"node": "node4", "files": {"ra',
     ]
-    (remote_folder / "handed-logs.jsonl").write_text("\n".join(lines))
+    remote_folder = write_files(tmp_path / "far", {"handed-logs.jsonl": "\n".join(lines)})
     copy = Mirror(Folder(remote_folder, []), str(remote_folder), folder, ranks=2)
     folders = {"node1": "ranks", "node2": "ranks"}
     assert copy.copy_handed_logs(lambda rank, node: folders.get(node, "")) == set(), "the run may not have ended"

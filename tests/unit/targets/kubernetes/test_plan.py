@@ -21,7 +21,6 @@ from orch_node.standalone import facts
 from orchestrator.errors import PlanError
 from orchestrator.model.hosts import NodeCount
 from orchestrator.model.project import Project
-from orchestrator.planning.plan import Plan
 from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.kubernetes.inputs import with_assignment
 from orchestrator.targets.kubernetes.manifests import names
@@ -193,16 +192,6 @@ def test_network_policy_of_the_docs_is_about_the_pods_of_runs() -> None:
     assert policy["podSelector"]["matchLabels"].items() <= pods.items()
 
 
-def plan_for(installed: Installed, min_nodes: int = 0) -> Plan:
-    inputs = PodInputs(loaded=Inputs(recipe=QA, stack=make_stack()), kubernetes=SETTINGS, installed=installed)
-    return plan_kubernetes(replace(REQUEST, max_restarts=1, min_nodes=min_nodes), inputs, SITE)
-
-
-def launcher_of(plan: Plan) -> tuple[str, str]:
-    (decision,) = [decision for decision in plan.run.decisions if decision.topic == "launcher"]
-    return decision.value, decision.reason
-
-
 def test_default_is_what_the_cluster_has() -> None:
     trainjob_and_pytorchjob = Installed(launchers=("trainjob", "pytorchjob"))
     for installed, min_nodes, kind, expected_reason in (
@@ -212,18 +201,17 @@ def test_default_is_what_the_cluster_has() -> None:
         (Installed(launchers=("job",)), 0, "Job", "torchrun; the cluster has no TrainJob and no PyTorchJob"),
         (Installed(query_problem="no answer (x)"), 0, "TrainJob", "torchrun; assumed: no answer (x)"),
     ):
-        launcher, reason = launcher_of(plan_for(installed, min_nodes))
-        assert (launcher.partition(" ")[0], reason) == (kind, expected_reason)
+        inputs = PodInputs(loaded=Inputs(recipe=QA, stack=make_stack()), kubernetes=SETTINGS, installed=installed)
+        plan = plan_kubernetes(replace(REQUEST, max_restarts=1, min_nodes=min_nodes), inputs, SITE)
+        (decision,) = [decision for decision in plan.run.decisions if decision.topic == "launcher"]
+        assert (decision.value.partition(" ")[0], decision.reason) == (kind, expected_reason)
     with pytest.raises(PlanError, match=r"has no PyTorchJob\."):
         default_kind(Installed(launchers=("trainjob",)), elastic=True)
 
 
 def test_pods_request_gpus() -> None:
-    for launcher, resource in (
-        ("trainjob", "nvidia.com/gpu"),
-        ("pytorchjob", "amd.com/gpu"),
-        ("job", "gpu.intel.com/i915"),
-    ):
+    resources = {"trainjob": "nvidia.com/gpu", "pytorchjob": "amd.com/gpu", "job": "gpu.intel.com/i915"}
+    for launcher, resource in resources.items():
         settings = with_assignment(with_assignment(SETTINGS, "gpu=8"), f"gpu_resource={resource}")
         plan = make_plan(launcher, request=replace(REQUEST, backend="nccl", ppn=None), kubernetes=settings)
         assert f'"{resource}": "8"' in json.dumps(objects(plan))

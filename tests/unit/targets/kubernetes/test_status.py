@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from orch_node.protocol.events import Exited, NodeNews, Preempted
+from orch_node.protocol.events import NodeNews
 from orch_node.protocol.events import read as read_event
-from orch_node.protocol.outcome import FAILED, Failure, Outcome
+from orch_node.protocol.outcome import FAILED
 
 from orchestrator.targets.kubernetes.client import KubernetesClient
 from orchestrator.targets.kubernetes.status import JobState, PodState, job_state, node_of, outcome, pod_state
@@ -39,11 +39,10 @@ def test_node_name_is_derived_from_pod_name() -> None:
 
 
 NO_NODE = "pod has unbound immediate PersistentVolumeClaims"
-CREATING = container_state(waiting={"reason": "ContainerCreating"})
 OOM_KILLED = container_state(terminated={"exitCode": 137, "reason": "OOMKilled"})
 
 
-def test_pod_state_explains_why_a_pod_does_not_run() -> None:
+def test_pod_state_explains_why_a_pod_or_its_container_does_not_run() -> None:
     unschedulable = [{"type": "PodScheduled", "status": "False", "message": NO_NODE}]
     for status, state, reason in (
         ({"phase": "Succeeded"}, "done", ""),
@@ -53,9 +52,6 @@ def test_pod_state_explains_why_a_pod_does_not_run() -> None:
     ):
         result = pod_state(make_pod(**status))
         assert (result.state, result.reason) == (state, reason)
-
-
-def test_pod_state_explains_why_a_container_does_not_run() -> None:
     for phase, statuses, state, reason in (
         ("Running", container_state(running={}), "running", ""),
         ("Running", waiting_for("CrashLoopBackOff", "back-off"), "waiting", "restarts repeatedly: back-off"),
@@ -85,6 +81,7 @@ SANDBOX_READY = [{"type": "PodReadyToStartContainers", "status": "True"}]
 
 
 def test_event_about_starting_is_outdated_once_the_pod_is_past_it() -> None:
+    creating = waiting_for("ContainerCreating", "")
     for events, conditions, reason in (
         ([NO_SHARE, {"reason": "Pulling"}], [], ""),  # mount-then-pulling
         ([NO_NETWORK], SANDBOX_READY, ""),  # sandbox-then-ready-condition
@@ -92,7 +89,7 @@ def test_event_about_starting_is_outdated_once_the_pod_is_past_it() -> None:
         ([NOT_ATTACHED, NO_NETWORK], [], "FailedCreatePodSandBox: no network"),  # attached-then-no-network
         ([{"reason": "Pulled"}, NO_NETWORK], [], "FailedCreatePodSandBox: no network"),  # after-reboot
     ):
-        pending_pod = make_pod(phase="Pending", containerStatuses=CREATING, conditions=conditions)
+        pending_pod = make_pod(phase="Pending", containerStatuses=creating, conditions=conditions)
         assert pod_state(pending_pod, events).reason == reason
 
 
@@ -134,6 +131,7 @@ NOT_READY = make_condition("Ready", "False")
 BY_TAINT = make_condition("DisruptionTarget", "True", reason="DeletionByTaintManager", message="Taint manager")
 BY_EVICTION = make_condition("DisruptionTarget", "True", reason="EvictionByEvictionAPI", message="Eviction API")
 NO_RESPONSE = "its node node-b does not respond"
+DELETES = "the cluster deletes the pod"
 
 
 def test_running_pod_that_is_about_to_be_lost_is_reported() -> None:
@@ -141,9 +139,9 @@ def test_running_pod_that_is_about_to_be_lost_is_reported() -> None:
         (make_running_pod(SCHEDULED, CONTAINERS_READY, NOT_READY), NO_RESPONSE),  # node-not-ready
         (
             make_running_pod(NOT_READY, CONTAINERS_READY, BY_TAINT, deleted=True),
-            f"{NO_RESPONSE}; the cluster deletes the pod: {BY_TAINT['message']}",
+            f"{NO_RESPONSE}; {DELETES}: Taint manager",
         ),
-        (make_running_pod(READY, BY_EVICTION, deleted=True), "the cluster deletes the pod: Eviction API"),
+        (make_running_pod(READY, BY_EVICTION, deleted=True), f"{DELETES}: Eviction API"),
     ):
         result = pod_state(pod)
         assert (result.reason, result.lost) == (reason, True)
@@ -161,19 +159,13 @@ def make_event(event: str, rank: int, time: float, **fields: Any) -> dict[str, A
     return {"event": event, "rank": rank, "time": time, **fields}
 
 
-def outcome_of(events: list[dict[str, Any]], *pods: PodState, state: str = "failed") -> Outcome:
-    parsed_events = map(read_event, events)
-    return outcome(parsed_events, pods, JobState(state=state, reason="backoff"), began=0.0, now=9.0)
+def outcome_of(events: list[dict[str, Any]], *pods: PodState, state: str = "failed", missing: bool = False) -> Any:
+    job = JobState(state=state, reason="the job is gone" if missing else "backoff", missing=missing)
+    return outcome(map(read_event, events), pods, job, began=0.0, now=9.0)
 
 
-def failure_of(events: list[dict[str, Any]], *pods: PodState) -> Failure:
-    failure = outcome_of(events, *pods).first_failure
-    assert failure is not None
-    return failure
-
-
-def make_exit(rank: int, time: float, code: int = 1, **fields: Any) -> dict[str, Any]:
-    return make_event("exit", rank, time, node=f"worker-{rank}", code=code, signal=None, stopped=False, **fields)
+def make_exit(rank: int, time: float, code: int = 1, signal: str | None = None) -> dict[str, Any]:
+    return make_event("exit", rank, time, node=f"worker-{rank}", code=code, signal=signal, stopped=False)
 
 
 def test_rank_that_lost_its_peer_is_not_the_culprit() -> None:
@@ -183,7 +175,7 @@ def test_rank_that_lost_its_peer_is_not_the_culprit() -> None:
         make_event("exception", 1, 1.2, text="ValueError"),
         make_exit(1, 1.3),
     ]
-    assert failure_of(events).rank == 1
+    assert outcome_of(events).first_failure.rank == 1
     assert outcome_of(events).problem is None
 
 
@@ -194,14 +186,14 @@ def test_only_the_last_attempt_counts() -> None:
         make_event("started", 0, 3.0, node="worker-0"),
         make_exit(0, 4.0, code=7),
     ]
-    assert (failure_of(events).code, outcome_of(events).attempts) == (7, 2)
+    assert (outcome_of(events).first_failure.code, outcome_of(events).attempts) == (7, 2)
 
 
 def test_pod_killed_for_memory_names_its_rank_once() -> None:
     events = [make_event("started", rank, 1.0, node=f"worker-{rank}") for rank in (0, 1)]
     killed = PodState(pod="p", node="worker-1", state="failed", reason="killed", oom=True, code=137)
     for exit_events in ([], [make_exit(1, 2.0, code=0)]):
-        failure = failure_of([*events, *exit_events], killed)
+        failure = outcome_of([*events, *exit_events], killed).first_failure
         assert (failure.rank, failure.signal, failure.oom) == (1, "SIGKILL", "killed")
     assert outcome_of(events, killed).problem is None, "it is reported once"
     evicted = PodState(pod="q", node="worker-0", state="failed", reason="evicted: disk pressure")
@@ -219,30 +211,24 @@ def test_problem_is_reported_if_no_rank_failed() -> None:
 
 LOST = PodState(pod="p", node="worker-1", state="waiting", reason=NO_RESPONSE, lost=True)
 DELETED = PodState(pod="q", node="worker-0", state="failed", reason="its pod was deleted")
-MISSING_JOB = JobState(state="failed", reason="the job is gone", missing=True)
-FAILED_JOB = JobState(state="failed", reason="backoff limit")
-
-
-def end_of(*pods: PodState, job: JobState, events: tuple[Any, ...] = ()) -> Any:
-    return outcome(events, pods, job, began=0.0, now=9.0)
 
 
 def test_deleted_pod_is_the_reason_unless_a_node_was_lost_or_the_job_deleted() -> None:
-    assert end_of(LOST, DELETED, job=FAILED_JOB).problem == f"worker-1: {NO_RESPONSE}"
-    assert end_of(DELETED, job=FAILED_JOB).problem == "worker-0: its pod was deleted"
-    assert end_of(DELETED, job=MISSING_JOB).problem == "the job is gone"
+    assert outcome_of([], LOST, DELETED).problem == f"worker-1: {NO_RESPONSE}"
+    assert outcome_of([], DELETED).problem == "worker-0: its pod was deleted"
+    assert outcome_of([], DELETED, missing=True).problem == "the job is gone"
 
 
 def test_ranks_that_ended_with_a_deleted_job_have_not_failed() -> None:
-    for code in ({"signal": "SIGTERM"}, {"code": 143}):
-        result = end_of(DELETED, job=MISSING_JOB, events=(Exited(rank=0, time=1.0, **code),))
+    for code in ({"code": 0, "signal": "SIGTERM"}, {"code": 143}):
+        result = outcome_of([make_exit(0, 1.0, **code)], DELETED, missing=True)
         assert (result.problem, result.first_failure) == ("the job is gone", None)
-    result = end_of(DELETED, job=MISSING_JOB, events=(Exited(rank=0, time=1.0, code=3),))
+    result = outcome_of([make_exit(0, 1.0, code=3)], DELETED, missing=True)
     assert result.first_failure.code == 3, "it failed before its job was deleted"
 
 
 def test_checkpoint_of_a_deleted_job_is_named_but_the_run_does_not_resume() -> None:
-    events = (Preempted(rank=0, time=1.0, step=7), Exited(rank=0, time=2.0, code=75))
-    result = end_of(DELETED, job=MISSING_JOB, events=events)
+    events = [make_event("preempted", 0, 1.0, step=7), make_exit(0, 2.0, code=75)]
+    result = outcome_of(events, DELETED, missing=True)
     assert result.state == FAILED
     assert result.problem == "the job is gone; checkpoint at step 7"

@@ -35,8 +35,7 @@ def make_settings(*assignments: str) -> Any:
 
 def test_every_kind_of_job_has_the_requested_settings() -> None:
     for launcher in KINDS:
-        settings = make_settings(*ASSIGNMENTS)
-        manifests = objects(make_plan(launcher, kubernetes=settings))
+        manifests = objects(make_plan(launcher, kubernetes=make_settings(*ASSIGNMENTS)))
         assert manifests[-1]["metadata"]["labels"][names.QUEUE] == "team-a"
         specs = list(pod_specs(list(manifests)))
         assert specs
@@ -49,9 +48,8 @@ def test_every_kind_of_job_has_the_requested_settings() -> None:
             (constraint,) = pod["topologySpreadConstraints"]
             assert constraint["topologyKey"] == "kubernetes.io/hostname"
             assert constraint["labelSelector"]["matchLabels"] == names.labels(SITE.run_id)
-            (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
-                "nodeSelectorTerms"
-            ]
+            affinity = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            (term,) = affinity["nodeSelectorTerms"]
             zone, spot = term["matchExpressions"]
             assert (zone["operator"], zone["values"]) == ("In", ["a", "b"])
             assert spot == {"key": "spot", "operator": "DoesNotExist"}
@@ -66,16 +64,15 @@ def test_every_kind_of_job_has_the_requested_settings() -> None:
 
 @needs_crds
 def test_manifests_with_all_settings_match_the_crds() -> None:
+    settings = make_settings(
+        *ASSIGNMENTS[2:],
+        "pack=topology.kubernetes.io/rack",
+        "pull_secrets=registry",
+        "service_account=trainer",
+        "priority_class=low",
+        "node_selector.feature.node.kubernetes.io/cpu-cpuid.AVX512BF16=true",
+    )
     for launcher in KINDS:
-        assignments = (
-            *ASSIGNMENTS[2:],
-            "pack=topology.kubernetes.io/rack",
-            "pull_secrets=registry",
-            "service_account=trainer",
-            "priority_class=low",
-            "node_selector.feature.node.kubernetes.io/cpu-cpuid.AVX512BF16=true",
-        )
-        settings = make_settings(*assignments)
         plan = make_plan(launcher, kubernetes=settings, recipe=OWN_SCRIPT, contents=OWN_CONTENTS)
         config_map, *manifests = objects(plan)
         assert config_map["kind"] == "ConfigMap"
