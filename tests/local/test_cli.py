@@ -1,4 +1,4 @@
-"""Run the command line itself: JSON for programs, completion, listings."""
+"""Run the command line itself: JSON for programs, completion, listings, stacks, and the preparation of data."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator import load
 from tests.conftest import run_orch_in
-from tests.local.runs import Orch, Process, expect_exit, write_script
+from tests.local.runs import Orch, Process, expect_exit, settings_options, write_script
 
 # Programs rely on these keys. A key may be added; removing or renaming one needs a new schema.
 SCHEMA = 1
@@ -110,3 +112,72 @@ def test_bug_of_orch_leaves_a_log_and_exit_code_3() -> None:
     assert "Traceback" in path.read_text()
     assert "Traceback" not in process.stderr
     path.unlink()
+
+
+# Stacks, with environments made of real folders.
+
+
+def make_environment(folder: Path, packages: Mapping[str, str]) -> Path:
+    """Make a prefix with the metadata of packages, and return its interpreter."""
+    for name, version in packages.items():
+        info = f"{name.replace('-', '_')}-{version}.dist-info"
+        (folder / "lib/python3.11/site-packages" / info).mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin/python").symlink_to(os.path.realpath(sys.executable))
+    return folder / "bin/python"
+
+
+def test_stacks_are_listed_and_shown_with_their_requirements(orch: Orch) -> None:
+    lines = {line.split()[0]: line for line in expect_exit(orch("stacks")).stdout.splitlines()}
+    assert set(lines) >= set(load.stack_names())
+    assert "needs Intel's index; end of life since 2025-12-31" in lines["intel-2.7"]
+    value = parse(orch("stacks", "show", "torch-ccl-1.10", "--json"))
+    assert value["stack"]["bindings"]["module"] == "torch_ccl"
+    assert value["stack"]["sources"]["oneccl-bind-pt"]
+    gloo = orch("stacks", "requirements", "intel-2.7", "--backend", "gloo").stdout
+    assert "oneccl" not in gloo
+    assert "torch==2.7.0\n" in gloo
+
+
+def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
+    packages = {
+        "torch": "2.13.0+cpu",
+        "intel-extension-for-pytorch": "2.8.0",
+        "oneccl-bind-pt": "2.7.0+xpu",
+        "transformers": "5.23.0",
+    }
+    python = str(make_environment(tmp_path / "wrong", packages))
+    process = expect_exit(orch("stacks", "check", "--python", python), 1)
+    assert f"{python}: 3 mismatches (looked at as stack 'current')" in process.stdout
+    assert "IPEX 2.8.0 with torch 2.13.0+cpu" in process.stdout
+    assert "oneccl_bind_pt 2.7.0+xpu is the wheel for Intel GPUs" in process.stdout
+    assert process.stdout.count("  hint: ") == 3
+
+
+def test_check_compares_the_nodes_of_an_inventory(orch: Orch) -> None:
+    value = parse(orch("stacks", "check", "--inventory", "local", "--json"))
+    assert value["nodes"]
+    assert all(node["stack"] == "current" for node in value["nodes"])
+
+
+# Data.
+
+
+TEXT = "One day it rained. Nobody went out.\nThe cat slept.\n\nBread is baked. It smells good.\n"
+PREPARE = ("data", "prepare", "text")
+PREPARE_OPTIONS = ("--out", "data", "--set", "shards=2", "--set", "lengths=32:4")
+
+
+def test_all_texts_of_a_folder_become_data_for_a_training(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for name in "ab":
+        (tmp_path / "texts" / f"{name}.txt").write_text(TEXT * 15)
+    process = orch(*PREPARE, "texts", *PREPARE_OPTIONS, "--ppn", "2", "--json", timeout=200, warm=False)
+    result = json.loads(expect_exit(process).stdout)["result"]
+    assert result["data_dir"] == str(tmp_path / "data")
+    assert result["rows_seq32"] > 50
+    assert len(list((tmp_path / "data" / "seq32").iterdir())) == 2
+    prepared = json.loads((tmp_path / "data" / "settings.json").read_text())
+    assert [name for name, _ in prepared["files"]] == ["a.txt", "b.txt"]
+    settings = settings_options(data_dir=tmp_path / "data", phase=1, max_seq_length=32, max_steps=2)
+    expect_exit(orch("train", "bert-pretrain", "--ppn", "1", "--precision", "fp32", *settings, timeout=200))

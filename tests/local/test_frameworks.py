@@ -1,17 +1,30 @@
-"""Run scripts that use torch.distributed and frameworks in unusual ways."""
+"""Run scripts that use torch.distributed and frameworks in unusual ways, and files of all stacks' accelerates."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from orch_node.rank import metrics
 from orch_node.rank.checks import RankError
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from orchestrator import load
+from orchestrator.planning import launchers
+from tests.conftest import make_spec
+from tests.local.conftest import download_wheels
 from tests.local.runs import SCRIPTS, expect_exit, last_run, rank_log, write_script
 from tests.local.workspaces import Workspace
+from tests.support.plans import ONE_NODE, TWO_NODES
+from tests.support.ports import free_port
+from tests.unit.planning.test_accelerate_file import FILE
 
 # A layer on each rank: rank 0 sends its output to rank 1, which returns the gradient.
 REMOTE_CALLS = """
@@ -302,3 +315,94 @@ def test_gloo_group_is_ready_only_when_all_ranks_have_joined(one_host: Workspace
     (one_host.folder / "joined").unlink(missing_ok=True)
     cell = one_host.train_text(SLOW_TO_JOIN, "--backend", "gloo")
     assert [cell.printed("JOINED", rank) for rank in (0, 1)] == ["True", "True"]
+
+
+# Lightning's Trainer, which computes the number of each rank itself.
+
+
+LIGHTNING_SCRIPT = SCRIPTS / "with_lightning.py"
+
+
+@pytest.fixture(scope="session")
+def torchrun_output(lightning: str) -> dict[int, str]:
+    """Return the output of each rank of torchrun with gloo, without orch."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    rendezvous = f"--master_port={free_port()}"
+    process = subprocess.run(
+        [*torchrun, rendezvous, str(LIGHTNING_SCRIPT), "2", "1", lightning],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert process.returncode == 0, process.stderr
+    return {int(rank): text for rank, text in re.findall(r"RANK(\d) (rank .*)", process.stdout)}
+
+
+def test_lightning_on_two_nodes_trains_like_with_torchrun_and_sets_the_timeout_of_its_strategy(
+    two_hosts: Workspace, lightning: str, torchrun_output: dict[int, str]
+) -> None:
+    text = LIGHTNING_SCRIPT.read_text()
+    assert 'strategy="ddp",' in text
+    strategy = "lightning.pytorch.strategies.DDPStrategy(timeout=timedelta(seconds=5000))"
+    text = text.replace('strategy="ddp",', f"strategy={strategy},")
+    cell = two_hosts.train_text(
+        f"from datetime import timedelta\n{text}"
+        "options = torch.distributed.group.WORLD._get_backend(torch.device('cpu')).options\n"
+        "print('TIMEOUT', options._timeout)\n",
+        *("--backend", "gloo", "--", "1", "2", lightning),
+    )
+    assert {rank: cell.printed(f"RANK{rank}", rank) for rank in (0, 1)} == torchrun_output
+    assert torchrun_output[0] != torchrun_output[1]
+    assert cell.printed("TIMEOUT", 1) == "1:23:20"
+
+
+# The accelerates of all stacks read our configuration files, and launch with them.
+
+
+ACCELERATE_VERSIONS = sorted({stack.requirements["accelerate"] for stack in load.all_stacks()})
+# Loads each file and runs all of `accelerate launch` up to its command.
+PRINT_COMMANDS = """
+import json, os, sys
+from accelerate.commands.launch import launch_command_parser, _validate_launch_command
+from accelerate.utils.launch import prepare_simple_launcher_cmd_env
+import accelerate
+for path in sys.argv[1:]:
+    args = launch_command_parser().parse_args(["--config_file", path, "script.py", "--x"])
+    args, _, _ = _validate_launch_command(args)
+    command, environment = prepare_simple_launcher_cmd_env(args)
+    print(json.dumps([accelerate.__version__, command, environment["ACCELERATE_MIXED_PRECISION"]]))
+"""
+
+
+@pytest.fixture(scope="session", params=ACCELERATE_VERSIONS)
+def accelerate(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a folder to import this version from, without changing the stack."""
+    return download_wheels(tmp_path_factory.mktemp("accelerate"), f"accelerate=={request.param}")
+
+
+def test_config_file_is_read_by_the_accelerate_of_each_stack(accelerate: str, tmp_path: Path) -> None:
+    version = launchers.Version(next(Path(accelerate).glob("*.whl")).name.split("-")[1])
+    cases = [(nodes, user_config) for nodes in (ONE_NODE, TWO_NODES) for user_config in ({}, FILE)]
+    paths = []
+    for index, (nodes, user_config) in enumerate(cases):
+        spec = make_spec(nodes, ppn=2, precision="bf16", accelerate=user_config)
+        config = launchers.accelerate_config(spec, version, starts_mpirun=True)
+        paths.append(tmp_path / f"{index}.yaml")
+        paths[-1].write_text(launchers.as_yaml(config))
+        assert yaml.safe_load(paths[-1].read_text()) == config
+    process = subprocess.run(
+        [sys.executable, "-c", PRINT_COMMANDS, *map(str, paths)],
+        env={**os.environ, "PYTHONPATH": accelerate, "PATH": f"{Path(sys.executable).parent}:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert process.returncode == 0, process.stderr
+    lines = [line for line in process.stdout.splitlines() if line.startswith("[")]
+    for (nodes, _), line in zip(cases, lines, strict=True):
+        imported_version, command, precision = json.loads(line)
+        assert (imported_version, precision) == (str(version), "bf16")
+        ranks = str(2 * len(nodes))
+        assert command[:7] == ["mpirun", "-f", spec.hostfile, "-ppn", "2", "-n", ranks]
+        assert command[-2:] == ["script.py", "--x"]

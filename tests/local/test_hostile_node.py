@@ -18,15 +18,7 @@ from tests.support.recorded import make_outcome, make_placement, make_plan
 
 GOOD, BAD = "20260101-120000-good-0000", "20270101-120000-evil-0000"
 FAR: dict[str, Any] = {"node": "far", "via": []}
-COMMANDS = (
-    ("attach", "last"),
-    ("logs", "last"),
-    ("logs", "last", "--follow"),
-    ("stop", "last"),
-    ("fetch", "last"),
-    ("report", "last"),
-    ("runs", "show", "last"),
-)
+COMMANDS = ("attach", "logs", "logs --follow", "stop", "fetch", "report", "runs show")
 
 
 def make_record(node: SshNode, run: str, **changes: Any) -> dict[str, Any]:
@@ -67,10 +59,10 @@ def test_folders_and_programs_of_a_record_are_not_trusted(orch: Orch, ssh_node: 
     far = {"node": "far", "via": ["sh", program]}
     make_finished_run(ssh_node, BAD, node0=far, nodes=[far], python=program, train=str(tmp_path), run_dir="/etc")
     for command in COMMANDS:
-        source = ("--from", str(ssh_node.root / "runs" / BAD)) if command[0] == "fetch" else ()
-        expect_exit(orch(*command, *INVENTORY, *source))
-        if command[0] in ("stop", "logs"):
-            expect_exit(orch(*command, *source))  # from the copy that the first command recorded on this machine
+        source = ("--from", str(ssh_node.root / "runs" / BAD)) if command == "fetch" else ()
+        expect_exit(orch(*command.split(), "last", *INVENTORY, *source))
+        if command.startswith(("stop", "logs")):
+            expect_exit(orch(*command.split(), "last"))  # from the copy that the first command recorded on this machine
     assert not mark.exists()
 
 

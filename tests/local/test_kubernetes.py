@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -12,10 +13,13 @@ from pathlib import Path
 
 import pytest
 import tomllib
+from orch_node.protocol import files
 
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.runs import store
 from orchestrator.targets.kubernetes import watch
+from orchestrator.targets.kubernetes.exec import PodExec
+from orchestrator.targets.kubernetes.target import mark_volume
 from orchestrator.targets.kubernetes.watch import JobWatch
 from tests.conftest import orch_environment
 from tests.local.kubernetes_runs import (
@@ -357,3 +361,34 @@ def test_terminated_fetch_deletes_its_reader_pod(api: Api, tmp_path: Path, run: 
             process.kill()
     assert process.returncode == 128 + signal.SIGTERM, err
     assert api.names("pods") == []
+
+
+# Programs in pods, over a real websocket.
+
+
+MIB = 1 << 20
+
+
+def test_large_output_is_read_in_small_parts(api: Api, tmp_path: Path) -> None:
+    """Read slower than the API server sends, so that many frames are there at once."""
+    content = os.urandom(16 * MIB)
+    (tmp_path / "weights").write_bytes(content)
+    digest = hashlib.sha256()
+    with PodExec(make_client(api.url), "reader").open_program(("cat", str(tmp_path / "weights"))) as program:
+        while part := program.output.read(MIB):
+            digest.update(part)
+    assert digest.digest() == hashlib.sha256(content).digest()
+
+
+def test_output_before_a_connection_breaks_is_returned(api: Api) -> None:
+    """Return it so that the next attempt can continue there."""
+    api.state.break_execs = 1
+    with PodExec(make_client(api.url), "reader").open_program(("cat", __file__)) as program:
+        assert program.output.read() == Path(__file__).read_bytes()
+        assert isinstance(program.failure(), ConnectionLost)
+
+
+def test_stopped_run_is_marked_by_a_second_pod_if_the_first_does_not_respond(api: Api, tmp_path: Path) -> None:
+    api.fail_requests("GET", "pods/lost/exec", 500, times=9)
+    mark_volume(make_client(api.url), str(tmp_path), ["lost", "living"])
+    assert (tmp_path / files.STOP).exists()

@@ -9,7 +9,6 @@ import os
 import tarfile
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -69,10 +68,6 @@ def test_credentials_of_the_cluster_are_not_sent(api: Api, orch: Orch, tmp_path:
     assert "kubeconfig" not in names
 
 
-def jobs(api: Api) -> list[dict[str, Any]]:
-    return [get_object(api, "jobs", name) for name in api.names("jobs")]
-
-
 RESUMABLE = """
 import os, torch.distributed as dist
 first = not os.path.exists("saved")
@@ -99,7 +94,12 @@ def test_run_in_pods_is_resumed_in_its_copy_with_changed_code(api: Api, tmp_path
     assert f"resume: orch resume {run.name}" in failed.stderr
     write_script(folder, f"{RESUMABLE}print('with changed code')\n")
     wait = in_background(orch, "resume", run.name, "--code")
-    api.wait_for(lambda: any(job["metadata"]["uid"] != first["metadata"]["uid"] for job in jobs(api)), 100)
+    api.wait_for(
+        lambda: any(
+            get_object(api, "jobs", name)["metadata"]["uid"] != first["metadata"]["uid"] for name in api.names("jobs")
+        ),
+        100,
+    )
     operator.run("jobs", free_port())
     resumed = expect_exit(wait())
     assert "continues with a checkpoint" in resumed.stdout

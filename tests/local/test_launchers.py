@@ -1,9 +1,10 @@
-"""Check that the launchers of three MPI implementations put ranks on the planned hosts."""
+"""Run launchers and backends on this machine, and those of three MPI implementations on two hosts."""
 
 from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from orchestrator.planning.launchers import IMPLEMENTATIONS, LAUNCHERS
 from tests.conftest import make_facts, make_node, make_spec, require_mpi
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
+from tests.support import matrix
 
 PRINT_RANK_AND_HOSTNAME = 'echo "${PMI_RANK:-$OMPI_COMM_WORLD_RANK} $(hostname)"'
 
@@ -41,3 +43,10 @@ def test_two_hosts_get_unequal_numbers_of_ranks(two_hosts: Workspace, mpi: str) 
         subprocess.run([*lab.ssh_command(lab.hosts[0]), command.shell()], capture_output=True, text=True, timeout=60)
     )
     assert sorted(process.stdout.splitlines()) == ["0 node0", "1 node1", "2 node1"]
+
+
+@pytest.mark.parametrize(("starter", "backend"), matrix.cells(1))
+def test_cell_trains_on_one_node(one_host: Workspace, starter: str, backend: str) -> None:
+    options = matrix.STARTERS[starter]
+    require_mpi(options[options.index("--mpi") + 1] if "--mpi" in options else "intel")
+    matrix.check(partial(one_host.train, code=1), starter, backend, planned=("127.0.0.1",))

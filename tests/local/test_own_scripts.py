@@ -1,7 +1,6 @@
-"""Run a script with Trainer on two nodes, and a backend of a third party.
+"""Run a script with Trainer, a new recipe, and a backend of a third party.
 
-The matrix runs a script with plain DDP with each launcher; test_accelerate.py and test_frameworks.py run an
-Accelerator.
+The matrix runs a script with plain DDP with each launcher; test_frameworks.py runs an Accelerator.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.runs import SCRIPTS
+from tests.local.runs import SCRIPTS, expect_exit
 from tests.local.workspaces import Workspace
 
 
@@ -75,3 +74,28 @@ def test_file_that_a_script_leaves_open_is_written(one_host: Workspace, tmp_path
     text = "import torch.distributed as dist\nf = open(f'{}/left-{{dist.get_rank()}}', 'w')\nf.write('kept')\n"
     one_host.train_text(text.format(tmp_path), "--backend", "ccl")
     assert [(tmp_path / f"left-{rank}").read_text() for rank in range(2)] == ["kept", "kept"]
+
+
+CHECK_VARIABLES = """
+import os
+from parts.names import RECIPE
+assert (os.environ["TOY"], os.environ["OWN"]) == (RECIPE, "user's")
+"""
+
+
+def test_new_recipe_trains(two_hosts: Workspace) -> None:
+    process = expect_exit(two_hosts.orch("recipes", "new", "my-own"))
+    assert "orch train my-own --recipe-path my_own --ppn 2" in process.stdout
+    assert "my-own" in two_hosts.orch("recipes", "--recipe-path", "my_own").stdout
+    recipe = two_hosts.folder / "my_own"
+    (recipe / "parts").mkdir()
+    (recipe / "parts" / "names.py").write_text('RECIPE = "recipe\'s"\n')
+    with (recipe / "recipe.toml").open("a") as file:
+        file.write('\n[environment]\nTOY = "recipe\'s"\nOWN = "recipe\'s"\n')
+    with (recipe / "train.py").open("a") as file:
+        file.write(CHECK_VARIABLES)
+    options = ("--env", "OWN=user's", "--precision", "fp32", "--preset", "long", *two_hosts.options, "--json")
+    process = two_hosts.orch("train", "my-own", "--recipe-path", "my_own", *options)
+    result = json.loads(expect_exit(process).stdout)["result"]
+    assert result["world_size"] == 2
+    assert result["after"]["loss"] < result["before"]["loss"] / 2

@@ -4,27 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orch_node.pod.project import unpack
 from orch_node.protocol.layout import PRECISION_PLACEHOLDER
 from orch_node.protocol.pod import PodProject
+from orch_node.streams import without_marks
 
-from orchestrator.files import pack_files
+from orchestrator.files import LIB, pack_files
 from orchestrator.load.clusters import local_facts
 from tests.conftest import HOSTILE_TEXTS
-from tests.local.pods import FAIL_ON_RANK_1, parse_events, pod_command, rank_lines, run_pod, write_pod_config
 from tests.local.runs import Process, expect_exit, write_script
+from tests.support.kubernetes_plans import REQUEST, containers, make_plan, objects
 from tests.support.ports import free_port
 from tests.support.projects import FILES, write_project
+from tests.support.waiting import wait_until
 
+NODE = Path(__file__).parents[2] / "train" / "node.py"
+FAIL_ON_RANK_1 = """
+import time, torch.distributed as dist
+if dist.get_rank() == 1:
+    raise ValueError("rank 1 has had enough")
+time.sleep(60)
+"""
 SUM_SCRIPT = """
 import sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -59,6 +73,51 @@ CCL = {
         "CCL_WORKER_COUNT": "1",
     },
 }
+
+
+def write_pod_config(folder: Path, **changes: Any) -> Path:
+    """Write the configuration of a pod with two ranks, and return its path."""
+    value = {
+        "run_dir": str(folder / "data" / "runs" / "r"),
+        "pods": 1,
+        "word": "worker",
+        "ppn": 2,
+        "cpus": 64.0,
+        "threads": 1,
+        "backend": "gloo",
+        "backend_module": "",
+        "timeout_seconds": 60.0,
+        "env": {"TOKENIZERS_PARALLELISM": "false"},
+        "preload": ["libiomp5.so"],
+        "stack": "current",
+        "needs_bf16": False,
+        "stall_timeout": 60.0,
+    } | changes
+    path = folder / "pod.json"
+    path.write_text(json.dumps(value))
+    return path
+
+
+def pod_command(mode: str, config: Path, *script: str) -> list[str]:
+    return [sys.executable, str(NODE), "pod", mode, str(config), "--", *script]
+
+
+def run_pod(mode: str, config: Path, *script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a pod to its end."""
+    command, environment = pod_command(mode, config, *script), os.environ | variables
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+def parse_events(output: str, *kinds: str) -> list[dict[str, Any]]:
+    """Return the events of these kinds in a pod's output, by default of all kinds."""
+    values = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    events = [value for value in values if "event" in value]
+    return [event for event in events if not kinds or event["event"] in kinds]
+
+
+def rank_lines(output: str, rank: int) -> list[str]:
+    """Return the lines of a rank in a pod's output."""
+    return re.findall(rf"^\[{rank}\] (.*)$", without_marks(output), re.MULTILINE)
 
 
 def make_script(folder: Path, text: str) -> str:
@@ -244,3 +303,123 @@ def test_program_in_the_pod_network_runs_no_code_in_a_pod(tmp_path: Path) -> Non
     assert not mark.exists()
     assert pod.returncode not in (0, None)
     assert "a host that is not a node of this run" in output
+
+
+# Two pods, one of which is replaced.
+
+
+HOST, PEER = "127.0.0.2", "127.0.0.1"
+WAIT_SCRIPT = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+print("joined as", os.environ["RANK"], flush=True)
+# All ranks leave the loop in the same round, because one that leaves earlier would break the others' collective.
+done = torch.zeros(1)
+while not done:
+    time.sleep(0.1)
+    done.fill_(os.path.exists(os.environ["DONE"]))
+    dist.all_reduce(done)
+dist.barrier()
+dist.destroy_process_group()  # without it, gloo's threads may abort the process at its exit
+"""
+START_POD = """
+import sys
+from orch_node.pod import main
+process = main.start("--local_addr=" + sys.argv[1], "--rdzv_conf=is_host=" + sys.argv[2],
+                     sys.argv[3], key=b"k" * 64)
+for line in process.stdout:
+    sys.stdout.buffer.write(line)
+    sys.stdout.flush()
+sys.exit(process.wait())
+"""
+
+
+@contextmanager
+def start_pod(folder: Path, address: str, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a pod with an address, which stands for its name: both stay the same when a pod is replaced."""
+    variables = {
+        "PYTHONPATH": str(LIB),
+        "DONE": str(folder / "done"),
+        "OMP_NUM_THREADS": "1",
+        "PET_NNODES": "2:2",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"{HOST}:{port}",
+        "PET_RDZV_ID": "run",
+        "PET_MAX_RESTARTS": "2",
+    }
+    command = [sys.executable, "-c", START_POD, address, str(int(address == HOST)), str(folder / "own.py")]
+    environment, stderr = os.environ | variables, subprocess.STDOUT
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, env=environment, stdout=output, stderr=stderr, start_new_session=True) as process,
+    ):
+        try:
+            yield process
+        finally:
+            end_pod(process)
+
+
+def end_pod(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def await_in_logs(condition: Callable[[], bool], *logs: Path) -> None:
+    """Wait for a condition, or fail with the ends of the logs."""
+    try:
+        wait_until(condition, "the condition")
+    except AssertionError as error:
+        texts = [log.read_text(errors="replace")[-2000:] for log in logs if log.exists()]
+        raise AssertionError(texts) from error
+
+
+def test_replacement_of_the_pod_of_rank_0_joins(tmp_path: Path) -> None:
+    """Check that the remaining pod does not look for the ranks' store at the address of the deleted pod."""
+    write_script(tmp_path, WAIT_SCRIPT)
+    port = free_port()
+    logs = host_log, first_log, second_log = [tmp_path / name for name in ("host.log", "first.log", "second.log")]
+    with start_pod(tmp_path, HOST, port, host_log) as host:
+        with start_pod(tmp_path, PEER, port, first_log) as first:
+            await_in_logs(lambda: "joined as 0" in first_log.read_text(), *logs)
+            await_in_logs(lambda: "joined as 1" in host_log.read_text(), *logs)
+            end_pod(first)
+        with start_pod(tmp_path, PEER, port, second_log) as second:
+            await_in_logs(lambda: "joined as" in second_log.read_text(), *logs)
+            await_in_logs(lambda: host_log.read_text().count("joined as") == 2, *logs)
+            (tmp_path / "done").touch()
+            await_in_logs(lambda: second.poll() == 0 and host.poll() == 0, *logs)
+
+
+# Pods of a plain Indexed Job, which must keep what the kinds of Kubeflow promise.
+
+
+FAIL_ONCE = """
+import os, sys, torch, torch.distributed as dist
+value = torch.ones(1)
+dist.all_reduce(value)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
+    sys.exit(3)
+dist.all_reduce(value)
+print("sum", value.item())
+"""
+
+
+def test_pods_with_only_a_number_find_each_other_and_restart(tmp_path: Path) -> None:
+    """Start the second pod first, so that it waits; they meet by the signed rendezvous."""
+    (container,) = containers(list(objects(make_plan("job", request=replace(REQUEST, ppn=1, max_restarts=1)))))
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    variables = {name: value for name, value in variables.items() if name.startswith(("PET_", "TORCH_"))}
+    variables["PET_RDZV_ENDPOINT"] = f"127.0.0.1:{free_port()}"
+    config = write_pod_config(tmp_path, pods=2, ppn=1)
+    command = pod_command("torchrun", config, str(tmp_path / write_script(tmp_path, FAIL_ONCE)))
+    pods = []
+    for index in (1, 0):
+        environment = os.environ | variables | {"JOB_COMPLETION_INDEX": str(index)}
+        pods.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    outputs = [pod.communicate(timeout=300)[0] for pod in pods]
+    assert [pod.returncode for pod in pods] == [0, 0], outputs
+    assert [output.count("sum 4.0") for output in outputs] == [1, 1]
+    key = tmp_path / "data" / "runs" / "r" / ".rendezvous-key"
+    assert key.stat().st_mode & 0o777 == 0o600

@@ -12,17 +12,8 @@ from pathlib import Path
 from tests.conftest import orch_environment, require_program
 from tests.local.runs import ORCH, expect_exit, write_script
 
-STRACE = (
-    "strace",
-    "-f",
-    "-y",
-    "--seccomp-bpf",
-    "-qq",
-    "-e",
-    "signal=none",
-    "-e",
-    "trace=rename,renameat,renameat2,fsync",
-)
+CALLS = "rename,renameat,renameat2,fsync"
+STRACE = ("strace", "-f", "-y", "--seccomp-bpf", "-qq", "-e", "signal=none", "-e", f"trace={CALLS}")
 RENAME = re.compile(r'rename\w*\((?:\w+<([^>]*)>, )?"([^"]*)", (?:\w+<[^>]*>, )?"([^"]*)"')
 SYNC = re.compile(r"fsync\(\d+<([^>]*)>")
 

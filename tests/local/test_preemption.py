@@ -1,4 +1,4 @@
-"""Preempt runs by a signal to the supervisor or to one rank, and check that all ranks write a checkpoint."""
+"""Preempt runs by a signal to the supervisor or to one rank, so that all ranks write a checkpoint, and stop others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 from orch_node.preemption import calls_in
 from orch_node.protocol.environment import DEFAULT_SIGNALS, PREEMPT_SIGNAL
 
-from tests.local.runs import last_run, rank_log, read_events, read_outcome, start_orch, write_script
+from tests.local.runs import Orch, expect_exit, last_run, rank_log, read_events, read_outcome, start_orch, write_script
+from tests.support.recorded import make_run
 from tests.support.waiting import SECONDS, wait_until
 
 CHECKPOINT_SCRIPT = """
@@ -87,3 +88,37 @@ def test_ranks_agree_about_preemption_once_a_second() -> None:
     assert calls_in(1.0, calls=64, seconds=0.64) == 100
     assert calls_in(1.0, calls=100, seconds=10.0) == 10
     assert calls_in(1.0, calls=8, seconds=0.0) == 16
+
+
+# `orch stop` without an id.
+
+# Would end with a checkpoint if it were preempted.
+LONG_SCRIPT = """
+import time
+from orch_node import preemption
+print("trains", flush=True)
+for step in range(60_000):
+    time.sleep(0.01)
+    if preemption.requested():
+        preemption.end(step)
+"""
+
+
+def test_stop_selects_the_newest_unfinished_run_and_names_the_others(orch: Orch, tmp_path: Path) -> None:
+    planned = make_run(tmp_path / "runs", "20250101-120000-qa-0000", created=1.0)
+    (planned / "outcome.json").unlink()
+    expect_exit(orch("train", write_script(tmp_path, LONG_SCRIPT), "--ppn", "1", "--detach"))
+    run = last_run(tmp_path)
+    live = run.name
+    log = run / "ranks/rank-0.log"
+    wait_until(lambda: log.exists() and "trains" in log.read_text(), "a rank that could be preempted")
+    make_run(tmp_path / "runs", "29990101-120000-qa-0000", created=32472144000.0)
+    stopped = orch("stop")
+    assert stopped.stdout.startswith(f"Stopped run {live}.\n"), stopped.stdout
+    assert f"Still running: {planned.name}." in stopped.stdout
+    assert read_outcome(run)["state"] == "stopped"
+    assert not read_events(run, "preempted"), "to stop a run is not to preempt it"
+    repeated = expect_exit(orch("stop", live)).stdout
+    assert repeated.startswith(f"Run {live} had already ended (stopped); nothing of it was")
+    second = json.loads(orch("stop", "--json").stdout)
+    assert (second["run_id"], second["not_stopped"]) == (planned.name, [])

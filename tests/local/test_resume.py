@@ -1,8 +1,10 @@
-"""Resume unfinished runs on this machine and on two hosts: same id, same folders, next attempt."""
+"""Resume and restart runs on this machine and on two hosts: same id, same folders, next attempt."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
 from tests.local.workspaces import Workspace
@@ -75,3 +77,43 @@ def test_run_is_resumed_on_another_node_with_changed_code(two_hosts: Workspace) 
     listed = expect_exit(two_hosts.orch("runs", *two_hosts.options[-2:]))
     assert run in listed.stdout
     assert "different nodes" not in listed.stderr
+
+
+# Each of two hosts has its own copy of the project.
+
+# Rank 0 saves, all ranks load if the file exists; the second rank fails once.
+RESTART_SCRIPT = """
+import os, pathlib, torch, torch.distributed as dist
+if not dist.is_initialized():
+    dist.init_process_group()
+rank, saved = dist.get_rank(), pathlib.Path("out/saved.pt")
+value = torch.load(saved) if saved.exists() else torch.zeros(1)
+with open("log.txt", "a") as log:
+    log.write(f"rank {rank} starts with {value.item():.0f}\\n")
+print("RESULT", value.item(), len(pathlib.Path("log.txt").read_text().splitlines()))
+dist.barrier()
+if not value.item():
+    if rank == 0:
+        saved.parent.mkdir()
+        torch.save(torch.ones(1), saved)
+    dist.barrier()
+    assert rank != 1, "fails once"
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_what_rank_0_saved_is_on_all_nodes_after_a_restart(two_hosts: Workspace, launcher: str) -> None:
+    options = ("--launcher", launcher, "--backend", "gloo", "--max-restarts", "1")
+    cell = two_hosts.train_text(RESTART_SCRIPT, *options)
+    assert [cell.logs[rank].rpartition("RESULT ")[2].splitlines()[0] for rank in (0, 1)] == ["1.0 2", "1.0 2"]
+    run = cell.report["run_id"]
+    news = two_hosts.orch("runs", "show", run).stdout
+    assert "gave 2 files (log.txt, out/saved.pt)" in news
+    assert "log.txt.node1.attempt-1" in news
+    fetched = two_hosts.folder / f"fetched-{launcher}"
+    assert two_hosts.orch("fetch", run, "--to", str(fetched)).returncode == 0
+    assert (fetched / "node1/log.txt.node1.attempt-1").read_text() == "rank 1 starts with 0\n"
+    assert (fetched / "node1/log.txt").read_text() == "rank 0 starts with 0\nrank 1 starts with 1\n"
+    assert not (fetched / "node1/out").exists()

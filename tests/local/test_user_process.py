@@ -1,9 +1,13 @@
-"""Check that orch does not interfere with the process of a user's script."""
+"""Check that orch does not interfere with the process of a user's script, its cores and its shared memory."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, read_events, read_outcome, write_script
 
@@ -135,3 +139,94 @@ def test_script_with_invalid_reports_completes(orch: Orch, tmp_path: Path) -> No
     assert [event["code"] for event in read_events(run, "exit")] == [0, 0]
     assert "\n".join(notes) in expect_exit(orch("runs", "show")).stdout
     assert "\\x1b[31mred" in orch("logs").stdout
+
+
+# Cores.
+
+
+CORES_SCRIPT = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+def cores(task):
+    lines = (Path(task) / "status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list"))
+
+
+if __name__ == "__main__":
+    torch.ones(1000, 1000) @ torch.ones(1000, 1000)  # a parallel region
+    work = dist.all_reduce(torch.ones(1000), async_op=True)
+    work.wait()
+    work.get_future().wait()
+    show = [sys.executable, "-c", "import os; print(','.join(map(str, sorted(os.sched_getaffinity(0)))))"]
+    time.sleep(1)  # until the threads of the backend have their names
+    found = {(task / "comm").read_text().strip(): cores(task) for task in Path("/proc/self/task").iterdir()}
+    numbers = subprocess.run(show, capture_output=True, text=True, check=True).stdout.strip()
+    print("FOUND", json.dumps({
+        "threads": torch.get_num_threads(), "cores": found, "subprocess": numbers,
+        "tokenizers": os.environ.get("TOKENIZERS_PARALLELISM"),
+    }), flush=True)
+"""
+USABLE = sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.skipif(len(USABLE) < 2, reason="needs two cores")
+def test_all_that_a_rank_starts_may_use_all_of_its_cores(tmp_path: Path, orch: Orch) -> None:
+    expect_exit(orch("train", write_script(tmp_path, CORES_SCRIPT), "--ppn", "1", "--backend", "ccl"))
+    lines = rank_log(last_run(tmp_path), 0).splitlines()
+    result = json.loads(next(line for line in lines if line.startswith("FOUND")).removeprefix("FOUND "))
+    numbers = [int(number) for number in result["subprocess"].split(",")]
+    assert len(numbers) == result["threads"] > 1
+    assert set(numbers) <= set(USABLE)
+    assert len(set(result["cores"].values())) == 1, result
+    assert set(result["cores"].values()) <= {f"{numbers[0]}-{numbers[-1]}", result["subprocess"]}
+    assert "ccl-comm" in result["cores"]
+    assert result["tokenizers"] is None
+
+
+# Shared memory, where users have data too.
+
+# Reads data, and leaves a file of a library and a file of unknown origin.
+SHARED_MEMORY_SCRIPT = """
+import sys, time
+import torch
+name = sys.argv[1]
+data = open(f"/dev/shm/data-{name}", "rb")
+cache = open(f"/dev/shm/cache-{name}", "wb")
+leftover = open(f"/dev/shm/torch_{name}_0", "wb")
+time.sleep(2)
+assert data.read() == b"precious"
+"""
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """Yield a name for files in shared memory, and delete them afterwards."""
+    yield f"{os.getpid()}_77"
+    for path in Path("/dev/shm").glob(f"*{os.getpid()}_77*"):
+        path.unlink()
+
+
+def test_only_segments_of_the_run_are_deleted_from_shared_memory(orch: Orch, tmp_path: Path, name: str) -> None:
+    names = (f"data-{name}", f"cache-{name}", f"torch_{name}_0")
+    data, cache, library_file = (Path("/dev/shm", file) for file in names)
+    data.write_bytes(b"precious")
+    script = write_script(tmp_path, SHARED_MEMORY_SCRIPT)
+    process = expect_exit(orch("train", script, "--ppn", "1", "--backend", "gloo", "--", name))
+    assert data.read_bytes() == b"precious"
+    assert cache.exists(), "its owner is unknown"
+    report = f"node0: left in /dev/shm: {cache} ("
+    assert report in process.stderr
+    assert not library_file.exists()
+    run = last_run(tmp_path)
+    (pid,) = (event["pid"] for event in read_events(run, "joined"))
+    assert not [path for path in os.listdir("/dev/shm") if f"LIB_{pid}_" in path], "OpenMP's registration is deleted"
+    assert report in orch("clean").stdout
+    assert cache.exists()
+    cache.unlink()
+    orch("clean")
+    assert list(run.glob("shm-*")) == []

