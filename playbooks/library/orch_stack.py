@@ -186,7 +186,8 @@ class Environment:
         owned = set()
         for metadata in self.in_site_packages("*.dist-info"):
             site = os.path.dirname(metadata)
-            owned |= {os.path.join(site, row[0].split("/")[0]) for row in read_record(metadata) or []}
+            names = {row[0].split("/")[0] for row in read_record(metadata) or []}
+            owned |= {os.path.join(site, name) for name in names}
         return sorted(
             path
             for path in self.in_site_packages("*")
@@ -216,7 +217,7 @@ class Environment:
             yield "half installed"
             return
         for path, expected, size in (row for row in rows if len(row) == 3 and row[1]):
-            full = os.path.join(site, path)
+            full = os.path.normpath(os.path.join(site, path))  # libraries and programs are in ../../..
             try:
                 status = os.stat(full)
             except OSError:
@@ -240,8 +241,7 @@ class Environment:
         if os.path.exists(target):
             return
         snapshot = {}
-        roots = [os.path.join(self.prefix, name) for name in ("lib", "mpi")]
-        for base, folders, files in (entry for root in roots for entry in os.walk(root)):
+        for base, folders, files in os.walk(self.prefix):
             folders[:] = [name for name in folders if name != "__pycache__"]
             for name in files:
                 status = os.lstat(os.path.join(base, name))

@@ -174,3 +174,14 @@ def test_files_that_belong_to_no_package_are_drift(bare: Path, tmp_path: Path) -
     wrong = env.compare()
     assert ("tiny", "missing", "1.0") in wrong
     assert ("site-packages/tiny.py", "of no package", "absent") in wrong
+
+
+def test_unchanged_files_are_not_hashed_again_also_outside_site_packages(bare: Path, tmp_path: Path) -> None:
+    env = make_environment(tmp_path / "orch", "0")
+    (Path(env.prefix) / "bin/tool").touch()
+    with (bare / "tiny-1.0.dist-info/RECORD").open("a") as record:
+        record.write("../../../bin/tool,sha256=0,0\n")
+    env.write_snapshot()
+    assert env.altered(env.installed(), lambda *_: False) == {}
+    (Path(env.prefix) / "bin/tool").write_text("x")
+    assert env.altered(env.installed(), lambda *_: False) == {"tiny": "../../../bin/tool was altered"}
