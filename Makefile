@@ -99,11 +99,10 @@ audit: .venv/.dev    ## known vulnerabilities in the packages, and in the use ma
 	$(BIN)/pip install --quiet --editable '.[audit]'
 	$(BIN)/python -m tests.audit
 
-lint: .venv/.dev    ## ruff, mypy --strict, bandit, ansible-lint
+lint: .venv/.dev    ## ruff, mypy --strict, ansible-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/bandit --quiet --recursive -c pyproject.toml orchestrator train playbooks bindings/*.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline --profile production playbooks
 
 docs: .venv/.dev    ## the pages for users as a site, into build/site; broken links fail

@@ -67,7 +67,7 @@ def shell(
         source, NodePattern(node) if node else None, stack=stack, runs_dir=runs_dir, notify=print_error
     )
     program, *arguments = commands.shell()
-    os.execvp(program, [program, *arguments])  # nosec
+    os.execvp(program, [program, *arguments])
 
 
 Live = Annotated[bool, typer.Option("--live", help="Query the nodes: load, free memory, and runs that use them.")]

@@ -87,7 +87,7 @@ def check(
     environments = (
         operation.environments_of(inventory, print_error)
         if inventory
-        else [operation.environment_of(python or sys.executable, shell=shell)]  # nosec
+        else [operation.environment_of(python or sys.executable, shell=shell)]
     )
     checked = operation.check(environments, operation.expected_stack(stack, backend))
     print_text(report.checked_as_json(checked) if as_json else report.checked_as_text(checked))

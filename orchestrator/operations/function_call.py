@@ -6,7 +6,7 @@ It is copied to the nodes together with the file `call.pickle` and the package c
 from __future__ import annotations
 
 import json
-import pickle  # nosec B403: its data comes from the user, and goes to nodes only
+import pickle  # its data comes from the user, and goes to nodes only
 import sys
 from pathlib import Path
 
@@ -21,13 +21,13 @@ def main() -> None:
         SystemExit: if Python is of another version than where the function was pickled.
         TypeError: if the result cannot be represented in JSON.
     """
-    version, call = pickle.loads(Path(__file__).with_name("call.pickle").read_bytes())  # nosec B301: the user sent it
+    version, call = pickle.loads(Path(__file__).with_name("call.pickle").read_bytes())  # noqa: S301  the user sent it
     if version != sys.version_info[:2]:
         sys.exit(
             f"The function was pickled by Python {version[0]}.{version[1]}, and the ranks have Python "
             f"{sys.version_info[0]}.{sys.version_info[1]}. Use the same version, or a script with orch.train."
         )
-    function, args, kwargs = pickle.loads(call)  # nosec B301: the user sent it
+    function, args, kwargs = pickle.loads(call)  # noqa: S301  the user sent it
     result = function(*args, **kwargs)
     try:
         text = json.dumps(describe(result))

@@ -119,7 +119,7 @@ def render(name: str, path: str, hosts: Sequence[Host]) -> str:
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
-        autoescape=False,  # nosec: YAML
+        autoescape=False,  # noqa: S701  YAML
     )
     template = environment.get_template("inventory.yml.j2")
     return template.render(name=name, path=path, hosts=nodes, shared=dict(sorted(shared.items())))

@@ -200,7 +200,7 @@ def check_build_tools(stack: Stack) -> None:
 def check(stack: Stack, notify: Notify) -> None:
     """Raise ExecuteError unless the stack is installed and can be loaded."""
     notify("checking the stack")
-    environment = stacks.environment_of(sys.executable, shell=False)  # nosec
+    environment = stacks.environment_of(sys.executable, shell=False)
     ((_, _, mismatches),) = stacks.check([environment], stack)
     for mismatch in mismatches:
         notify(f"{mismatch.message}: {mismatch.hint}")

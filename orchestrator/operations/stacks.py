@@ -101,7 +101,7 @@ def environment_of(python: str, *, shell: bool) -> Environment:
         name=program,
         python=facts["python"],
         packages=facts["packages"],
-        shell=this_shell() if shell else None,  # nosec
+        shell=this_shell() if shell else None,
         for_gpus=bool(facts["gpus"]),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import pickle  # nosec B403: its data comes from the user, and goes to nodes only
+import pickle  # its data comes from the user, and goes to nodes only
 import shutil
 import sys
 import sysconfig

@@ -33,11 +33,11 @@ class Image:
         """
         import jinja2  # here, because planning a run reads only the names of images
 
-        environment = jinja2.Environment(  # nosec B701
+        environment = jinja2.Environment(
             loader=jinja2.PackageLoader("orchestrator"),
             undefined=jinja2.StrictUndefined,
             keep_trailing_newline=True,
-            autoescape=False,
+            autoescape=False,  # noqa: S701
         )
         template = environment.get_template("image/Dockerfile.j2")
         return template.render(stack=self.stack, base=self.base, packages=packages)

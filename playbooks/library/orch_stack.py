@@ -318,7 +318,7 @@ class Environment:
             program = next(n for n in wheel.namelist() if n.endswith(".data/scripts/uv"))
             with wheel.open(program) as source, open(self.uv + ".new", "wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
-        os.chmod(self.uv + ".new", 0o755)  # nosec B103
+        os.chmod(self.uv + ".new", 0o755)  # noqa: S103
         os.replace(self.uv + ".new", self.uv)
 
     def delete_broken_metadata(self, names: list[str]) -> None:

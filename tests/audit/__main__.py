@@ -1,4 +1,4 @@
-"""Run pip-audit over orch's packages: `make audit`. (bandit is part of `make lint`.)
+"""Run pip-audit over orch's packages: `make audit`. (Security rules for the code are part of `make lint`.)
 
 pip-audit succeeds even if no vulnerability service responds; that is a failure here.
 """

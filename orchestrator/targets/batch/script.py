@@ -34,7 +34,7 @@ def render(
         options: the options of the job.
         is_array: whether each run is a task of an array.
     """
-    environment = jinja2.Environment(  # nosec B701: a shell script, whose values are quoted
+    environment = jinja2.Environment(  # noqa: S701  a shell script, whose values are quoted
         loader=TEMPLATES, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     system, first = settings.system, runs[0][1].run

@@ -464,7 +464,7 @@ class Ssh:
 
         def start() -> paramiko.Channel:
             channel: paramiko.Channel = self.connection.transport.open_session()
-            channel.exec_command(shell_command(argv))  # nosec
+            channel.exec_command(shell_command(argv))
             return channel
 
         return self.attempt(start, description)

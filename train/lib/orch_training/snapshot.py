@@ -5,7 +5,7 @@ The owner of each file system writes what all ranks share; every rank writes its
 
 from __future__ import annotations
 
-import pickle  # nosec B403
+import pickle
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ def load_numbers(path: Path) -> Any:
         RecipeError: if it contains anything except numbers.
     """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)  # nosec
+        return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise RecipeError(
             f"{path} contains more than numbers, which could be code that runs when it is read: an older orch or "

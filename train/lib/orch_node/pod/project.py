@@ -84,7 +84,7 @@ def extract(archive: bytes, folder: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as members:
         # Python 3.10 and 3.11 have no filters before 3.10.12 and 3.11.4.
         members.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
-        members.extractall(folder)  # nosec B202: the archive has the hash of the one that orch has made
+        members.extractall(folder)  # noqa: S202  the archive has the hash of the one that orch has made
 
 
 def move(staging: Path, copy: Path) -> None:
