@@ -46,7 +46,7 @@ def test_command_runs_in_the_environment_of_ranks_on_all_nodes(two_hosts: Worksp
         (host.folder / "root/secrets.json").write_text(json.dumps({"HF_TOKEN": "hf_hidden"}))
     try:
         print_environment = (
-            "import os, sys, torch\n"
+            "import os, sys\n"
             "print(sys.executable, os.environ['SITE'], os.environ['GLOO_SOCKET_IFNAME'], sys.stdin.read() == '')\n"
             "print(os.environ['HF_TOKEN'][:2], sys.argv[1:], file=sys.stderr)"
         )

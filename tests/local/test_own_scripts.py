@@ -64,7 +64,7 @@ def test_backend_of_a_third_party_trains(one_host: Workspace, toy_backend: Path)
     refused = one_host.orch("train", script, "--backend", "toy", "--dry-run")
     assert "node0 has no toy-backend" in refused.stderr, "it is not in the stack's environment"
     toy_backend.write_text(BACKEND.replace(REQUIREMENTS, "{}"))
-    cell = one_host.train(script, "--backend", "toy")
+    cell = one_host.train(script, "--backend", "toy", "--", "--by-hand")
     assert cell.printed("BACKEND", 1) == "toy"
     assert '"TOY_MODE": "on"' in cell.printed("ENVIRONMENT", 0)
 
