@@ -12,15 +12,15 @@ import tempfile
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
 from orchestrator import load
-from orchestrator.operations.setup import CUDA_PREFIXES, TOOLS
-from orchestrator.provisioning.pip import LOCKS, UNLOCKED, LockedPackage, parse_lock
+from orchestrator.operations.setup import TOOLS
+from orchestrator.provisioning.pip import LOCKS, LockedPackage, parse_lock
 from orchestrator.provisioning.wheelhouse import UV
 from orchestrator.stacks.compatibility import builds_bindings
-from orchestrator.stacks.stack import MPI_WHEELS, Stack
+from orchestrator.stacks.stack import BINDINGS, MPI_WHEELS, TORCH, Stack
 
+CUDA_PREFIXES = ("nvidia-", "cuda-", "triton")
 HEADER = """\
 # Written by `make locks`: exact versions and SHA-256 hashes of a stack's packages.
 # Without torch: its CPU build is on PyTorch's own index, whose files `make locks` does not read.
@@ -44,11 +44,7 @@ def compile_lock(lines: list[str], python: str, *options: str) -> str:
 def write_lock(stack: Stack) -> Path:
     """Write the lock of one stack."""
     versions = {**stack.requirements, **MPI_WHEELS}
-    pins = [
-        f"{name}=={version}"
-        for name, version in versions.items()
-        if canonicalize_name(name) not in UNLOCKED - {"torch"}
-    ]
+    pins = [f"{name}=={version}" for name, version in versions.items() if name != BINDINGS]
     without_dependencies = [pin for pin in pins if pin.partition("==")[0] in stack.without_dependencies]
     python = next(bound.version for bound in SpecifierSet(stack.python) if bound.operator == ">=")
     text = compile_lock([*(pin for pin in pins if pin not in without_dependencies), *TOOLS, UV], python)
@@ -58,9 +54,7 @@ def write_lock(stack: Stack) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     packages = [
-        package
-        for package in parse_lock(path)
-        if package.name not in UNLOCKED and not package.name.startswith(CUDA_PREFIXES)
+        package for package in parse_lock(path) if package.name != TORCH and not package.name.startswith(CUDA_PREFIXES)
     ]
     packages.sort(key=lambda package: (package.name, package.pin))
     path.write_text(HEADER + "".join(map(render, packages)))
