@@ -22,6 +22,7 @@ from orchestrator.load.inputs import tool_options
 from orchestrator.model.decision import Decision
 from orchestrator.model.printable import masked
 from orchestrator.planning.request import TrainRequest, flag
+from orchestrator.runs import store
 from orchestrator.targets import registry
 
 ORDER = ("", "DEFAULT", "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE")
@@ -93,9 +94,11 @@ def apply_precedence(context: Any) -> None:
 
 
 def inventory_of_unknown_run(parameters: Mapping[str, Any]) -> str | None:
-    """Return the default inventory if a run is named that has no folder on this machine."""
-    run, folder = parameters["run"], parameters.get("runs_dir") or RUNS_DIR
-    if run == "last" or any(path.name.startswith(run) for path in Path(folder).glob("*")):
+    """Return the default inventory if the id or name of a run is given that is not recorded on this machine."""
+    run, folder = parameters["run"], Path(parameters.get("runs_dir") or RUNS_DIR)
+    if run == "last" or any(path.name.startswith(run) for path in folder.glob("*")):
+        return None
+    if any(known.record.name == run for known in store.recorded(folder).runs):
         return None
     if inventory := os.environ.get(INVENTORY_VARIABLE):
         return inventory

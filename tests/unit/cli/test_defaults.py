@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from orchestrator.cli.main import make_app
 from orchestrator.errors import OrchError
 from tests.support.node_responses import make_node_record, write_records
+from tests.support.recorded import make_run
 
 TABLE = """[tool.orch]
 inventory = "lab"
@@ -97,6 +98,11 @@ def test_environment_is_named_and_replaces_the_table(project: Path, monkeypatch:
     assert decisions()["defaults"] == "--inventory ../inventory/lab (ORCH_INVENTORY)"
     assert "host2" in orch("nodes")
     assert "host2" not in orch("nodes", "local")
+
+
+def test_run_of_this_machine_is_found_by_its_name(project: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path, name="mine")
+    assert run.name in orch("runs", "show", "mine", "--runs-dir", str(tmp_path))
 
 
 def test_target_on_the_command_line_replaces_the_inventory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
