@@ -38,12 +38,14 @@ from orchestrator.targets.connections.local import Local
 
 MAX_PARALLEL_NODES = 32
 CHECK_SECONDS = 60.0  # time limit for a Python to start, from a slow disk
+MISSING_IMPORTS = 1  # exit code of that check
 STORE_SECONDS = 600.0  # time limit for a node to copy a stored folder, on a slow disk
 STORE_HINT = (
     "Check whether node0 reaches the other nodes over SSH, and whether the disks have free space. After an update of "
     "orch, run `orch provision` again."
 )
 ATTEMPT_HINT = "`orch runs` shows the state of the run; `orch stop` ends its remaining processes."
+PYTHON_HINT = "Check that its Python starts; `orch provision` installs the stack again."
 COPY_HINT = "`df` shows whether the disk has space. If the file is gone, the project has changed; start the run again."
 
 
@@ -62,25 +64,37 @@ def execute(steps: Iterable[Step], connections: Mapping[str, Connection]) -> Non
         RequestError: if a module is missing that a script imports.
     """
     for step in steps:
-        match step:
-            case PutFile(nodes=(), path=path, content=content):
-                write_private(Path(path), content)
-            case PutFile() | SendFile() | RunProgram():
-                on_all(step.nodes, connections, functools.partial(do_on_node, step, connections))
-            case SendFolder():
-                with packed(Path(step.source), source_files(Path(step.source))) as archive:
-                    head = {"root": step.path, "receiver": step.unpack()}
-                    send_archive(connections[step.node.node], "python3", archive, [step.node.node], head)
-            case StoreFolder():
-                store(step, connections)
-            case CheckImports(command=command, imports=imports):
-                imports.check(connections[step.node.node].capture(command, seconds=CHECK_SECONDS).out.split())
-            case CopyFiles():
-                copy_files(step)
-            case StartRun(command=command, run_dir=run_dir):
-                connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
-            case _:
-                raise NotImplementedError(step.title())
+        try:
+            execute_step(step, connections)
+        except OSError as error:  # of this machine; connections translate those of nodes
+            raise ExecuteError(f"{step.title()}: {error.filename}: {error.strerror}.", hint=COPY_HINT) from None
+
+
+def execute_step(step: Step, connections: Mapping[str, Connection]) -> None:
+    """Do a step; raise OSError if this machine cannot read or write a file, and other errors like execute()."""
+    match step:
+        case PutFile(nodes=(), path=path, content=content):
+            write_private(Path(path), content)
+        case PutFile() | SendFile() | RunProgram():
+            on_all(step.nodes, connections, functools.partial(do_on_node, step, connections))
+        case SendFolder():
+            with packed(Path(step.source), source_files(Path(step.source))) as archive:
+                head = {"root": step.path, "receiver": step.unpack()}
+                send_archive(connections[step.node.node], "python3", archive, [step.node.node], head)
+        case StoreFolder():
+            store(step, connections)
+        case CheckImports(command=command, imports=imports):
+            result = connections[step.node.node].capture(command, seconds=CHECK_SECONDS)
+            if result.code not in (0, MISSING_IMPORTS):
+                reason = one_line(result.err.strip()) or f"exit code {result.code}"
+                raise ExecuteError(f"{step.node.node} could not check the imports: {reason}.", hint=PYTHON_HINT)
+            imports.check(result.out.split())
+        case CopyFiles():
+            copy_files(step)
+        case StartRun(command=command, run_dir=run_dir):
+            connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
+        case _:
+            raise NotImplementedError(step.title())
 
 
 def do_on_node(step: PutFile | SendFile | RunProgram, connections: Mapping[str, Connection], node: RunNode) -> None:
@@ -97,9 +111,8 @@ def do_on_node(step: PutFile | SendFile | RunProgram, connections: Mapping[str, 
     except ExecuteError as error:
         raise ExecuteError(error.message, hint=step.hint or error.hint) from None
     if result.code != 0:
-        # on_all() replaces NODE with the names of the nodes.
         reason = result.err.strip().removesuffix(".") or f"exit code {result.code}"
-        raise ExecuteError(f"NODE: {reason}.", hint=step.hint or ATTEMPT_HINT)
+        raise ExecuteError(f"{node.node}: {reason}.", hint=step.hint or ATTEMPT_HINT)
 
 
 def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:

@@ -8,7 +8,28 @@ import pytest
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.targets.execute import MAX_PARALLEL_NODES, on_all
+from orchestrator.model.project import Imports
+from orchestrator.planning.plan import CheckImports, PutFile, RunProgram, SendFile, Step
+from orchestrator.targets.connections.local import Local
+from orchestrator.targets.execute import MAX_PARALLEL_NODES, execute, on_all
+
+NODES = (RunNode(node="n0"),)
+IMPORTS = Imports(importers={}, source="stack current")
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (RunProgram(nodes=NODES, command=("false",)), "n0: exit code 1."),
+        (CheckImports(nodes=NODES, command=("sh", "-c", "exit 2"), imports=IMPORTS), "the imports: exit code 2."),
+        (SendFile(nodes=NODES, source="/no/such", path="/tmp/x"), "/no/such: No such file or directory."),
+        (PutFile(path="/dev/null/x", content=""), "/dev/null: "),
+    ],
+)
+def test_failed_step_names_the_node_or_the_file(step: Step, message: str) -> None:
+    with pytest.raises(ExecuteError) as exc_info:
+        execute([step], {"n0": Local()})
+    assert message in exc_info.value.message
 
 
 @pytest.mark.parametrize("reachable", [[], ["n31"]], ids=["none", "one"])
