@@ -147,8 +147,9 @@ class Supervisor:
     def end_after_disk_error(self, error: OSError) -> AttemptResult:
         """End all processes without writing to the disk; return the result."""
         path = Path(error.filename) if isinstance(error.filename, str) else self.run_dir
-        self.agents.end_all()
-        self.agents.leave()
+        if "agents" in vars(self):  # the error may have prevented that they start
+            self.agents.end_all()
+            self.agents.leave()
         return AttemptResult(FAILED, describe_on_node(self.layout.node_names[0], path, error))
 
     def supervise(self) -> AttemptResult:
