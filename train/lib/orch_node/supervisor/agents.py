@@ -316,6 +316,7 @@ class Agents:
             kind not in channel.responses and channel.connected for channel, kind in kinds.items()
         ):
             self.pipes.pump(0.05)
+        self.last_watch = time.monotonic()  # this process has not been suspended
         responses = {channel.node: channel.response(kind, expected) for channel, kind in kinds.items()}
         return {node: response for node, response in responses.items() if response is not None}
 
