@@ -310,12 +310,11 @@ class Queue:
             return
         self.next_look = time.monotonic() + LOST_SECONDS
         for name, lost in [*self.cut_off.items()]:
-            run = store.load(self.base / name)
-            if name not in self.waiting:
+            if name not in self.waiting:  # or its folder was deleted
                 self.in_thread(partial(self.end_cut_off, name, lost))
-            elif not runs.refresh([run], {name: lost.handle}):
+            elif not runs.refresh([store.load(self.base / name)], {name: lost.handle}):
                 self.waiting.remove(name)
-                queued.unmark(run.folder)
+                queued.unmark(self.base / name)
                 self.active[name] = replace(self.cut_off.pop(name), silent_since=None)
                 self.write_state("")
 
