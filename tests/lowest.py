@@ -34,7 +34,7 @@ TESTS = (
 )
 LEFT_OUT = (
     # ansible-core 2.17, the last for Python 3.10, describes errors of inventories in other words.
-    "tests/unit/load/test_inventory.py::test_unreadable_inventory_is_reported_with_ansibles_message",
+    "tests/unit/load/test_inventory.py::test_unreadable_inventory_and_another_configuration_are_refused",
     # It takes as long as all other tests of the screen together, and more.
     "tests/unit/cli/test_screen.py::test_outputs_on_a_terminal_have_no_escaped_codes",
 )
