@@ -40,6 +40,7 @@ QUICK_FOLDERS = ("unit", "roles")
 settings.register_profile("quick", max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+CACHES = "ORCH_TEST_CACHES"  # variable that names the parent of the caches that all tests share
 PYTHON_INTERN = sys.intern  # Ansible replaces it with a function that torch's compiler does not support
 
 
@@ -54,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(100_000, 20, 50)
     # Otherwise each of the hundreds of orch processes compiles all modules again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    shared_caches()  # before the workers of pytest-xdist start, which inherit the variable
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -245,12 +247,13 @@ def orch_environment(tmp_path: Path) -> dict[str, str]:
 
 @functools.cache
 def shared_caches() -> tuple[Path, ...]:
-    """Return the folders in which all tests of this process cache inventories and the settings of recipes."""
-    parent = Path(tempfile.mkdtemp(prefix="orch-caches-"))
-    atexit.register(shutil.rmtree, parent, ignore_errors=True)
-    folders = (parent / "inventory", parent / "settings")
+    """Return the folders in which all tests cache inventories and the settings of recipes."""
+    if CACHES not in os.environ:
+        os.environ[CACHES] = tempfile.mkdtemp(prefix="orch-caches-")
+        atexit.register(shutil.rmtree, os.environ[CACHES], ignore_errors=True)
+    folders = (Path(os.environ[CACHES], "inventory"), Path(os.environ[CACHES], "settings"))
     for folder in folders:
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, exist_ok=True)
     return folders
 
 
