@@ -160,7 +160,6 @@ def max_jobs() -> int:
 def main() -> None:
     if missing := needed.missing_build_tools():
         sys.exit(f"oneccl_bind_pt: {needed.describe(missing)}")
-    os.environ.setdefault("MAX_JOBS", str(max_jobs()))
     torch = import_torch()
     from torch.utils.cpp_extension import BuildExtension
 
@@ -182,7 +181,9 @@ def main() -> None:
         # tcmlib (from 1.3) contains libhwloc, which oneCCL needs.
         install_requires=["impi-rt>=2021.14", "tcmlib>=1.3"],
         keywords=[f"torch {minor}", f"oneCCL {ONECCL}"],
-        cmdclass={"build_ext": BuildExtension.with_options(use_ninja=shutil.which("ninja") is not None)},
+        # ninja would compile one extension after the other.
+        cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False)},
+        options={"build_ext": {"parallel": int(os.environ.get("MAX_JOBS") or max_jobs())}},
     )
 
 

@@ -33,7 +33,7 @@ from orchestrator.stacks.compatibility import builds_bindings, index_for
 from orchestrator.stacks.stack import BINDINGS, TORCH, Index, Stack, same_version
 from orchestrator.targets.interface import Notify
 
-TOOLS = ("setuptools>=77", "numpy", "ninja")  # needed to build against torch
+TOOLS = ("setuptools>=77", "numpy")  # needed to build against torch
 # pip gives up on an index that does not respond after 5 s. A name server that does not respond, or
 # a busy machine, takes longer; beyond this limit the CUDA build of several GB is installed.
 QUERY_SECONDS = 25
@@ -287,9 +287,7 @@ def pip(*arguments: str) -> None:
     """
     pip_command = command(arguments[0], "--quiet", *arguments[1:])
     with tempfile.TemporaryDirectory(prefix="pip-", dir=sys.prefix) as folder:
-        path = f"{sys.prefix}/bin:{os.environ.get('PATH', os.defpath)}"  # for ninja
-        environment = os.environ | {"TMPDIR": folder, "PATH": path}
-        done = subprocess.run(pip_command, stdin=subprocess.DEVNULL, env=environment)
+        done = subprocess.run(pip_command, stdin=subprocess.DEVNULL, env=os.environ | {"TMPDIR": folder})
     if done.returncode != 0:
         raise ExecuteError(
             f"pip {arguments[0]} failed with exit code {done.returncode}.",
