@@ -30,37 +30,29 @@ def test_refused_run_leaves_no_files_and_names_the_option_to_wait(orch: Orch, tm
         first.communicate(timeout=60)
 
 
-PRINT_PROGRESS = """
-from orch_node import report
-for step in range(1, 4):
-    print(f'step {step}/3', flush=True)
-    report('progress', phase='train', step=step, steps=3, printed=True)
-"""
-
-
-def test_progress_that_rank_0_prints_is_not_repeated(orch: Orch, tmp_path: Path) -> None:
-    process = expect_exit(orch("train", write_script(tmp_path, PRINT_PROGRESS), "--ppn", "1"))
-    assert "step 3/3" in process.stdout
-    assert "train: " not in process.stderr
-
-
 FAIL = """def act():
     open('data/x.csv')
 try:
     import apex
 except ImportError as error:
     print(repr(error))
+from orch_node import report
+for step in range(1, 4):
+    print(f'step {step}/3', flush=True)
+    report('progress', phase='train', step=step, steps=3, printed=True)
 act()
 """
 
 
-def test_traceback_and_its_explanation_are_printed_once_and_the_id_of_a_run_twice(orch: Orch, tmp_path: Path) -> None:
+def test_progress_of_rank_0_its_traceback_and_the_explanation_are_printed_once(orch: Orch, tmp_path: Path) -> None:
     process = expect_exit(orch("train", write_script(tmp_path, FAIL), "--ppn", "1"), 1)
     output = process.stdout + process.stderr
     assert output.count("Traceback (most recent call last)") == 1
     assert process.stderr.count("No such file or directory: 'data/x.csv'") == 2, "by the rank, and as the cause"
     assert process.stderr.count("data/x.csv does not exist where the rank runs") == 1
     assert "apex" not in process.stderr, "the script has handled that error"
+    assert process.stdout.count("step 3/3") == 1
+    assert "train: " not in process.stderr
     run = last_run(tmp_path)
     assert f"run: {run.name} in {run.parent}\n" in process.stderr
     assert output.count(run.name) == 3, "of the run, its logs and how to resume it"

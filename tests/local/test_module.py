@@ -44,11 +44,10 @@ def test_module_has_the_names_and_arguments_of_python_m(project: Workspace) -> N
     """Start it by torchrun, and the package below by mpirun."""
     arguments = ("-m", "--epochs", "3", "", "a b")
     expected = run_python(project.folder, "package.train", *arguments)
-    cell = project.train("package.train", "-m", "--ppn", "2", "--launcher", "torchrun", "--", *arguments)
-    for rank in range(2):
-        path, *names = json.loads(cell.printed("NAMES", rank))
-        assert [path[:-1], *names] == expected, "orch appends one folder"
-        assert cell.printed("ARGV", rank) == "-m"
+    cell = project.train("package.train", "-m", "--ppn", "1", "--launcher", "torchrun", "--", *arguments)
+    path, *names = json.loads(cell.printed("NAMES", 0))
+    assert [path[:-1], *names] == expected, "orch appends one folder"
+    assert cell.printed("ARGV", 0) == "-m"
 
 
 def test_package_runs_its_main_module_and_is_imported_only_by_ranks(project: Workspace) -> None:

@@ -14,9 +14,13 @@ from tests.local.runs import SCRIPTS, expect_exit
 from tests.local.workspaces import Workspace
 
 
-def test_trainer_trains_on_two_nodes(two_hosts: Workspace) -> None:
-    """Do not request the CPU from the Trainer, which needs no such change under orch."""
+def test_trainer_trains_on_two_nodes(two_hosts: Workspace, tmp_path: Path) -> None:
+    """Do not request the CPU from the Trainer, which needs no such change under orch.
+
+    Leave a file open to the interpreter, which ranks do not finalize because threads of torch would abort them.
+    """
     text = (SCRIPTS / "with_trainer.py").read_text().replace("use_cpu=True", "use_cpu=False")
+    text += f"file = open(f'{tmp_path}/left-{{dist.get_rank()}}', 'w')\nfile.write('kept')\n"
     cell = two_hosts.train_text(text, "--backend", "ccl", "--", "out")
     result = cell.printed("DONE", 0)
     assert result.startswith("ccl 2 [")
@@ -26,6 +30,7 @@ def test_trainer_trains_on_two_nodes(two_hosts: Workspace) -> None:
     lines = Path(cell.report["folder"], "ranks", "rank-0.metrics.jsonl").read_text().splitlines()
     last_loss = json.loads(lines[-1])["loss"]
     assert f", {last_loss:.4f}"[:6] in result, "the report has the losses that the Trainer logs"
+    assert [(tmp_path / f"left-{rank}").read_text() for rank in range(2)] == ["kept", "kept"]
 
 
 BACKEND = """
@@ -67,13 +72,6 @@ def test_backend_of_a_third_party_trains(one_host: Workspace, toy_backend: Path)
     cell = one_host.train(script, "--backend", "toy", "--", "--by-hand")
     assert cell.printed("BACKEND", 1) == "toy"
     assert '"TOY_MODE": "on"' in cell.printed("ENVIRONMENT", 0)
-
-
-def test_file_that_a_script_leaves_open_is_written(one_host: Workspace, tmp_path: Path) -> None:
-    """Leave a file to the interpreter, which ranks do not finalize because threads of torch would abort them."""
-    text = "import torch.distributed as dist\nf = open(f'{}/left-{{dist.get_rank()}}', 'w')\nf.write('kept')\n"
-    one_host.train_text(text.format(tmp_path), "--backend", "ccl")
-    assert [(tmp_path / f"left-{rank}").read_text() for rank in range(2)] == ["kept", "kept"]
 
 
 CHECK_VARIABLES = """
