@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 from orch_node.events import NOTED, note
 from orch_node.rank import metrics
@@ -15,7 +16,7 @@ def test_metrics_ignore_notes_that_are_no_numbers(tmp_path: Path) -> None:
         for value in ("many", [1], object(), 10**400, float("nan"), None):
             note(samples=value, step=value, loss=value)
             rank_metrics.write()
-        note(samples=8, step=3, loss=1.5)
+        note(samples=8, step=3, loss=SimpleNamespace(item=lambda: 1.5))  # a tensor, of which float() may warn
         rank_metrics.write()
     finally:
         NOTED.clear()
