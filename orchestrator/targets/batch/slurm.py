@@ -92,9 +92,8 @@ REASONS = (
     ("JobHeldAdmin", "an administrator holds it", ""),
     ("launch.failed.requeued.held", "its start failed; `scontrol release` releases it", ""),
     ("Cleaning", "its previous processes are still being cleaned up", ""),
-    ("PartitionDown", "its partition accepts no jobs now", ""),
-    ("PartitionInactive", "its partition is inactive", "--slurm partition=ANOTHER"),
-    ("PartitionNodeLimit", "its partition does not allow so many nodes per job", "fewer --nodes"),
+    ("PartitionDown|PartitionInactive", "its partition starts no jobs now", ""),
+    ("PartitionNodeLimit", "its partition has, or allows per job, fewer nodes, or some are down or drained", ""),
     ("PartitionTimeLimit", "its partition does not allow jobs this long", "--slurm time=LESS"),
     (
         "PartitionConfig",
