@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from orch_node.agent import run_folders
 from orch_node.batch import job
 from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import batch, files
@@ -70,6 +71,12 @@ def test_memory_failure_is_explained_by_slurms_message(run_dir: Path) -> None:
     result = job.explain_memory_failure(SYSTEM, run_dir, AttemptResult(FAILED, failure=lost_peer))
     assert result.failure is None
     assert result.problem == f"{SYSTEM.out_of_memory}: {line}"
+
+
+def test_next_attempt_has_no_outcome_of_an_earlier_job(run_dir: Path) -> None:
+    (run_dir / "outcome-0.json").write_text("{}")
+    run_folders.prepare(run_dir)
+    assert not list(run_dir.glob("outcome*"))
 
 
 def test_job_is_requeued_only_while_its_checkpoint_advances(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
   node.py runs RUNS_DIR                      list the runs: the run.json of each and, on its node0, what its supervisor
                                              has written and its progress. A run whose record cannot be read is listed
                                              as damaged, and does not affect the others.
-  node.py prepare-attempt RUN_DIR [FILE...]  remove what reports the end of the last attempt, and these files of the
+  node.py prepare-attempt RUN_DIR [FILE...]  remove what reports the end of the last attempts, and these files of the
                                              folder, so that the run counts as planned. The events, the logs and
                                              everything that the script has written stay.
 
@@ -168,5 +168,6 @@ def prepare(run_dir: Path, names: Iterable[str] = ()) -> None:
             sizes[str(rank)] = log.stat().st_size
     if sizes:
         atomic_write.write(run_dir / files.EARLIER_LOGS, json.dumps(sizes) + "\n")
-    for name in (*ENDED, *names):
+    saved_outcomes = [path.name for path in run_dir.glob("*") if files.SAVED_OUTCOME.fullmatch(path.name)]
+    for name in (*ENDED, *saved_outcomes, *names):
         (run_dir / name).unlink(missing_ok=True)

@@ -38,6 +38,7 @@ PROVISIONED = ("env.json", SECRETS)
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 OF_RANK = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.(?:log|times|metrics\.jsonl)", re.ASCII)
+SAVED_OUTCOME = re.compile(r"outcome-[0-9]{1,9}\.json", re.ASCII)  # of a start of a job, before it was requeued
 STACK_TRACE = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.txt", re.ASCII)
 
 
