@@ -32,6 +32,12 @@ Result = TypeVar("Result")
 REFRESH_SECONDS = 0.5  # Copying less often saves a login node, which many users share, from load.
 OUTPUT_FILE = re.compile(r"[a-z]+-[0-9_]+\.out", re.ASCII)  # The output files of a run's jobs.
 STATE_FILES = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT)
+LAUNCHER_LOG = re.compile(re.escape(files.LAUNCHER_LOG))
+
+
+def newest(names: Iterable[str], pattern: re.Pattern[str]) -> str:
+    """Return the matching name with the highest number, or ''."""
+    return max((name for name in names if pattern.fullmatch(name)), key=lambda name: (len(name), name), default="")
 
 
 class LocalFolder:
@@ -51,10 +57,14 @@ class LocalFolder:
         """Return whether the job has written this file."""
         return (self.folder / name).exists()
 
+    def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
+        """Return the end of the newest file of the run whose name matches, or '' if there is none."""
+        name = newest((path.name for path in self.folder.iterdir()), pattern)
+        return last_text(self.folder / name, size).strip() if name else ""
+
     def supervisor_output(self) -> str:
         """Return the end of the job's output."""
-        logs = sorted(path for path in self.folder.glob("*.out") if OUTPUT_FILE.fullmatch(path.name))
-        return last_text(logs[-1], MAX_LOG_CHARACTERS).strip() if logs else ""
+        return self.end_of(OUTPUT_FILE)
 
     def copy_logs(self, ranks: Iterable[int]) -> None:
         """Do nothing: the logs are in the folder."""
@@ -96,19 +106,25 @@ class JobMirror(Mirror):
         """Return the content of a state file on the cluster, or None if it does not exist."""
         return self.remote.read(f"{self.run_dir}/{name}", 0, MAX_STATE_BYTES)
 
+    def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
+        """Return the end of the newest file on the cluster whose name matches, or '' if there is none."""
+        name = newest(self.remote.list(self.run_dir), pattern)
+        path = f"{self.run_dir}/{name}"
+        content = self.remote.read(path, max(0, self.remote.size(path) - size), size) if name else None
+        return (content or b"").decode(errors="replace").strip()
+
     def supervisor_output(self) -> str:
         """Return the end of the job's output."""
-        names = [name for name in self.remote.list(self.run_dir) if OUTPUT_FILE.fullmatch(name)]
-        content = self.content(names[-1]) if names else None
-        return (content or b"").decode(errors="replace")[-MAX_LOG_CHARACTERS:].strip()
+        return self.end_of(OUTPUT_FILE)
 
 
 class RemoteFolder(ReconnectingMirror):
     """The local copy of a run on a file system that a login node sees."""
 
+    mirror: JobMirror
+
     def __init__(self, host: Ssh, record: RunRecord, folder: Path, notify: Notify) -> None:
-        mirror = JobMirror(host, record, folder)
-        super().__init__(mirror, host.node, notify)
+        super().__init__(JobMirror(host, record, folder), host.node, notify)
         self.host = host
 
     def write(self, name: str, text: str) -> None:
@@ -118,6 +134,9 @@ class RemoteFolder(ReconnectingMirror):
     def has_file(self, name: str) -> bool:
         path = f"{self.mirror.run_dir}/{name}"
         return self.attempt(lambda: self.host.read(path, 0, 1) is not None, True)
+
+    def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
+        return self.attempt(lambda: self.mirror.end_of(pattern, size), "")
 
     def copy_logs(self, ranks: Iterable[int]) -> None:
         for rank in ranks:

@@ -14,7 +14,7 @@ from orch_node.protocol.events import Event, NodeNews, Waiting
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, render
 from orch_node.protocol.values import ProtocolError
-from orch_node.tail import Tail, last_text
+from orch_node.tail import Tail
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import follow
@@ -22,9 +22,10 @@ from orchestrator.runs.logs import LineParser, LogLine, copied_lines, requested_
 from orchestrator.runs.state_files import PLAN, outcome_in, read_json, supervisor_of, write_json
 from orchestrator.runs.store import Run
 from orchestrator.targets.batch.location import JOB, location_of, with_job
-from orchestrator.targets.batch.run_folder import RunFolder
+from orchestrator.targets.batch.run_folder import LAUNCHER_LOG, RunFolder
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.system import ControllerUnreachable, JobState, Phase
+from orchestrator.targets.connections.mirror import MAX_STATE_BYTES
 from orchestrator.targets.interface import Notify
 
 POLL_SECONDS = 1.0
@@ -338,7 +339,7 @@ class JobWatch:
         supervisor = supervisor_of(self.folder)
         now = time.time()
         base_outcome = run_outcome or Outcome(state=state, started=supervisor.started if supervisor else now, ended=now)
-        launcher_output = last_text(self.folder / files.LAUNCHER_LOG, follow.MAX_LOG_CHARACTERS)
+        launcher_output = self.run_folder.end_of(LAUNCHER_LOG)
         memory = self.system.on_nodes.memory_line(f"{launcher_output}\n{self.supervisor_output()}")
         message = job.describe_end()
         if run_outcome is None and not job.ended_externally and (output := self.supervisor_output().strip()):
@@ -363,11 +364,10 @@ class JobWatch:
 
     def saved_outcome(self) -> Outcome | None:
         """Return the outcome that the job saved when it was requeued, if it has not started since."""
-        saved_outcomes = sorted(self.folder.glob("outcome-*.json"), key=lambda path: path.stat().st_mtime)
-        if not saved_outcomes or supervisor_of(self.folder) is not None:
+        if supervisor_of(self.folder) is not None:
             return None
         try:
-            return outcome.parse(saved_outcomes[-1].read_bytes())
+            return outcome.parse(self.run_folder.end_of(files.SAVED_OUTCOME, MAX_STATE_BYTES))
         except (OSError, ProtocolError):
             return None
 

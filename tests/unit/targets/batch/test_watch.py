@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,13 @@ from orch_node.protocol.outcome import Failure, Outcome
 
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
+from orchestrator.targets.batch.run_folder import RemoteFolder
+from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.target import BatchHandle
 from orchestrator.targets.batch.watch import JobWatch
+from orchestrator.targets.interface import ignore
+from tests.support.files import write_files
 from tests.support.slurm_jobs import (
     FORGOTTEN,
     RecordedHost,
@@ -25,6 +31,7 @@ from tests.support.slurm_jobs import (
     squeue,
     write_job_outcome,
 )
+from tests.unit.targets.connections.test_mirror import Folder
 
 AWAY = CommandResult(code=1, out="", err="Unable to contact slurm controller")
 
@@ -52,6 +59,29 @@ def test_job_that_slurm_did_not_requeue_keeps_its_checkpoint(folder: Path) -> No
     result = outcome_of(folder)
     assert result.state == "preempted"
     assert (result.problem or "").startswith("checkpoint at step 3, but Slurm did not")
+
+
+class Login(Folder):
+    """The files of a run on a login node."""
+
+    node = "login1"
+
+    def put(self, path: str, content: str) -> None:
+        Path(path).write_text(content)
+
+
+def test_files_on_the_login_node_explain_the_end_of_a_job(folder: Path, tmp_path: Path) -> None:
+    record = replace(store.load(folder).record, run_dir=str(tmp_path / "remote"))
+    preempted = outcomes.render(Outcome(state="preempted", started=1.0, ended=2.0, problem="checkpoint at step 3"))
+    for name, content, end, expected in (
+        ("launcher.log", MEMORY[1], squeue("CANCELLED"), "failed"),
+        ("outcome-0.json", preempted, squeue("FAILED"), "preempted"),
+    ):
+        run_folder = RemoteFolder(Login(write_files(tmp_path / "remote", {name: content}), []), record, folder, ignore)
+        JobWatch(record, folder, Scheduler(SLURM, RecordedHost(squeue=end)), run_folder, ignore).ensure_outcome()
+        assert outcome_of(folder).state == expected
+        (folder / "outcome.json").unlink()
+        shutil.rmtree(tmp_path / "remote")
 
 
 SACCT = "12|CANCELLED by 1000|00:01:40||2026-01-02T03:00:00|2026-01-02T03:01:40\n"
