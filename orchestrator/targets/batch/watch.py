@@ -201,13 +201,21 @@ class JobWatch:
         deadline = time.monotonic() + END_SECONDS
         while time.monotonic() < deadline:
             self.refresh()
-            run_outcome, job = outcome_in(self.folder), self.state(now=True)
-            if run_outcome is not None and run_outcome.state != PREEMPTED and explains_end(run_outcome):
+            run_outcome = outcome_in(self.folder)
+            if is_final(run_outcome):
                 return False
+            job = self.state(now=True)
             if self.is_pending or job.ended or run_outcome is None:
                 return not job.ended
             time.sleep(POLL_SECONDS)
         return False
+
+    def has_ended(self) -> bool:
+        """Return whether the run has ended, and its job does not start again."""
+        run_outcome = outcome_in(self.folder)
+        if is_final(run_outcome) or self.state().ended:
+            return True
+        return run_outcome is not None and not self.is_pending and not self.is_requeued()
 
     def queue_events(self) -> Iterator[Event]:
         """Yield messages until the job's supervisor has started or the job has ended.
@@ -283,7 +291,7 @@ class JobWatch:
         """
         run_outcome = outcome_in(self.folder)
         preempted = run_outcome is not None and run_outcome.state == PREEMPTED
-        if explains_end(run_outcome) and not preempted:
+        if is_final(run_outcome):
             return
         if run_outcome is not None and supervisor_of(self.folder) is None:
             return  # The job has never started, and orch has written why.
@@ -394,6 +402,11 @@ def explains_end(run_outcome: Outcome | None) -> bool:
     return failure.signal not in ENDED_BY and not failures.blames_another(failure.rank, failure.text)
 
 
+def is_final(run_outcome: Outcome | None) -> bool:
+    """Return whether the outcome holds and the job does not continue the run."""
+    return run_outcome is not None and run_outcome.state != PREEMPTED and explains_end(run_outcome)
+
+
 def log_lines(
     watch: JobWatch, run: Run, *, rank: int | None, follow: bool, starts: Mapping[int, int]
 ) -> Iterator[LogLine]:
@@ -410,7 +423,7 @@ def log_lines(
         RequestError: if the run does not have this rank.
     """
     nodes = requested_ranks(run, rank)
-    if not follow or outcome_in(run.folder) is not None:
+    if not follow or watch.has_ended():
         watch.run_folder.copy_logs(nodes)
         yield from copied_lines(run, nodes, starts)
         return
@@ -419,9 +432,9 @@ def log_lines(
     running = True
     while running:
         watch.refresh()
-        running = outcome_in(run.folder) is None and not watch.state().ended
         watch.run_folder.copy_logs(nodes)
         yield from lines(tails, nodes, parser, last=False)
+        running = not watch.has_ended()
         time.sleep(TICK_SECONDS)
     watch.run_folder.copy_logs(nodes)
     yield from lines(tails, nodes, parser, last=True)

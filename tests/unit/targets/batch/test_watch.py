@@ -19,7 +19,7 @@ from orchestrator.targets.batch.run_folder import RemoteFolder
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.target import BatchHandle
-from orchestrator.targets.batch.watch import JobWatch
+from orchestrator.targets.batch.watch import JobWatch, log_lines
 from orchestrator.targets.interface import ignore
 from tests.support.files import write_files
 from tests.support.slurm_jobs import (
@@ -165,3 +165,17 @@ def test_logs_do_not_depend_on_the_controller(folder: Path, monkeypatch: pytest.
     handle = BatchHandle(SLURM, store.load(folder).record, folder, messages.append)
     assert next(handle.logs(rank=0, follow=True)).text == "step 1"
     assert messages == []
+
+
+def test_followed_logs_continue_after_a_preempted_job_is_back_in_the_queue(folder: Path) -> None:
+    """The outcome exists until the job is requeued."""
+    log = folder / files.rank_log(0)
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("step 1\n")
+    states = [squeue("RUNNING"), squeue("PENDING"), squeue("COMPLETED")]
+    watch = make_watch(folder, RecordedHost(squeue=states))
+    lines = log_lines(watch, store.load(folder), rank=0, follow=True, starts={})
+    assert next(lines).text == "step 1"
+    write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
+    assert not list(lines)
+    assert states == [squeue("COMPLETED")], "the logs were followed until the job had ended"
