@@ -75,7 +75,9 @@ AskBecomePass = Annotated[bool, typer.Option("--ask-become-pass", "-K", help="As
 TargetName = Annotated[
     str | None,
     typer.Option(
-        "--on", metavar="NAME", help="Set up the shared folder of a batch system (slurm, pbs) instead of an inventory."
+        "--on",
+        metavar="|".join(target.options.on for target in TARGETS if target.has_shared_folder),
+        help="Set up the shared folder of a batch system instead of an inventory.",
     ),
 ]
 Wheels = Annotated[
