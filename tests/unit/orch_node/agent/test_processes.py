@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 from orch_node.agent import cleanup, processes
+from orch_node.agent.rank_signals import describe_position
+from orch_node.protocol.agent import RankStack
 from orch_node.protocol.environment import configured_signal, signal_name
 from orch_node.protocol.layout import render
 
 from orchestrator.files import TRAIN
 from tests.support.files import write_files
 from tests.support.layouts import make_layout
+from tests.support.stand_ins import STACK
 from tests.support.waiting import wait_until
 
 # A launcher without output.
@@ -92,3 +95,7 @@ def test_stack_signal_is_a_name_or_a_number() -> None:
     ):
         assert configured_signal({"ORCH_STACK_SIGNAL": value}) == number
     assert [signal_name(number) for number in (signal.SIGRTMIN + 11, signal.SIGUSR1)] == ["SIGRTMIN+11", "SIGUSR1"]
+
+
+def test_position_of_a_rank_leaves_out_the_import_system() -> None:
+    assert describe_position(RankStack(STACK, {})) == "train.py:31 train < train.py:52 main"

@@ -21,7 +21,7 @@ WRITE_SECONDS = 0.3  # faulthandler writes the traces of a rank within milliseco
 MAX_CHARACTERS = 20_000  # of one rank
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 MAIN_FRAME = re.compile(rf'File "{re.escape(str(PROGRAM))}", line \d+ in <module>')
-FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+FRAME = re.compile(r'^  File "(?!<frozen importlib)(.+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
 def collect(run_dir: Path, processes: list[ProcessRecord]) -> dict[str, RankStack]:
