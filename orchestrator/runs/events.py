@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -105,6 +105,12 @@ def whole_lines(path: Path, offset: int = 0) -> list[bytes]:
             content += more
     *lines, _ = content.split(b"\n")
     return lines
+
+
+def last_attempt(events: Sequence[Event]) -> Sequence[Event]:
+    """Return the events of the last attempt, or all events if no start is recorded."""
+    launches = [index for index, event in enumerate(events) if isinstance(event, Launched)]
+    return events[launches[-1] :] if launches else events
 
 
 def notes(events: Iterable[Event]) -> list[str]:

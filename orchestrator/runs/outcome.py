@@ -26,7 +26,7 @@ from orch_node.protocol.record import Decision, number_ranges
 from orch_node.tail import last_text
 
 from orchestrator.model.decision import GPUS, Finding
-from orchestrator.runs.events import notes
+from orchestrator.runs.events import last_attempt, notes
 from orchestrator.runs.explanations import add_module_hint, add_volume_hint, explain
 from orchestrator.runs.state_files import Accounting, read_accounting
 from orchestrator.runs.store import Run
@@ -130,7 +130,7 @@ def explanations_of(run: Run, failure: Failure | None) -> tuple[Finding, ...]:
     """Return the known errors in the logs of a failed run and in the reason of its end."""
     record = run.record
     exception = failure.text if failure and HEADER in failure.text else ""
-    joined = {event.rank for event in run.events() if isinstance(event, Joined)}
+    joined = {event.rank for event in last_attempt(run.events()) if isinstance(event, Joined)}
     errors = explain(
         run_output(run, failure),
         exception=exception,
@@ -145,8 +145,7 @@ def explanations_of(run: Run, failure: Failure | None) -> tuple[Finding, ...]:
 
 def ranks_with_same_error(events: Sequence[Event], failure: Failure) -> tuple[int, ...]:
     """Return the other ranks of the last attempt that ended with the error of the first failure."""
-    launches = [index for index, event in enumerate(events) if isinstance(event, Launched)]
-    ends = rank_ends(events[launches[-1] if launches else 0 :])
+    ends = rank_ends(last_attempt(events))
     error = error_key(failure.text)
     texts = {rank: end.raised.text for rank, end in ends.items() if end.raised and rank != failure.rank}
     return tuple(sorted(rank for rank, text in texts.items() if rank >= 0 and error_key(text) == error))

@@ -236,6 +236,7 @@ def test_logs_have_the_traceback_of_a_run_that_nobody_watched(api: Api, run: Kub
     assert process.stdout == "[0 worker-0] ValueError: enough\n[1 worker-1] Connection closed\n"
     assert api.names("pods") == names[:1], "the pod that has read the volume is deleted"
     assert expect_exit(run.orch("logs", run.id)).stdout == process.stdout
+    assert [event["event"] for event in read_events(run.folder)] == ["launched", "exit", "finished"]
 
 
 def test_unreadable_log_is_reported(api: Api, orch: Orch, run: KubernetesRun) -> None:

@@ -13,6 +13,8 @@ from orch_node.protocol import failures
 from orch_node.protocol.events import Event, Exited, Preempted, Refused, Stalled, Started
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Failure, Outcome
 
+from orchestrator.runs.events import last_attempt
+
 Json = Mapping[str, Any]
 
 PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
@@ -258,13 +260,14 @@ def outcome(events: Iterable[Event], pods: Iterable[PodState], job: JobState, *,
         now: seconds since 1970.
     """
     all_events, all_pods = list(events), list(pods)
+    attempt = last_attempt(all_events)
     state = DONE if job.state == "done" else FAILED
-    failure = first_failure(all_events, all_pods) if state == FAILED else None
+    failure = first_failure(attempt, all_pods) if state == FAILED else None
     if failure and job.missing and (failure.signal == "SIGTERM" or failure.code == SIGTERM_CODE):
         failure = None  # caused by the deletion of the job
-    preemption = describe_preemption(all_events) if state == FAILED and failure is None else None
+    preemption = describe_preemption(attempt) if state == FAILED and failure is None else None
     preempted = bool(preemption) and not job.missing
-    reason = None if state == DONE or preempted else problem(all_events, all_pods, job, failure)
+    reason = None if state == DONE or preempted else problem(attempt, all_pods, job, failure)
     return Outcome(
         state=PREEMPTED if preempted else state,
         first_failure=failure,
@@ -277,11 +280,11 @@ def outcome(events: Iterable[Event], pods: Iterable[PodState], job: JobState, *,
 
 
 def describe_preemption(events: Sequence[Event]) -> str | None:
-    """Return from where a run resumes whose last attempt was preempted, or None."""
-    attempt = events[last_start(events) :]
-    if not any(isinstance(event, Exited) and event.preempted for event in attempt):
+    """Return from where a run resumes whose last pods were preempted, or None."""
+    events = events[last_start(events) :]
+    if not any(isinstance(event, Exited) and event.preempted for event in events):
         return None
-    steps = [event.step for event in attempt if isinstance(event, Preempted)]
+    steps = [event.step for event in events if isinstance(event, Preempted)]
     return f"checkpoint at step {max(steps)}" if steps else "the ranks ended for it"
 
 
@@ -295,11 +298,11 @@ def first_failure(events: Sequence[Event], pods: Sequence[PodState]) -> Failure 
 
     The pods' logs are read in any order, so the events are ordered by their own times.
     """
-    attempt = events[last_start(events) :]
-    killed = {event.rank: event for event in out_of_memory_ends(attempt, pods)}
-    other_events = (event for event in attempt if not (isinstance(event, Exited) and event.rank in killed))
+    events = events[last_start(events) :]
+    killed = {event.rank: event for event in out_of_memory_ends(events, pods)}
+    other_events = (event for event in events if not (isinstance(event, Exited) and event.rank in killed))
     ordered = sorted([*other_events, *killed.values()], key=lambda event: event.time)
-    return failures.first_failure(failures.rank_ends(ordered), nodes_of(attempt))
+    return failures.first_failure(failures.rank_ends(ordered), nodes_of(events))
 
 
 def nodes_of(events: Iterable[Event]) -> dict[int, str]:
@@ -323,7 +326,7 @@ def out_of_memory_ends(events: Iterable[Event], pods: Iterable[PodState]) -> Ite
 
 
 def last_start(events: Sequence[Event]) -> int:
-    """Return the index of the first event of the last attempt, which begins with a restart."""
+    """Return the index of the first event after the last restart of pods within an attempt."""
     ranks: set[int] = set()
     begin = 0
     for index, event in enumerate(events):

@@ -185,7 +185,9 @@ class KubernetesTarget(Target):
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         record, earlier = start.start(plan, folder)
-        return KubernetesHandle(record, folder, earlier=earlier)
+        handle = KubernetesHandle(record, folder, earlier=earlier)
+        handle.watch.record_start()
+        return handle
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         return KubernetesHandle(record, folder)

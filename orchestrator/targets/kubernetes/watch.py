@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.runs import store
+from orchestrator.runs.events import last_attempt
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.targets.interface import Notify
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused
@@ -240,7 +242,7 @@ class JobWatch:
             events = run.events()
             yield from events[reported:]
             reported = len(events)
-            self.ranks_started = any(isinstance(event, Started) for event in events[first:])
+            self.ranks_started = any(isinstance(event, Started) for event in last_attempt(events))
             if run.outcome is not None:
                 return
             if acquired:
@@ -258,6 +260,13 @@ class JobWatch:
                 state, polled = self.poll_job() or self.end_late_start(), time.monotonic()
         yield from self.drain()
         yield self.write_outcome(state)
+
+    def record_start(self) -> None:
+        """Record that an attempt begins, also for commands that read the run after nobody has watched it."""
+        with suppress(OrchError):  # events() records it otherwise
+            if self.acquire():
+                self.copy.add_event(self.launched())
+        self.copy.release()
 
     def launched(self) -> Event:
         """Return the event of the start, with the time at which the cluster created the job."""

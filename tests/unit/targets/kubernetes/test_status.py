@@ -187,6 +187,13 @@ def test_only_the_last_attempt_counts() -> None:
         make_exit(0, 4.0, code=7),
     ]
     assert (outcome_of(events).first_failure.code, outcome_of(events).attempts) == (7, 2)
+    refused = make_event("refused", -1, 3.5, text="no BF16")
+    launched = make_event("launched", -1, 5.0, attempt=2)
+    preempted = [events[2], make_event("preempted", 0, 4.0, step=12), make_exit(0, 4.0, code=75), launched, refused]
+    result = outcome_of(preempted)
+    assert (result.state, result.problem) == (FAILED, "no BF16"), "the resumed run was not preempted"
+    result = outcome_of([refused, *events, launched], missing=True)
+    assert (result.first_failure, result.problem) == (None, "the job is gone"), "no rank of the last attempt failed"
 
 
 def test_pod_killed_for_memory_names_its_rank_once() -> None:
