@@ -334,7 +334,7 @@ def test_another_controller_finds_the_run_and_adopts_config_maps_that_kubectl_cr
 # Fetch.
 
 
-def test_output_is_fetched_through_a_pod_once_an_earlier_one_is_gone(api: Api, orch: Orch, tmp_path: Path) -> None:
+def test_output_is_fetched_through_a_pod_while_an_earlier_one_is_deleted(api: Api, orch: Orch, tmp_path: Path) -> None:
     run = json.loads(orch("train", "bert-qa", *PYTORCHJOB, "--detach", "--json").stdout)["run_id"]
     weights = Path("runs", run, "output", "model", "weights")
     source = tmp_path / "volume" / weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import sys
 import threading
@@ -31,7 +32,6 @@ from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 from orchestrator.targets.kubernetes.status import pod_state
 
 START_SECONDS = 300.0
-END_SECONDS = 60.0
 POLL_SECONDS = 0.5
 
 READER_SECONDS = 3600
@@ -40,14 +40,16 @@ READER_SECONDS = 3600
 def reader_pod(location: JobLocation, run_id: str) -> Object:
     """Return a pod through which files are fetched: it mounts the volume, sleeps and ends by itself.
 
-    It tolerates the same taints as the run's pods, but needs none of their nodes, which may be full.
+    It tolerates the same taints as the run's pods, but needs none of their nodes, which may be full. Its name is new,
+    because several commands may read the volume at the same time, and each deletes its pod.
     """
+    name = f"{location.job}-{secrets.token_hex(3)}{names.READER_SUFFIX}"
     small = {"cpu": "250m", "memory": "256Mi"}
     sleep = f"import time; time.sleep({READER_SECONDS})"
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": f"{location.job}{names.READER_SUFFIX}", "labels": names.labels(run_id)},
+        "metadata": {"name": name, "labels": names.labels(run_id)},
         "spec": {
             "restartPolicy": "Never",
             "activeDeadlineSeconds": READER_SECONDS,
@@ -92,7 +94,6 @@ def reader(cluster: KubernetesClient, record: RunRecord) -> Iterator[PodExec]:
     pod = reader_pod(location, record.run_id)
     name = pod["metadata"]["name"]
     path = f"{cluster.path('Pod')}/{name}"
-    delete_ended(cluster, path, record.run_id)
     with ending_at_sigterm():
         try:
             cluster.apply(pod)
@@ -113,28 +114,6 @@ def ending_at_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def delete_ended(cluster: KubernetesClient, path: str, run_id: str) -> None:
-    """Delete a leftover reader pod that has ended or is terminating, and wait until it is gone."""
-    deadline = time.monotonic() + END_SECONDS
-    try:
-        while is_ending(cluster.get(path)):
-            delete(cluster, path, run_id)
-            if time.monotonic() > deadline:
-                name = path.rpartition("/")[2]
-                raise ExecuteError(
-                    "The previous pod that reads the volume does not terminate.",
-                    hint=f"`kubectl describe pod {name}` shows why. Then try again.",
-                )
-            time.sleep(POLL_SECONDS)
-    except NotThere:
-        pass
-
-
-def is_ending(pod: Object) -> bool:
-    ended = pod_state(pod).state in ("done", "failed")
-    return ended or bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def await_running(cluster: KubernetesClient, path: str) -> None:

@@ -76,6 +76,11 @@ def test_reader_pod_can_run_where_the_pods_of_the_run_can() -> None:
     assert configured == plain | expected_fields
 
 
+def test_each_reader_pod_has_its_own_name() -> None:
+    pods = [reader_pod(location("r", "job", SETTINGS), "r") for _ in range(2)]
+    assert pods[0]["metadata"]["name"] != pods[1]["metadata"]["name"], "a fetch that ends deletes its pod"
+
+
 def test_restarts_are_elastic_and_bounded() -> None:
     request = replace(REQUEST, nodes=NodeCount(4), ppn=4, max_restarts=3, min_nodes=2)
     (_, job) = objects(make_plan(request=request))
