@@ -18,7 +18,7 @@ from orchestrator.runs import store
 from orchestrator.runs.rows import Report, RunRow, row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.interface import Notify, RunList
-from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, connect
+from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.local_copy import parse, split_time
 from orchestrator.targets.kubernetes.manifests import names
@@ -121,7 +121,7 @@ def list_runs(inventory: str) -> RunList:
 def state_in(cluster: KubernetesClient, record: RunRecord) -> str:
     try:
         return job_state(cluster.job(location_of(record))).state
-    except NotThere:
+    except (NotThere, Refused):  # the API checks rights before it reports that a kind is missing
         return "unknown"
 
 

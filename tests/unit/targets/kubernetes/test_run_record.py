@@ -16,12 +16,14 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import OrchError
 from orchestrator.model.cluster import uniform_layout
 from orchestrator.model.hosts import NodeCount
+from orchestrator.targets.kubernetes.find import state_in
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.plan import location
 from orchestrator.targets.kubernetes.run_record import location_of, trusted_record, with_lists, without_lists
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.support.hostile import JSON
+from tests.support.kubernetes_api import Api, make_client
 from tests.support.kubernetes_plans import REQUEST, SETTINGS, make_plan
 from tests.support.recorded import RUN_RECORD as RECORD
 
@@ -57,6 +59,12 @@ CLUSTER_RECORD = replace(
 
 def trusted(record: RunRecord) -> RunRecord:
     return trusted_record(record, CONTROLLER_SETTINGS, label=RECORD.run_id)
+
+
+def test_state_of_a_job_that_may_not_be_read_is_unknown() -> None:
+    with Api() as api:
+        api.fail_requests("GET", "pytorchjobs/", 403)
+        assert state_in(make_client(api.url), make_record()) == "unknown"
 
 
 def make_record(**changes: Any) -> RunRecord:
