@@ -15,6 +15,7 @@ from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 
 from orchestrator.cli import arrays
 from orchestrator.cli.options import Output, print_error, resume_command, runs_dir_option
+from orchestrator.errors import RequestError
 from orchestrator.operations.fetch import find_output, is_local
 from orchestrator.operations.output import RanksOutput, check_shown
 from orchestrator.operations.runs import handles_of
@@ -24,6 +25,7 @@ from orchestrator.report.live import Screen
 from orchestrator.runs import store
 from orchestrator.runs.outcome import Outcome
 from orchestrator.screen import closed_output, print_text
+from orchestrator.targets import registry
 from orchestrator.targets.interface import RunHandle
 
 QUESTION = "interrupted: stop the run, detach from it or continue? [s/d/c; Ctrl-C: stop] "
@@ -82,12 +84,21 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
 
 
 def show(plan: Plan, output: Output) -> None:
-    """Print a plan; print on standard error what precedes the submission of a script."""
+    """Print a plan; print on standard error what precedes the submission of a script.
+
+    Raises:
+        RequestError: if a manifest is requested, and the plan is a script.
+    """
+    if output.format == "yaml" and not plan.manifests:
+        targets = [f"--on {target.options.on}" for target in registry.entries().values() if target.has_manifest]
+        message = f"-o yaml requires {' or '.join(targets)}: this plan is a shell script."
+        raise RequestError(message, hint="Omit -o yaml.")
     if output.format is None:
         print_text(plans.as_json(plan) if output.as_json else plans.outline(plan), program=output.as_json)
         return
     print_text(plan.describe(), nl=False, program=True)
-    for step in plan.steps[:-1] if isinstance(plan.steps[-1], SubmitScript) else ():
+    before = [step for step in plan.steps if not isinstance(step, SubmitScript)]
+    for step in before if len(before) < len(plan.steps) else ():
         print_error(f"note: before orch submits this script: {step.title()}")
 
 

@@ -375,12 +375,12 @@ class Plan:
     def describe(self) -> str:
         """Return the plan in full, without secrets.
 
-        That is the script of a job, or a manifest, as it is submitted; otherwise a shell script with the commands that
+        That is the scripts of jobs, or a manifest, as submitted; otherwise a shell script with the commands that
         orch runs on the nodes, in which decisions and files are comments.
         """
-        scripts = [step.script for step in self.steps[-1:] if isinstance(step, SubmitScript)]
+        scripts = [step.script.rstrip("\n") for step in self.steps if isinstance(step, SubmitScript)]
         if scripts:
-            return mask(scripts[0].rstrip("\n") + "\n", self.secrets)
+            return mask("\n\n".join(scripts) + "\n", self.secrets)
         lines = [*comments(self.summary()), *(line for step in self.steps for line in step.describe())]
         return mask("\n".join(lines) + "\n", self.secrets)
 

@@ -9,7 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli.main import make_app
+from orchestrator.cli.options import Output
+from orchestrator.cli.running import show
+from orchestrator.errors import RequestError
 from tests.support.recorded import make_run
+from tests.support.slurm_plans import make_array
 
 RUN = "20260101-120000-qa-0000"
 
@@ -32,3 +36,8 @@ def test_id_of_a_run_is_printed_at_its_beginning_and_at_its_end(
     assert output_line == f"output: {output_dir}"
     assert details.startswith("details: orch report ")
     assert result.output.count(RUN) == 2
+
+
+def test_plan_that_is_no_manifest_is_not_printed_as_one() -> None:
+    with pytest.raises(RequestError, match="-o yaml requires --on k8s"):
+        show(make_array("learning_rate=1e-5,3e-5"), Output(runs_dir=Path("runs"), dry_run=True, format="yaml"))

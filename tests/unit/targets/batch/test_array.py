@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from orch_node.protocol import batch as protocol
@@ -35,4 +36,6 @@ def test_array_may_limit_the_tasks_that_run_at_once() -> None:
     ):
         array_plan = make_array(*axes)
         assert f"#SBATCH --array={tasks}\n" in array_plan.describe()
+        resumed = replace(array_plan, steps=2 * array_plan.steps)  # a script for each member
+        assert resumed.describe() == f"{array_plan.describe()}\n{array_plan.describe()}"
         assert not any("%" in decision.describe() for plan in array_plan.array for decision in plan.run.decisions)
