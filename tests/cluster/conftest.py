@@ -94,15 +94,13 @@ class TestCluster:
 
     def copy_stacks(self, source: str, target: str) -> None:
         """Copy the stacks of a node to another one, with the times by which orch recognizes unchanged files."""
-        user = ("--user", "vagrant")
-        create = ("tar", "--create", "--format=posix", "--directory", ROOT, "stacks")
-        extract = ("sh", "-c", 'mkdir -p "$1" && exec tar --extract --directory "$1"', "sh", ROOT)
-        with subprocess.Popen(
-            ["docker", "exec", *user, self.container(source), *create], stdout=subprocess.PIPE
-        ) as process:
-            command = ["docker", "exec", "--interactive", *user, self.container(target), *extract]
-            subprocess.run(command, stdin=process.stdout, check=True)
-        assert process.returncode == 0
+        self.exec(target, ("mkdir", "-p", ROOT), user="vagrant")
+        folders = [f"{self.file_system(source)}{ROOT}/stacks", f"{self.file_system(target)}{ROOT}"]
+        subprocess.run(["cp", "--archive", *folders], check=True)
+
+    def file_system(self, node: str) -> str:
+        """Return the path on this machine of the root folder of a node."""
+        return f"/proc/{docker('inspect', '--format', '{{.State.Pid}}', self.container(node)).strip()}/root"
 
     def pause(self, node: str) -> None:
         """Freeze all processes of a node; its kernel still accepts connections."""
