@@ -245,7 +245,7 @@ class JobWatch:
                 raise ExecuteError(problem, hint="Change that, and start the run again.")
             now = time.monotonic()
             message = job.describe_waiting() if pending else ""
-            if not pending and now - last_pending >= READY_SECONDS:
+            if not job.pending and now - last_pending >= READY_SECONDS:
                 message = job.describe_start()
             reason = message.replace(job.start, "") if job.start else message
             is_new = reason != last_reason or now - reported > NEW_START_SECONDS

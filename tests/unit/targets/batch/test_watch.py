@@ -145,6 +145,9 @@ def test_job_is_not_back_in_the_queue_because_the_controller_does_not_respond(
     watch = make_watch(folder, RecordedHost(squeue=AWAY))
     assert waiting_messages(watch) == []
     assert not watch.lost(7)
+    (folder / "supervisor.json").unlink()
+    monkeypatch.setattr("orchestrator.targets.batch.watch.READY_SECONDS", 0.0)
+    assert waiting_messages(make_watch(folder, RecordedHost(squeue=[AWAY, squeue("FAILED")]))) == []
     write_job_outcome(folder)
     assert not any("back in the queue" in event.text for event in watch.events() if isinstance(event, NodeNews))
 
