@@ -212,7 +212,7 @@ class BatchHandle(RunHandle):
             wait_until(lambda: self.is_over() or watch.state().ended, STOP_SECONDS)
         if not watch.state(now=True).ended:
             watch.scheduler.cancel(watch.job)
-        if not wait_until(lambda: watch.state(now=True).ended, GONE_SECONDS):
+        if not wait_until(lambda: watch.state().ended, GONE_SECONDS):
             return f"{self.system.title} still reports job {watch.job} as {watch.last_state.state}"
         watch.ensure_outcome()
         return ""

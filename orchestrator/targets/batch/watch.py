@@ -53,7 +53,7 @@ class JobWatch:
         last_state: the last known state of the job.
         unreachable: whether the system does not respond.
         suspended: whether the job was suspended at the last query.
-        query_count: how often the system has been queried.
+        query_count: how often the system has been queried since a query was due in any case.
         first_byte: where the events of the newest attempts begin.
     """
 
@@ -87,8 +87,10 @@ class JobWatch:
         It is queried every second at first, and later every few seconds.
 
         Args:
-            now: query the system in any case.
+            now: query the system in any case, and every second after it.
         """
+        if now:
+            self.query_count = 0
         pause = QUERY_SECONDS if self.query_count > 5 else FIRST_QUERY_SECONDS
         if now or time.monotonic() - self.last_query > pause:
             self.last_query = time.monotonic()

@@ -160,6 +160,15 @@ def test_stop_without_a_controller_writes_the_stop_file(folder: Path, monkeypatc
     assert (folder / files.STOP).exists()
 
 
+def test_stop_seldom_asks_whether_the_job_has_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many users share the controller."""
+    monkeypatch.setattr("orchestrator.targets.batch.target.GONE_SECONDS", 0.5)
+    handle, host = BatchHandle(SLURM, store.load(folder).record, folder), RecordedHost(squeue=squeue("PENDING"))
+    handle.watch = make_watch(folder, host)  # type: ignore[misc]
+    assert "still reports job 12" in handle.end()
+    assert sum(command[0] == "squeue" for command in host.commands) <= 3
+
+
 def test_logs_do_not_depend_on_the_controller(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     messages: list[str] = []
     (folder / files.rank_log(0)).parent.mkdir(exist_ok=True)
