@@ -93,16 +93,23 @@ def test_tasks_run_on_each_node_and_their_secrets_are_in_a_private_file(
     assert "secret" not in tmrsh.read_text()
 
 
-def test_a_task_file_can_be_read_by_the_user_alone(tmp_path: Path) -> None:
-    path = pbs.write_task(tmp_path, pbs.Task(("true",), {"KEY": "secret"}, str(tmp_path)))
+def test_a_task_file_can_be_read_by_the_user_alone_and_is_deleted_at_once(tmp_path: Path) -> None:
+    env = {**os.environ, "KEY": "secret"}
+    path = pbs.write_task(tmp_path, pbs.Task(("ls", "-A"), env, str(tmp_path), log=str(tmp_path / "log")))
     assert path.stat().st_mode & 0o777 == 0o600
+    subprocess.run(program.command("pbs", "task", str(path), "n1"), check=True)
+    assert (tmp_path / "log").read_text() == "log\n", "the file exists only until the program starts"
+
+
+HELD = "#PBS -h\n#PBS -W depend=afterok:1\n#PBS -a 1200\n"  # for the first job only
 
 
 @pytest.fixture
 def resubmission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a run whose job can be submitted again, and put a qsub that writes its options into PATH."""
     script = tmp_path / "job.sh"
-    script.write_text("#!/bin/bash\n#PBS -N orch-x\n#PBS -l select='2:ncpus=1'\n#PBS -J 0-3%2\n# ranks: 2\nexec orch\n")
+    options = f"#PBS -N orch-x\n#PBS -l select='2:ncpus=1'\n#PBS -J 0-3%2\n{HELD}"
+    script.write_text(f"#!/bin/bash\n{options}# ranks: 2\nexec orch\n")
     qsub = write_program(tmp_path / "bin" / "qsub", f'#!/bin/sh\necho "$*" > {tmp_path}/qsub.log\necho 8.pbs1\n')
     monkeypatch.setenv("PATH", f"{qsub.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PBS_JOBID", "7.pbs1")
