@@ -1,7 +1,8 @@
 """PBS as the programs of a job use it, and the programs that it starts on other nodes.
 
 PBS's own program for that, pbs_tmrsh, passes on neither the environment nor standard input, and its output cannot be
-captured. So a task file in the run's folder, which only the user can read, has all that a program needs:
+captured. So a task file in the run's folder, which only the user can read and the program deletes, has all that a
+program needs:
 
 - `node.py pbs tasks FILE NODE...` starts it on several nodes, and lasts until it has ended everywhere.
 - `node.py pbs remote NODE COMMAND` starts a command on a node and passes on its standard input, output and exit code,
@@ -147,6 +148,13 @@ def write_task(folder: Path, task: Task) -> Path:
     return Path(name)
 
 
+def read_task(path: Path) -> Task:
+    """Return the task in a file, and delete the file, which PBS could end the job too suddenly to delete later."""
+    task = values.parse(Task, path.read_text(), str(path))
+    path.unlink(missing_ok=True)
+    return task
+
+
 def start_task(path: Path, node: str) -> subprocess.Popen[bytes]:
     """Start a task on a node of the job."""
     command = [program_path("pbs_tmrsh"), node, *program.command("pbs", "task", str(path), node)]
@@ -155,18 +163,21 @@ def start_task(path: Path, node: str) -> subprocess.Popen[bytes]:
 
 def run_tasks(argv: list[str]) -> int:
     """Start a task on several nodes, and return 0 once it has succeeded on all of them."""
-    path, nodes = Path(argv[0]), argv[1:]
+    path = Path(argv[0])
+    task = read_task(path)
+    paths = {node: write_task(path.parent, task) for node in argv[1:]}
     try:
-        codes = [process.wait() for process in [start_task(path, node) for node in nodes]]
+        codes = [process.wait() for process in [start_task(paths[node], node) for node in paths]]
     finally:
-        path.unlink(missing_ok=True)
+        for path in paths.values():
+            path.unlink(missing_ok=True)
     return int(any(codes))
 
 
 def run_task(argv: list[str]) -> int:
     """Run a task on this node; return its exit code."""
     node = argv[1]
-    task = values.parse(Task, Path(argv[0]).read_text(), argv[0])
+    task = read_task(Path(argv[0]))
     local = {name: value for name, value in os.environ.items() if name.startswith("PBS_") or name == "TMPDIR"}
     env = {**task.env, **local, NODE: node, CPUS: str(task.cpus.get(node, 0))}
     os.chdir(task.cwd)
