@@ -82,7 +82,8 @@ def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRec
     records = [with_job(member.run, job, cluster) for member, job in zip(plans, jobs, strict=True)]
     for record, run_folder in zip(records, folders, strict=True):
         update_record(record, run_folder)
-        if isinstance(scheduler.host, Ssh):
+    if isinstance(scheduler.host, Ssh):
+        for record in records:
             write_remote_record(record, scheduler.host)
     return records[0]
 

@@ -8,12 +8,33 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.errors import ExecuteError
 from orchestrator.runs import store
 from orchestrator.targets.batch.location import location_of
+from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
-from orchestrator.targets.batch.start import start
+from orchestrator.targets.batch.start import record_jobs, start
+from orchestrator.targets.connections.connection import Ssh
 from tests.support.files import write_program
-from tests.support.slurm_plans import SITE, make_request, plan_request
+from tests.support.slurm_plans import SITE, make_array, make_request, plan_request
+
+
+class Full(Ssh):
+    """A login node on which no file can be written."""
+
+    def put(self, path: str, content: str, mode: int = 0o600) -> None:
+        raise ExecuteError("The disk is full.")
+
+
+def test_all_members_of_a_submitted_array_have_their_job(tmp_path: Path) -> None:
+    plan = make_array("learning_rate=1e-5,3e-5")
+    folders = [tmp_path / member.run.run_id for member in plan.array]
+    for member, folder in zip(plan.array, folders, strict=True):
+        store.create(member, folder)
+    with pytest.raises(ExecuteError):
+        record_jobs(plan, folders, Scheduler(SLURM, Full("login1", None), submitted="12"))
+    assert [location_of(store.load(folder).record).job for folder in folders] == ["12_0", "12_1"]
+
 
 INTERRUPT = "#!/bin/sh\nkill -INT $PPID\nsleep 10\n"
 
