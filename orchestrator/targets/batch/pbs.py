@@ -338,6 +338,7 @@ class Pbs(BatchSystem):
     flags = ("hold",)
     hints = HINTS
     resubmits = True
+    has_arrays_of_one = False
 
     # pbs_tmrsh, which the job finds, starts hydra's proxies; many sites forbid ssh between their nodes.
     launcher_env: Mapping[str, str] = {"I_MPI_HYDRA_BOOTSTRAP": "rsh", "HYDRA_LAUNCHER": "rsh"}
@@ -473,7 +474,7 @@ class Pbs(BatchSystem):
             elif name not in ("select", "place"):
                 letter = LETTERS.get(name)
                 yield f"{letter or '-l ' + name.replace('-', '_') + '='}{shlex.quote(value)}"
-        if request.tasks > 1:  # PBS refuses an array of one task.
+        if request.tasks:
             limit = f"%{request.max_active}" if request.max_active else ""
             yield f"-J 0-{request.tasks - 1}{limit}"
 

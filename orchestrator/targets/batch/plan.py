@@ -251,14 +251,15 @@ def submit_step(
         tasks: the number of runs of an array; 0 for a single run.
         max_active: the number of runs of an array that may be active at once; None for no limit.
     """
-    system, held, config = batch.system, batch.held, runs[0][2]
+    system, held, (_, plan, config) = batch.system, batch.held, runs[0]
+    is_array = tasks > 1 or system.has_arrays_of_one
     job = JobRequest(
-        name=f"{JOB_NAME_PREFIX}{site.run_id}",
+        name=f"{JOB_NAME_PREFIX}{site.run_id if is_array else plan.run.run_id}",
         nodes=config.nodes + config.spare_nodes,
         ppn=config.ppn,
         survives_nodes=any(option.startswith("--max-restarts") for option in config.options),
         held=held is not None,
-        tasks=tasks,
+        tasks=tasks if is_array else 0,
         max_active=max_active,
     )
     options = tuple(system.job_options(job, batch.options))

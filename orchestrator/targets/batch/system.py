@@ -249,6 +249,7 @@ class BatchSystem(ABC):
         flags: the options that need no value.
         hints: what the user can do about a rejected job, by a part of the message in lower case.
         resubmits: whether a preempted job continues as another job, whose id it records in the run's folder.
+        has_arrays_of_one: whether an array may have a single task; otherwise its run is a job with the run's name.
 
         launcher: the launcher that starts the ranks unless a user chooses another one.
         launcher_summary: what it does, if it is a program of the system itself; '' for a launcher of all targets.
@@ -278,6 +279,7 @@ class BatchSystem(ABC):
     flags: tuple[str, ...] = ()
     hints: tuple[tuple[str, str], ...] = ()
     resubmits = False
+    has_arrays_of_one = True
 
     launcher = "mpirun"
     launcher_summary = ""

@@ -14,7 +14,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.hosts import NodeCount
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
-from orchestrator.targets.batch.inputs import batch_settings
+from orchestrator.targets.batch.inputs import batch_settings, plan_of_array
 from orchestrator.targets.batch.location import location_of
 from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.run_folder import LocalFolder
@@ -192,8 +192,11 @@ def test_an_array_has_a_task_for_each_run() -> None:
     assert options(JobRequest(name="a", nodes=1, ppn=1, tasks=4, max_active=2))[-1] == "-J 0-3%2"
     assert PBS.array_job("5[].pbs1", 3) == "5[3].pbs1"
     # An array of one run is a single job.
-    assert not any(line.startswith("-J") for line in options(JobRequest(name="a", nodes=1, ppn=1, tasks=1)))
     assert PBS.array_job("5.pbs1", 0) == "5.pbs1"
+    request = replace(make_request({"array": ("learning_rate=1e-5",)}), on="pbs")
+    plan = plan_request(request, batch_settings(PBS, None, ()), planner=plan_of_array)
+    assert plan.steps[-1].name == location_of(plan.array[0].run).name, "else the job of the run is not found"
+    assert "-J" not in plan.steps[-1].script
 
 
 def test_golden_script() -> None:
