@@ -12,18 +12,35 @@ from typing import BinaryIO
 
 from orch_node.atomic_write import PRIVATE
 
+from orchestrator.errors import ExecuteError
 from orchestrator.files import digest_of_stream, make_user_folder, write_all
+
+LINKS_HINT = "orch does not follow links in a run's folder. Check the free space and the permissions."
 
 
 class ConfinedFolder:
     """A local folder in which another machine chooses the file names.
 
     Nothing outside of the folder is opened, no symbolic link in it is followed, and only regular files are written.
-    All methods raise OSError that names the path below the folder.
+    All methods raise OSError that names the path below the folder; writing() converts it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    @contextmanager
+    def writing(self, path: str = "", *, hint: str = LINKS_HINT) -> Iterator[None]:
+        """Convert errors of the local file system into an ExecuteError.
+
+        Args:
+            path: the file that is written; '' if the errors name it.
+            hint: what to do about the error.
+        """
+        try:
+            yield
+        except OSError as error:
+            file = self.folder / path if path else error.filename or self.folder
+            raise ExecuteError(f"{file} cannot be written: {error.strerror}.", hint=hint) from None
 
     @contextmanager
     def parent(self, path: str, *, make: bool) -> Iterator[tuple[int, str]]:

@@ -30,6 +30,7 @@ INCOMPLETE_NAME = re.compile(
     r"|.+\.\d+-[0-9a-f]{8}\.tmp)",
     re.DOTALL,
 )
+FETCH_HINT = "Links below the folder are not followed; --to names another one."
 INCOMPLETE = "orch has not completed it"
 BYTECODE = "__pycache__"
 ZEROS = bytes(MAX_BLOCK)
@@ -257,7 +258,7 @@ class Fetch:
         self.listener.total(len(files), sum(entry.size for entry in files))
         sender.request(zip(files, (content.basis for content in contents), strict=True))
         hashes = {}
-        with writing(self.target):
+        with self.local.writing(hint=FETCH_HINT):
             for entry, content in zip(files, contents, strict=True):
                 hashes[entry.path] = self.receive(sender, entry, content, prefix)
             for entry in missing:
@@ -307,7 +308,7 @@ class Fetch:
             if self.had_files and self.local.size(path) == entry.size and (digest := self.local.digest(path)):
                 basis = Basis(size=entry.size, sha256=digest.hexdigest())
                 return LocalContent(basis=basis, excluded=excluded)
-        with writing(self.target):
+        with self.local.writing(hint=FETCH_HINT):
             size = self.local.size(part) if self.had_files else 0
             if 0 < size <= entry.size and (digest := self.local.digest(part)):
                 basis = Basis(size=size, sha256=digest.hexdigest())
@@ -434,19 +435,3 @@ def check_room(target: Path, files: Sequence[Entry], contents: Sequence[LocalCon
             f"{target} has room for {free / 2**30:.1f} GiB, and {needed / 2**30:.1f} GiB are to come.",
             hint="--to names another folder, --only brings less.",
         )
-
-
-@contextmanager
-def writing(target: Path) -> Iterator[None]:
-    """Convert errors of the local file system into an ExecuteError.
-
-    Raises:
-        ExecuteError: if a file below `target` cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise ExecuteError(
-            f"{error.filename or target} cannot be written: {error.strerror}.",
-            hint="Links below the folder are not followed; --to names another one.",
-        ) from None

@@ -25,7 +25,7 @@ from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.batch.location import location_of
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.connections.mirror import MAX_STATE_BYTES, Mirror, ReconnectingMirror
+from orchestrator.targets.connections.mirror import Mirror, ReconnectingMirror
 from orchestrator.targets.interface import Notify
 
 Result = TypeVar("Result")
@@ -96,15 +96,12 @@ class JobMirror(Mirror):
         contents = {name: self.content(name) for name in self.state_files}
         self.append(files.EVENTS)
         for name, content in contents.items():
-            if content is None:
-                (self.folder / name).unlink(missing_ok=True)
-            else:
-                write_whole(self.folder / name, content)
+            with self.local_files.writing(name):
+                if content is None:
+                    (self.folder / name).unlink(missing_ok=True)
+                else:
+                    write_whole(self.folder / name, content)
         self.last_refresh = time.monotonic()
-
-    def content(self, name: str) -> bytes | None:
-        """Return the content of a state file on the cluster, or None if it does not exist."""
-        return self.remote.read(f"{self.run_dir}/{name}", 0, MAX_STATE_BYTES)
 
     def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
         """Return the end of the newest file on the cluster whose name matches, or '' if there is none."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import TypeVar
 
@@ -75,7 +74,7 @@ class Mirror:
             ExecuteError: if the file cannot be read from the node or written here.
         """
         local_name = local_name or name
-        with self.writing(local_name):
+        with self.local_files.writing(local_name):
             offset, path = self.local_files.size(local_name), f"{self.run_dir}/{name}"
             # The size is read once, because the file may grow without end.
             size = min(self.remote.size(path), MAX_LOG_BYTES)
@@ -83,27 +82,20 @@ class Mirror:
                 self.local_files.add(local_name, content, offset)
                 offset += len(content)
 
-    @contextmanager
-    def writing(self, name: str) -> Iterator[None]:
-        """Convert the error of a local file that cannot be written into an ExecuteError."""
-        try:
-            yield
-        except OSError as error:
-            raise ExecuteError(
-                f"{self.folder / name} cannot be written: {error.strerror}.",
-                hint="Links in a run's folder are not followed.",
-            ) from None
+    def content(self, name: str) -> bytes | None:
+        """Return the content of a small file on the node, or None if it does not exist."""
+        return self.remote.read(f"{self.run_dir}/{name}", 0, MAX_STATE_BYTES)
 
     def copy(self, name: str) -> None:
         """Copy a small file whole, if the node has it."""
-        content = self.remote.read(f"{self.run_dir}/{name}", 0, MAX_STATE_BYTES)
+        content = self.content(name)
         if content is not None:
-            write_whole(self.folder / name, content)
+            with self.local_files.writing(name):
+                write_whole(self.folder / name, content)
 
     def supervisor_output(self) -> str:
         """Return the end of the supervisor's log, or why the node could not write the log."""
-        log = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR_LOG}", 0, MAX_STATE_BYTES) or b""
-        message = log.decode(errors="replace")[-MAX_LOG_CHARACTERS:].strip()
+        message = (self.content(files.SUPERVISOR_LOG) or b"").decode(errors="replace")[-MAX_LOG_CHARACTERS:].strip()
         return message or self.remote.write_problem(self.run_dir)
 
     def lost(self, pid: int) -> bool:
@@ -122,7 +114,7 @@ class Mirror:
 
     def record_supervisor_end(self) -> None:
         """Record that the supervisor has ended if the run has no outcome."""
-        supervisor = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR}", 0, MAX_STATE_BYTES)
+        supervisor = self.content(files.SUPERVISOR)
         if supervisor is None or outcome_in(self.folder) is not None:
             return
         try:
@@ -195,7 +187,7 @@ class Mirror:
 
     def add_end(self, local_name: str, content: bytes) -> None:
         """Add the bytes by which a file is longer than the local one."""
-        with self.writing(local_name):
+        with self.local_files.writing(local_name):
             offset = self.local_files.size(local_name)
             self.local_files.add(local_name, content[offset:], offset)
 

@@ -22,7 +22,6 @@ from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.outcome import STOPPED as STOPPED_STATE
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import ExecuteError
 from orchestrator.files import write_whole
 from orchestrator.runs import store
 from orchestrator.runs.confined_folder import ConfinedFolder
@@ -260,16 +259,11 @@ class RunCopy:
             ExecuteError: if the file cannot be written.
         """
         line = text.encode(errors="replace")
-        try:
+        with self.files.writing(name):
             if self.rewritten.is_repeated(name, line):
                 return False
             self.files.append(name, line + b"\n")
             return True
-        except OSError as error:
-            raise ExecuteError(
-                f"{self.folder / name} cannot be written: {error.strerror}.",
-                hint="orch does not follow links in a run's folder. Check the free space and the permissions.",
-            ) from None
 
     def finish(self, job: JobState, pods: Iterable[PodState]) -> Event:
         """Write the outcome unless it is known, and return the event about it."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from orchestrator.errors import ExecuteError
 from orchestrator.targets.batch.run_folder import JobMirror
 from tests.support.files import write_files
 from tests.support.slurm_plans import make_plan
@@ -23,3 +26,7 @@ def test_copy_of_a_requeued_job_has_no_outcome(tmp_path: Path) -> None:
         (remote_folder / "supervisor.json").unlink(missing_ok=True)
         (remote_folder / "events.jsonl").write_text("{}\n{}\n")
     assert (copy / "events.jsonl").read_text() == "{}\n{}\n"
+    (remote_folder / "outcome.json").write_text("{}\n")
+    (copy / "outcome.json").mkdir()
+    with pytest.raises(ExecuteError, match="cannot be written"):
+        JobMirror(Folder(remote_folder, []), record, copy).refresh()  # type: ignore[arg-type]
