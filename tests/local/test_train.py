@@ -138,9 +138,12 @@ def test_script_whose_ranks_train_separately_is_stopped(orch: Orch, tmp_path: Pa
 TRAIN_ON_ONE_RANK = """
 import torch, torch.distributed as dist
 assert dist.get_world_size() == 1
+print("CAPABILITY", torch.backends.cpu.get_cpu_capability())
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(4):
+    model.load_state_dict({"weight": torch.ones(1, 2), "bias": torch.ones(1)})
+    optimizer.zero_grad()
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
 value = torch.tensor([3.0])
@@ -150,8 +153,17 @@ assert value.item() == 3.0
 """
 
 
-def test_single_rank_has_a_process_group_and_may_train_without_ddp(orch: Orch, tmp_path: Path) -> None:
-    expect_exit(orch("train", write_script(tmp_path, TRAIN_ON_ONE_RANK), "--ppn", "1", "--backend", "ccl"))
+def test_single_rank_trains_without_ddp_on_the_requested_isa(orch: Orch, tmp_path: Path) -> None:
+    """Check also that its process group works, and that its warning is shown without its output."""
+    avx2 = {"ORCH_CPU_ISA": "avx2"}
+    dry_run = orch("train", "bert-qa", "--dry-run", env=avx2)
+    assert "precision: fp32 (node0 has no BF16 instructions)" in dry_run.stdout
+    options = ("--ppn", "1", "--backend", "ccl", "--show", "none")
+    process = expect_exit(orch("train", write_script(tmp_path, TRAIN_ON_ONE_RANK), *options, env=avx2))
+    assert "CAPABILITY AVX2\n" in rank_log(last_run(tmp_path), 0)
+    assert "CAPABILITY" not in process.stdout + process.stderr
+    (warning,) = [line for line in process.stderr.splitlines() if "have not changed" in line]
+    assert warning.startswith("rank ")
 
 
 IGNORE_SIGTERM = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\n"
@@ -239,22 +251,3 @@ def test_invalid_request_has_one_clear_message(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("ORCH_CPU_ISA", "avx3")
     for options in ((), ("--on", "k8s", "--nodes", "2", "--image", "x")):
         assert "ORCH_CPU_ISA=avx3: expected one of avx2" in error_of(*qa.split(), "--dry-run", *options).message
-
-
-def test_requested_isa_lowers_the_precision_and_limits_the_kernels(orch: Orch, tmp_path: Path) -> None:
-    avx2 = {"ORCH_CPU_ISA": "avx2"}
-    dry_run = orch("train", "bert-qa", "--dry-run", env=avx2)
-    assert "precision: fp32 (node0 has no BF16 instructions)" in dry_run.stdout
-    script = write_script(tmp_path, "import torch\nprint('CAPABILITY', torch.backends.cpu.get_cpu_capability())\n")
-    process = expect_exit(orch("train", script, "--ppn", "1", "--show", "0", env=avx2))
-    assert "CAPABILITY AVX2" in process.stdout
-
-
-def test_warning_of_a_rank_is_shown_without_its_output(orch: Orch, tmp_path: Path) -> None:
-    restore = (
-        "    model.load_state_dict({'weight': torch.ones(1, 2), 'bias': torch.ones(1)})\n    optimizer.zero_grad()\n"
-    )
-    script = write_script(tmp_path, TRAIN_ON_ONE_RANK.replace("    model(", f"{restore}    model(", 1))
-    process = expect_exit(orch("train", script, "--ppn", "1", "--backend", "gloo", "--show", "none"))
-    (warning,) = [line for line in process.stderr.splitlines() if "have not changed" in line]
-    assert warning.startswith("rank ")
