@@ -12,13 +12,7 @@ import os
 import subprocess
 import sys
 
-from setuptools.build_meta import (  # noqa: F401
-    build_sdist,
-    build_wheel,
-    get_requires_for_build_sdist,
-    get_requires_for_build_wheel,
-    prepare_metadata_for_build_wheel,
-)
+from setuptools.build_meta import build_sdist, build_wheel, prepare_metadata_for_build_wheel  # noqa: F401
 
 
 def installed_paths() -> list[str]:
