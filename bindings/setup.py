@@ -141,7 +141,7 @@ def kernels_extension():
 def optimization_flags(level: str = "-O2") -> list[str]:
     """Return compiler flags; the user's CXXFLAGS come last and take precedence."""
     # Reports of sanitizers need only functions and lines: -g1.
-    defaults = ["-O1", "-g1", *sanitizer_flags()] if sanitizer_flags() else [level, "-g0"]
+    defaults = ["-O0", "-g1", *sanitizer_flags()] if sanitizer_flags() else [level, "-g0"]
     return [*defaults, *shlex.split(os.environ.get("CXXFLAGS", ""))]
 
 
