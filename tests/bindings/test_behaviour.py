@@ -7,14 +7,14 @@ import pytest
 # Program and arguments, launcher, ranks, and whether the ranks use shared memory.
 RUNS = [
     ("matrix.py", "mpi", 3, "0"),
-    ("matrix.py", "torchrun", 2, "0"),
+    ("matrix.py", "bare", 2, "0"),
     ("matrix.py", "bare", 3, "1"),
     ("messages.py", "mpi", 3, "0"),
     ("messages.py", "bare", 3, "0"),
     ("layouts.py", "bare", 3, "0"),
     ("layouts.py", "bare", 2, "1"),
     ("work_objects.py", "mpi", 2, "0"),
-    ("work_objects.py", "torchrun", 2, "0"),
+    ("work_objects.py", "bare", 2, "0"),
     ("again_and_again.py", "mpi", 3, "0"),
     ("again_and_again.py", "torchrun", 3, "0"),
     ("forked_child.py", "bare", 2, "0"),

@@ -25,7 +25,7 @@ def test_ranks_with_different_calls_are_named_without_a_check(launch, case, oper
 def test_ranks_without_memory_use_oneccl_and_print_one_warning(run_ranks):
     """Use shared memory by default."""
     env = {"ORCH_CCL_SHARED_MEMORY": ""}
-    outcome = run_ranks("shared.py", "no-memory", launcher="bare", ranks=3, timeout=120, warm=False, env=env)
+    outcome = run_ranks("shared.py", "no-memory", launcher="bare", timeout=120, warm=False, env=env)
     assert outcome.text.count("does not use shared memory: ftruncate: File too large") == 1
     assert outcome.text.count("shared memory:") == 1
 
