@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orch_node.protocol import values
+from orch_node.protocol import files, values
 
 from orchestrator.model.packages import Packages
 from orchestrator.model.printable import Command, mask, masked
@@ -18,7 +18,6 @@ from orchestrator.planning.plan import Plan, StartRun
 
 GIT_SECONDS = 10
 LISTED = 20
-PLAN_FILE = "plan.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +121,7 @@ def parse(value: object) -> Provenance:
     Raises:
         ProtocolError: if the value is invalid.
     """
-    return values.read_known(Provenance, value, PLAN_FILE)
+    return values.read_known(Provenance, value, files.PLAN)
 
 
 def seeds(plan: Plan) -> dict[str, Any]:

@@ -155,12 +155,10 @@ class RunHandle(ABC):
         earlier: the files of earlier attempts, which are not shown.
     """
 
-    def __init__(
-        self, record: RunRecord, folder: Path, notify: Notify = ignore, earlier: Positions | None = None
-    ) -> None:
+    def __init__(self, record: RunRecord, folder: Path, earlier: Positions | None = None) -> None:
         self.record = record
         self.folder = folder
-        self.notify = notify
+        self.notify: Notify = ignore
         self.earlier = earlier or Positions()
 
     @abstractmethod

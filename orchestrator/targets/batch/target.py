@@ -61,14 +61,9 @@ class BatchHandle(RunHandle):
     """
 
     def __init__(
-        self,
-        system: BatchSystem,
-        record: RunRecord,
-        folder: Path,
-        notify: Notify = ignore,
-        earlier: store.Positions | None = None,
+        self, system: BatchSystem, record: RunRecord, folder: Path, earlier: store.Positions | None = None
     ) -> None:
-        super().__init__(record, folder, notify, earlier)
+        super().__init__(record, folder, earlier)
         self.system = system
 
     @cached_property

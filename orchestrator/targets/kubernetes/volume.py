@@ -15,7 +15,8 @@ from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.planning.plan import Object
-from orchestrator.runs.fetch import Collected, FetchListener, Source, collect
+from orchestrator.runs.fetch import Collected, FetchListener, Source
+from orchestrator.targets.fetch import fetch_files
 from orchestrator.targets.interface import FetchRequest
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere
 from orchestrator.targets.kubernetes.exec import PodExec
@@ -153,13 +154,5 @@ def fetch(
             "--code: pods keep no copy of the project as it was sent.",
             hint=f"The run's copy, with the files that the run has changed: --from {record.run_dir}/project.",
         )
-    target = request.destination or folder.absolute() / "output"
     with reader(cluster, record) as pod:
-        return collect(
-            [Source(name="the volume", remote=pod)],
-            request.folders,
-            target,
-            patterns=request.patterns,
-            listener=listener,
-            unchanged=request.unchanged,
-        )
+        return fetch_files([Source(name="the volume", remote=pod)], folder, request, listener)

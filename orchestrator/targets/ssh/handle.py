@@ -22,7 +22,7 @@ from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import CleanupReport, Outcome, outcome_of
 from orchestrator.runs.state_files import supervisor_of
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
-from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunHandle, ignore
+from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
 from orchestrator.targets.ssh import cleanup, commands, logs
 from orchestrator.targets.ssh.nodes import connection_to, on_each
 from orchestrator.targets.ssh.watch import copy_all_files, copy_state, event_source
@@ -42,15 +42,9 @@ class SshHandle(RunHandle):
     """
 
     def __init__(
-        self,
-        record: RunRecord,
-        folder: Path,
-        notify: Notify = ignore,
-        earlier: store.Positions | None = None,
-        *,
-        stays_connected: bool = False,
+        self, record: RunRecord, folder: Path, earlier: store.Positions | None = None, *, stays_connected: bool = False
     ) -> None:
-        super().__init__(record, folder, notify, earlier)
+        super().__init__(record, folder, earlier)
         self.node0 = connection_to(record.node0)
         self.source = event_source(record, folder, self.node0, lambda line: self.notify(line))
         self.rank_nodes = logs.RankNodes()
@@ -89,9 +83,8 @@ class SshHandle(RunHandle):
         return outcome_of(store.load(self.folder))
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
-        run = store.load(self.folder)
-        selection = logs.LogSelection(rank=rank, follow=follow, earlier=self.earlier, rank_nodes=self.rank_nodes)
-        return logs.log_lines(self.record, run, selection, notify=self.notify)
+        streams = logs.Streams(self.record, rank, self.earlier, self.rank_nodes, self.notify)
+        yield from logs.log_lines(streams, store.load(self.folder), follow=follow)
 
     def stop(self) -> CleanupReport:
         planned = store.load(self.folder).state == "planned"

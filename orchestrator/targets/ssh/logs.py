@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from orch_node.protocol import values
@@ -128,35 +128,62 @@ class RankNodes:
             self.watched = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSelection:
-    """The log lines that were requested.
+class Streams:
+    """The logs of the nodes that may hold requested lines.
+
+    For a single rank of a run that is being watched, these are only the nodes on which the rank
+    has started; otherwise they are all nodes.
 
     Attributes:
         rank: the rank to read, or None for all ranks.
-        follow: whether to wait for new lines until the run ends.
         earlier: the sizes of the logs before the run was resumed, if only later lines are requested.
         rank_nodes: the nodes of the ranks, as far as they are known.
+        errors: why the lines of a node cannot be read.
+        read_nodes: the nodes with an error that have sent lines before.
     """
 
-    rank: int | None
-    follow: bool
-    earlier: Positions
-    rank_nodes: RankNodes
+    def __init__(
+        self, record: RunRecord, rank: int | None, earlier: Positions, rank_nodes: RankNodes, notify: Notify
+    ) -> None:
+        self.record = record
+        self.rank = rank
+        self.earlier = earlier
+        self.rank_nodes = rank_nodes
+        self.notify = notify
+        self.follows_rank = rank is not None and rank_nodes.watched
+        self.streamed_nodes: set[str] = set()
+        self.errors: dict[str, str] = {}
+        self.read_nodes: set[str] = set()
+
+    def new(self) -> list[Stream]:
+        """Return a stream for each node that does not have one yet."""
+        hosts = [host for host in self.hosts() if host.node not in self.streamed_nodes]
+        self.streamed_nodes.update(host.node for host in hosts)
+        rank = ("--rank", str(self.rank)) if self.rank is not None else ()
+        options = (*["--latest"] * bool(self.earlier.events), *rank)
+        return [Stream(record=self.record, host=host, options=options) for host in hosts]
+
+    def hosts(self) -> Iterable[RunNode]:
+        """Return the nodes that may hold requested lines, as far as they are known now."""
+        if not self.follows_rank or self.rank is None:
+            return self.record.nodes
+        node = self.rank_nodes.nodes.get(self.rank)
+        return (host for host in self.record.nodes if host.node == node)
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """Return the options of the node's program that select these lines."""
-        return (
-            *["--latest"] * bool(self.earlier.events),
-            *(["--rank", str(self.rank)] if self.rank is not None else []),
-        )
+    def may_grow(self) -> bool:
+        """Return whether the requested rank may still start on another node."""
+        return self.follows_rank and self.rank_nodes.watched
+
+    def add_error(self, stream: Stream, error: ExecuteError) -> None:
+        """Record and report why the lines of a node cannot be read."""
+        self.errors[stream.host.node] = error.message
+        self.notify(error.message)
+        if stream.offsets:
+            self.read_nodes.add(stream.host.node)
 
 
-OnFailure = Callable[[Stream, ExecuteError], None]  # called for a node whose lines cannot be read
-
-
-def log_lines(record: RunRecord, run: Run, selection: LogSelection, *, notify: Notify) -> Iterator[LogLine]:
+def log_lines(streams: Streams, run: Run, *, follow: bool) -> Iterator[LogLine]:
     """Yield the lines in the order of time, or with `follow` as they are written until the run has ended.
 
     The lines of one rank are always in order. If a node does not respond, its lines come from the
@@ -166,68 +193,25 @@ def log_lines(record: RunRecord, run: Run, selection: LogSelection, *, notify: N
         RequestError: if the run does not have the requested rank.
         ExecuteError: at the end, if a node has not responded.
     """
-    nodes = requested_ranks(run, selection.rank)
-    errors: dict[str, str] = {}
-    if selection.follow and not run.has_ended:
-        read_nodes: set[str] = set()
-
-        def on_failure(stream: Stream, error: ExecuteError) -> None:
-            errors[stream.host.node] = error.message
-            notify(error.message)
-            if stream.offsets:
-                read_nodes.add(stream.host.node)
-
-        yield from interleaved_lines(Streams(record, selection, notify, on_failure))
-        unread = {rank: node for rank, node in nodes.items() if node in errors.keys() - read_nodes}
+    record, errors = streams.record, streams.errors
+    nodes = requested_ranks(run, streams.rank)
+    if follow and not run.has_ended:
+        yield from interleaved_lines(streams)
+        unread = {rank: node for rank, node in nodes.items() if node in errors.keys() - streams.read_nodes}
         yield from copied_lines(run, unread, {})
     else:
         ran_on = {event.node for event in run.events() if isinstance(event, Started) and event.rank in nodes}
         log_nodes = {record.node0.node, *ran_on, *nodes.values()}  # node0 may have the logs of other nodes
         hosts = [host for host in record.nodes if host.node in log_nodes]
-        copy_errors = copy_logs(record, run.folder, selection.rank, hosts=hosts)
-        errors = {node: error.message for node, error in copy_errors.items()}
+        copy_errors = copy_logs(record, run.folder, streams.rank, hosts=hosts)
+        errors |= {node: error.message for node, error in copy_errors.items()}
         for message in errors.values():
-            notify(message)
-        yield from copied_lines(run, nodes, selection.earlier.logs)
+            streams.notify(message)
+        yield from copied_lines(run, nodes, streams.earlier.logs)
     if errors:
         raise ExecuteError(
             f"Lines may be missing: no response from {fold(errors)}.", hint="Run the same command again."
         )
-
-
-class Streams:
-    """The logs of the nodes that may hold requested lines.
-
-    For a single rank of a run that is being watched, these are only the nodes on which the rank
-    has started; otherwise they are all nodes.
-    """
-
-    def __init__(self, record: RunRecord, selection: LogSelection, notify: Notify, on_failure: OnFailure) -> None:
-        self.record = record
-        self.selection = selection
-        self.notify = notify
-        self.on_failure = on_failure
-        self.follows_rank = selection.rank is not None and selection.rank_nodes.watched
-        self.streamed_nodes: set[str] = set()
-
-    def new(self) -> list[Stream]:
-        """Return a stream for each node that does not have one yet."""
-        hosts = [host for host in self.hosts() if host.node not in self.streamed_nodes]
-        self.streamed_nodes.update(host.node for host in hosts)
-        options = self.selection.options
-        return [Stream(record=self.record, host=host, options=options) for host in hosts]
-
-    def hosts(self) -> Iterable[RunNode]:
-        """Return the nodes that may hold requested lines, as far as they are known now."""
-        if not self.follows_rank or self.selection.rank is None:
-            return self.record.nodes
-        node = self.selection.rank_nodes.nodes.get(self.selection.rank)
-        return (host for host in self.record.nodes if host.node == node)
-
-    @property
-    def may_grow(self) -> bool:
-        """Return whether the requested rank may still start on another node."""
-        return self.follows_rank and self.selection.rank_nodes.watched
 
 
 def interleaved_lines(streams: Streams) -> Iterator[LogLine]:
@@ -240,7 +224,7 @@ def interleaved_lines(streams: Streams) -> Iterator[LogLine]:
             for line in stream.lines_with_reconnects(streams.notify):
                 lines.put(line)
         except ExecuteError as error:
-            streams.on_failure(stream, error)
+            streams.add_error(stream, error)
         finally:
             lines.put(None)
 

@@ -23,6 +23,7 @@ from orchestrator.planning.plan import PutFile
 from orchestrator.planning.run_files import claims_folder
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
+from orchestrator.targets.connections.program_output import last_line
 from orchestrator.targets.interface import LiveNode
 
 MAX_PARALLEL_QUERIES = 64  # nodes that are queried in parallel
@@ -93,7 +94,8 @@ def query_all(
         try:
             result = connection.capture(command(host), seconds=seconds)
             if result.code != 0:
-                return NodeResponse(node=host.node, value=None, problem=last_line(result.err))
+                problem = last_line(result.err) or "it failed without an error message"
+                return NodeResponse(node=host.node, value=None, problem=problem)
             value = values.check_object(values.loads(result.out, "its response"), "its response")
             return NodeResponse(node=host.node, value=value)
         except ExecuteError as error:
@@ -110,10 +112,6 @@ def on_each(hosts: Iterable[RunNode], action: Callable[[RunNode], Result]) -> li
     """Call an action for all nodes in parallel; return its results in the order of `hosts`."""
     with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
         return list(pool.map(action, hosts))
-
-
-def last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it failed without an error message"])[-1]
 
 
 def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveNode]:

@@ -174,7 +174,8 @@ def test_logs_do_not_depend_on_the_controller(folder: Path, monkeypatch: pytest.
     (folder / files.rank_log(0)).parent.mkdir(exist_ok=True)
     (folder / files.rank_log(0)).write_text("step 1\n")
     monkeypatch.setattr("orchestrator.targets.batch.target.host_at", lambda login: RecordedHost(squeue=AWAY))
-    handle = BatchHandle(SLURM, store.load(folder).record, folder, messages.append)
+    handle = BatchHandle(SLURM, store.load(folder).record, folder)
+    handle.notify = messages.append
     assert next(handle.logs(rank=0, follow=True)).text == "step 1"
     assert messages == []
 

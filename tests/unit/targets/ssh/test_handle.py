@@ -18,7 +18,9 @@ def discard(runs: Path, run_dir: str, run_id: str = ID) -> list[str]:
     node = RunNode(node="localhost")
     record = replace(RECORD, run_id=run_id, run_dir=run_dir, node0=node, nodes=(node,))
     messages: list[str] = []
-    SshHandle(record, runs / ID, messages.append).discard()
+    handle = SshHandle(record, runs / ID)
+    handle.notify = messages.append
+    handle.discard()
     return messages
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import threading
 import time
@@ -12,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orch_node import streams
-from orch_node.protocol import events
+from orch_node.protocol import events, files
 from orch_node.protocol.events import Event
 from orch_node.tail import Tail
 
@@ -83,12 +82,12 @@ class Relay:
     def find(self) -> None:
         """Add files of this pod's ranks that have appeared."""
         for path in self.run_dir.glob("ranks/rank-*"):
-            if path not in self.tails and path.suffix != ".times" and rank_of(path) in self.ranks:
+            if path not in self.tails and path.suffix != ".times" and files.rank_of(path.name) in self.ranks:
                 self.tails[path] = Tail(path, self.before.get(path, 0))
 
     def write_line(self, path: Path, line: str) -> None:
         """Write a line of a file in the form for its type."""
-        rank = rank_of(path)
+        rank = files.rank_of(path.name)
         if path.suffix == ".jsonl":
             emit(json.dumps({"metrics": rank, "line": line}).encode() + b"\n")
         else:
@@ -97,9 +96,3 @@ class Relay:
                 piece = streams.mark(line[position : position + LONGEST], stream)
                 stream = streams.split(piece)[-1][1]
                 emit(f"[{rank}] {piece}\n".encode(errors="replace"))
-
-
-def rank_of(path: Path) -> int | None:
-    """Return the rank of a file, or None if it is of no rank."""
-    match = re.match(r"rank-(\d+)\.", path.name)
-    return int(match.group(1)) if match else None
