@@ -210,10 +210,14 @@ class RunCopy:
 
         Returns:
             False if another command holds the lock.
+
+        Raises:
+            ExecuteError: if the folder cannot be written.
         """
         if self.lock is not None:
             return True
-        lock = (self.folder / LOCK).open("wb")
+        with self.files.writing(LOCK):
+            lock = (self.folder / LOCK).open("wb")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -228,16 +232,19 @@ class RunCopy:
         return True
 
     def release(self) -> None:
-        self.save_positions()
-        if self.lock is not None:
-            self.lock.close()
-            self.lock = None
+        try:
+            self.save_positions()
+        finally:
+            if self.lock is not None:
+                self.lock.close()
+                self.lock = None
 
     def save_positions(self) -> None:
         if self.lock is None:
             return
         state = CopyState(pods=self.positions, sizes=self.rewritten.saved_sizes())
-        write_json(self.folder / POSITIONS, asdict(state))
+        with self.files.writing(POSITIONS):
+            write_json(self.folder / POSITIONS, asdict(state))
 
     def write(self, line: ReadLine) -> Event | None:
         """Copy a line of a pod's log, and return its event unless it was copied before."""
@@ -280,7 +287,8 @@ class RunCopy:
             ending = replace(ending, state=STOPPED_STATE, first_failure=None, problem=None, nodes={})
         event = replace(with_current_time(Finished(state=ending.state)), time=round(ended, 3))
         self.add_event(event)
-        write_whole(self.folder / files.OUTCOME, outcomes.render(ending))
+        with self.files.writing(files.OUTCOME):
+            write_whole(self.folder / files.OUTCOME, outcomes.render(ending))
         self.save_positions()
         return event
 

@@ -266,7 +266,7 @@ class JobWatch:
         with suppress(OrchError):  # events() records it otherwise
             if self.acquire():
                 self.copy.add_event(self.launched())
-        self.copy.release()
+            self.copy.release()
 
     def launched(self) -> Event:
         """Return the event of the start, with the time at which the cluster created the job."""
@@ -425,9 +425,9 @@ class JobWatch:
 
     def update(self) -> None:
         """Copy the logs and the outcome, unless another command does."""
-        if not self.acquire():
-            return
         try:
+            if not self.acquire():
+                return
             for node, error in self.catch_up().items():
                 self.notify(f"{node}: {error.message}")
             if (state := self.poll_job()) is not None:

@@ -122,6 +122,15 @@ def test_link_in_the_copy_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == "mine"
 
 
+def test_file_that_cannot_be_written_is_an_error_of_the_run(tmp_path: Path) -> None:
+    copy = open_copy(tmp_path)
+    (tmp_path / "kube.json").mkdir()
+    with pytest.raises(ExecuteError, match=r"kube\.json cannot be written"):
+        copy.release()
+    with pytest.raises(ExecuteError, match=r"kube\.lock cannot be written"):
+        open_copy(tmp_path / "gone")
+
+
 def test_damaged_positions_are_ignored(tmp_path: Path) -> None:
     for text in ("", "[]", '{"a": 1}', '{"a": {"time": 1, "same": "x"}}', "[" * 99_999):
         (tmp_path / "kube.json").write_text(text)
