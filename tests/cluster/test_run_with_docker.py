@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,27 +12,23 @@ import pytest
 from tests.cluster.conftest import docker
 from tests.cluster.lab import run_orch_json, start_training, wait_for_no_processes
 from tests.cluster.sites import STACK, TOKEN, Site, run_on
+from tests.support import images
 
 pytestmark = pytest.mark.cluster
 NODES = ("node0", "node1")
-# The image has only links into /usr, so that it is small. /usr and the stack of the nodes are mounted.
-IMAGE = "orch-test:links"
+# The image has only Python, so the stack of the nodes is mounted.
 CONTAINER_OPTIONS = (
-    *("--nodes", "2", "--ppn", "1", "--launcher", "torchrun", "--image", IMAGE),
+    *("--nodes", "2", "--ppn", "1", "--launcher", "torchrun", "--image", images.BARE_IMAGE),
     *("--image-option", f"python={STACK}/bin/python"),
-    *("--image-option", f"mounts={STACK}:{STACK}:ro", "--image-option", "mounts=/usr:/usr:ro"),
+    *("--image-option", f"mounts={STACK}:{STACK}:ro"),
     *("--image-option", "memlock=inherit"),
 )
-# Prints the paths of the programs and libraries. To unpack the packages takes 10 CPU seconds.
-INSTALL_DOCKER = """
-set -e
-DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends docker.io >/dev/null
-dpkg --listfiles containerd docker.io libdevmapper1.02.1 runc | sed -nE 's,^/(.*(/s?bin/|[.]so).*),\\1,p'
-"""
 # What the page "Run in containers" asks an administrator for. The nodes have no service manager, so the test starts the
 # daemon. Docker needs a tmpfs here because the overlay file system of a container cannot hold another overlay.
-START_DOCKER = """
-getent group docker >/dev/null || groupadd --system docker
+INSTALL_DOCKER = """
+export DEBIAN_FRONTEND=noninteractive
+command -v dockerd >/dev/null || apt-get install --yes --quiet --no-install-recommends docker.io >/dev/null
+groupadd --force docker
 usermod --append --groups docker vagrant
 unset DOCKER_HOST
 mkdir -p /var/lib/docker
@@ -48,13 +43,10 @@ exit 1
 """
 
 
-def run_as_root(pid: str, script: str) -> str:
-    """Run a shell script with all rights of root in a node, which has this process, and return its output."""
+def install_docker(container: str) -> None:
+    pid = docker("inspect", "--format", "{{.State.Pid}}", container).strip()
     namespaces = ("--mount", "--uts", "--ipc", "--net", "--pid")
-    command = ["nsenter", "--target", pid, *namespaces, "sh", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    subprocess.run(["nsenter", "--target", pid, *namespaces, "sh", "-c", INSTALL_DOCKER], check=True, timeout=300)
 
 
 # Prints the sum of both ranks and its environment, reports progress, then waits.
@@ -79,34 +71,19 @@ def containers_by_node(site: Site) -> dict[str, str]:
     return {node: text for node, text in ids.items() if text}
 
 
-def write_image(folder: Path) -> None:
-    """Write an image to the file image.tar of a folder, as `docker save` does."""
-    with tarfile.open(folder / "root.tar", "w") as archive:
-        folder_entry = tarfile.TarInfo("tmp")
-        folder_entry.type, folder_entry.mode = tarfile.DIRTYPE, 0o1777
-        archive.addfile(folder_entry)
-        for name in ("bin", "lib", "lib64"):
-            link = tarfile.TarInfo(name)
-            link.type, link.linkname = tarfile.SYMTYPE, f"usr/{name}"
-            archive.addfile(link)
-    docker("import", str(folder / "root.tar"), IMAGE)
-    docker("save", "--output", str(folder / "image.tar"), IMAGE)
-
-
 @pytest.fixture
 def site_with_docker(site: Site, tmp_path: Path) -> Iterator[Site]:
     """Install Docker, provision, and yield the site of two nodes that have the image.
 
-    Afterwards Docker is stopped; its package stays installed.
+    node1 gets a copy of the programs, because to unpack the package takes 10 CPU seconds. Afterwards Docker is stopped;
+    the programs stay installed.
     """
-    write_image(tmp_path)
-    site.write_inventory(*NODES, orch_docker={"load": str(tmp_path / "image.tar")})
-    pids = [docker("inspect", "--format", "{{.State.Pid}}", site.cluster.container(node)).strip() for node in NODES]
-    roots = [Path(f"/proc/{pid}/root") for pid in pids]
-    files = run_as_root(pids[0], INSTALL_DOCKER).split()
-    subprocess.run(["cp", "--archive", "--parents", *files, roots[1]], cwd=roots[0], check=True)
-    for pid in pids:
-        run_as_root(pid, START_DOCKER)
+    docker("save", "--output", str(tmp_path / "bare.tar"), images.BARE_IMAGE)
+    site.write_inventory(*NODES, orch_docker={"load": str(tmp_path / "bare.tar")})
+    install_docker(site.cluster.container("node0"))
+    programs, target = (site.cluster.file_system(node) for node in NODES)
+    subprocess.run(["cp", "--archive", "--no-clobber", f"{programs}/usr", target], check=True)
+    install_docker(site.cluster.container("node1"))
     for node in site.orch()["nodes"]:
         assert "load the image" in str(node["changes"])
     yield site
