@@ -140,5 +140,5 @@ def pair_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pretraining_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return prepared data for both phases of bert-pretrain."""
+    """Return prepared data for both phases of bert-pretrain, for a BERT that is 32 wide."""
     return prepare_pretraining_data(tmp_path_factory.mktemp("pretraining"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def mrpc_arguments(model: Path, output_dir: Path, **changes: Any) -> list[str]:
 def pretrain_arguments(data: Path, output_dir: Path, **changes: Any) -> list[str]:
     """Return the arguments of 6 steps with sequences of 64 tokens and 4 with 128."""
     values = {
+        "config_name": data.parent,
         "data_dir": data,
         "tokenizer_name": MINILM,
         "output_dir": output_dir,
@@ -72,7 +74,9 @@ def pretrain_arguments(data: Path, output_dir: Path, **changes: Any) -> list[str
 
 
 def prepare_pretraining_data(folder: Path) -> Path:
-    """Prepare data for both phases of bert-pretrain, and return their folder."""
+    """Prepare data for both phases of bert-pretrain, configure a small BERT next to it, and return its folder."""
+    config = json.loads((PRETRAIN.parent / "configs" / "bert-tiny" / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 32, "intermediate_size": 64}))
     values = {"input_file": PRETRAINING_TEXT, "tokenizer_name": MINILM, "output_dir": folder}
     run_ranks(PREPARE, *flags(**values, lengths="64:10,128:20", shards=3, dupe_factor=1))
     return folder / "data"

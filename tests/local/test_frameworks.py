@@ -117,12 +117,10 @@ print("THIRD", arguments.world_size, timeout())
 
 
 ACCELERATOR_WITHOUT_PEERS = """
-import os
+import os, torch
 os.environ["ACCELERATE_USE_CPU"] = "false"
-import torch
 from accelerate import Accelerator
-accelerator = Accelerator()
-layer = torch.nn.Linear(2, 1)
+accelerator, layer = Accelerator(), torch.nn.Linear(2, 1)
 model, optimizer = accelerator.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
 accelerator.backward(model(torch.ones(2, 2)).sum())
 optimizer.step()
