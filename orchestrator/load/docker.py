@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -77,23 +77,22 @@ def docker(image: str | None, options: tuple[str, ...], inventory: str) -> Docke
     values = variable.model_dump(exclude_none=True, exclude={"image", "load"}) if variable else {}
     settings = Docker(image=image, **values)
     for option in options:
-        settings = with_option(settings, option)
+        settings = replace(settings, **parse_image_option(settings, option, NAMES, "shm=4g"))
     return settings
 
 
-def with_option(settings: Docker, option: str) -> Docker:
-    """Return the settings with one list entry added or one value replaced.
+def parse_image_option(settings: object, option: str, names: Sequence[str], example: str) -> dict[str, Any]:
+    """Return the field of the settings that an option changes, with its new value; lists get another entry.
 
     Raises:
         RequestError: if the key is unknown.
     """
     name, equals, text = option.partition("=")
     if not equals:
-        raise RequestError(f"--image-option {option}: expected KEY=VALUE.", hint="Example: --image-option shm=4g")
-    if name not in NAMES:
-        raise RequestError(f"--image-option {name}: unknown key.", hint=did_you_mean(name, NAMES))
-    value: Any = (*getattr(settings, name), text) if name in LISTS else text
-    return replace(settings, **{name: value})
+        raise RequestError(f"--image-option {option}: expected KEY=VALUE.", hint=f"Example: --image-option {example}")
+    if name not in names:
+        raise RequestError(f"--image-option {name}: unknown key.", hint=did_you_mean(name, names))
+    return {name: (*getattr(settings, name), text) if name in LISTS else text}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,9 @@ from orchestrator.runs.rows import RunRow, report_of, row_of
 from orchestrator.runs.store import Run
 from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX, location_of, store_of
-from orchestrator.targets.batch.login import host_at, scheduler_at
+from orchestrator.targets.batch.login import host_at
 from orchestrator.targets.batch.run_folder import run_folder_of
+from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.system import BatchSystem, JobState
 from orchestrator.targets.interface import Notify, RunList, ignore
 
@@ -118,7 +119,7 @@ class ClusterJobs:
 
     def __init__(self, system: BatchSystem, login: str, cluster: str = "") -> None:
         self.host = host_at(login)
-        self.scheduler = scheduler_at(system, self.host, cluster)
+        self.scheduler = Scheduler(system, self.host, cluster)
         self.problem = ""
         self.jobs: dict[str, JobState] = {}
         try:

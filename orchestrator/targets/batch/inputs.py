@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 from pydantic import Field, ValidationInfo, create_model, field_validator
 
 from orchestrator import load
-from orchestrator.errors import PlanError, RequestError, did_you_mean
+from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import TRAIN, short_digest, source_files, state_home
-from orchestrator.load.docker import check_no_image_options
+from orchestrator.load.docker import check_no_image_options, parse_image_option
 from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
 from orchestrator.load.inputs import site_of
 from orchestrator.load.records import MEASURED, read_measurement
@@ -173,7 +173,9 @@ def batch_settings(
                 f"{flag} {assignment}: expected KEY=VALUE.", hint=f"Example: {flag} {system.example_option}"
             )
     for option in image_options:
-        settings = with_image_option(settings, option)
+        assert settings.image is not None
+        field = parse_image_option(settings.image, option, IMAGE_KEYS, "mounts=/data:/data")
+        settings = replace(settings, image=replace(settings.image, **field))
     settings = with_image(settings, image)
     if settings.image is None:
         check_no_image_options(tuple(image_options))
@@ -192,24 +194,6 @@ def with_image(settings: BatchSettings, image: str | None) -> BatchSettings:
     if not settings.login and "://" not in path:
         path = os.path.abspath(path)
     return replace(settings, image=replace(settings.image, path=path))
-
-
-def with_image_option(settings: BatchSettings, option: str) -> BatchSettings:
-    """Return the settings with one value of the image replaced, or one added to a list.
-
-    Raises:
-        RequestError: if there is no such setting.
-    """
-    name, equals, text = option.partition("=")
-    if not equals:
-        raise RequestError(
-            f"--image-option {option}: expected KEY=VALUE.", hint="Example: --image-option mounts=/data:/data"
-        )
-    if name not in IMAGE_KEYS:
-        raise RequestError(f"--image-option {name}: unknown key.", hint=did_you_mean(name, IMAGE_KEYS))
-    assert settings.image is not None
-    value: Any = (*getattr(settings.image, name), text) if name in IMAGE_LIST_KEYS else text
-    return replace(settings, image=replace(settings.image, **{name: value}))
 
 
 def with_file(settings: BatchSettings, values: SettingsFile, source: Path) -> BatchSettings:

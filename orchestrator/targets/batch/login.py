@@ -16,9 +16,6 @@ from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.interpreter import FACTS_SECONDS, query_interpreter
 
-# Many sites add the batch system's programs to PATH only in login shells.
-SHELL = ("bash", "-lc", 'exec "$@"', "bash")
-
 
 def python_hint(system: BatchSystem) -> str:
     """Return how to name the interpreter of the nodes."""
@@ -35,11 +32,6 @@ def host_at(login: str) -> Local | Ssh:
         login: the host as ~/.ssh/config knows it; '' for this machine.
     """
     return Ssh(login, None) if login else Local()
-
-
-def scheduler_at(system: BatchSystem, host: Local | Ssh, cluster: str = "") -> Scheduler:
-    """Return the programs of a batch system on a host; on a login node they run in a login shell."""
-    return Scheduler(system, host, SHELL if isinstance(host, Ssh) else (), cluster)
 
 
 def query_host(system: BatchSystem, login: str, python: str, *, is_user_python: bool) -> tuple[Facts, str]:
@@ -75,7 +67,7 @@ def query_host(system: BatchSystem, login: str, python: str, *, is_user_python: 
 def query_default_ranks(settings: BatchSettings) -> tuple[int, str]:
     """Return the ranks on each node for --ppn auto, with the reason; one rank if the system does not respond."""
     with contextlib.closing(host_at(settings.login or "")) as host:
-        programs = scheduler_at(settings.system, host, settings.options.get("clusters", ""))
+        programs = Scheduler(settings.system, host, settings.options.get("clusters", ""))
         try:
             return settings.system.default_ranks(programs, settings.options, settings.held)
         except ExecuteError:

@@ -316,8 +316,7 @@ def plan_run(
         target=batch.system.name,
         location=values.record(location),
     )
-    config = config_of(request, resolved, batch, site, launch)
-    config = replace(config, precision=run_precision(resolved, output))
+    config = config_of(request, resolved, batch, site, launch, output)
     if batch.image:
         config = with_container(config, batch.image, files, site, recipe.script)
     return replace(plan, steps=files.sent), config
@@ -435,7 +434,9 @@ def reason_of(batch: BatchSettings, option: str) -> str:
     return f"{reason}; {explanation}" if explanation else reason
 
 
-def config_of(request: TrainRequest, resolved: Resolved, batch: BatchSettings, site: Site, launch: Launch) -> JobConfig:
+def config_of(
+    request: TrainRequest, resolved: Resolved, batch: BatchSettings, site: Site, launch: Launch, output: str | None
+) -> JobConfig:
     """Return the settings for orch's program in the job."""
     backend, recipe, system = resolved.backend.value, resolved.recipe, batch.system
     # Many sites forbid ssh between their nodes: hydra starts its proxies through the batch system.
@@ -467,6 +468,7 @@ def config_of(request: TrainRequest, resolved: Resolved, batch: BatchSettings, s
         options=supervisor_options(request, recipe, launch, site.resume),
         requeue=system.can_resume(batch.options) and batch.held is None,
         max_requeues=batch.max_requeues,
+        precision=run_precision(resolved, output),
         working_directory=working_directory(recipe.project, site.run_dir),
         on_gpus=backend.gpu,
     )

@@ -5,16 +5,15 @@ In an allocation that the user holds, the script of a run is started as a step.
 
 from __future__ import annotations
 
-import re
 import subprocess
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from orch_node import tail
 from orch_node.atomic_write import private
 from orch_node.protocol import files
+from orch_node.protocol.batch import job_number
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.printable import CommandResult
@@ -28,6 +27,8 @@ from orchestrator.targets.batch.system import (
     Phase,
     Programs,
 )
+from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.local import Local
 
 START_SECONDS = 60.0  # The batch system lists a new step within this time.
 TICK_SECONDS = 0.2
@@ -105,33 +106,24 @@ def end_step(process: subprocess.Popen[bytes], run_dir: str) -> None:
 PROGRAM_SECONDS = 60.0  # The time limit of a program; a busy controller responds slowly.
 ACCOUNTING_SECONDS = 10.0  # Accounting learns of the end of a job within this time.
 POLL_SECONDS = 0.5
-JOB_NUMBER = re.compile(r"[0-9]+", re.ASCII)  # The beginning of a job's id.
-
-
-class Host(Protocol):
-    """The host with the batch system's programs, as the scheduler needs it."""
-
-    def put(self, path: str, content: str) -> None: ...
-
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult: ...
+# Many sites add the batch system's programs to PATH only in login shells.
+SHELL = ("bash", "-lc", 'exec "$@"', "bash")
 
 
 @dataclass(slots=True)
 class Scheduler:
-    """The programs of a batch system on one host.
+    """The programs of a batch system on one host; on a login node they run in a login shell.
 
     Attributes:
         system: the batch system.
         host: the host with the programs.
-        command_prefix: the command that starts each of the programs, such as a login shell.
         cluster: the cluster to query, at a site with several; '' for the host's default.
         submitted: the id of the job that submit() has submitted.
         uncertain: whether submit() does not know if the system has accepted the job.
     """
 
     system: BatchSystem
-    host: Host
-    command_prefix: tuple[str, ...] = ()
+    host: Local | Ssh
     cluster: str = ""
     submitted: str = ""
     uncertain: bool = False
@@ -142,7 +134,8 @@ class Scheduler:
         Raises:
             ExecuteError: if the program cannot be started, or does not end in time.
         """
-        return self.host.capture((*self.command_prefix, *command), seconds=PROGRAM_SECONDS)
+        shell = SHELL if isinstance(self.host, Ssh) else ()
+        return self.host.capture((*shell, *command), seconds=PROGRAM_SECONDS)
 
     def submit(self, step: SubmitScript) -> None:
         """Submit the script of a run, or start it in a held allocation.
@@ -181,7 +174,7 @@ class Scheduler:
             self.uncertain = False
         except ExecuteError:
             jobs, self.uncertain = [], True
-        newest = max(jobs, key=lambda job: number_of(job.job), default=None)
+        newest = max(jobs, key=lambda job: job_number(job.job), default=None)
         if newest is None:
             return ""
         self.cluster = newest.cluster
@@ -263,10 +256,4 @@ class Scheduler:
 
 def recency(state: JobState) -> tuple[bool, int]:
     """Return the sort key of a job: jobs that have not ended come last, then the newest."""
-    return not state.ended, number_of(state.job)
-
-
-def number_of(job: str) -> int:
-    """Return the number at the beginning of a job's id."""
-    match = JOB_NUMBER.match(job)
-    return int(match[0]) if match else 0
+    return not state.ended, job_number(state.job)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from orch_node.batch import slurm as job_programs
 from orch_node.batch.system import clock_seconds
 
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
@@ -611,7 +611,10 @@ class Slurm(BatchSystem):
         return added
 
     def threads_per_rank(self, options: Mapping[str, str], ppn: int) -> int:
-        return self.number(options, "cpus-per-task") or 0
+        text = options.get("cpus-per-task", "0")
+        if "cpus-per-task" in options and not (text.isdigit() and int(text)):
+            raise PlanError(f"{self.flag} cpus-per-task={text}: expected a number of 1 or more.")
+        return int(text)
 
     def requested_gpus(self, options: Mapping[str, str], nodes: int) -> int:
         if "gpus-per-node" in options:

@@ -15,7 +15,7 @@ from orchestrator.runs import store
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Positions
 from orchestrator.targets.batch.location import location_of, with_job
-from orchestrator.targets.batch.login import host_at, scheduler_at
+from orchestrator.targets.batch.login import host_at
 from orchestrator.targets.batch.run_folder import delete_remote_files, write_remote_record
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.system import BatchSystem
@@ -53,7 +53,7 @@ def start(system: BatchSystem, plan: Plan, folder: Path) -> tuple[RunRecord, Pos
             delete_folders(plan, folders, host)
 
     host = host_at(location_of(plan.run).login)
-    scheduler = scheduler_at(system, host)
+    scheduler = Scheduler(system, host)
     try:
         execute(preparation, {node.node: host for step in preparation for node in step.nodes})
         scheduler.submit(submission)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from orch_node.batch.system import NodeSystem
 
-from orchestrator.errors import ExecuteError, PlanError
+from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SubmitScript
 from orchestrator.planning.request import TargetOptions
@@ -464,19 +464,6 @@ class BatchSystem(ABC):
         """Return what the user can do about the message of a rejected job, or ''."""
         missing = [(sign, "Run orch on a login node of the cluster.") for sign in MISSING_PROGRAM]
         return next((hint for sign, hint in (*self.hints, *missing) if sign in message.lower()), "")
-
-    def number(self, options: Mapping[str, str], name: str) -> int | None:
-        """Return the value of an option as a number, or None if it is not set.
-
-        Raises:
-            PlanError: if the value is not a number of at least 1.
-        """
-        text = options.get(name)
-        if text is None:
-            return None
-        if not text.isdigit() or int(text) < 1:
-            raise PlanError(f"{self.flag} {name}={text}: expected a number of 1 or more.")
-        return int(text)
 
     def forgotten(self, job: str) -> JobState:
         """Return the state of a job that the system does not know any more."""

@@ -24,8 +24,9 @@ from orchestrator.runs.outcome import CleanupReport, NodeCleanup, Outcome, outco
 from orchestrator.runs.state_files import ACCOUNTING, outcome_in, write_json
 from orchestrator.targets.batch import find, inputs, start
 from orchestrator.targets.batch.location import location_of, store_of
-from orchestrator.targets.batch.login import host_at, scheduler_at
+from orchestrator.targets.batch.login import host_at
 from orchestrator.targets.batch.run_folder import RemoteFolder, run_folder_of
+from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.system import BatchSystem, Phase
 from orchestrator.targets.batch.watch import JobWatch, log_lines
 from orchestrator.targets.connections.connection import Ssh
@@ -92,7 +93,7 @@ class BatchHandle(RunHandle):
             self.notify(line)  # a command may set its own callback after the watch was created
 
         run_folder = run_folder_of(self.record, self.folder, host, notify)
-        scheduler = scheduler_at(self.system, host, location_of(self.record).cluster)
+        scheduler = Scheduler(self.system, host, location_of(self.record).cluster)
         return JobWatch(self.record, self.folder, scheduler, run_folder, notify, first_byte=self.earlier.events)
 
     def started(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 
@@ -270,14 +270,7 @@ class JobWatch:
         if [node.node for node in self.record.nodes] == names:
             return
         rank_places = tuple(
-            RankPlacement(
-                rank=rank.rank,
-                node=rank.node,
-                local_rank=rank.local_rank,
-                local_world_size=rank.local_world_size,
-                cpus=rank.cpus,
-                threads=rank.threads,
-            )
+            RankPlacement(**{field.name: getattr(rank, field.name) for field in fields(RankPlacement)})
             for rank in layout.ranks
         )
         if len(rank_places) == len(self.record.layout):

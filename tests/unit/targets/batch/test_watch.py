@@ -181,7 +181,7 @@ def test_logs_do_not_depend_on_the_controller(folder: Path, monkeypatch: pytest.
 
 
 def test_followed_logs_continue_after_a_preempted_job_is_back_in_the_queue(folder: Path) -> None:
-    """The outcome exists until the job is requeued."""
+    """Follow them in the time between the outcome and the requeue."""
     log = folder / files.rank_log(0)
     log.parent.mkdir(exist_ok=True)
     log.write_text("step 1\n")

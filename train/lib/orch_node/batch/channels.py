@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import sys
@@ -20,7 +19,6 @@ from orch_node.protocol.values import ProtocolError
 from orch_node.supervisor.agents import Agents, Channel
 
 FILES_SECONDS = 1.0  # between checks of the run's folder
-JOB_NUMBER = re.compile(r"[0-9]+", re.ASCII)  # the beginning of a job's id
 
 
 class JobChannel(Channel):
@@ -139,5 +137,4 @@ def is_superseded(job_file: Path, turn: Submitted) -> bool:
         return False
     if latest.job == turn.job:
         return latest.restarts > turn.restarts
-    latest_number, own_number = JOB_NUMBER.match(latest.job), JOB_NUMBER.match(turn.job)
-    return latest_number is not None and own_number is not None and int(latest_number[0]) > int(own_number[0])
+    return -1 < batch.job_number(turn.job) < batch.job_number(latest.job)

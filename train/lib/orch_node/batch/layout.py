@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from orch_node.batch.system import NodeSystem
 from orch_node.protocol import files
@@ -89,18 +90,20 @@ def create_layout(config: JobConfig, hellos: Sequence[Hello]) -> RunLayout:
 
 def node_entry(config: JobConfig, hello: Hello, *, is_single_node: bool) -> NodeEntry:
     """Return the entry of a node; a single node needs no address and listens on loopback."""
-    return NodeEntry(
+    entry = NodeEntry(
         name=hello.node,
         host=hello.host,
         torch=config.torch,
-        address=None if is_single_node else hello.address,
-        interface=None if is_single_node else hello.interface,
-        env=interface_variables(hello.interface)
-        if is_single_node
-        else {**interface_variables(hello.interface), "FI_PROVIDER": "tcp"},
+        address=None,
+        interface=None,
+        env=interface_variables(hello.interface),
         repair=REPAIR.format(system=config.system),
         recorded=False,
     )
+    if is_single_node:
+        return entry
+    env = {**entry.env, "FI_PROVIDER": "tcp"}
+    return replace(entry, address=hello.address, interface=hello.interface, env=env)
 
 
 def rank_entry(config: JobConfig, hello: Hello, *, rank: int, local: int) -> RankEntry:

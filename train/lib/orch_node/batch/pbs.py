@@ -49,7 +49,7 @@ ARGUMENT = re.compile(r"<jsdl-hpcpa:Argument>(.*?)</jsdl-hpcpa:Argument>", re.DO
 CONNECT_SECONDS = 60.0
 # PBS would copy the output of a job to the host that submitted it, and retry that for a minute if it needs a key.
 NO_OUTPUT = ("-j", "oe", "-k", "n", "-o", "localhost:/dev/null")
-ONCE = ("-J ", "-h", "-a ", "-W depend=")  # options that a job does not have when it is submitted again
+NOT_REPEATED = ("-J ", "-h", "-a ", "-W depend=")  # options that a job does not have when it is submitted again
 RUNNING = 42  # the substate of a job that runs; that of one that PBS requeues is 60 to 63
 DELETED = " and terminated by "  # in the comment of a job that a user has deleted, also while it still runs
 
@@ -118,7 +118,7 @@ def options_again(script: str, index: str) -> list[str]:
     The options that delay the start are those of the first job only.
     """
     lines = [line.removeprefix("#PBS ") for line in script.splitlines() if line.startswith("#PBS ")]
-    options = [word for line in lines if not line.startswith(ONCE) for word in shlex.split(line)]
+    options = [word for line in lines if not line.startswith(NOT_REPEATED) for word in shlex.split(line)]
     if index and "-N" in options:
         options[options.index("-N") + 1] += f"-{index}"
     return options

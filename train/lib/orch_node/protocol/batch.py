@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from dataclasses import dataclass, field
 
@@ -75,6 +76,12 @@ class Submitted:
 def job_file(system: str) -> str:
     """Return the name of the file with the job of a run, in the run's folder."""
     return f"{system}-job.json"
+
+
+def job_number(job: str) -> int:
+    """Return the number at the beginning of a job's id; -1 if there is none."""
+    digits = re.match("[0-9]*", job)
+    return int(digits[0]) if digits and digits[0] else -1
 
 
 def parse(text: str | bytes) -> JobConfig:
