@@ -32,26 +32,54 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_project_of_several_files_trains_in_pods(api: Api, tmp_path: Path, project: Path) -> None:
+# The first version of the script, which fails.
+FAILING = """
+import torch.distributed as dist
+dist.barrier()
+open("saved", "w").write("a checkpoint")
+dist.barrier()
+raise SystemExit(1)
+"""
+
+
+def test_project_of_several_files_trains_in_pods_when_it_is_resumed_in_its_copy_with_changed_code(
+    api: Api, tmp_path: Path, project: Path
+) -> None:
+    train = (project / "train.py").read_text()
+    (project / "train.py").write_text(FAILING)
     operator, orch = Operator(api), partial(run_orch_in, project)
     settings = ("--k8s-file", str(tmp_path / "orch-k8s.toml"))
     options = (*TWO_PODS, *settings, "--launcher", "job", "--backend", "gloo", "--", *ARGUMENTS)
     wait = in_background(orch, "train", "-m", "train", *options)
     operator.run("jobs", free_port())
+    failed = expect_exit(wait(), 1)
+    first = get_object(api, "jobs")
+    run_id = last_run(project).name
+    assert f"resume: orch resume {run_id}" in failed.stderr
+    assert len(api.names("configmaps")) == 3
+    owners = [get_object(api, "configmaps", name)["metadata"]["ownerReferences"] for name in api.names("configmaps")]
+    assert {owner["name"] for (owner,) in owners} == set(api.names("jobs"))
+    (project / "train.py").write_text(f"{train}print('continues with', open('saved').read())\n")
+    wait = in_background(orch, "resume", run_id, "--code")
+    api.wait_for(
+        lambda: any(
+            get_object(api, "jobs", name)["metadata"]["uid"] != first["metadata"]["uid"] for name in api.names("jobs")
+        ),
+        100,
+    )
+    operator.run("jobs", free_port())
     process = expect_exit(wait())
     assert f"RESULT {RESULT}" in process.stdout
-    run_id = last_run(project).name
+    assert "continues with a checkpoint" in process.stdout
+    assert len(api.names("jobs")) == 1
     copy = tmp_path / "volume" / "runs" / run_id / "project"
     assert json.loads((copy / "conf/small.json").read_text()) == {"steps": 4}
     assert json.loads((project / "conf/small.json").read_text()) == {"steps": 3}
     assert not list(copy.parent.glob("project.*")), "no incomplete copy remains"
-    assert len(api.names("configmaps")) == 3
-    owners = [get_object(api, "configmaps", name)["metadata"]["ownerReferences"] for name in api.names("configmaps")]
-    assert {owner["name"] for (owner,) in owners} == set(api.names("jobs"))
     assert run_id in orch("runs", "--inventory", "k8s").stdout
     wait = in_background(orch, "fetch", run_id, "--json")
     set_pod_status(api, RUNNING, "-reader")
-    assert sorted(json.loads(expect_exit(wait()).stdout)["brought"]) == ["conf/small.json", "out/model.txt"]
+    assert sorted(json.loads(expect_exit(wait()).stdout)["brought"]) == ["conf/small.json", "out/model.txt", "saved"]
     expect_exit(orch("stop", run_id))
     assert api.names("configmaps") == []
 
@@ -66,42 +94,3 @@ def test_credentials_of_the_cluster_are_not_sent(api: Api, orch: Orch, tmp_path:
     assert {"own.py", "orch-k8s.toml"} <= set(names)
     assert (tmp_path / "kubeconfig").exists()
     assert "kubeconfig" not in names
-
-
-RESUMABLE = """
-import os, torch.distributed as dist
-first = not os.path.exists("saved")
-dist.barrier()
-if first:
-    open("saved", "w").write("a checkpoint")
-    dist.barrier()
-    raise SystemExit(1)
-print("continues with", open("saved").read())
-"""
-
-
-def test_run_in_pods_is_resumed_in_its_copy_with_changed_code(api: Api, tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    script = write_script(folder, RESUMABLE)
-    operator, orch = Operator(api), partial(run_orch_in, folder)
-    settings = ("--k8s-file", str(tmp_path / "orch-k8s.toml"))
-    wait = in_background(orch, "train", script, *TWO_PODS, *settings, "--launcher", "job", "--backend", "gloo")
-    operator.run("jobs", free_port())
-    failed = expect_exit(wait(), 1)
-    first = get_object(api, "jobs")
-    run = last_run(folder)
-    assert f"resume: orch resume {run.name}" in failed.stderr
-    write_script(folder, f"{RESUMABLE}print('with changed code')\n")
-    wait = in_background(orch, "resume", run.name, "--code")
-    api.wait_for(
-        lambda: any(
-            get_object(api, "jobs", name)["metadata"]["uid"] != first["metadata"]["uid"] for name in api.names("jobs")
-        ),
-        100,
-    )
-    operator.run("jobs", free_port())
-    resumed = expect_exit(wait())
-    assert "continues with a checkpoint" in resumed.stdout
-    assert "with changed code" in resumed.stdout
-    assert len(api.names("jobs")) == 1
