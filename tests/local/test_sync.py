@@ -10,10 +10,12 @@ import pytest
 
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace, make_hosts
+from tests.support.files import write_files
 from tests.support.hub_server import Hub, Repository
 
 GLOO = ("--backend", "gloo", "--project", "none")
 COMMIT = "b" * 40
+URL_PATH = "/datasets/me/rows/resolve/main/train.jsonl"
 ROWS = b"".join(b'{"text": "row %d"}\n' % number for number in range(7))
 USE_BY_NAME = """
 from datasets import load_dataset
@@ -22,6 +24,11 @@ model = AutoModel.from_pretrained("me/tiny")
 tokens = AutoTokenizer.from_pretrained("me/tiny")("a word")["input_ids"]
 rows = load_dataset("me/rows", split="train")
 print("RESULT", model.config.hidden_size, len(tokens) > 2, len(rows), rows[6]["text"], flush=True)
+"""
+PRINT_VARIABLES = """
+import os
+print("CACHE", os.environ.get("HF_HUB_CACHE"), os.environ.get("HF_HUB_OFFLINE"), flush=True)
+print("DATA", open(os.environ["ORCH_DATA"] + "/words").read(), flush=True)
 """
 
 
@@ -52,11 +59,19 @@ def controller(hub: Hub, hosts: Workspace) -> Iterator[Workspace]:
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Return the options for a model and a data set of the hub, and for a file."""
-    text_file = tmp_path_factory.mktemp("data") / "words"
-    text_file.write_text("ten words")
-    return ("--model", "me/tiny", "--data", "me/rows", "--data", str(text_file))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of data."""
+    folder = tmp_path_factory.mktemp("data") / "set"
+    return write_files(folder, dict.fromkeys(("a", "b", "raw/c", ".gitignore"), "raw/\n"))
+
+
+@pytest.fixture(scope="module")
+def sources(hub: Hub, folder: Path) -> tuple[str, ...]:
+    """Return the options for a model and a data set of the hub, and for a file, a folder and a URL."""
+    (folder.parent / "words").write_text("ten words")
+    data = ("me/rows", folder.parent / "words", folder, f"{hub.url}{URL_PATH}")
+    models = ("--model", "me/tiny", "--model", str(folder))
+    return (*models, *(word for source in data for word in ("--data", str(source))))
 
 
 @pytest.fixture(scope="module")
@@ -82,42 +97,34 @@ def test_model_and_data_of_a_hub_are_found_by_name_without_network(
     assert f"  on the nodes: {root}/hub/models--me--tiny/snapshots/{COMMIT}\n" in synced
     assert '  in a script:  load_dataset("me/rows")\n' in synced
     downloads = hub.downloads()
-    assert downloads.count("train.jsonl") == 1, "two nodes, one download"
+    assert downloads.count("train.jsonl") == 2, "one download for two nodes, and one of the URL"
     repeated = json.loads(sync(controller, *sources, "--json"))
     assert hub.downloads() == downloads
     assert [node["changes"] for node in repeated["nodes"]] == [[], []]
-    assert [source["files"] for source in repeated["synced"]][1] == 2
-    cell = controller.train_text(USE_BY_NAME, *GLOO, "--nodes", "node1")
+    assert [source["files"] for source in repeated["synced"]][2] == 2
+    cell = controller.train_text(USE_BY_NAME + PRINT_VARIABLES, *GLOO, "--nodes", "node1")
     assert cell.printed("RESULT", 0) == "32 True 7 row 6"
-
-
-def test_data_and_caches_are_found_by_environment_variables(controller: Workspace, synced: str, tmp_path: Path) -> None:
-    assert """  in a script:  os.environ["ORCH_DATA"] + "/words"\n""" in synced
-    text = """import os
-print("RESULT", os.environ.get("HF_HUB_CACHE"), os.environ.get("HF_HUB_OFFLINE"), flush=True)
-print("DATA", open(os.environ["ORCH_DATA"] + "/words").read(), flush=True)
-"""
-    cell = controller.train_text(text, *GLOO, "--nodes", "node1")
-    assert cell.printed("RESULT", 0) == f"{controller.lab.root}/hub 1"
+    assert cell.printed("CACHE", 0) == f"{root}/hub 1"
     assert cell.printed("DATA", 0) == "ten words"
+
+
+@pytest.mark.usefixtures("synced")
+def test_variables_of_the_user_replace_those_of_data_and_caches(controller: Workspace, tmp_path: Path) -> None:
     other_data = f"ORCH_DATA={controller.lab.root}/data/."
     options = ("--nodes", "node1", "--env", f"HF_HOME={tmp_path}", "--env", other_data)
-    assert controller.train_text(text, *GLOO, *options).printed("RESULT", 0) == "None None"
+    cell = controller.train_text(PRINT_VARIABLES, *GLOO, *options)
+    assert (cell.printed("CACHE", 0), cell.printed("DATA", 0)) == ("None None", "ten words")
     command = controller.orch("exec", controller.options[-1], "--", "printenv", "HF_HUB_CACHE")
     assert command.stdout.count(f"{controller.lab.root}/hub") == 2, command.stdout + command.stderr
 
 
 def test_folder_and_file_of_a_url_are_copied_and_removed_files_deleted(
-    controller: Workspace, hub: Hub, tmp_path: Path
+    controller: Workspace, hub: Hub, folder: Path, synced: str
 ) -> None:
-    folder = tmp_path / "set"
-    (folder / "raw").mkdir(parents=True)
-    for name in ("a", "b", "raw/c", ".gitignore"):
-        (folder / name).write_text("raw/\n")
-    url = f"{hub.url}/datasets/me/rows/resolve/main/train.jsonl"
-    output = sync(controller, "--data", str(folder), "--model", str(folder), "--data", url)
-    assert f"data {folder}: 0.0 MB, 3 files\n  on the nodes: {controller.lab.root}/data/set\n" in output
-    assert f"data {url}: 0.0 MB, 1 file\n  on the nodes: {controller.lab.root}/data/train.jsonl\n" in output
+    assert f"data {folder}: 0.0 MB, 3 files\n  on the nodes: {controller.lab.root}/data/set\n" in synced
+    in_url = f"data {hub.url}{URL_PATH}: 0.0 MB, 1 file\n  on the nodes: {controller.lab.root}/data/train.jsonl\n"
+    assert in_url in synced
+    assert """  in a script:  os.environ["ORCH_DATA"] + "/words"\n""" in synced
     for root in roots(controller):
         assert sorted(path.name for path in (root / "models/set").iterdir()) == [".gitignore", "a", "b"]
         assert (root / "data/train.jsonl").read_bytes() == ROWS
