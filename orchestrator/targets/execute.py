@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, gettempdir
 
 from orch_node.content_store import ABSENT, all_files, describe, hash_of
 from orch_node.protocol import files, values
@@ -67,7 +67,8 @@ def execute(steps: Iterable[Step], connections: Mapping[str, Connection]) -> Non
         try:
             execute_step(step, connections)
         except OSError as error:  # of this machine; connections translate those of nodes
-            raise ExecuteError(f"{step.title()}: {error.filename}: {error.strerror}.", hint=COPY_HINT) from None
+            path = error.filename or gettempdir()  # temporary files have no names
+            raise ExecuteError(f"{step.title()}: {path}: {error.strerror}.", hint=COPY_HINT) from None
 
 
 def execute_step(step: Step, connections: Mapping[str, Connection]) -> None:

@@ -95,7 +95,12 @@ class Local:
         )
 
     def feed(self, argv: tuple[str, ...], source: Path, head: bytes = b"") -> str:
-        """Run a program with `head` and a file as its input; return its output. Raise ExecuteError if it fails."""
+        """Run a program with `head` and a file as its input, and return its output.
+
+        Raises:
+            ExecuteError: if the program cannot be started, or fails.
+            OSError: if the file cannot be read, or temporary files cannot be written.
+        """
         try:
             with source.open("rb") as file, tempfile.TemporaryFile() as joined:
                 if head:
@@ -104,6 +109,8 @@ class Local:
                     joined.seek(0)
                 process = subprocess.run(argv, stdin=joined if head else file, capture_output=True)
         except OSError as error:
+            if error.filename != argv[0]:
+                raise
             raise not_started(argv[0], error) from None
         if process.returncode != 0:
             stderr = process.stderr.decode(errors="replace").strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from orch_node.protocol.record import RunNode
@@ -30,6 +31,13 @@ def test_failed_step_names_the_node_or_the_file(step: Step, message: str) -> Non
     with pytest.raises(ExecuteError) as exc_info:
         execute([step], {"n0": Local()})
     assert message in exc_info.value.message
+
+
+def test_program_with_unreadable_input_is_not_called_missing() -> None:
+    with pytest.raises(FileNotFoundError):
+        Local().feed(("true",), Path("/no/such"))
+    with pytest.raises(ExecuteError, match="/no/such cannot be started"):
+        Local().feed(("/no/such",), Path(__file__))
 
 
 @pytest.mark.parametrize("reachable", [[], ["n31"]], ids=["none", "one"])
