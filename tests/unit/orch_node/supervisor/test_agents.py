@@ -46,14 +46,34 @@ def test_processes_are_ended_although_logs_cannot_be_read_or_handed_over(tmp_pat
 
 def test_nodes_that_read_nothing_delay_a_large_request_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaf = [sys.executable, "-c", "import time; time.sleep(60)"]
-    monkeypatch.setattr(supervisor_agents, "SUSPENSION_SECONDS", 0.5)
     monkeypatch.setattr(supervisor_agents, "agent_command", lambda *arguments, **options: deaf)
     agents = supervisor_agents.Agents(tmp_path, [f"n{index}" for index in range(8)], str(tmp_path / "claims"), Pipes())
     try:
         begin = time.monotonic()
-        assert agents.request(WriteFile(name="layout.json", content="x" * 200_000), Response, seconds=0.5) == {}
+        assert agents.request(WriteFile(name="layout.json", content="x" * 200_000), Response, seconds=0.1) == {}
         assert time.monotonic() - begin < 3 * supervisor_agents.SEND_SECONDS
-        assert agents.watch() == 0.0, "who waits for responses is not suspended"
+    finally:
+        for channel in agents.channels.values():
+            channel.kill()
+        reach.end_sharing()
+
+
+def test_nodes_that_have_responded_are_not_lost_while_others_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command_of = supervisor_agents.agent_command
+    busy = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(
+        supervisor_agents,
+        "agent_command",
+        lambda run, node, *args, **kw: busy if node == "n1" else command_of(run, node, *args, **kw),
+    )
+    for name, seconds in {"LOST_SECONDS": 1.5, "SUSPENSION_SECONDS": 1.5, "PING_SECONDS": 0.2}.items():
+        monkeypatch.setattr(supervisor_agents, name, seconds)
+    agents = supervisor_agents.Agents(tmp_path, ["n0", "n1"], str(tmp_path / "claims"), Pipes())
+    try:
+        assert list(agents.request(WriteFile(name="layout.json", content="x"), Response, seconds=4.0)) == ["n0"]
+        assert (agents.watch(), agents.lost) == (0.0, {})
     finally:
         for channel in agents.channels.values():
             channel.kill()

@@ -8,7 +8,7 @@ import resource
 import select
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -264,11 +264,7 @@ class Agents:
     def check_channels(self, now: float) -> None:
         """Ping the agents from time to time, and handle nodes that do not respond and connections that have ended."""
         channels = self.living
-        if now - self.last_ping >= PING_SECONDS:
-            self.last_ping = now
-            for channel in channels:
-                channel.request(Ping())
-                channel.shorten_log()
+        self.ping(channels, now)
         for channel in channels:
             if now - channel.last_response > (LOST_SECONDS if channel.has_responded else self.connect_seconds):
                 self.lose(channel, f"no answer for {now - channel.last_response:.0f} s")
@@ -278,6 +274,14 @@ class Agents:
                 channel.skew_reported = True
                 text = f"its clock is {channel.skew:+.0f} s off node0's, and so are the times of its events"
                 self.news.append((channel.node, text))
+
+    def ping(self, channels: Iterable[Channel], now: float) -> None:
+        """Ping agents from time to time; without a request for long, an agent ends."""
+        if now - self.last_ping >= PING_SECONDS:
+            self.last_ping = now
+            for channel in channels:
+                channel.request(Ping())
+                channel.shorten_log()
 
     def reconnect(self, channel: Channel) -> None:
         """Open a connection again that has ended, or mark the node as lost."""
@@ -316,6 +320,8 @@ class Agents:
             kind not in channel.responses and channel.connected for channel, kind in kinds.items()
         ):
             self.pipes.pump(0.05)
+            busy = {channel for channel, kind in kinds.items() if kind not in channel.responses}
+            self.ping((channel for channel in self.living if channel not in busy), time.monotonic())
         self.last_watch = time.monotonic()  # this process has not been suspended
         responses = {channel.node: channel.response(kind, expected) for channel, kind in kinds.items()}
         return {node: response for node, response in responses.items() if response is not None}
