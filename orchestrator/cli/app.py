@@ -98,7 +98,7 @@ def inventory_of_unknown_run(parameters: Mapping[str, Any]) -> str | None:
     run, folder = parameters["run"], Path(parameters.get("runs_dir") or RUNS_DIR)
     if run == "last" or any(path.name.startswith(run) for path in folder.glob("*")):
         return None
-    if any(known.record.name == run for known in store.recorded(folder).runs):
+    if any(recorded.record.name == run for recorded in store.recorded(folder).runs):
         return None
     if inventory := os.environ.get(INVENTORY_VARIABLE):
         return inventory

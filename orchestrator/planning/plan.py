@@ -375,7 +375,7 @@ class Plan:
     def describe(self) -> str:
         """Return the plan in full, without secrets.
 
-        That is the scripts of jobs, or a manifest, as submitted; otherwise a shell script with the commands that
+        These are the scripts of jobs, or a manifest, as submitted; otherwise a shell script with the commands that
         orch runs on the nodes, in which decisions and files are comments.
         """
         scripts = [step.script.rstrip("\n") for step in self.steps if isinstance(step, SubmitScript)]

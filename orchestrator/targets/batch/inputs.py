@@ -174,8 +174,8 @@ def batch_settings(
             )
     for option in image_options:
         assert settings.image is not None
-        field = parse_image_option(settings.image, option, IMAGE_KEYS, "mounts=/data:/data")
-        settings = replace(settings, image=replace(settings.image, **field))
+        changed = parse_image_option(settings.image, option, IMAGE_KEYS, "mounts=/data:/data")
+        settings = replace(settings, image=replace(settings.image, **changed))
     settings = with_image(settings, image)
     if settings.image is None:
         check_no_image_options(tuple(image_options))

@@ -93,7 +93,11 @@ REASONS = (
     ("launch.failed.requeued.held", "its start failed; `scontrol release` releases it", ""),
     ("Cleaning", "its previous processes are still being cleaned up", ""),
     ("PartitionDown|PartitionInactive", "its partition starts no jobs now", ""),
-    ("PartitionNodeLimit", "its partition has, or allows per job, fewer nodes, or some are down or drained", ""),
+    (
+        "PartitionNodeLimit",
+        "nodes of its partition are down or drained, or it does not allow so many nodes per job",
+        "",
+    ),
     ("PartitionTimeLimit", "its partition does not allow jobs this long", "--slurm time=LESS"),
     (
         "PartitionConfig",

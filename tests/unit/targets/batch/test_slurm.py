@@ -42,7 +42,10 @@ def test_reason_of_a_waiting_job_is_explained() -> None:
         ("QOSMaxJobsPerUserLimit", "you have as many jobs running as your QOS allows"),
         ("AssocMaxWallDurationPerJobLimit", "its account does not allow jobs this long; use --slurm time=LESS"),
         # An administrator can start the partition, or return its nodes, while the job waits.
-        ("PartitionNodeLimit", "its partition has, or allows per job, fewer nodes, or some are down or drained"),
+        (
+            "PartitionNodeLimit",
+            "nodes of its partition are down or drained, or it does not allow so many nodes per job",
+        ),
         ("PartitionInactive", "its partition starts no jobs now"),
         ("DependencyNeverSatisfied", "the job that it waits for has failed; use no --slurm dependency"),
         (NOT_IN_GROUP, "its partition is not open to you; use another --slurm partition=, account= or qos="),

@@ -165,8 +165,10 @@ def run_tasks(argv: list[str]) -> int:
     """Start a task on several nodes, and return 0 once it has succeeded on all of them."""
     path = Path(argv[0])
     task = read_task(path)
-    paths = {node: write_task(path.parent, task) for node in argv[1:]}
+    paths: dict[str, Path] = {}
     try:
+        for node in argv[1:]:
+            paths[node] = write_task(path.parent, task)
         codes = [process.wait() for process in [start_task(paths[node], node) for node in paths]]
     finally:
         for path in paths.values():
