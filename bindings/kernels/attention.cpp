@@ -10,6 +10,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <mutex>
@@ -192,11 +193,20 @@ void release_matrix_unit() {
 #endif
 }
 
-// Whether products of BF16 are faster than products of FP32: with AMX. With AVX512_BF16 alone they take 1.4 times as
-// long, with their conversions.
+// Whether oneDNN may use all instructions of this CPU.
+bool is_onednn_unlimited() {
+  static const bool unlimited = !std::getenv("ONEDNN_MAX_CPU_ISA") && !std::getenv("DNNL_MAX_CPU_ISA");
+  return unlimited && at::globalContext().userEnabledMkldnn();
+}
+
+// Whether products of BF16 are faster than products of FP32: with AMX, and with AVX512_BF16 on CPUs of AMD, where
+// they take 0.64 to 0.75 of the time of a layer. On CPUs of Intel with AVX512_BF16 alone, they take 1.4 times as long,
+// with their conversions.
 bool multiplies_bfloat16() {
-#ifdef CPUBLAS_BRGEMM_F32F32F32
-  return at::native::cpublas::could_pack(at::kBFloat16);
+#if defined(CPUBLAS_BRGEMM_F32F32F32) && defined(__x86_64__)
+  static const bool is_fast = __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512bf16");
+  return at::native::cpublas::could_pack(at::kBFloat16) ||
+      (is_fast && is_onednn_unlimited() && at::get_cpu_capability() == "AVX512");
 #else
   return false;
 #endif

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -258,3 +261,24 @@ def test_invalid_inputs_are_errors() -> None:
 def test_scripted_functions_use_torchs() -> None:
     layer = torch.nn.MultiheadAttention(16, 2, dropout=0.5)
     assert "scaled_dot_product_attention" in str(torch.jit.script(layer).inlined_graph)
+
+
+BF16_WITHOUT_ONEDNN = """
+import orch_kernels, torch
+orch_kernels.use()
+tensors = [torch.randn(1, 2, 40, 32) for _ in range(3)]
+attention = torch.nn.functional.scaled_dot_product_attention
+for enabled in (True, False):
+    with torch.backends.mkldnn.flags(enabled=enabled):
+        inputs = [tensor.bfloat16().requires_grad_() for tensor in tensors]
+        output = attention(*inputs)
+        assert "attention" in output.grad_fn.name().lower() and "scaled" not in output.grad_fn.name().lower()
+        output.sum().backward()
+    torch.testing.assert_close(output.float(), attention(*tensors), atol=0.02, rtol=0.02)
+"""
+
+
+@pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", "ALL"])
+def test_bf16_works_where_onednn_is_limited_or_disabled(isa: str) -> None:
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": isa}
+    subprocess.run([sys.executable, "-c", BF16_WITHOUT_ONEDNN], env=environment, check=True)
