@@ -193,15 +193,15 @@ void release_matrix_unit() {
 #endif
 }
 
-// Whether oneDNN may use all instructions of this CPU.
+// Whether nothing forbids oneDNN instructions of this CPU. Otherwise products of BF16 raise an error or are slow.
 bool is_onednn_unlimited() {
   static const bool unlimited = !std::getenv("ONEDNN_MAX_CPU_ISA") && !std::getenv("DNNL_MAX_CPU_ISA");
   return unlimited && at::globalContext().userEnabledMkldnn();
 }
 
 // Whether products of BF16 are faster than products of FP32: with AMX, and with AVX512_BF16 on CPUs of AMD, where
-// they take 0.64 to 0.75 of the time of a layer. On CPUs of Intel with AVX512_BF16 alone, they take 1.4 times as long,
-// with their conversions.
+// a layer takes 0.64 to 0.86 of the time (Zen 5, benchmarks/step.py). On CPUs of Intel with AVX512_BF16 alone, they
+// take 1.4 times as long, with their conversions.
 bool multiplies_bfloat16() {
 #if defined(CPUBLAS_BRGEMM_F32F32F32) && defined(__x86_64__)
   static const bool is_fast = __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512bf16");
