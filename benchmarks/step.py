@@ -1,6 +1,7 @@
 """One training step of MiniLM on one core, 4 x 256 tokens: what each setting takes.
 
-In BF16 if this CPU has instructions for it, otherwise in FP32. Also one layer of attention alone, in both precisions.
+In BF16 if this CPU has instructions for it, otherwise in FP32. Also the FP32 products of layers, and one layer of
+attention in both precisions.
 
 Seconds of processor time, so that a machine with other work gives nearly the same; `--profile`
 prints where the time of the last case goes, by torch's profiler.
@@ -128,11 +129,27 @@ def print_attention(repeats: int) -> None:
             print(f"  {name:48} {figures}", flush=True)
 
 
+def print_products() -> None:
+    """Print the speed of the three FP32 products of a layer with 1024 tokens, with torch's and with orch's kernels."""
+    print("FP32 products of a layer, GFLOP/s: torch's; orch's (output, gradient of the input, of the weights)")
+    for inputs, outputs in ((384, 384), (384, 1536), (768, 3072)):
+        x, gradient, weights = (torch.randn(shape) for shape in ((1024, inputs), (1024, outputs), (outputs, inputs)))
+        for switch in (orch_kernels.restore, orch_kernels.use):
+            switch()
+            speeds = [gflops(*factors) for factors in ((x, weights.t()), (gradient, weights), (gradient.t(), x))]
+            figures = "  ".join(f"{speed:6.0f}" for speed in speeds)
+            print(f"  {inputs} to {outputs:4}, {switch.__name__:8} {figures}", flush=True)
+
+
 def gemm_gflops() -> float:
-    """Return the speed of a product of the model's size, [1024, 384] x [384, 1536]; best of 50."""
-    a, b = (torch.randn(shape, dtype=DTYPE) for shape in ((1024, 384), (384, 1536)))
+    """Return the speed of a product of the model's size, [1024, 384] x [384, 1536]."""
+    return gflops(*(torch.randn(shape, dtype=DTYPE) for shape in ((1024, 384), (384, 1536))))
+
+
+def gflops(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Return the speed of a product; best of 50."""
     best = min(processor_seconds(lambda: torch.mm(a, b)) for _ in range(50))
-    return 2 * 1024 * 384 * 1536 / best / 1e9
+    return 2 * a.shape[0] * a.shape[1] * b.shape[1] / best / 1e9
 
 
 def step_gflop() -> float:
@@ -150,12 +167,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", metavar="CASE", help="print only the seconds of this case")
     parser.add_argument("--profile", metavar="CASE", help="print a profile of this case")
-    parser.add_argument("--attention", action="store_true", help="print only the figures of one layer of attention")
+    parser.add_argument("--attention", action="store_true", help="print only the figures of single layers")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     if options.attention:
+        print_products()
         return print_attention(options.repeats)
     if options.profile:
         return profile(stepper(*CASES[options.profile]))
@@ -170,6 +188,7 @@ def main() -> None:
     medians = {name: statistics.median(values[2:]) for name, values in seconds.items()}
     report(medians | {f"{RECIPES}, kept memory": kept_memory_seconds(options.repeats)}, options.json)
     if not options.json:
+        print_products()
         print_attention(5)
 
 

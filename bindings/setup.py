@@ -23,6 +23,8 @@ ONECCL = "2022.1.2"  # version of oneccl-devel; recorded in the wheel
 ONECCL_SHA256 = "bdf97644da971fc112b6bd53d6e22e8ff032fb8f32442bb914e98727442c229d"
 PACKAGE = "oneccl_bindings_for_pytorch"
 KERNELS_PACKAGE = "orch_kernels"
+# Without traps, gcc also vectorizes loops with conditions for AVX2.
+KERNELS_FLAGS = ["-std=c++20", "-fvisibility=hidden", "-Wall", "-fopenmp", "-fno-trapping-math"]
 LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
 ONECCL_BFLOAT16 = "_Z15ccl_bf16_reducePKvmPvPmN3ccl2v19reductionE"  # oneCCL's bfloat16 reduction
 
@@ -131,9 +133,7 @@ def kernels_extension():
         name=f"{KERNELS_PACKAGE}._kernels",
         sources=[str(write_single_unit("kernels"))],
         include_dirs=[str(BINDINGS / "kernels")],
-        extra_compile_args={
-            "cxx": ["-std=c++20", "-fvisibility=hidden", "-Wall", "-fopenmp", *optimization_flags("-O3")]
-        },
+        extra_compile_args={"cxx": [*KERNELS_FLAGS, *optimization_flags("-O3")]},
         extra_link_args=["-s"],
     )
 

@@ -1,4 +1,4 @@
-"""Fast dropout and attention for training on CPUs, in place of torch's.
+"""Fast dropout, attention and products for training on CPUs, in place of torch's.
 
     import orch_kernels
 
@@ -6,8 +6,8 @@
 
 From then on torch.nn.functional.dropout, torch.nn.Dropout and torch.nn.functional.scaled_dot_product_attention, and
 what calls them, such as torch.nn.MultiheadAttention and the models of transformers, compute with vectorized kernels
-when they train with plain CPU tensors in eager mode. Everything else is left to torch. Results are those of torch
-within rounding. Which units are dropped differs, although the same generator is used: torch.manual_seed and saved
+when they train with plain CPU tensors in eager mode. On CPUs of AMD, torch.mm, torch.addmm and layers multiply FP32
+matrices with oneDNN in place of MKL. Everything else is left to torch. Results are those of torch within rounding. Which units are dropped differs, although the same generator is used: torch.manual_seed and saved
 random states determine them.
 """
 
@@ -36,6 +36,7 @@ def use() -> None:
     if reason := problem():
         raise RuntimeError(f"orch_kernels: {reason}.")
     torch.nn.functional.dropout = dropout.dropout
+    torch.ops.orch.replace_products(True)
     if torch.ops.orch.attention_is_fast():
         torch.jit._builtins._register_builtin(
             attention.scaled_dot_product_attention, "aten::scaled_dot_product_attention"
@@ -49,6 +50,8 @@ def restore() -> None:
     """Restore torch's functions."""
     torch.nn.functional.dropout = dropout.TORCHS
     torch.nn.functional.scaled_dot_product_attention = attention.TORCHS
+    if not problem():
+        torch.ops.orch.replace_products(False)
 
 
 def is_in_use() -> bool:

@@ -238,7 +238,7 @@ def rank_variables(
 
 
 def explain_kernels(request: TrainRequest, resolved: Resolved) -> Decision:
-    """Return whose kernels compute dropout and attention.
+    """Return whose kernels compute dropout, attention and matrix products.
 
     Raises:
         PlanError: if the value is unknown.
@@ -251,7 +251,7 @@ def explain_kernels(request: TrainRequest, resolved: Resolved) -> Decision:
     if stack.bindings is None or stack.bindings.built_by != "orch":
         reason = f"stack '{stack.name}' has no package orch_kernels"
         return Decision(topic="kernels", value=TORCHS_KERNELS, reason=reason)
-    reason = f"dropout and attention in training on CPUs; --kernels {TORCHS_KERNELS} keeps torch's"
+    reason = f"dropout and attention in training on CPUs, FP32 products on AMD's; --kernels {TORCHS_KERNELS} keeps torch's"
     return Decision(topic="kernels", value="orch", reason=reason)
 
 

@@ -572,4 +572,4 @@ def test_bf16_is_advised_after_some_steps_on_a_cpu_that_has_it(
     monkeypatch.setattr(computation.facts, "cpu_flags", lambda: {flags})
     monkeypatch.delitem(sys.modules, "orch_training", raising=False)
     computation.advise(steps)
-    assert capsys.readouterr().err.count(f"these CPUs have {flags}: BF16 was about twice as fast") == lines
+    assert capsys.readouterr().err.count(f"these CPUs have {flags}: BF16 was 1.4 to 2 times as fast") == lines

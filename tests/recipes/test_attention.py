@@ -233,7 +233,7 @@ def test_everything_else_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     F.scaled_dot_product_attention(query, query, query, dropout_p=1.0)
     F.scaled_dot_product_attention(query, query, query, torch.zeros(8, 7))
     F.scaled_dot_product_attention(query, query, query, torch.zeros(8, 8), is_causal=True)
-    F.scaled_dot_product_attention(query.float(), query.float(), query.float())  # as fast without dropout
+    F.scaled_dot_product_attention(query.float(), query.float(), query.float())  # short, without dropout: faster
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         F.scaled_dot_product_attention(query, query, query)
     with flop_counter.FlopCounterMode(display=False):
@@ -243,6 +243,8 @@ def test_everything_else_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(F.scaled_dot_product_attention(query, key, value, enable_gqa=True), torch.Tensor)
     with torch.autocast("cpu", torch.bfloat16):
         assert F.scaled_dot_product_attention(*[query.float()] * 3).dtype == torch.bfloat16
+    (query, key, value), _ = inputs((1, 2, 2, 64, 64, 16), torch.float32)
+    assert isinstance(F.scaled_dot_product_attention(query, key, value), torch.Tensor)
     meta = torch.ops.orch.attention(*(tensor.to("meta") for tensor in (query, key, value)))
     assert (meta.shape, meta.stride()) == (query.shape, torch.ops.orch.attention(query, key, value).stride())
 

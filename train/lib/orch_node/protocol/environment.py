@@ -57,7 +57,7 @@ FORCE_RESUME = "ORCH_FORCE_RESUME"
 # Whether a rank ends when the loss stays NaN.
 STOP_ON_NAN = "ORCH_STOP_ON_NAN"
 
-# Set to the second value if ranks keep torch's own dropout and attention.
+# Set to the second value if ranks keep torch's own kernels.
 KERNELS = "ORCH_KERNELS"
 TORCHS_KERNELS = "torch"
 

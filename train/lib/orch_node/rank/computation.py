@@ -35,10 +35,10 @@ from orch_node.standalone import facts
 
 PRECISION_KEY, KERNELS_KEY = "orch/precision", "orch/kernels"  # of the store of the ranks
 PACKAGE = "orch_kernels"
-FAST_FLAGS = ("amx_bf16", "avx512_bf16")  # with which BF16 was about twice as fast
+FAST_FLAGS = ("amx_bf16", "avx512_bf16")  # with which BF16 was faster
 ADVISED_STEPS = 10  # shorter trainings get no advice
 ADVICE = (
-    "orch: the training was in FP32, and these CPUs have {flag}: BF16 was about twice as fast elsewhere "
+    "orch: the training was in FP32, and these CPUs have {flag}: BF16 was 1.4 to 2 times as fast elsewhere "
     "(bf16=True of TrainingArguments, torch.autocast('cpu', torch.bfloat16))."
 )
 
