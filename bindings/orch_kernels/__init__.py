@@ -7,8 +7,9 @@
 From then on torch.nn.functional.dropout, torch.nn.Dropout and torch.nn.functional.scaled_dot_product_attention, and
 what calls them, such as torch.nn.MultiheadAttention and the models of transformers, compute with vectorized kernels
 when they train with plain CPU tensors in eager mode. On CPUs of AMD, torch.mm, torch.addmm and layers multiply FP32
-matrices with oneDNN in place of MKL. Everything else is left to torch. Results are those of torch within rounding. Which units are dropped differs, although the same generator is used: torch.manual_seed and saved
-random states determine them.
+matrices with oneDNN in place of MKL. Everything else is left to torch. Results are those of torch within rounding.
+Which units are dropped differs, although the same generator is used: torch.manual_seed and saved random states
+determine them.
 """
 
 from __future__ import annotations

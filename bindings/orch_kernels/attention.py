@@ -107,8 +107,9 @@ def is_supported(
 ) -> bool:
     """Return whether the kernel computes this attention, and faster than torch.
 
-    Without dropout only training is faster, in FP32 only that of LONG sequences. With dropout the answer does not depend on gradients: activation
-    checkpointing computes the attention with and without them, and must drop the same units.
+    Without dropout only training is faster, in FP32 only that of LONG sequences. With dropout the answer does not
+    depend on gradients: activation checkpointing computes the attention with and without them, and must drop the same
+    units.
     """
     tensors = (query, key, value)
     return (

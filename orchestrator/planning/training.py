@@ -251,8 +251,8 @@ def explain_kernels(request: TrainRequest, resolved: Resolved) -> Decision:
     if stack.bindings is None or stack.bindings.built_by != "orch":
         reason = f"stack '{stack.name}' has no package orch_kernels"
         return Decision(topic="kernels", value=TORCHS_KERNELS, reason=reason)
-    reason = f"dropout and attention in training on CPUs, FP32 products on AMD's; --kernels {TORCHS_KERNELS} keeps torch's"
-    return Decision(topic="kernels", value="orch", reason=reason)
+    computed = "dropout and attention in training on CPUs, FP32 products on AMD's"
+    return Decision(topic="kernels", value="orch", reason=f"{computed}; --kernels {TORCHS_KERNELS} keeps torch's")
 
 
 def explain_environment(request: TrainRequest) -> tuple[Decision, ...]:

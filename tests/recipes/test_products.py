@@ -56,7 +56,8 @@ def test_products_of_all_layouts_are_those_of_torch_within_rounding(left: Any, r
     expected = a.double() @ b.double()
     bound = 1e-6 * float(a.double().norm(dim=1).max() * b.double().norm(dim=0).max())
     for result, exact in ((a @ b, expected), (torch.addmm(bias, a, b), expected + bias.double())):
-        assert result.dtype == torch.float32 and result.is_contiguous()
+        assert result.dtype == torch.float32
+        assert result.is_contiguous()
         assert float((result.double() - exact).abs().max()) <= bound
 
 
@@ -108,7 +109,9 @@ def test_infinite_and_invalid_numbers_spread_as_in_torch() -> None:
     a, b = torch.ones(160, 160), torch.ones(160, 160)
     a[3, 5], b[7, 9] = torch.inf, torch.nan
     result = a @ b
-    assert result[3].isinf().sum() == 159 and result[:, 9].isnan().all() and result.isnan().sum() == 160
+    assert result[3].isinf().sum() == 159
+    assert result[:, 9].isnan().all()
+    assert result.isnan().sum() == 160
 
 
 def test_replacing_is_silent_and_restoring_leaves_torchs_products() -> None:
