@@ -32,6 +32,21 @@ def start_orch(folder: Path, *arguments: str, **options: Any) -> subprocess.Pope
     return subprocess.Popen([*ORCH, *arguments], **{"cwd": folder, "env": orch_environment(folder), **pipes, **options})
 
 
+def wait_for_exit(process: subprocess.Popen[str], code: int = 0, *, seconds: float = 60) -> Process:
+    """Wait until orch ends and return the process if it has this exit code; kill it after so many seconds."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    return expect_exit(Process(process.args, process.returncode, out or "", err or ""), code)
+
+
+def run_in(folder: Path, *command: str, seconds: float = 120) -> Process:
+    """Run a program in a folder, with the environment in which orch runs there."""
+    environment = orch_environment(folder)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds)
+
+
 def carry_out(plan: str, folder: Path) -> Process:
     """Write the files of a plan that `--dry-run --json` has printed, and run its command."""
     shown = json.loads(plan)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.conftest import orch_environment
-from tests.local.runs import expect_exit
+from tests.local.runs import Process, expect_exit, run_in
 from tests.local.workspaces import Workspace
 
 ROOT = Path(__file__).parents[2]
@@ -74,16 +73,12 @@ EXPECTED_FAILURES = [
 ]
 
 
-def run_python(workspace: Workspace, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_python(workspace: Workspace, text: str, *arguments: str) -> Process:
     """Run a program that uses orch in a workspace's folder."""
     (workspace.folder / "program.py").write_text(text)
     (workspace.folder / "helper.py").write_text(HELPER)
     (workspace.folder / "constants.py").write_text("SUMMAND = -2\n")
-    command = [sys.executable, "program.py", *arguments]
-    environment = orch_environment(workspace.folder)
-    return subprocess.run(
-        command, cwd=workspace.folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    return run_in(workspace.folder, sys.executable, "program.py", *arguments, seconds=300)
 
 
 def test_a_function_runs_on_all_ranks_and_returns_its_results(two_hosts: Workspace) -> None:

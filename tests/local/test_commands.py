@@ -12,7 +12,7 @@ import pexpect
 import pytest
 
 from tests.conftest import orch_environment
-from tests.local.runs import ORCH, expect_exit, start_orch
+from tests.local.runs import ORCH, expect_exit, start_orch, wait_for_exit
 from tests.local.workspaces import Workspace
 from tests.support.waiting import wait_until
 
@@ -95,8 +95,7 @@ def test_no_process_is_left_when_the_command_is_interrupted(
         assert process.stdout.readline().endswith(": ready\n")
     assert len(processes_with(mark)) > 2
     process.send_signal(number)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == code, error
+    wait_for_exit(process, code)
     wait_until(lambda: not processes_with(mark), "the end of the commands", seconds=30)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.local.kubernetes_runs import PYTORCHJOB
-from tests.local.runs import last_run, read_outcome, run_processes, start_orch, write_script
+from tests.local.runs import last_run, read_outcome, run_processes, start_orch, wait_for_exit, write_script
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
 from tests.support.kubernetes_api import Api
 from tests.support.waiting import wait_until
@@ -33,24 +32,14 @@ def sftp_server(tmp_path: Path) -> str:
     return str(program)
 
 
-def interrupt(process: subprocess.Popen[str], number: signal.Signals, *, seconds: float) -> str:
-    """Send a signal to orch, and return what it has printed by its end."""
-    process.send_signal(number)
-    try:
-        out, err = process.communicate(timeout=seconds)
-    finally:
-        process.kill()
-    assert process.returncode == 130, out + err
-    return out + err
-
-
 def test_start_that_is_interrupted_while_files_are_copied_leaves_nothing(ssh_node: SshNode, tmp_path: Path) -> None:
     with start_orch(tmp_path, "train", "own.py", *INVENTORY, *TWO_RANKS) as process:
         wait_until((tmp_path / "copying").exists, "a copy of files")
-        text = interrupt(process, signal.SIGTERM, seconds=60)
+        process.send_signal(signal.SIGTERM)
+        ended = wait_for_exit(process, 130)
     (tmp_path / "serve").touch()
     run = last_run(tmp_path)
-    assert "Traceback" not in text
+    assert "Traceback" not in ended.stdout + ended.stderr
     assert read_outcome(run)["state"] == "stopped"
     assert not (ssh_node.root / "runs" / run.name / "supervisor.json").exists()
     wait_until(lambda: run_processes(run) == [], "no process of the run")
@@ -72,7 +61,8 @@ def test_start_that_is_interrupted_while_objects_are_created_leaves_nothing(api:
     with start_orch(tmp_path, "train", write_script(tmp_path), *PYTORCHJOB) as process:
         assert received.wait(60)
         threading.Timer(1.0, released.set).start()
-        text = interrupt(process, signal.SIGINT, seconds=60)
-    assert "Traceback" not in text
+        process.send_signal(signal.SIGINT)
+        ended = wait_for_exit(process, 130)
+    assert "Traceback" not in ended.stdout + ended.stderr
     assert api.names("pytorchjobs") == api.names("configmaps") == []
     assert [*(tmp_path / "runs").glob("2*")] == []

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from orchestrator.runs import store
-from tests.conftest import orch_environment
 from tests.local.runs import (
     Orch,
     expect_exit,
     last_run,
     rank_log,
     read_outcome,
+    run_in,
     run_processes,
     start_orch,
+    wait_for_exit,
     write_script,
 )
 from tests.support.waiting import wait_until
@@ -87,8 +88,7 @@ def test_closed_output_ends_train_but_only_an_interrupt_stops_its_run(
         if interrupted:
             process.send_signal(signal.SIGINT)
         output.close()
-        _, err = process.communicate(timeout=30)
-    assert process.returncode == code, err
+        err = wait_for_exit(process, code).stderr
     assert ("The output is closed" in err) is not interrupted
     assert run_state(tmp_path) == state
     if not interrupted:
@@ -102,5 +102,4 @@ def test_closed_output_ends_train_but_only_an_interrupt_stops_its_run(
 def test_closed_descriptor_is_no_bug(tmp_path: Path, arguments: str, code: int, closed: str) -> None:
     write_script(tmp_path)
     command = ["sh", "-c", f'exec "$0" -m orchestrator.cli.main {arguments} {closed}', sys.executable]
-    process = subprocess.run(command, cwd=tmp_path, env=orch_environment(tmp_path), capture_output=True, text=True)
-    expect_exit(process, code)
+    expect_exit(run_in(tmp_path, *command), code)

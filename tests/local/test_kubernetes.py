@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -21,7 +20,6 @@ from orchestrator.targets.kubernetes import watch
 from orchestrator.targets.kubernetes.exec import PodExec
 from orchestrator.targets.kubernetes.target import mark_volume
 from orchestrator.targets.kubernetes.watch import JobWatch
-from tests.conftest import orch_environment
 from tests.local.kubernetes_runs import (
     FAILED,
     PYTORCHJOB,
@@ -38,7 +36,7 @@ from tests.local.kubernetes_runs import (
     set_pod_status,
     start_run,
 )
-from tests.local.runs import Orch, expect_exit, read_events, start_orch, write_script
+from tests.local.runs import Orch, expect_exit, read_events, run_in, start_orch, wait_for_exit, write_script
 from tests.support.kubernetes_api import Api, make_client
 from tests.support.kubernetes_operator import Operator, owner_reference
 from tests.support.ports import free_port
@@ -94,9 +92,7 @@ def test_refused_request_is_reported_and_leaves_nothing(api: Api, orch: Orch, tm
 def test_missing_package_is_reported_with_its_extra(tmp_path: Path) -> None:
     arguments = ["train", write_script(tmp_path), *PYTORCHJOB]
     program = "import sys; sys.modules['kubernetes'] = None\nfrom orchestrator.cli.main import main\n"
-    command = [sys.executable, "-c", f"{program}sys.argv[1:] = {arguments!r}\nmain()"]
-    environment = orch_environment(tmp_path)
-    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    process = run_in(tmp_path, sys.executable, "-c", f"{program}sys.argv[1:] = {arguments!r}\nmain()")
     requirement = expect_exit(process, 2).stderr.partition("pip install '")[2].partition("'")[0]
     assert requirement
     assert requirement in tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]["k8s"]
@@ -264,8 +260,7 @@ def test_logs_follow_lines_while_another_command_watches_the_run(api: Api, run: 
             assert process.stdout.readline() == f"[0 worker-0] line {number}\n"
         run.succeed()
         expect_exit(wait())
-        assert process.communicate(timeout=60)[0] == ""
-    assert process.returncode == 0
+        assert wait_for_exit(process).stdout == ""
 
 
 # Stop.
@@ -300,11 +295,7 @@ def test_ctrl_c_stops_the_run(api: Api, tmp_path: Path) -> None:
     with start_orch(tmp_path, "train", write_script(tmp_path), *PYTORCHJOB) as process:
         api.wait_for(lambda: any("watch=true" in path for _, path in api.state.requests))
         process.send_signal(signal.SIGINT)
-        try:
-            out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == 130, out + err
+        wait_for_exit(process, 130)
     assert api.names("pytorchjobs") == api.names("configmaps") == []
 
 
@@ -356,11 +347,7 @@ def test_terminated_fetch_deletes_its_reader_pod(api: Api, tmp_path: Path, run: 
     with start_orch(tmp_path, "fetch", run.id, "--from", str(tmp_path)) as process:
         api.wait_for(lambda: api.names("pods"), 60.0)
         process.send_signal(signal.SIGTERM)
-        try:
-            _, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == 128 + signal.SIGTERM, err
+        wait_for_exit(process, 128 + signal.SIGTERM)
     assert api.names("pods") == []
 
 

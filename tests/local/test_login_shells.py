@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.provisioning.playbook import Playbook, settings
 from tests.conftest import orch_environment, report_missing
-from tests.local.runs import expect_exit, start_orch, write_script
+from tests.local.runs import expect_exit, start_orch, wait_for_exit, write_script
 from tests.local.workspaces import Workspace, make_hosts
 from tests.support.hosts import LoginShell
 from tests.support.waiting import wait_until
@@ -71,11 +71,10 @@ def test_run_is_watched_stopped_and_fetched(workspace: Workspace) -> None:
         wait_until(lambda: count_sums(workspace) == len(SHELLS), "the output of all ranks")
         assert "running" in expect_exit(workspace.orch("runs", *workspace.options[-2:])).stdout
         stopped = expect_exit(workspace.orch("stop", "last"))
-        shown = "".join(process.communicate(timeout=60))
-    assert process.returncode == 130, shown
+        ended = wait_for_exit(process, 130)
     assert "unreachable" not in stopped.stdout + stopped.stderr
-    assert "sum 4.0" in shown
-    assert "bye" not in shown
+    assert "sum 4.0" in ended.stdout + ended.stderr
+    assert "bye" not in ended.stdout + ended.stderr
     logs = expect_exit(workspace.orch("logs", "last")).stdout
     assert re.findall(r"sum \S+|bye|quota|warning", logs) == ["sum 4.0"] * 4
     expect_exit(workspace.orch("fetch", "last", "--to", "got"))
@@ -102,14 +101,9 @@ def test_ansible_reads_only_the_results_of_its_modules(workspace: Workspace) -> 
         **orch_environment(folder),
         **settings(Playbook(name="", inventory=folder, variables={}, state=folder, log=folder)),
     }
-    ansible = ["ansible", "-i", workspace.options[-1], "all"]
-    arguments = [
-        "-m",
-        "ansible.builtin.copy",
-        "-a",
-        f"src={folder}/own.py dest={folder}/copied-{{{{inventory_hostname}}}}",
-    ]
-    command = ["unshare", "--mount", "sh", "-c", AS_USER, "sh", str(folder / "passwd"), *ansible, *arguments]
+    files = f"src={folder}/own.py dest={folder}/copied-{{{{inventory_hostname}}}}"
+    ansible = ["ansible", "-i", workspace.options[-1], "all", "-m", "ansible.builtin.copy", "-a", files]
+    command = ["unshare", "--mount", "sh", "-c", AS_USER, "sh", str(folder / "passwd"), *ansible]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not re.search("junk|quota|bye|tmux", done.stdout + done.stderr)

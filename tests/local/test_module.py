@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import orch_environment
-from tests.local.runs import expect_exit
+from tests.local.runs import expect_exit, run_in
 from tests.local.workspaces import Workspace
 
 PRINT_NAMES = """import json, sys
@@ -32,10 +30,7 @@ def project(tmp_path: Path) -> Workspace:
 
 def run_python(folder: Path, *arguments: str) -> list[object]:
     """Return what a module prints under `python -m`."""
-    command = [sys.executable, "-m", *arguments]
-    environment = orch_environment(folder)
-    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True)
-    argv, names = process.stdout.decode().splitlines()
+    argv, names = expect_exit(run_in(folder, sys.executable, "-m", *arguments)).stdout.splitlines()
     assert argv == "ARGV -m"
     return list(json.loads(names.removeprefix("NAMES ")))
 

@@ -6,13 +6,11 @@ import json
 import subprocess
 import sys
 import venv
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import orch_environment
-from tests.local.runs import expect_exit, write_script
+from tests.local.runs import ORCH, Orch, Process, expect_exit, run_in, write_script
 from tests.local.workspaces import Workspace
 from tests.support.pages import blocks
 
@@ -20,11 +18,10 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/own-targets.md"
 FILES = ("pyproject.toml", "orch_booking/__init__.py", "orch_booking/target.py")
 BROKEN = "import package_that_is_missing\n"
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def orch_with_package(two_hosts: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def orch_with_package(two_hosts: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Orch:
     """Return orch in an environment that has the page's package, and one that cannot be imported."""
     folder = tmp_path_factory.mktemp("booking")
     for name, block in zip(FILES, blocks(PAGE), strict=False):
@@ -42,17 +39,13 @@ def orch_with_package(two_hosts: Workspace, tmp_path_factory: pytest.TempPathFac
     (site / "orch_booking-1.0.dist-info/entry_points.txt").write_text(f"{text}broken = broken_target:ENTRY\n")
     (site / "broken_target.py").write_text(BROKEN)
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(environment / "bin/python"), "-m", "orchestrator.cli.main", *arguments]
-        variables = orch_environment(two_hosts.folder)
-        return subprocess.run(
-            command, cwd=two_hosts.folder, env=variables, capture_output=True, text=True, timeout=180, check=False
-        )
+    def run(*arguments: str) -> Process:
+        return run_in(two_hosts.folder, str(environment / "bin/python"), *ORCH[1:], *arguments, seconds=180)
 
     return run
 
 
-def test_the_example_of_the_page_trains_on_booked_hosts(orch_with_package: Run, two_hosts: Workspace) -> None:
+def test_the_example_of_the_page_trains_on_booked_hosts(orch_with_package: Orch, two_hosts: Workspace) -> None:
     (two_hosts.folder / "hosts.txt").write_text("node1\n")
     script = write_script(two_hosts.folder, "import socket\nprint('on', socket.gethostname())\n")
     options = ("--on", "booking", "--booking", "hosts.txt", *two_hosts.options)
@@ -63,7 +56,7 @@ def test_the_example_of_the_page_trains_on_booked_hosts(orch_with_package: Run, 
     assert "booking: the hosts of --inventory that are booked for you." in " ".join(help_text.replace("│", " ").split())
 
 
-def test_wrong_use_of_the_example_is_explained(orch_with_package: Run) -> None:
+def test_wrong_use_of_the_example_is_explained(orch_with_package: Orch) -> None:
     for arguments, message in (
         (("--on", "booking"), "--on booking needs a file with the booked hosts"),
         (("--booking", "hosts.txt"), "--booking is for --on booking"),

@@ -6,11 +6,10 @@ The content of a file may be lost until fsync() of the file, and its name until 
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
-from tests.conftest import orch_environment, require_program
-from tests.local.runs import ORCH, expect_exit, write_script
+from tests.conftest import require_program
+from tests.local.runs import ORCH, expect_exit, run_in, write_script
 
 CALLS = "rename,renameat,renameat2,fsync"
 STRACE = ("strace", "-f", "-y", "--seccomp-bpf", "-qq", "-e", "signal=none", "-e", f"trace={CALLS}")
@@ -23,9 +22,7 @@ def test_files_are_synced_before_they_are_renamed(tmp_path: Path) -> None:
     require_program("strace")
     trace = tmp_path / "trace"
     train = ("train", write_script(tmp_path), "--ppn", "1", "--launcher", "torchrun", "--backend", "gloo")
-    command = [*STRACE, "-o", str(trace), *ORCH, *train]
-    environment = orch_environment(tmp_path)
-    expect_exit(subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120))
+    expect_exit(run_in(tmp_path, *STRACE, "-o", str(trace), *ORCH, *train))
     lines = trace.read_text(encoding="latin-1").splitlines()
     synced = [match[1] if (match := SYNC.search(line)) else "" for line in lines]
     renamed = set()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.runs import expect_exit, start_orch, write_script
+from tests.local.runs import expect_exit, start_orch, wait_for_exit, write_script
 from tests.local.workspaces import Workspace, make_hosts
 from tests.support.waiting import wait_until
 
@@ -92,8 +92,7 @@ def test_run_whose_node_is_lost_starts_again_on_another(two_hosts: Workspace) ->
         before = len(begun())
         wait_until(lambda: len(begun()) >= before + 2, "two runs train")
         two_hosts.lab.disconnect(two_hosts.lab.hosts[1])
-        output, errors = process.communicate(timeout=400)
-    assert process.returncode == 0, (output, errors)
-    assert output == ""
-    assert errors.count(": done") == 6, errors  # each when it ends, and in the list of all runs
-    assert errors.count("started on node0") == 3, errors
+        ended = wait_for_exit(process, seconds=400)
+    assert ended.stdout == ""
+    assert ended.stderr.count(": done") == 6, ended.stderr  # each when it ends, and in the list of all runs
+    assert ended.stderr.count("started on node0") == 3, ended.stderr

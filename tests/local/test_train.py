@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import HOSTILE_TEXTS, orch_environment
+from tests.conftest import HOSTILE_TEXTS
 from tests.local.runs import (
     ORCH,
     Orch,
@@ -22,8 +21,10 @@ from tests.local.runs import (
     rank_log,
     read_events,
     read_outcome,
+    run_in,
     run_processes,
     start_orch,
+    wait_for_exit,
     write_script,
 )
 from tests.support.waiting import wait_until
@@ -108,8 +109,7 @@ def test_files_and_command_of_a_dry_run_train(orch: Orch, tmp_path: Path) -> Non
 
 def test_dry_run_needs_no_network(tmp_path: Path) -> None:
     command = ["unshare", "--map-root-user", "--net", *ORCH, "train", write_script(tmp_path, JOIN), "--dry-run"]
-    environment = orch_environment(tmp_path)
-    expect_exit(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment))
+    expect_exit(run_in(tmp_path, *command))
 
 
 def test_first_failing_rank_is_named_and_others_are_stopped(orch: Orch, tmp_path: Path) -> None:
@@ -178,8 +178,7 @@ def test_second_interrupt_stops_ranks_that_ignore_the_first(tmp_path: Path) -> N
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         assert any("interrupted" in line for line in process.stderr)
-    process.communicate(timeout=30)
-    assert process.returncode == 130
+    wait_for_exit(process, 130)
     assert run_processes(last_run(tmp_path)) == []
 
 
@@ -203,10 +202,7 @@ main()
 
 def test_interrupted_start_leaves_no_run(tmp_path: Path) -> None:
     script = write_script(tmp_path, f"{JOIN}time.sleep(100)\n")
-    command = [sys.executable, "-c", INTERRUPTED_START, "train", script, *TWO_RANKS]
-    process = subprocess.run(
-        command, cwd=tmp_path, env=orch_environment(tmp_path), capture_output=True, text=True, timeout=60
-    )
+    process = run_in(tmp_path, sys.executable, "-c", INTERRUPTED_START, "train", script, *TWO_RANKS)
     run = last_run(tmp_path)
     assert f"Stopped run {run.name}." in expect_exit(process, 130).stderr
     assert run_processes(run) == []
@@ -223,8 +219,7 @@ def test_stall_is_reported_while_the_run_continues(tmp_path: Path) -> None:
     report = next(line for line in process.stderr if line.startswith("no progress for 30 s"))
     assert report.endswith("rank 1 never reached the first collective; it is at own.py:4 <module>\n"), report
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
-    assert process.returncode == 130, "the run has continued"
+    wait_for_exit(process, 130)  # the run has continued
 
 
 def test_invalid_request_has_one_clear_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
