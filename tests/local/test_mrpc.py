@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -14,8 +12,7 @@ from orch_training import RecipeError
 
 from tests.local.recipes import MRPC, mrpc_arguments
 from tests.local.runs import Orch, expect_exit, settings_options
-from tests.support.jobs import read_losses, read_metrics, read_results, run_ranks, start_ranks, wait_for_ranks
-from tests.support.waiting import wait_until
+from tests.support.jobs import read_losses, read_results, run_ranks
 
 sys.path.insert(0, str(MRPC.parent))
 
@@ -56,20 +53,6 @@ def test_file_in_the_format_of_microsofts_corpus_is_read(tmp_path: Path) -> None
     path = tmp_path / "msr.txt"
     path.write_text("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t17\t18\tone\ttwo\n")
     assert read_tsv(path) == [Pair(label=1, sentence1="one", sentence2="two")]
-
-
-def test_preempted_training_writes_a_checkpoint(
-    pair_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORCH_PREEMPT_SIGNAL", str(int(signal.SIGUSR1)))
-    (rank,) = start_ranks(MRPC, *mrpc_arguments(pair_model, tmp_path, max_steps=5000, do_eval="false"))
-    metrics = tmp_path / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and bool(metrics.read_text()), "a step")
-    os.kill(rank.pid, signal.SIGUSR1)
-    ((code, _, _),) = wait_for_ranks([rank])
-    assert code == 75
-    (checkpoint,) = tmp_path.glob("checkpoint-*")
-    assert checkpoint.name == f"checkpoint-{read_metrics(tmp_path)[-1]['step']}"
 
 
 def test_minilm_learns_to_recognize_paraphrases(orch: Orch) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import sys
 from pathlib import Path
 
@@ -15,8 +13,7 @@ from orch_training import RecipeError
 
 from tests.local.recipes import PRETRAIN, pretrain_arguments
 from tests.local.runs import Orch, expect_exit, settings_options
-from tests.support.jobs import flags, read_losses, read_metrics, read_results, run_ranks, start_ranks, wait_for_ranks
-from tests.support.waiting import wait_until
+from tests.support.jobs import flags, read_losses, read_metrics, read_results, run_ranks
 
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 sys.path.insert(0, str(PRETRAIN.parent))
@@ -44,18 +41,6 @@ def test_resumed_training_ends_with_the_same_weights(pretraining_data: Path, und
     weights, expected = (folder / "model" / "model.safetensors" for folder in (tmp_path, undisturbed))
     assert weights.read_bytes() == expected.read_bytes()
     assert read_results(tmp_path)["after"] == read_results(undisturbed)["after"]
-
-
-def test_preempting_one_rank_stops_all(pretraining_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORCH_PREEMPT_SIGNAL", str(int(signal.SIGUSR1)))
-    ranks = start_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, tmp_path, save_steps=0, max_steps=500), ranks=2)
-    lines = tmp_path / "metrics.jsonl"
-    wait_until(lambda: lines.exists() and bool(lines.read_text()), "a step")
-    os.kill(ranks[1].pid, signal.SIGUSR1)
-    results = wait_for_ranks(ranks)
-    assert [code for code, _, _ in results] == [75, 75], results
-    (checkpoint,) = tmp_path.glob("checkpoint-*")
-    assert checkpoint.name == f"checkpoint-{len(read_metrics(tmp_path))}"
 
 
 def test_phases_that_run_separately_have_the_losses_of_one_run(

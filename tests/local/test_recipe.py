@@ -1,20 +1,46 @@
-"""Run the recipe bert-qa with `orch train`, and resume it after a rank was killed and after it was preempted."""
+"""Preempt recipes, and run bert-qa with `orch train` and resume it after a rank was killed and after preemption."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.local.recipes import QA, QA_SETTINGS, qa_defaults
+from tests.local.recipes import MRPC, PRETRAIN, QA, QA_SETTINGS, mrpc_arguments, pretrain_arguments, qa_defaults
 from tests.local.runs import Orch, expect_exit, last_run, read_events, read_outcome, settings_options, start_orch
-from tests.support.jobs import read_losses, read_metrics, run_ranks
+from tests.support.jobs import read_losses, read_metrics, run_ranks, start_ranks, wait_for_ranks
 from tests.support.waiting import SECONDS, wait_until
 
 pytestmark = pytest.mark.xdist_group("recipes")
+
+
+@pytest.mark.parametrize(
+    ("script", "make_arguments", "fixture"),
+    [(MRPC, mrpc_arguments, "pair_model"), (PRETRAIN, pretrain_arguments, "pretraining_data")],
+    ids=["mrpc", "pretrain"],
+)
+def test_preempting_one_rank_stops_all(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: Path,
+    make_arguments: Callable[..., list[str]],
+    fixture: str,
+) -> None:
+    monkeypatch.setenv("ORCH_PREEMPT_SIGNAL", str(int(signal.SIGUSR1)))
+    arguments = make_arguments(request.getfixturevalue(fixture), tmp_path, save_steps=0, max_steps=5000)
+    ranks = start_ranks(script, *arguments, ranks=2)
+    metrics = tmp_path / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() and bool(metrics.read_text()), "a step")
+    os.kill(ranks[1].pid, signal.SIGUSR1)
+    results = wait_for_ranks(ranks)
+    assert [code for code, _, _ in results] == [75, 75], results
+    (checkpoint,) = tmp_path.glob("checkpoint-*")
+    assert checkpoint.name == f"checkpoint-{len(read_metrics(tmp_path))}"
 
 
 def test_run_is_resumed_after_a_rank_was_killed_and_after_preemption(

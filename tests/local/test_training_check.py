@@ -367,12 +367,6 @@ def run_on_two_ranks(folder: Path, body: str) -> str:
     return "".join(out + err for _, out, err in wait_for_ranks(ranks))
 
 
-@WARM
-def test_training_without_calling_the_ddp_wrapper_is_ended(tmp_path: Path) -> None:
-    output = run_on_two_ranks(tmp_path, "ddp = DDP(model); steps(model, adam, logged=False)")
-    assert output.count("RankError every rank trains alone: 2 optimizer steps") == 2, output
-
-
 ENDED_AT_THIRD_STEP = {
     "another-module": "import copy; used = copy.deepcopy(model); ddp = DDP(model)\n"
     "steps(used, torch.optim.SGD(used.parameters(), lr=0.1))",
@@ -381,15 +375,6 @@ ENDED_AT_THIRD_STEP = {
     "second-optimizer": "ddp = DDP(model); steps(ddp, adam); head = DDP(torch.nn.Linear(6, 1))\n"
     "steps(head.module, torch.optim.SGD(head.parameters(), lr=0.1))",
 }
-
-
-@WARM
-@pytest.mark.parametrize("body", ENDED_AT_THIRD_STEP.values(), ids=ENDED_AT_THIRD_STEP.keys())
-def test_ranks_with_a_logged_loss_that_train_alone_are_ended(tmp_path: Path, body: str) -> None:
-    output = run_on_two_ranks(tmp_path, body)
-    assert output.count("RankError every rank trains alone: after 3 ") == 1, output
-
-
 ENDED_AT_END = {
     "functional": "functional(99)",
     "tensors-without-a-module": "del model, adam; w = torch.zeros(6, 1, requires_grad=True)\n"
@@ -407,16 +392,6 @@ ENDED_AT_END = {
     "one-of-two-models-in-ddp": "head = DDP(torch.nn.Linear(1, 1))\n"
     "steps(lambda x: head(model(x)), torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=1e-2))",
 }
-
-
-@WARM
-@pytest.mark.parametrize("body", ENDED_AT_END.values(), ids=ENDED_AT_END.keys())
-def test_ranks_whose_weights_are_never_averaged_fail_at_their_end(tmp_path: Path, body: str) -> None:
-    output = run_on_two_ranks(tmp_path, body)
-    assert output.count("unless they are averaged later, every rank trains alone") == 1, output
-    assert output.count("RankError every rank trained alone") == 1, output
-
-
 AVERAGED = {
     "at-the-sixth-step": "steps(model, adam, 8, after=lambda step: average() if step == 5 else None)",
     "after-the-last-step": "steps(model, adam); average()",
@@ -430,15 +405,6 @@ AVERAGED = {
     "in-the-optimizer": "adam.register_step_post_hook(average); steps(model, adam)",
     "separate-models-on-purpose": "os.environ['ORCH_SEPARATE_MODELS'] = '1'; steps(model, adam)",
 }
-
-
-@WARM
-@pytest.mark.parametrize("body", AVERAGED.values(), ids=AVERAGED.keys())
-def test_ranks_that_average_their_weights_are_accepted(tmp_path: Path, body: str) -> None:
-    output = run_on_two_ranks(tmp_path, body)
-    assert output.count("finished") == 2, output
-
-
 TOGETHER = {
     "ddp": "ddp = DDP(model, gradient_as_bucket_view=True, static_graph=True); steps(ddp, adam)",
     "fsdp2": "from torch.distributed.fsdp import fully_shard\n"
@@ -460,8 +426,6 @@ TOGETHER = {
     "with torch.distributed.algorithms.join.Join([ddp]):\n    steps(ddp, adam, 2 + 5 * rank, logged=False)",
     "inputs-of-each-rank": "ddp = DDP(model); x = torch.zeros(4, 6, requires_grad=True)\n"
     "steps(lambda data: model(x + data), torch.optim.SGD([x], 0.1), logged=False); steps(ddp, adam)",
-    "rank-0-never-steps": "dist.barrier()\nif rank:\n    steps(model, adam, logged=False)\n    dist.barrier()\nelse:\n"
-    "    dist.barrier()",
     "parts-of-one-model": "dist.new_group([0]); dist.new_group([1])\nsteps(model, adam)",
     "sent-and-received": "dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)\n"
     "steps(model, adam)",
@@ -469,32 +433,43 @@ TOGETHER = {
     "dist.new_group([0])\n"
     "steps(lambda x: head(ddp(x)), torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1))",
 }
+ONE_RANK_STEPS = {
+    "rank-0-never-steps": "dist.barrier()\nif rank:\n    steps(model, adam, logged=False)\n    dist.barrier()\nelse:\n"
+    "    dist.barrier()"
+}
+DDP_IS_NOT_CALLED = {"ddp-is-not-called": "ddp = DDP(model); steps(model, adam, logged=False)"}
+SEPARATE_MODELS = {
+    "separate-models": "torch.manual_seed(rank); model = torch.nn.Linear(6, 1)\n"
+    "steps(model, torch.optim.SGD(model.parameters(), 0.1))"
+}
+REPLACED_WEIGHTS = {
+    "replaced-weights": "ddp = DDP(model)\nif rank == 0:\n    torch.nn.init.zeros_(model[0].weight)\nsteps(ddp, adam)"
+}
+ALONE = "every rank trains alone"
+# Trainings, and how often the output of both ranks contains some texts.
+EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
+    (DDP_IS_NOT_CALLED, {f"RankError {ALONE}: 2 optimizer steps": 2}),
+    (ENDED_AT_THIRD_STEP, {f"RankError {ALONE}: after 3 ": 1}),
+    (ENDED_AT_END, {f"unless they are averaged later, {ALONE}": 1, "RankError every rank trained alone": 1}),
+    (AVERAGED, {"finished": 2}),
+    (TOGETHER, {"finished": 2, "warning": 0, "comparison of the ranks' weights is off": 0}),
+    # The rank that trains alone warns while the other one waits.
+    (ONE_RANK_STEPS, {"finished": 2, "warning": 1, "comparison of the ranks' weights is off": 0}),
+    (SEPARATE_MODELS, {"finished": 2, "differ from those of rank": 1}),
+    (REPLACED_WEIGHTS, {"RankError the ranks do not start with the same weights": 1}),
+]
 
 
 @WARM
-@pytest.mark.parametrize("body", TOGETHER.values(), ids=TOGETHER.keys())
-def test_ranks_that_train_parts_or_different_numbers_of_steps_are_accepted(tmp_path: Path, body: str) -> None:
+@pytest.mark.parametrize(
+    ("body", "counts"),
+    [pytest.param(body, counts, id=name) for bodies, counts in EXPECTED for name, body in bodies.items()],
+)
+def test_ranks_that_train_alone_are_ended_and_others_accepted(
+    tmp_path: Path, body: str, counts: dict[str, int]
+) -> None:
     output = run_on_two_ranks(tmp_path, body)
-    assert output.count("finished") == 2, output
-    assert output.count("warning") == ("if rank:" in body), "a rank that trains alone while the other one waits"
-    assert "comparison of the ranks' weights is off" not in output
-
-
-@WARM
-def test_ranks_with_models_of_their_own_are_warned_of(tmp_path: Path) -> None:
-    body = (
-        "torch.manual_seed(rank); model = torch.nn.Linear(6, 1)\nsteps(model, torch.optim.SGD(model.parameters(), 0.1))"
-    )
-    output = run_on_two_ranks(tmp_path, body)
-    assert output.count("differ from those of rank") == 1, output
-    assert output.count("finished") == 2
-
-
-@WARM
-def test_ddp_whose_weights_one_rank_has_replaced_is_ended(tmp_path: Path) -> None:
-    body = "ddp = DDP(model)\nif rank == 0:\n    torch.nn.init.zeros_(model[0].weight)\nsteps(ddp, adam)"
-    output = run_on_two_ranks(tmp_path, body)
-    assert output.count("RankError the ranks do not start with the same weights") == 1, output
+    assert {text: output.count(text) for text in counts} == counts, output
 
 
 RESUMED = """
