@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.local.runs import Orch, Process, expect_exit, read_events, write_script
+from tests.local.runs import Orch, Process, expect_exit, write_script
 from tests.support.kubernetes_api import Api
 from tests.support.kubernetes_operator import make_conditions, owner_reference
 
@@ -134,10 +134,6 @@ class KubernetesRun:
         """Let the pod of worker 0 and the job succeed."""
         self.set_pod(0, {"phase": "Succeeded"})
         self.finish("Succeeded")
-
-    def await_event(self, text: str) -> None:
-        """Wait until an event with this text is recorded."""
-        self.api.wait_for(lambda: any(text in json.dumps(event) for event in read_events(self.folder)), 60.0)
 
     def await_request(self, text: str, count: int = 1) -> None:
         """Wait until this many requests with this text in their path have been received."""

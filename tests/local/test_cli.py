@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from orchestrator import load
 from tests.conftest import run_orch_in
 from tests.local.runs import Orch, Process, expect_exit, settings_options, write_script
+from tests.support.environments import make_environment
 
 # Programs rely on these keys. A key may be added; removing or renaming one needs a new schema.
 SCHEMA = 1
@@ -117,16 +117,6 @@ def test_bug_of_orch_leaves_a_log_and_exit_code_3() -> None:
 # Stacks, with environments made of real folders.
 
 
-def make_environment(folder: Path, packages: Mapping[str, str]) -> Path:
-    """Make a prefix with the metadata of packages, and return its interpreter."""
-    for name, version in packages.items():
-        info = f"{name.replace('-', '_')}-{version}.dist-info"
-        (folder / "lib/python3.11/site-packages" / info).mkdir(parents=True)
-    (folder / "bin").mkdir()
-    (folder / "bin/python").symlink_to(os.path.realpath(sys.executable))
-    return folder / "bin/python"
-
-
 def test_stacks_are_listed_and_shown_with_their_requirements(orch: Orch) -> None:
     lines = {line.split()[0]: line for line in expect_exit(orch("stacks")).stdout.splitlines()}
     assert set(lines) >= set(load.stack_names())
@@ -140,13 +130,11 @@ def test_stacks_are_listed_and_shown_with_their_requirements(orch: Orch) -> None
 
 
 def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
-    packages = {
-        "torch": "2.13.0+cpu",
-        "intel-extension-for-pytorch": "2.8.0",
-        "oneccl-bind-pt": "2.7.0+xpu",
-        "transformers": "5.23.0",
-    }
-    python = str(make_environment(tmp_path / "wrong", packages))
+    site = make_environment(tmp_path / "wrong")
+    versions = ("torch-2.13.0+cpu", "intel_extension_for_pytorch-2.8.0", "oneccl_bind_pt-2.7.0+xpu")
+    for name in (*versions, "transformers-5.23.0"):
+        (site / f"{name}.dist-info").mkdir()
+    python = f"{tmp_path}/wrong/bin/python"
     process = expect_exit(orch("stacks", "check", "--python", python), 1)
     assert f"{python}: 3 mismatches (looked at as stack 'current')" in process.stdout
     assert "IPEX 2.8.0 with torch 2.13.0+cpu" in process.stdout

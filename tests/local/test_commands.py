@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import orch_environment
 from tests.local.runs import ORCH, expect_exit, start_orch, wait_for_exit
 from tests.local.workspaces import Workspace
+from tests.support.processes import find_processes
 from tests.support.waiting import wait_until
 
 SCRIPT = """
@@ -26,18 +27,6 @@ dist.barrier()
 @pytest.fixture
 def inventory(two_hosts: Workspace) -> str:
     return two_hosts.options[-1]
-
-
-def processes_with(argument: str) -> list[str]:
-    """Return the processes of this machine and of the hosts that have an argument."""
-    processes = []
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit() and argument.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
-                processes.append(folder.name)
-        except OSError:
-            continue  # it has ended meanwhile
-    return processes
 
 
 def test_command_runs_in_the_environment_of_ranks_on_all_nodes(two_hosts: Workspace, inventory: str) -> None:
@@ -93,10 +82,10 @@ def test_no_process_is_left_when_the_command_is_interrupted(
     assert process.stdout is not None
     for _ in range(2 if place == "inventory" else 1):
         assert process.stdout.readline().endswith(": ready\n")
-    assert len(processes_with(mark)) > 2
+    assert len(find_processes(mark)) > 2
     process.send_signal(number)
     wait_for_exit(process, code)
-    wait_until(lambda: not processes_with(mark), "the end of the commands", seconds=30)
+    wait_until(lambda: not find_processes(mark), "the end of the commands", seconds=30)
 
 
 def test_shell_is_interactive_and_has_the_environment_of_ranks(two_hosts: Workspace, inventory: str) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,49 +17,11 @@ from orchestrator.runs.fetch import FetchListener
 from orchestrator.targets.connections import program_output
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.connections.program_output import PipedProgram
 from tests.local.runs import Orch, expect_exit
 from tests.support.recorded import make_placement, make_run
 
-SIZE_BYTES = 4  # of the size of a block
 NAMES = ("model/two words.bin", "checkpoint-10/it's $(x).pt", "checkpoint-20/ünï\ncode", "log.txt", ".metadata")
 BIG = os.urandom(5 * 2**20 + 17)
-
-
-class CountingConnection:
-    """A connection that counts the bytes of files that are read, and can break.
-
-    Attributes:
-        limit: number of bytes after which the connection breaks.
-        sizes: of the blocks that were read.
-    """
-
-    def __init__(self, connection: Ssh) -> None:
-        self.connection = connection
-        self.limit: int | None = None
-        self.sizes: list[int] = []
-
-    @contextmanager
-    def open_program(self, argv: tuple[str, ...]) -> Iterator[PipedProgram]:
-        with self.connection.open_program(argv) as program:
-            program.output = CountingOutput(program.output, self)
-            yield program
-
-
-class CountingOutput(io.BufferedReader):
-    """The output of a program, whose large reads are counted."""
-
-    def __init__(self, output: Any, connection: CountingConnection) -> None:
-        super().__init__(output.raw)  # not through two buffers, of which the inner one would wait until it is full
-        self.connection = connection
-
-    def read(self, size: int | None = -1) -> bytes:
-        data = super().read(size)
-        if len(data) > SIZE_BYTES:
-            if self.connection.limit is not None and sum(self.connection.sizes) > self.connection.limit:
-                raise ExecuteError("the connection is gone")
-            self.connection.sizes.append(len(data))
-        return data
 
 
 @pytest.fixture
@@ -82,18 +42,18 @@ def target(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def remote(sshd: str) -> Iterator[CountingConnection]:
+def remote(sshd: str) -> Iterator[Ssh]:
     node = Ssh("far", sshd)
-    yield CountingConnection(node)
+    yield node
     node.close()
 
 
-def collect(remote: Any, source: Path, target: Path, *patterns: str) -> fetch.Collected:
+def collect(remote: Any, source: Path, target: Path, *patterns: str, **callbacks: Any) -> fetch.Collected:
     sources = [fetch.Source(name="far", remote=remote)]
-    return fetch.collect(sources, [str(source)], target, patterns=patterns, listener=FetchListener())
+    return fetch.collect(sources, [str(source)], target, patterns=patterns, listener=FetchListener(**callbacks))
 
 
-def test_each_file_arrives_with_its_hash(remote: CountingConnection, source: Path, target: Path) -> None:
+def test_each_file_arrives_with_its_hash(remote: Ssh, source: Path, target: Path) -> None:
     with (source / (sparse := "sparse.bin")).open("wb") as file:
         file.truncate(3 * 2**20)
     result = collect(remote, source, target)
@@ -107,24 +67,31 @@ def test_each_file_arrives_with_its_hash(remote: CountingConnection, source: Pat
     assert not list(target.rglob("*.part"))
 
 
-def test_interrupted_fetch_continues_where_it_stopped(remote: CountingConnection, source: Path, target: Path) -> None:
-    remote.limit = 3 * 2**20
+def test_interrupted_fetch_continues_where_it_stopped(remote: Ssh, source: Path, target: Path) -> None:
+    sizes: list[int] = []
+
+    def interrupt(size: int) -> None:
+        sizes.append(size)
+        if sum(sizes) > 3 * 2**20:
+            raise ExecuteError("the connection is gone")
+
     with pytest.raises(ExecuteError, match="the connection is gone"):
-        collect(remote, source, target, "model")
+        collect(remote, source, target, "model", advance=interrupt)
     (part,) = (target / fetch.PARTS).iterdir()
     assert 3 * 2**20 < (fetched := part.stat().st_size) < len(BIG)
-    remote.limit, remote.sizes = None, []
-    collect(remote, source, target, "model")
+    sizes.clear()
+    collect(remote, source, target, "model", advance=sizes.append)
     assert (target / "model/two words.bin").read_bytes() == BIG
-    assert sum(remote.sizes) == len(BIG) - fetched, "only the missing bytes are read"
+    assert sizes[0] == fetched, "these bytes are not read again"
+    assert sum(sizes) == len(BIG)
     assert not (target / fetch.PARTS).exists()
 
 
-def test_unchanged_files_are_not_fetched_again(remote: CountingConnection, source: Path, target: Path) -> None:
+def test_unchanged_files_are_not_fetched_again(remote: Ssh, source: Path, target: Path) -> None:
     collect(remote, source, target)
-    remote.sizes = []
-    assert collect(remote, source, target).downloaded == ()
-    assert remote.sizes == []
+    copied_sizes: dict[str, int] = {}
+    assert collect(remote, source, target, file=copied_sizes.__setitem__).downloaded == ()
+    assert copied_sizes == {}
     (source / "log.txt").write_text("changed")
     assert collect(remote, source, target).downloaded == ("log.txt",)
     assert (target / "log.txt").read_text() == "changed"
@@ -138,32 +105,28 @@ def test_part_of_another_version_is_discarded(source: Path, target: Path) -> Non
     assert (target / "model/two words.bin").read_bytes() == BIG
 
 
-def test_endless_output_of_a_node_is_cut_off(sshd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_output_of_a_node_is_cut_off(remote: Ssh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_output, "MAX_OUTPUT_BYTES", 1 << 22)
     monkeypatch.setattr(program_output, "MAX_LINE_BYTES", 1 << 20)
-    node = Ssh("far", sshd)
     with pytest.raises(ExecuteError, match="far: the output of the program has no end"):
-        node.capture(("cat", "/dev/zero"), seconds=60.0)
+        remote.capture(("cat", "/dev/zero"), seconds=60.0)
     with pytest.raises(ExecuteError, match="lines without an end"):
-        list(node.stream(("cat", "/dev/zero")))
+        list(remote.stream(("cat", "/dev/zero")))
     with pytest.raises(ConnectionLost, match="no answer for 1 s"):
-        node.capture(("sleep", "60"), seconds=0.6)
-    result = node.capture(("sh", "-c", "echo out; echo err >&2; sleep 60 & exit 3"), seconds=30.0)
+        remote.capture(("sleep", "60"), seconds=0.6)
+    result = remote.capture(("sh", "-c", "echo out; echo err >&2; sleep 60 & exit 3"), seconds=30.0)
     assert (result.code, result.out, result.err) == (3, "out\n", "err\n")
-    node.close()
 
 
-def test_sent_files_and_their_new_folders_are_private(sshd: str, tmp_path: Path) -> None:
-    node = Ssh("far", sshd)
+def test_sent_files_and_their_new_folders_are_private(remote: Ssh, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "run"
     for name in ("layout.json", "env.json", "env.json"):
-        node.put(str(folder / name), name)
+        remote.put(str(folder / name), name)
     assert [path.read_text() for path in sorted(folder.iterdir())] == ["env.json", "layout.json"]
     assert {(path.stat().st_mode & 0o777) for path in folder.iterdir()} == {0o600}
     assert folder.stat().st_mode & 0o777 == 0o700
     with pytest.raises(ExecuteError, match=r"Not a directory|File exists"):
-        node.put(str(folder / "env.json" / "x"), "")
-    node.close()
+        remote.put(str(folder / "env.json" / "x"), "")
 
 
 def make_remote_run(folder: Path, ssh_config: str, **changes: Any) -> Path:

@@ -338,16 +338,10 @@ LIGHTNING_SCRIPT = SCRIPTS / "with_lightning.py"
 @pytest.fixture(scope="session")
 def torchrun_output(lightning: str) -> dict[int, str]:
     """Return the output of each rank of torchrun with gloo, without orch."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    rendezvous = f"--master_port={free_port()}"
-    process = subprocess.run(
-        [*torchrun, rendezvous, str(LIGHTNING_SCRIPT), "2", "1", lightning],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert process.returncode == 0, process.stderr
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
+    command = [*torchrun, str(LIGHTNING_SCRIPT), "2", "1", lightning]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = expect_exit(subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180))
     return {int(rank): text for rank, text in re.findall(r"RANK(\d) (rank .*)", process.stdout)}
 
 
@@ -403,18 +397,13 @@ def test_config_file_is_read_by_the_accelerate_of_each_stack(accelerate: str, tm
         paths.append(tmp_path / f"{index}.yaml")
         paths[-1].write_text(launchers.as_yaml(config))
         assert yaml.safe_load(paths[-1].read_text()) == config
-    process = subprocess.run(
-        [sys.executable, "-c", PRINT_COMMANDS, *map(str, paths)],
-        env={**os.environ, "PYTHONPATH": accelerate, "PATH": f"{Path(sys.executable).parent}:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert process.returncode == 0, process.stderr
+    command = [sys.executable, "-c", PRINT_COMMANDS, *map(str, paths)]
+    environment = {**os.environ, "PYTHONPATH": accelerate, "PATH": f"{Path(sys.executable).parent}:/bin"}
+    process = expect_exit(subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60))
     lines = [line for line in process.stdout.splitlines() if line.startswith("[")]
     for (nodes, _), line in zip(cases, lines, strict=True):
-        imported_version, command, precision = json.loads(line)
+        imported_version, launch, precision = json.loads(line)
         assert (imported_version, precision) == (str(version), "bf16")
         ranks = str(2 * len(nodes))
-        assert command[:7] == ["mpirun", "-f", spec.hostfile, "-ppn", "2", "-n", ranks]
-        assert command[-2:] == ["script.py", "--x"]
+        assert launch[:7] == ["mpirun", "-f", spec.hostfile, "-ppn", "2", "-n", ranks]
+        assert launch[-2:] == ["script.py", "--x"]

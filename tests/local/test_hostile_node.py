@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.local.runs import Orch, expect_exit
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
+from tests.support.files import write_program
 from tests.support.recorded import make_outcome, make_placement, make_plan
 
 GOOD, BAD = "20260101-120000-good-0000", "20270101-120000-evil-0000"
@@ -40,14 +41,6 @@ def make_finished_run(node: SshNode, run: str, **changes: Any) -> Path:
     return folder
 
 
-def make_program(tmp_path: Path) -> tuple[str, Path]:
-    """Write a program, and return it and the file that it creates when it runs."""
-    mark, path = tmp_path / "PWNED", tmp_path / "evil"
-    path.write_text(f"#!/bin/sh\ntouch {mark}\necho '{{}}'\n")
-    path.chmod(0o755)
-    return str(path), mark
-
-
 def listed_runs(orch: Orch) -> tuple[set[str], str]:
     """Return the ids of the node's runs as `orch runs` lists them, and its warnings."""
     process = expect_exit(orch("runs", *INVENTORY, "--json"))
@@ -55,7 +48,8 @@ def listed_runs(orch: Orch) -> tuple[set[str], str]:
 
 
 def test_folders_and_programs_of_a_record_are_not_trusted(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
-    program, mark = make_program(tmp_path)
+    mark = tmp_path / "PWNED"
+    program = str(write_program(tmp_path / "evil", f"#!/bin/sh\ntouch {mark}\necho '{{}}'\n"))
     far = {"node": "far", "via": ["sh", program]}
     make_finished_run(ssh_node, BAD, node0=far, nodes=[far], python=program, train=str(tmp_path), run_dir="/etc")
     for command in COMMANDS:

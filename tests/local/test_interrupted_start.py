@@ -12,6 +12,7 @@ import pytest
 from tests.local.kubernetes_runs import PYTORCHJOB
 from tests.local.runs import last_run, read_outcome, run_processes, start_orch, wait_for_exit, write_script
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
+from tests.support.files import write_program
 from tests.support.kubernetes_api import Api
 from tests.support.waiting import wait_until
 
@@ -23,13 +24,11 @@ def sftp_server(tmp_path: Path) -> str:
     """Return a program that serves files of the test sshd once the file `serve` exists."""
     if not SFTP_SERVER.exists():
         pytest.skip(f"no {SFTP_SERVER}: apt-get install openssh-sftp-server")
-    program = tmp_path / "sftp-server"
-    program.write_text(
+    text = (
         f"#!/bin/sh\n: > {tmp_path}/copying\n"
         f"for i in $(seq 1200); do [ -e {tmp_path}/serve ] && break; sleep 0.1; done\nexec {SFTP_SERVER}\n"
     )
-    program.chmod(0o700)
-    return str(program)
+    return str(write_program(tmp_path / "sftp-server", text))
 
 
 def test_start_that_is_interrupted_while_files_are_copied_leaves_nothing(ssh_node: SshNode, tmp_path: Path) -> None:

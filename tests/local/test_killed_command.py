@@ -88,7 +88,7 @@ def test_closed_output_ends_train_but_only_an_interrupt_stops_its_run(
         if interrupted:
             process.send_signal(signal.SIGINT)
         output.close()
-        err = wait_for_exit(process, code).stderr
+        err = wait_for_exit(process, code, seconds=30).stderr
     assert ("The output is closed" in err) is not interrupted
     assert run_state(tmp_path) == state
     if not interrupted:

@@ -159,7 +159,7 @@ def test_first_failing_rank_is_named_although_streams_break(api: Api, run: Kuber
     api.state.drop_streams = 4
     for rank, name in enumerate(names):
         api.add_log_lines(name, rank_started(rank), *(f"[{rank}] line {number}" for number in range(50)))
-    run.await_event("started")
+    api.wait_for(lambda: read_events(run.folder, "started"), 60.0)
     for rank, text in enumerate(("Connection closed by peer", "ValueError: enough")):
         api.add_log_lines(names[rank], rank_event("exception", rank, text=text), rank_exited(rank), end=True)
     for index in (0, 1):

@@ -97,15 +97,12 @@ def test_ansible_reads_only_the_results_of_its_modules(workspace: Workspace) -> 
     (folder / "home/.ssh/config").write_text(SSH_CONFIG)
     passwd = Path("/etc/passwd").read_text().replace(":/root:", f":{folder}/home:")
     (folder / "passwd").write_text(passwd)
-    environment = {
-        **orch_environment(folder),
-        **settings(Playbook(name="", inventory=folder, variables={}, state=folder, log=folder)),
-    }
+    playbook = Playbook(name="", inventory=folder, variables={}, state=folder, log=folder)
+    environment = orch_environment(folder) | settings(playbook)
     files = f"src={folder}/own.py dest={folder}/copied-{{{{inventory_hostname}}}}"
     ansible = ["ansible", "-i", workspace.options[-1], "all", "-m", "ansible.builtin.copy", "-a", files]
     command = ["unshare", "--mount", "sh", "-c", AS_USER, "sh", str(folder / "passwd"), *ansible]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = expect_exit(subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180))
     assert not re.search("junk|quota|bye|tmux", done.stdout + done.stderr)
     assert done.stdout.count('"changed": true') == 4
     assert {path.read_text() for path in folder.glob("copied-*")} == {SUM_SCRIPT}

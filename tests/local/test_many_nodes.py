@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from tests.conftest import require_mpi
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace, make_hosts
-from tests.support.hosts import Hosts, ip_in
+from tests.support.hosts import Hosts, ip_in, run_program
 from tests.support.matrix import STARTERS
 
 HOSTS, RANKS = 4, 3
@@ -87,24 +86,20 @@ def client_connections(lab: Hosts) -> list[int]:
     return [len(re.findall(pattern, (host.folder / "sshd.log").read_text())) for host in lab.hosts[1:RANKS]]
 
 
-def sync(workspace: Workspace, model: Path, *, size: int) -> tuple[str, list[int]]:
-    """Send a random file to all hosts, and return orch's messages and the bytes that each host has got from here."""
-    model.write_bytes(os.urandom(size))
-    before = workspace.lab.sent_bytes()
-    process = expect_exit(workspace.orch("sync", workspace.options[-1], "--model", str(model)), 0)
-    for host in workspace.lab.hosts:
-        assert (host.folder / "root/models" / model.name).read_bytes() == model.read_bytes(), host.name
-    return process.stderr, [after - earlier for earlier, after in zip(before, workspace.lab.sent_bytes(), strict=True)]
-
-
 def test_files_reach_most_hosts_through_other_hosts(four_hosts: Workspace, tmp_path: Path) -> None:
     """Send a file through node0, which cannot reach node1; node2 is behind node1."""
-    address = four_hosts.lab.hosts[1].address
-    route = ("route", "add", "blackhole", f"{address}/32")
-    subprocess.run([*ip_in(four_hosts.lab.hosts[0].process.pid), *route], check=True)
+    lab, model = four_hosts.lab, tmp_path / "model"
+    model.write_bytes(os.urandom(20 * MB))
+    before = lab.sent_bytes()
+    node0, route = ip_in(lab.hosts[0].process.pid), ("blackhole", f"{lab.hosts[1].address}/32")
+    run_program(*node0, "route", "add", *route)
     try:
-        messages, sent = sync(four_hosts, tmp_path / "model", size=20 * MB)
+        process = four_hosts.orch("sync", four_hosts.options[-1], "--model", str(model))
     finally:
-        subprocess.run([*ip_in(four_hosts.lab.hosts[0].process.pid), "route", "del", *route[2:]], check=True)
+        run_program(*node0, "route", "del", *route)
+    messages = expect_exit(process).stderr
     assert re.search(r"node1: gets its files directly from this machine.*node0.*ssh: connect to host", messages)
-    assert [round(size / (20 * MB)) for size in sent] == [1, 1, 0, 0], sent
+    for host in lab.hosts:
+        assert (host.folder / "root/models/model").read_bytes() == model.read_bytes(), host.name
+    sent = [(after - earlier) / (20 * MB) for earlier, after in zip(before, lab.sent_bytes(), strict=True)]
+    assert [round(share) for share in sent] == [1, 1, 0, 0], sent

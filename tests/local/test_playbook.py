@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.provisioning import playbook
+from tests.support.processes import find_processes
 from tests.support.waiting import wait_until
 
 SLOW_PLAY = """
@@ -22,18 +22,7 @@ SLOW_PLAY = """
 """
 
 
-TASK, PLAYBOOK = b"sleep\x0061.25", b"orch-ansible-"
-
-
-def find_processes(*texts: bytes) -> set[int]:
-    """Return the ids of the processes whose command line contains one of these texts."""
-    pids = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            command = path.read_bytes()
-            if any(text in command for text in texts):
-                pids.add(int(path.parent.name))
-    return pids
+TASK, PLAYBOOK = "sleep\x0061.25", "orch-ansible-"
 
 
 def interrupt_task() -> None:
@@ -50,7 +39,8 @@ def test_interrupted_playbook_leaves_no_process(tmp_path: Path, monkeypatch: pyt
     slow = playbook.Playbook(
         name="slow", inventory=inventory, variables={}, state=tmp_path / "state", log=tmp_path / "log"
     )
-    before = find_processes(PLAYBOOK)
+    before = find_processes(PLAYBOOK).keys()
     threading.Thread(target=interrupt_task, daemon=True).start()
     assert playbook.run(slow, lambda result: None, lambda line: None) == "canceled"
-    wait_until(lambda: not find_processes(TASK, PLAYBOOK) - before, "the end of all processes", seconds=10)
+    wait_until(lambda: not find_processes(TASK), "the end of the task", seconds=10)
+    wait_until(lambda: not find_processes(PLAYBOOK).keys() - before, "the end of all processes", seconds=10)

@@ -102,6 +102,18 @@ def pod_command(mode: str, config: Path, *script: str) -> list[str]:
     return [sys.executable, str(NODE), "pod", mode, str(config), "--", *script]
 
 
+def rendezvous(endpoint: str, run: str, *, ranks: int, restarts: int) -> dict[str, str]:
+    """Return this environment with the variables by which two pods meet."""
+    return os.environ | {
+        "PET_NNODES": "2:2",
+        "PET_NPROC_PER_NODE": str(ranks),
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": endpoint,
+        "PET_RDZV_ID": run,
+        "PET_MAX_RESTARTS": str(restarts),
+    }
+
+
 def run_pod(mode: str, config: Path, *script: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a pod to its end."""
     command, environment = pod_command(mode, config, *script), os.environ | variables
@@ -283,18 +295,9 @@ store.set(key, base64.b64encode(pickle.dumps(Payload())))
 def test_program_in_the_pod_network_runs_no_code_in_a_pod(tmp_path: Path) -> None:
     """Write to the rendezvous of a torchrun that waits for another pod."""
     port, mark = free_port(), tmp_path / "PWNED"
-    variables = {
-        "PET_NNODES": "2:2",
-        "PET_NPROC_PER_NODE": "2",
-        "PET_RDZV_BACKEND": "c10d",
-        "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
-        "PET_RDZV_ID": "r",
-        "PET_MAX_RESTARTS": "0",
-    }
+    environment = rendezvous(f"127.0.0.1:{port}", "r", ranks=2, restarts=0)
     command = pod_command("torchrun", write_pod_config(tmp_path), make_script(tmp_path, SUM_SCRIPT))
-    pod = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | variables
-    )
+    pod = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     subprocess.run([sys.executable, "-c", ATTACK, str(port), str(mark)], timeout=90, check=True)
     try:
         output, _ = pod.communicate(timeout=60)
@@ -337,22 +340,12 @@ sys.exit(process.wait())
 @contextmanager
 def start_pod(folder: Path, address: str, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a pod with an address, which stands for its name: both stay the same when a pod is replaced."""
-    variables = {
-        "PYTHONPATH": str(LIB),
-        "DONE": str(folder / "done"),
-        "OMP_NUM_THREADS": "1",
-        "PET_NNODES": "2:2",
-        "PET_NPROC_PER_NODE": "1",
-        "PET_RDZV_BACKEND": "c10d",
-        "PET_RDZV_ENDPOINT": f"{HOST}:{port}",
-        "PET_RDZV_ID": "run",
-        "PET_MAX_RESTARTS": "2",
-    }
+    variables = {"PYTHONPATH": str(LIB), "DONE": str(folder / "done"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", START_POD, address, str(int(address == HOST)), str(folder / "own.py")]
-    environment, stderr = os.environ | variables, subprocess.STDOUT
+    environment = rendezvous(f"{HOST}:{port}", "run", ranks=1, restarts=2) | variables
     with (
         log.open("wb") as output,
-        subprocess.Popen(command, env=environment, stdout=output, stderr=stderr, start_new_session=True) as process,
+        subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True) as process,
     ):
         try:
             yield process

@@ -1,4 +1,4 @@
-"""Check what `make setup` downloads with the real pip: from PyTorch's CPU index, and by the lock."""
+"""Check what `make setup` installs with the real pip, and that it finds PyTorch's CPU index."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ import sysconfig
 import time
 import venv
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ExecuteError
 from orchestrator.operations import setup
-from orchestrator.provisioning import pip
-from orchestrator.provisioning.pip import parse_lock, pip_options, run_pip
 from orchestrator.stacks.stack import Index
 from tests.support.http_server import serve_folder
 from tests.support.wheels import index_variables, make_wheel
 
-HASH = "0" * 64
 VERSION = "99.13.0"  # no index of pip's configuration has this version
 
 
@@ -79,14 +74,3 @@ def test_index_that_does_not_respond_is_skipped_after_seconds() -> None:
         start = time.monotonic()
         assert not setup.has_torch(make_index(f"http://127.0.0.1:{silent.getsockname()[1]}"), VERSION, print)
         assert time.monotonic() - start < setup.QUERY_SECONDS + 2
-
-
-def test_pip_refuses_a_file_with_another_hash(tmp_path: Path) -> None:
-    (locked,) = (package for package in parse_lock(pip.LOCKS / "current.txt") if package.name == "idna")
-    forged = replace(locked, hashes=(HASH,))
-    with pip_options((forged,)) as (options, _), pytest.raises(ExecuteError, match="DO NOT MATCH THE HASHES"):
-        run_pip("download", "--quiet", "--dest", str(tmp_path), *options)
-    assert not list(tmp_path.glob("*.whl"))
-    with pip_options((locked,)) as (options, _):
-        run_pip("download", "--quiet", "--dest", str(tmp_path), *options)
-    assert len(list(tmp_path.glob("idna-*.whl"))) == 1

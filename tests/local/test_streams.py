@@ -7,12 +7,13 @@ import os
 import pty
 import signal
 import subprocess
-import threading
 from pathlib import Path
+
+import pexpect
 
 from orchestrator.cli.running import QUESTION
 from tests.conftest import orch_environment
-from tests.local.runs import Orch, expect_exit, start_orch, write_script
+from tests.local.runs import ORCH, Orch, expect_exit, start_orch, write_script
 from tests.local.workspaces import Workspace
 
 SCRIPT = """
@@ -93,7 +94,7 @@ def test_ctrl_c_asks_what_to_do_with_a_run_on_hosts(two_hosts: Workspace) -> Non
         process.send_signal(signal.SIGINT)
         shown = ""
         while QUESTION not in shown:
-            shown += read_piece(terminal)
+            shown += os.read(terminal, 4096).decode(errors="replace")
         os.write(terminal, key.encode())
 
     with start_orch(two_hosts.folder, *train, stdin=orch_end, stderr=orch_end) as process:
@@ -111,7 +112,7 @@ def test_ctrl_c_asks_what_to_do_with_a_run_on_hosts(two_hosts: Workspace) -> Non
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     os.close(orch_end)
-    read_all(terminal)
+    os.close(terminal)
 
 
 BEGIN_AND_END = """
@@ -150,43 +151,18 @@ def test_lines_are_shown_while_the_run_continues(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def read_piece(terminal: int) -> str:
-    """Return some output, or '' once the other end is closed."""
-    try:
-        return os.read(terminal, 4096).decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def read_all(terminal: int) -> str:
-    """Return all output until the other end is closed, and close the terminal."""
-    output = ""
-    while piece := read_piece(terminal):
-        output += piece
-    os.close(terminal)
-    return output
-
-
-def watch_until(text: str, folder: Path, *arguments: str) -> str:
-    """Run orch on a terminal, let the script end once the text is shown, and return all output."""
-    terminal, orch_end = pty.openpty()
-    environment = {**orch_environment(folder), "TERM": "xterm", "COLUMNS": "100"}
-    with start_orch(folder, *arguments, env=environment, stdout=orch_end, stderr=orch_end) as process:
-        os.close(orch_end)
-        give_up = threading.Timer(60, process.kill)
-        give_up.start()
-        shown = ""
-        while text not in shown and (piece := read_piece(terminal)):
-            shown += piece
-        (folder / "go").touch()
-        shown += read_all(terminal)
-        give_up.cancel()
-    assert process.returncode == 0, shown
-    return shown
-
-
 def test_progress_bar_is_shown_on_a_terminal_while_it_changes(orch: Orch, tmp_path: Path) -> None:
-    shown = watch_until("of 10000 <bar>", tmp_path, "train", write_script(tmp_path, PROGRESS_BAR), "--ppn", "1")
+    """Run orch on a terminal, and let the script end once the bar is shown."""
+    arguments = [*ORCH[1:], "train", write_script(tmp_path, PROGRESS_BAR), "--ppn", "1"]
+    environment = {**orch_environment(tmp_path), "TERM": "xterm", "COLUMNS": "100"}
+    process = pexpect.spawn(ORCH[0], arguments, cwd=tmp_path, env=environment, timeout=60, encoding="utf-8")
+    process.expect_exact("of 10000 <bar>")
+    shown = process.before + process.after
+    (tmp_path / "go").touch()
+    process.expect(pexpect.EOF)
+    shown += process.before
+    process.close()
+    assert process.exitstatus == 0, shown
     assert "1 rank on node0, " in shown
     assert " stack current (-v: why)\r\n" in shown
     assert "preload:" not in shown

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.runs import expect_exit, start_orch, wait_for_exit, write_script
+from tests.local.runs import expect_exit, read_outcome, start_orch, wait_for_exit, write_script
 from tests.local.workspaces import Workspace, make_hosts
 from tests.support.waiting import wait_until
 
@@ -42,20 +42,16 @@ def runs_of(workspace: Workspace) -> dict[str, dict[str, object]]:
     return {run["id"]: run for run in json.loads(listed.stdout)["runs"]}
 
 
-def outcomes_of(array: str, workspace: Workspace) -> list[dict[str, float]]:
-    folders = sorted((workspace.folder / "runs").glob(f"{array}-*"))
-    return [json.loads((folder / "outcome.json").read_text()) for folder in folders]
-
-
 def test_runs_of_an_array_use_all_nodes_in_their_order(two_hosts: Workspace) -> None:
     options = (*two_hosts.options, "--array", "lr=0.1,0.2,0.3", "--json", "--", "--lr", "{lr}")
     process = expect_exit(two_hosts.orch("train", "sweep.py", *options))
     reports = json.loads(process.stdout)["runs"]
     assert [report["state"] for report in reports] == ["done"] * 3
     array = reports[0]["run_id"].removesuffix("-0")
-    records = [json.loads((two_hosts.folder / "runs" / f"{array}-{n}/plan.json").read_text()) for n in range(3)]
+    folders = [two_hosts.folder / "runs" / f"{array}-{number}" for number in range(3)]
+    records = [json.loads((folder / "plan.json").read_text()) for folder in folders]
     assert {record["node0"]["node"] for record in records} == {"node0", "node1"}
-    outcomes = outcomes_of(array, two_hosts)
+    outcomes = [read_outcome(folder) for folder in folders]
     started = [outcome["started"] for outcome in outcomes]
     assert started == sorted(started)
     assert started[1] < outcomes[0]["ended"], "the first two runs train side by side"

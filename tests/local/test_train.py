@@ -178,7 +178,7 @@ def test_second_interrupt_stops_ranks_that_ignore_the_first(tmp_path: Path) -> N
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         assert any("interrupted" in line for line in process.stderr)
-    wait_for_exit(process, 130)
+    wait_for_exit(process, 130, seconds=30)
     assert run_processes(last_run(tmp_path)) == []
 
 
@@ -219,7 +219,7 @@ def test_stall_is_reported_while_the_run_continues(tmp_path: Path) -> None:
     report = next(line for line in process.stderr if line.startswith("no progress for 30 s"))
     assert report.endswith("rank 1 never reached the first collective; it is at own.py:4 <module>\n"), report
     process.send_signal(signal.SIGTERM)
-    wait_for_exit(process, 130)  # the run has continued
+    wait_for_exit(process, 130, seconds=30)  # the run has continued
 
 
 def test_invalid_request_has_one_clear_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

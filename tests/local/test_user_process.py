@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, read_events, read_outcome, write_script
+from tests.local.workspaces import Workspace
 
 GLOO = ("--ppn", "2", "--backend", "gloo")
 ORCH_MODULES = ("containers", "story", "training", "facts", "tail", "processes", "rank", "rank_main", "wrapper")
@@ -42,25 +43,18 @@ print("IMPORTABLE", importable)
 """
 
 
-def value_of(log_text: str, name: str) -> str:
-    """Return what a script has printed after a name."""
-    (line,) = [line for line in log_text.splitlines() if line.startswith(f"{name} ")]
-    return line.removeprefix(f"{name} ")
-
-
-def test_script_imports_its_modules_and_none_of_orch(orch: Orch, tmp_path: Path) -> None:
+def test_script_imports_its_modules_and_none_of_orch(tmp_path: Path) -> None:
     local, appended = ("containers", "story", "facts", "training"), ("agent", "tail")
     (tmp_path / "more").mkdir()
     for path in (*local, *(f"more/{name}" for name in appended)):
         (tmp_path / f"{path}.py").write_text("USERS = True\n")
     names = tuple(name for name in ORCH_MODULES + ORCH_PROGRAMS if name not in local + appended)
-    script = write_script(tmp_path, PRINT_IMPORTS.replace("NAMES", repr(names)))
-    expect_exit(orch("train", script, "--ppn", "1", "--backend", "gloo"))
-    text = rank_log(last_run(tmp_path), 0)
-    assert value_of(text, "MODULES") == "['orch_kernels', 'orch_node']"
-    assert value_of(text, "LOCAL") == value_of(text, "APPENDED") == "True"
-    assert value_of(text, "IMPORTABLE") == "[]"
-    first, last = json.loads(value_of(text, "PATH"))
+    workspace = Workspace(tmp_path, "--ppn", "1", "--backend", "gloo")
+    cell = workspace.train_text(PRINT_IMPORTS.replace("NAMES", repr(names)))
+    assert cell.printed("MODULES", 0) == "['orch_kernels', 'orch_node']"
+    assert cell.printed("LOCAL", 0) == cell.printed("APPENDED", 0) == "True"
+    assert cell.printed("IMPORTABLE", 0) == "[]"
+    first, last = json.loads(cell.printed("PATH", 0))
     assert (first, Path(last).name) == (str(tmp_path), "lib"), "the path of orch is last"
 
 
@@ -175,10 +169,9 @@ USABLE = sorted(os.sched_getaffinity(0))
 
 
 @pytest.mark.skipif(len(USABLE) < 2, reason="needs two cores")
-def test_all_that_a_rank_starts_may_use_all_of_its_cores(tmp_path: Path, orch: Orch) -> None:
-    expect_exit(orch("train", write_script(tmp_path, CORES_SCRIPT), "--ppn", "1", "--backend", "ccl"))
-    lines = rank_log(last_run(tmp_path), 0).splitlines()
-    result = json.loads(next(line for line in lines if line.startswith("FOUND")).removeprefix("FOUND "))
+def test_all_that_a_rank_starts_may_use_all_of_its_cores(tmp_path: Path) -> None:
+    cell = Workspace(tmp_path, "--ppn", "1", "--backend", "ccl").train_text(CORES_SCRIPT)
+    result = json.loads(cell.printed("FOUND", 0))
     numbers = [int(number) for number in result["subprocess"].split(",")]
     assert len(numbers) == result["threads"] > 1
     assert set(numbers) <= set(USABLE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,16 +19,9 @@ from orch_kernels import attention_of_packed  # noqa: E402
 
 if problem := orch_kernels.problem():
     pytest.skip(f"attention's kernel is NOT tested: {problem}", allow_module_level=True)
+pytestmark = pytest.mark.usefixtures("kernels")
 F = torch.nn.functional
 LOWEST = torch.finfo(torch.float32).min
-
-
-@pytest.fixture(autouse=True)
-def kernel() -> Iterator[None]:
-    orch_kernels.use()
-    torch.manual_seed(0)
-    yield
-    orch_kernels.restore()
 
 
 def inputs(shape: tuple[int, int, int, int, int, int], dtype: torch.dtype) -> tuple[list[Any], Any]:

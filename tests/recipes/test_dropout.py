@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,16 +17,10 @@ from orch_kernels.dropout import TORCHS, dropout  # noqa: E402
 
 if problem := orch_kernels.problem():
     pytest.skip(f"dropout's kernel is NOT tested: {problem}", allow_module_level=True)
+pytestmark = pytest.mark.usefixtures("kernels")
 F = torch.nn.functional
 ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-
-@pytest.fixture(autouse=True)
-def kernel() -> Iterator[None]:
-    orch_kernels.use()
-    yield
-    orch_kernels.restore()
 
 
 def threefry(counters: Any, key: tuple[int, ...]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from transformers.models.t5 import modeling_t5  # noqa: E402
 
 if problem := orch_kernels.problem():
     pytest.skip(f"eager attention is NOT tested: {problem}", allow_module_level=True)
+pytestmark = pytest.mark.usefixtures("kernels")
 SIZES = {
     "vocab_size": 50,
     "hidden_size": 32,
@@ -30,14 +30,6 @@ SIZES = {
 }
 IDS = torch.arange(20).view(2, 10)
 MASK = torch.ones(2, 10, dtype=torch.long).index_fill_(1, torch.tensor([8, 9]), 0)
-
-
-@pytest.fixture(autouse=True)
-def kernels() -> Iterator[None]:
-    orch_kernels.use()
-    torch.manual_seed(0)
-    yield
-    orch_kernels.restore()
 
 
 def bert(dropout: float) -> Any:
