@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import sys
 import time
 import warnings
@@ -157,9 +158,18 @@ def interrupted() -> None:
         dist.barrier()
 
 
+def no_heap() -> None:
+    assert not backend().supports_tensor_alloc(CPU)
+    tensor = torch.ones(70_001)
+    dist.all_reduce(tensor)
+    assert (tensor == SIZE).all()
+
+
 def main() -> None:
     case = sys.argv[1]
     warnings.filterwarnings("ignore", category=FutureWarning)
+    if case == "no_heap":  # files may be as long as the group's segment, but not as a heap
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**28, 2**28))
     init(3 if case in ("reuse_after_failure", "given_up") else 20)
     globals()[case]()
     print_line("fine")
