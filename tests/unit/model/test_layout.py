@@ -12,20 +12,11 @@ from orchestrator.planning.resolve import explain_idle_cores
 from tests.conftest import make_facts, make_node
 
 
-def test_ranks_get_cores_and_threads() -> None:
-    for numa, cores, ppn, cpus in (
-        (2, 3, None, [(0, 1, 2), (3, 4, 5)]),  # one rank per NUMA node by default
-        (2, 4, 4, [(0, 1), (2, 3), (4, 5), (6, 7)]),  # ranks share a NUMA node evenly
-        (1, 7, 3, [(0, 1), (2, 3), (4, 5)]),  # a core stays idle
-        (2, 2, 1, [(0, 1, 2, 3)]),  # a rank spans NUMA nodes
-    ):
-        node = make_node(facts=make_facts(numa=numa, cores=cores, threads=2))
-        layout = lay_out((node,), ppn)
-        assert [placement.cpus for placement in layout.rank_places] == cpus
-        assert [placement.threads for placement in layout.rank_places] == [len(cpus[0])] * len(cpus)
-        idle = numa * cores - sum(map(len, cpus))
-        values = [decision.value for decision in explain_idle_cores((node,), layout)]
-        assert values == ([f"{idle} core of node0"] if idle else [])
+def test_idle_cores_of_a_node_are_named() -> None:
+    node = make_node(facts=make_facts(cores=7))
+    for ppn, idle in ((3, ["1 core of node0"]), (7, [])):
+        decisions = explain_idle_cores((node,), lay_out((node,), ppn))
+        assert [decision.value for decision in decisions] == idle
 
 
 def test_impossible_number_of_ranks_is_rejected() -> None:
