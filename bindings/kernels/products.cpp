@@ -1,8 +1,8 @@
 // aten::mm and aten::addmm of FP32 matrices with oneDNN's kernels instead of MKL's.
 //
-// On CPUs of AMD, MKL does not use AVX-512, and its kernels for AVX2 are not the fastest. On Zen 5, products of layers take
-// 0.42 to 0.53 of the time with oneDNN, and 0.83 to 1.1 with AVX2 alone (benchmarks/step.py). They are replaced below
-// autograd, so that gradients of every order are computed with them.
+// On CPUs of AMD, MKL does not use AVX-512, and its kernels for AVX2 are not the fastest. On Zen 5, products of layers
+// take 0.42 to 0.53 of the time with oneDNN, and 0.83 to 1.1 with AVX2 alone (benchmarks/step.py). They are replaced
+// below autograd, so that gradients of every order are computed with them.
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
@@ -15,7 +15,7 @@ namespace orch_products {
 namespace {
 
 constexpr double kSmallest = 1 << 21; // multiplications; oneDNN's overhead outweighs its gain in fewer of them
-constexpr double kLargest = 1 << 30; // elements of a matrix
+constexpr int64_t kNarrowest = 32; // rows and columns; vectors and narrow matrices can take twice as long with oneDNN
 
 bool is_mkl_slow() {
 #ifdef __x86_64__
@@ -46,9 +46,9 @@ bool is_faster_with_onednn(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != at::kFloat || b.scalar_type() != at::kFloat || a.dim() != 2 || b.dim() != 2 ||
       a.size(1) != b.size(0) || !at::globalContext().userEnabledMkldnn())
     return false;
-  const double rows = a.size(0), inner = a.size(1), columns = b.size(1);
-  return rows * inner * columns >= kSmallest && rows * inner <= kLargest && inner * columns <= kLargest &&
-      rows * columns <= kLargest;
+  const int64_t rows = a.size(0), inner = a.size(1), columns = b.size(1);
+  return rows >= kNarrowest && columns >= kNarrowest && inner > 1 &&
+      static_cast<double>(rows) * inner * columns >= kSmallest;
 }
 
 // a x b + bias

@@ -1,4 +1,4 @@
-"""Fast dropout, attention and products for training on CPUs, in place of torch's.
+"""Fast dropout, attention and matrix products for training on CPUs, in place of torch's.
 
     import orch_kernels
 
@@ -49,10 +49,10 @@ def use() -> None:
 
 def restore() -> None:
     """Restore torch's functions."""
+    if is_in_use():
+        torch.ops.orch.replace_products(False)
     torch.nn.functional.dropout = dropout.TORCHS
     torch.nn.functional.scaled_dot_product_attention = attention.TORCHS
-    if not problem():
-        torch.ops.orch.replace_products(False)
 
 
 def is_in_use() -> bool:
