@@ -131,14 +131,14 @@ def print_attention(repeats: int) -> None:
 
 def print_products() -> None:
     """Print the speed of the three FP32 products of a layer with 1024 tokens, with torch's and with orch's kernels."""
-    print("FP32 products of a layer, GFLOP/s: torch's; orch's (output, gradient of the input, of the weights)")
+    print("FP32 products of a layer, GFLOP/s: output, gradient of the input, gradient of the weights")
     for inputs, outputs in ((384, 384), (384, 1536), (768, 3072)):
         x, gradient, weights = (torch.randn(shape) for shape in ((1024, inputs), (1024, outputs), (outputs, inputs)))
-        for switch in (orch_kernels.restore, orch_kernels.use):
+        for whose, switch in (("torch's", orch_kernels.restore), ("orch's", orch_kernels.use)):
             switch()
             speeds = [gflops(*factors) for factors in ((x, weights.t()), (gradient, weights), (gradient.t(), x))]
             figures = "  ".join(f"{speed:6.0f}" for speed in speeds)
-            print(f"  {inputs} to {outputs:4}, {switch.__name__:8} {figures}", flush=True)
+            print(f"  {inputs} to {outputs:4}, {whose:8} {figures}", flush=True)
 
 
 def gemm_gflops() -> float:

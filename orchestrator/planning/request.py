@@ -295,7 +295,7 @@ class TrainRequest:
         AUTO,
         panel=PRECISION,
         metavar="auto|torch",
-        help="Dropout, attention and products on CPUs. auto: orch's kernels, which are faster; torch: torch's.",
+        help="Dropout, attention, matrix products on CPUs. auto: orch's kernels, which are faster; torch: torch's.",
     )
     stall_timeout: float = option(
         STALL_SECONDS,

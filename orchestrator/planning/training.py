@@ -251,7 +251,7 @@ def explain_kernels(request: TrainRequest, resolved: Resolved) -> Decision:
     if stack.bindings is None or stack.bindings.built_by != "orch":
         reason = f"stack '{stack.name}' has no package orch_kernels"
         return Decision(topic="kernels", value=TORCHS_KERNELS, reason=reason)
-    computed = "dropout and attention in training on CPUs, FP32 products on AMD's"
+    computed = "dropout and attention in training on CPUs, FP32 matrix products on AMD"
     return Decision(topic="kernels", value="orch", reason=f"{computed}; --kernels {TORCHS_KERNELS} keeps torch's")
 
 

@@ -445,12 +445,12 @@ SEPARATE_MODELS = {
 REPLACED_WEIGHTS = {
     "replaced-weights": "ddp = DDP(model)\nif rank == 0:\n    torch.nn.init.zeros_(model[0].weight)\nsteps(ddp, adam)"
 }
-ALONE = "every rank trains alone"
+TRAINS_ALONE = "every rank trains alone"
 # Trainings, and how often the output of both ranks contains some texts.
 EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
-    (DDP_IS_NOT_CALLED, {f"RankError {ALONE}: 2 optimizer steps": 2}),
-    (ENDED_AT_THIRD_STEP, {f"RankError {ALONE}: after 3 ": 1}),
-    (ENDED_AT_END, {f"unless they are averaged later, {ALONE}": 1, "RankError every rank trained alone": 1}),
+    (DDP_IS_NOT_CALLED, {f"RankError {TRAINS_ALONE}: 2 optimizer steps": 2}),
+    (ENDED_AT_THIRD_STEP, {f"RankError {TRAINS_ALONE}: after 3 ": 1}),
+    (ENDED_AT_END, {f"unless they are averaged later, {TRAINS_ALONE}": 1, "RankError every rank trained alone": 1}),
     (AVERAGED, {"finished": 2}),
     (TOGETHER, {"finished": 2, "warning": 0, "comparison of the ranks' weights is off": 0}),
     # The rank that trains alone warns while the other one waits.

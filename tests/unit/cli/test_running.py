@@ -18,7 +18,7 @@ SLURM = {"target": "slurm", "location": {"name": "orch-x", "job": "12"}}
 
 
 @pytest.mark.parametrize(("output", "changes"), [("../../elsewhere", {}), ("output", SLURM)], ids=["local", "slurm"])
-def test_id_of_a_run_is_printed_at_its_begin_and_end(tmp_path: Path, output: str, changes: dict[str, Any]) -> None:
+def test_run_id_is_printed_first_and_at_the_end(tmp_path: Path, output: str, changes: dict[str, Any]) -> None:
     folder = tmp_path / "runs" / RUN
     output_dir = (folder / output).resolve()
     make_run(tmp_path / "runs", RUN, ranks=1, nodes=1, seconds=1, output_dir=str(output_dir), **changes)
