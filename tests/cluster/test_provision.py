@@ -10,19 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.cluster import sites
 from tests.cluster.conftest import docker
-from tests.cluster.sites import (
-    LOCK,
-    ROOT,
-    SITE_PACKAGES,
-    STACK,
-    TOKEN,
-    Site,
-    drift,
-    nodes_by_name,
-    run_on,
-    wait_for_output,
-)
 from tests.support.processes import find_processes
 from tests.support.waiting import wait_until
 
@@ -30,30 +19,30 @@ pytestmark = pytest.mark.cluster
 
 
 def test_provision_makes_a_verified_cluster_whose_secret_is_only_in_its_file(
-    first_provision: tuple[Site, dict[str, Any]],
+    first_provision: tuple[sites.Site, dict[str, Any]],
 ) -> None:
     site, report = first_provision
     assert report["state"] == "done"
-    assert f"environment {STACK}" in drift(report)["node0"]
+    assert f"environment {sites.STACK}" in sites.drift(report)["node0"]
     for node, peer in (("node0", "node1"), ("node1", "node2"), ("node2", "node0")):
-        assert json.loads(run_on(site, node, "cat", f"{ROOT}/env.json")) == {"LAB": "one"}
-        assert run_on(site, node, "ssh", "-F", f"{ROOT}/ssh/config", peer, "hostname").strip() == peer
-        assert run_on(site, node, "getent", "hosts", peer).split()[0] == site.cluster.address(peer)
+        assert json.loads(sites.run_on(site, node, "cat", f"{sites.ROOT}/env.json")) == {"LAB": "one"}
+        assert sites.run_on(site, node, "ssh", "-F", f"{sites.ROOT}/ssh/config", peer, "hostname").strip() == peer
+        assert sites.run_on(site, node, "getent", "hosts", peer).split()[0] == site.cluster.address(peer)
     rows = site.orch(command="nodes")["nodes"]
     assert [row["node"] for row in rows] == list(site.cluster.nodes)
     assert {(row["state"], row["interface"]) for row in rows} == {("verified", "eth0")}
     assert len({row["fingerprint"] for row in rows}) == 1
-    secrets = f"{ROOT}/secrets.json"
-    assert json.loads(run_on(site, "node0", "cat", secrets)) == {"HF_TOKEN": TOKEN}
-    assert run_on(site, "node0", "stat", "-c", "%a", secrets).strip() == "600"
+    secrets = f"{sites.ROOT}/secrets.json"
+    assert json.loads(sites.run_on(site, "node0", "cat", secrets)) == {"HF_TOKEN": sites.TOKEN}
+    assert sites.run_on(site, "node0", "stat", "-c", "%a", secrets).strip() == "600"
     state_files = [path for path in (site.folder / "state").rglob("*") if path.is_file()]
     assert state_files
-    assert not [path for path in state_files if TOKEN.encode() in path.read_bytes()]
-    search = ("grep", "-rl", "--exclude-dir=stacks", TOKEN, "/home/vagrant", "/tmp", "/var/log")
+    assert not [path for path in state_files if sites.TOKEN.encode() in path.read_bytes()]
+    search = ("grep", "-rl", "--exclude-dir=stacks", sites.TOKEN, "/home/vagrant", "/tmp", "/var/log")
     assert site.cluster.exec("node0", search).split() == [secrets]
 
 
-def write_wrong_known_hosts(site: Site, path: Path) -> str:
+def write_wrong_known_hosts(site: sites.Site, path: Path) -> str:
     """Write a file of host keys in which node0 has that of node1, and return the options of ssh that use it."""
     node0, node1 = site.cluster.address("node0"), site.cluster.address("node1")
     known_hosts = (site.cluster.state / "known_hosts").read_text().splitlines()
@@ -62,51 +51,51 @@ def write_wrong_known_hosts(site: Site, path: Path) -> str:
     return f"-o UserKnownHostsFile={path} -o StrictHostKeyChecking=yes"
 
 
-def test_interrupted_provision_refuses_others_meanwhile_and_removes_its_locks(site: Site, tmp_path: Path) -> None:
+def test_interrupted_provision_refuses_others_meanwhile_and_removes_its_locks(site: sites.Site, tmp_path: Path) -> None:
     """Start a second controller, which has a wrong host key of node0, while the first one has connections to both.
 
     node2 starts to install a package only after the end of a program that holds the lock of its stacks.
     """
-    run_on(site, "node2", "mv", f"{SITE_PACKAGES}/networkx", "/home/vagrant")
-    holder = ("flock", f"{ROOT}/stacks/.lock", "sleep", "600")
+    sites.run_on(site, "node2", "mv", f"{sites.SITE_PACKAGES}/networkx", "/home/vagrant")
+    holder = ("flock", f"{sites.ROOT}/stacks/.lock", "sleep", "600")
     docker("exec", "--detach", "--user", "vagrant", site.cluster.container("node2"), *holder)
     second_controller = replace(site, folder=tmp_path)
     options = write_wrong_known_hosts(site, tmp_path / "known_hosts")
     second_controller.write_inventory("node0", "node1", ansible_ssh_common_args=options)
     process = site.start()
-    wait_for_output(process, "lock: Make the lock present")
+    sites.wait_for_output(process, "lock: Make the lock present")
     second_process = second_controller.start("--json")
     assert f"process {process.pid}" in site.orch(code=1)["stderr"]
-    report = nodes_by_name(json.loads(second_process.communicate(timeout=120)[0]))
+    report = sites.nodes_by_name(json.loads(second_process.communicate(timeout=120)[0]))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert (process.returncode, second_process.returncode) == (130, 1)
     assert "host key has changed" in report["node0"]["problem"]
     assert f"(process {process.pid}) has been provisioning this node since" in report["node1"]["problem"]
-    assert f"if it has ended, remove {LOCK}" in report["node1"]["problem"]
+    assert f"if it has ended, remove {sites.LOCK}" in report["node1"]["problem"]
     assert [node["changed"] for node in report.values()] == [0, 0]
     for node in site.cluster.nodes:
-        assert "No such file" in run_on(site, node, "sh", "-c", f"ls {LOCK} 2>&1; true")
+        assert "No such file" in sites.run_on(site, node, "sh", "-c", f"ls {sites.LOCK} 2>&1; true")
     # Programs of the interrupted provision may still run on the node.
     site.cluster.exec("node2", ("sh", "-c", "pkill -KILL -u vagrant; true"))
     wait_until(lambda: not site.cluster.processes("node2"), "the end of the interrupted programs")
-    run_on(site, "node2", "mv", "/home/vagrant/networkx", SITE_PACKAGES)
+    sites.run_on(site, "node2", "mv", "/home/vagrant/networkx", sites.SITE_PACKAGES)
 
 
-def test_same_command_completes_nodes_that_were_frozen_or_killed_while_installing(site: Site) -> None:
-    run_on(site, "node2", "rm", "-r", f"{SITE_PACKAGES}/networkx")
-    run_on(site, "node0", "rm", f"{ROOT}/train/node.py")
+def test_same_command_completes_nodes_that_were_frozen_or_killed_while_installing(site: sites.Site) -> None:
+    sites.run_on(site, "node2", "rm", "-r", f"{sites.SITE_PACKAGES}/networkx")
+    sites.run_on(site, "node0", "rm", f"{sites.ROOT}/train/node.py")
     site.cluster.pause("node1")
     process = site.start("--json")
     wait_until(is_installing, "a running uv")
     site.cluster.kill("node2")
-    report = nodes_by_name(json.loads(process.communicate(timeout=300)[0]))
+    report = sites.nodes_by_name(json.loads(process.communicate(timeout=300)[0]))
     assert process.returncode == 1
     assert [report[node]["failed"] for node in site.cluster.nodes] == [0, 1, 1]
     assert report["node2"]["problem"].startswith("Install the stack")
-    assert run_on(site, "node0", "ls", f"{ROOT}/train/node.py")
+    assert sites.run_on(site, "node0", "ls", f"{sites.ROOT}/train/node.py")
     site.cluster.repair()
-    changes = drift(site.orch())
+    changes = sites.drift(site.orch())
     assert "networkx" in changes["node2"]
     assert "/etc/hosts" not in changes["node2"], "a restart of the node restores the file of docker"
     assert changes["node0"] == {"ssh/config", "ssh/known_hosts"}, "the frozen node was left out of them"
@@ -116,4 +105,4 @@ def test_same_command_completes_nodes_that_were_frozen_or_killed_while_installin
 
 def is_installing() -> bool:
     """Return whether uv is installing a package on a node, whose processes are in /proc of this machine."""
-    return any(" install " in line for line in find_processes(f"{ROOT}/bin/uv").values())
+    return any(" install " in line for line in find_processes(f"{sites.ROOT}/bin/uv").values())

@@ -11,16 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.recipes import (
-    MRPC,
-    PRETRAIN,
-    QA,
-    QA_SETTINGS,
-    mrpc_arguments,
-    pretrain_arguments,
-    qa_arguments,
-    qa_defaults,
-)
+from tests.local import recipes
 from tests.local.runs import last_run, read_events, settings_options, start_orch, wait_for_exit
 from tests.local.workspaces import Workspace, make_hosts
 from tests.support.jobs import read_losses, read_metrics, read_results, run_ranks, start_ranks, wait_for_ranks
@@ -40,7 +31,7 @@ def make_mrpc_arguments(model: Path, output_dir: Path) -> list[str]:
         "save_steps": 3,
         "dropout": 0,
     }
-    return mrpc_arguments(model, output_dir, **changes)
+    return recipes.mrpc_arguments(model, output_dir, **changes)
 
 
 def make_pretrain_arguments(data: Path, output_dir: Path) -> list[str]:
@@ -51,7 +42,7 @@ def make_pretrain_arguments(data: Path, output_dir: Path) -> list[str]:
         "per_device_train_batch_size_phase2": 1,
         "dropout": 0,
     }
-    return pretrain_arguments(data, output_dir, **changes)
+    return recipes.pretrain_arguments(data, output_dir, **changes)
 
 
 def schedule(output_dir: Path) -> list[tuple[int, float, float]]:
@@ -61,8 +52,8 @@ def schedule(output_dir: Path) -> list[tuple[int, float, float]]:
 @pytest.mark.parametrize(
     ("script", "fixture", "make_arguments", "steps", "batch"),
     [
-        (MRPC, "pair_model", make_mrpc_arguments, 12, "12 examples, as planned for 3 ranks"),
-        (PRETRAIN, "pretraining_data", make_pretrain_arguments, 10, "30 examples, as asked for phase 1"),
+        (recipes.MRPC, "pair_model", make_mrpc_arguments, 12, "12 examples, as planned for 3 ranks"),
+        (recipes.PRETRAIN, "pretraining_data", make_pretrain_arguments, 10, "30 examples, as asked for phase 1"),
     ],
     ids=["mrpc", "pretrain"],
 )
@@ -94,7 +85,7 @@ def test_recipe_that_loses_a_rank_learns_the_same(
     assert read_losses(resumed) == pytest.approx(read_losses(undisturbed), rel=1e-4)
     assert schedule(resumed) == schedule(undisturbed)
     assert read_results(resumed)["steps"] == read_results(undisturbed)["steps"] == steps
-    if script == MRPC:  # also if ranks are lost before the first checkpoint
+    if script == recipes.MRPC:  # also if ranks are lost before the first checkpoint
         restarted = tmp_path / "restarted"
         run_ranks(script, *make_arguments(source, restarted))
         assert read_losses(restarted) == pytest.approx(read_losses(undisturbed), rel=1e-4)
@@ -105,8 +96,8 @@ def test_order_that_depends_on_ranks_is_refused(
 ) -> None:
     monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "2")
     changes = {"max_train_samples": 8, "per_device_train_batch_size": 2, "dataloader_drop_last": "false"}
-    arguments = qa_arguments(qa_model, tmp_path, do_train=True, **changes)
-    ((code, _, err),) = wait_for_ranks(start_ranks(QA, *arguments))
+    arguments = recipes.qa_arguments(qa_model, tmp_path, do_train=True, **changes)
+    ((code, _, err),) = wait_for_ranks(start_ranks(recipes.QA, *arguments))
     assert code == 1
     assert "error: 4 examples per step cannot be kept on 1 ranks with this sampling" in err
 
@@ -123,7 +114,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 def test_run_that_loses_a_node_learns_the_same(workspace: Workspace, qa_model: Path, tmp_path: Path) -> None:
     """Compare the losses with those of two ranks without orch, which nothing has disturbed."""
     settings = {
-        **QA_SETTINGS,
+        **recipes.QA_SETTINGS,
         "model_name_or_path": str(qa_model),
         "dropout": 0,
         "max_steps": STEPS,
@@ -132,7 +123,7 @@ def test_run_that_loses_a_node_learns_the_same(workspace: Workspace, qa_model: P
         "max_seq_length": 128,
         "doc_stride": 64,
     }
-    run_ranks(QA, *qa_defaults(tmp_path, **settings), ranks=2)
+    run_ranks(recipes.QA, *recipes.qa_defaults(tmp_path, **settings), ranks=2)
     arguments = ("train", "bert-qa", "--precision", "fp32", *settings_options(**settings), *workspace.options)
     process = start_orch(workspace.folder, *arguments, "--max-restarts", "1")
 

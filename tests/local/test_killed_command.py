@@ -11,18 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.runs import store
-from tests.local.runs import (
-    Orch,
-    expect_exit,
-    last_run,
-    rank_log,
-    read_outcome,
-    run_in,
-    run_processes,
-    start_orch,
-    wait_for_exit,
-    write_script,
-)
+from tests.local import runs
 from tests.support.waiting import wait_until
 
 # Each rank waits until the test creates a file.
@@ -39,11 +28,11 @@ print("continued", flush=True)
 """
 
 
-def test_run_continues_when_its_command_is_killed(orch: Orch, tmp_path: Path) -> None:
+def test_run_continues_when_its_command_is_killed(orch: runs.Orch, tmp_path: Path) -> None:
     """Kill the command and its session when both ranks train, and wait for the end of the run."""
-    arguments = ("train", write_script(tmp_path, SCRIPT), "--ppn", "2", "--backend", "gloo")
+    arguments = ("train", runs.write_script(tmp_path, SCRIPT), "--ppn", "2", "--backend", "gloo")
     options = {"start_new_session": True, "stdout": subprocess.DEVNULL, "stderr": None}
-    process = start_orch(tmp_path, *arguments, "--", str(tmp_path / "continue"), **options)
+    process = runs.start_orch(tmp_path, *arguments, "--", str(tmp_path / "continue"), **options)
 
     def training_ranks() -> int:
         return sum("begun" in path.read_text() for path in tmp_path.glob("runs/*/ranks/rank-*.log"))
@@ -54,13 +43,13 @@ def test_run_continues_when_its_command_is_killed(orch: Orch, tmp_path: Path) ->
     finally:
         process.kill()
         process.wait()
-    run = last_run(tmp_path)
+    run = runs.last_run(tmp_path)
     assert not (run / "outcome.json").exists()
     (tmp_path / "continue").touch()
-    expect_exit(orch("attach", run.name))
-    assert read_outcome(run)["state"] == "done"
-    assert all("continued" in rank_log(run, rank) for rank in (0, 1))
-    assert run_processes(run) == []
+    runs.expect_exit(orch("attach", run.name))
+    assert runs.read_outcome(run)["state"] == "done"
+    assert all("continued" in runs.rank_log(run, rank) for rank in (0, 1))
+    assert runs.run_processes(run) == []
 
 
 PRINT_SCRIPT = "import time\nfor i in range(3000):\n    print('line', i, flush=True)\n    time.sleep(0.1)\n"
@@ -77,22 +66,22 @@ def run_state(folder: Path) -> str:
     ids=["closed", "interrupted"],
 )
 def test_closed_output_ends_train_but_only_an_interrupt_stops_its_run(
-    orch: Orch, tmp_path: Path, interrupted: bool, code: int, state: str
+    orch: runs.Orch, tmp_path: Path, interrupted: bool, code: int, state: str
 ) -> None:
     """Close the output of `orch train | head`, or end `orch train | tee` by Ctrl-C, which also ends tee."""
-    arguments = ("train", write_script(tmp_path, PRINT_SCRIPT), "--ppn", "1", "--show", "all")
+    arguments = ("train", runs.write_script(tmp_path, PRINT_SCRIPT), "--ppn", "1", "--show", "all")
     reading, writing = os.pipe()
-    with os.fdopen(reading) as output, start_orch(tmp_path, *arguments, stdout=writing) as process:
+    with os.fdopen(reading) as output, runs.start_orch(tmp_path, *arguments, stdout=writing) as process:
         os.close(writing)
         assert any("line 0" in line for line in output)
         if interrupted:
             process.send_signal(signal.SIGINT)
         output.close()
-        err = wait_for_exit(process, code, seconds=30).stderr
+        err = runs.wait_for_exit(process, code, seconds=30).stderr
     assert ("The output is closed" in err) is not interrupted
     assert run_state(tmp_path) == state
     if not interrupted:
-        expect_exit(orch("stop"))
+        runs.expect_exit(orch("stop"))
 
 
 @pytest.mark.parametrize(
@@ -100,6 +89,6 @@ def test_closed_output_ends_train_but_only_an_interrupt_stops_its_run(
     [("logs none", 2, ">&- 2>&-"), ("train own.py --ppn 1 --detach", 0, "<&- >&- 2>&-")],
 )
 def test_closed_descriptor_is_no_bug(tmp_path: Path, arguments: str, code: int, closed: str) -> None:
-    write_script(tmp_path)
+    runs.write_script(tmp_path)
     command = ["sh", "-c", f'exec "$0" -m orchestrator.cli.main {arguments} {closed}', sys.executable]
-    expect_exit(run_in(tmp_path, *command), code)
+    runs.expect_exit(runs.run_in(tmp_path, *command), code)

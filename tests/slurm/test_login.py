@@ -9,16 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm import runs
 from tests.slurm.laptop import NAME, Laptop
-from tests.slurm.runs import (
-    LONG_RUN,
-    PROJECT_OUTPUTS,
-    TRAIN_PROJECT,
-    TWO_NODES,
-    check_project_logs,
-    check_project_outputs,
-    write_project_with_packages,
-)
 from tests.slurm.site import LOGIN, USER, Site
 from tests.support.projects import ARGUMENTS
 from tests.support.waiting import wait_until
@@ -34,20 +26,20 @@ def find_running(laptop: Laptop) -> list[Path]:
 
 def test_all_commands_work_from_a_laptop(site: Site, laptop: Laptop) -> None:
     """Train a project with packages, which go through the login node."""
-    write_project_with_packages(laptop.home, str(laptop.home))
-    result = json.loads(laptop.orch(*TRAIN_PROJECT, "--json", "--", *ARGUMENTS))
+    runs.write_project_with_packages(laptop.home, str(laptop.home))
+    result = json.loads(laptop.orch(*runs.TRAIN_PROJECT, "--json", "--", *ARGUMENTS))
     assert (result["state"], result["ranks"]) == ("done", 2)
     name = result["run_id"]
     remote, local = site.home / "runs" / name, laptop.home / "runs" / name
     rows = json.loads(laptop.orch("runs", "--inventory", "slurm", "--json"))["runs"]
     assert [(row["state"], row["nodes"]) for row in rows if row["id"] == name] == [("done", ["n1", "n2"])]
-    check_project_logs(laptop.orch("logs", name))
-    check_project_logs(site.orch("logs", name).stdout)  # the login node itself has the run, too
+    runs.check_project_logs(laptop.orch("logs", name))
+    runs.check_project_logs(site.orch("logs", name).stdout)  # the login node itself has the run, too
     laptop.orch("attach", name)
-    check_project_outputs(remote / "project")
+    runs.check_project_outputs(remote / "project")
     fetched = json.loads(laptop.orch("fetch", name, "--json"))
-    assert sorted(fetched["brought"]) == PROJECT_OUTPUTS
-    check_project_outputs(local / "output")
+    assert sorted(fetched["brought"]) == runs.PROJECT_OUTPUTS
+    runs.check_project_outputs(local / "output")
     laptop.orch("fetch", name, "--code")
     assert json.loads((local / "code/conf/small.json").read_text()) == {"steps": 3}
     (remote / "output").mkdir(exist_ok=True)
@@ -65,7 +57,7 @@ def test_all_commands_work_from_a_laptop(site: Site, laptop: Laptop) -> None:
 
 def test_a_run_continues_while_its_login_node_is_unreachable(site: Site, laptop: Laptop) -> None:
     """Restart sshd while orch follows the run, then stop the run with another orch."""
-    process = laptop.start("train", "faulty.py", *TWO_NODES, "--show", "all", *LONG_RUN)
+    process = laptop.start("train", "faulty.py", *runs.TWO_NODES, "--show", "all", *runs.LONG_RUN)
     wait_until(lambda: find_running(laptop), "ranks that have joined")
     (folder,) = find_running(laptop)
     site.run_on(LOGIN, "pkill", "^sshd", user="root")  # also sshd-session
@@ -88,7 +80,7 @@ def test_a_login_node_with_an_unknown_key_is_refused(site: Site, laptop: Laptop)
     known_hosts = laptop.known_hosts.read_text()
     laptop.known_hosts.write_text("")
     try:
-        output = laptop.orch("train", "faulty.py", *TWO_NODES, code=1)
+        output = laptop.orch("train", "faulty.py", *runs.TWO_NODES, code=1)
     finally:
         laptop.known_hosts.write_text(known_hosts)
     assert "known_hosts" in output

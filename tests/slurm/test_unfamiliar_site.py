@@ -9,18 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.slurm import runs
 from tests.slurm.conftest import prepare, start_site
-from tests.slurm.runs import (
-    LONG_RUN,
-    ONE_NODE,
-    TWO_NODES,
-    UNTIL_FINISH,
-    BackgroundRun,
-    find_row,
-    start_checkpointing_run,
-    start_requeued_job,
-    train,
-)
 from tests.slurm.site import LOGIN, USER, Site
 from tests.support.files import write_program
 from tests.support.images import run_program
@@ -62,11 +52,11 @@ def strict_site(session_strict_site: Site) -> Site:
 
 
 def test_a_suspended_job_continues(site: Site) -> None:
-    run = BackgroundRun(site, *TWO_NODES, script=UNTIL_FINISH)
+    run = runs.BackgroundRun(site, *runs.TWO_NODES, script=runs.UNTIL_FINISH)
     run.wait_for_event("joined", 2)
     site.stdout_of("scontrol", "suspend", run.job_id(), user="root")
     time.sleep(35)  # longer than supervisor and agents wait for each other
-    assert find_row(site, run.folder.name)["state"] == "running"
+    assert runs.find_row(site, run.folder.name)["state"] == "running"
     site.stdout_of("scontrol", "resume", run.job_id(), user="root")
     run.finish()
     output = run.wait()
@@ -77,9 +67,9 @@ def test_a_suspended_job_continues(site: Site) -> None:
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 def test_preemption_with_a_grace_time_writes_a_checkpoint(site: Site, launcher: str) -> None:
     """Use the default PreemptParameters: Slurm signals the steps, but not the batch script."""
-    run = start_checkpointing_run(site, "--slurm", "partition=grace", "--launcher", launcher)
+    run = runs.start_checkpointing_run(site, "--slurm", "partition=grace", "--launcher", launcher)
     site.stdout_of("sbatch", "--partition=urgent", "--nodes=3", "--exclusive", "--wrap", "true")
-    start_requeued_job(run)
+    runs.start_requeued_job(run)
     result = json.loads((run.folder / "outcome-0.json").read_text())
     assert result["problem"].startswith("checkpoint at step"), result
     run.wait()
@@ -96,14 +86,14 @@ def test_ranks_get_the_environment_of_setup_commands_and_not_that_of_another_job
         *("--slurm", "setup=export GREETING='a b'", "--slurm", "setup=GREETING+=' c'"),
         *("--launcher", launcher),
     )
-    run = BackgroundRun(site, *TWO_NODES, *options, script="greeting.py", prefix=environment)
+    run = runs.BackgroundRun(site, *runs.TWO_NODES, *options, script="greeting.py", prefix=environment)
     run.wait()
     logs = [(run.folder / "ranks" / f"rank-{rank}.log").read_text() for rank in range(2)]
     assert all("greeting: a b c" in log for log in logs), logs
 
 
 def test_a_runs_folder_that_the_nodes_do_not_share_is_named(site: Site) -> None:
-    done = site.orch("train", "faulty.py", *TWO_NODES, "--runs-dir", "/tmp/of-login", code=1)
+    done = site.orch("train", "faulty.py", *runs.TWO_NODES, "--runs-dir", "/tmp/of-login", code=1)
     output = done.stdout + done.stderr
     assert "share" in output, output
     assert "--runs-dir" in output, output
@@ -111,16 +101,16 @@ def test_a_runs_folder_that_the_nodes_do_not_share_is_named(site: Site) -> None:
 
 def test_a_node_that_comes_back_ends_its_ranks_after_a_new_start(site: Site) -> None:
     """Cut the first node's network until Slurm has started the job again: it still sees the folder of the run."""
-    run = BackgroundRun(site, *ONE_NODE, script=UNTIL_FINISH)
+    run = runs.BackgroundRun(site, *runs.ONE_NODE, script=runs.UNTIL_FINISH)
     run.wait_for_event("joined")
     node = site.stdout_of("squeue", "--noheader", "--format=%N")
     process = run_program("docker", "inspect", "--format={{.State.Pid}}", site.container(node)).strip()
     link = ("nsenter", "--target", process, "--net", "ip", "link", "set", "eth0")
     run_program(*link, "down")
     try:
-        start_requeued_job(run)
+        runs.start_requeued_job(run)
         wait_until(lambda: run.count_restarts() == 1, "the second start")
-        site.wait_until_ended(UNTIL_FINISH, node)
+        site.wait_until_ended(runs.UNTIL_FINISH, node)
     finally:
         run_program(*link, "up")
     run.finish()
@@ -132,7 +122,7 @@ def test_a_node_that_comes_back_ends_its_ranks_after_a_new_start(site: Site) -> 
 def test_a_rank_that_takes_more_memory_than_its_job_has_is_named(strict_site: Site) -> None:
     """Use nodes whose names in Slurm differ from their host names."""
     limit = ("--slurm", "mem=1000", "--slurm", "cpus-per-task=1")
-    run = BackgroundRun(strict_site, *TWO_NODES, *limit, script="hungry.py")
+    run = runs.BackgroundRun(strict_site, *runs.TWO_NODES, *limit, script="hungry.py")
     output = run.wait(code=1)
     failure = run.read_outcome()["first_failure"]
     assert (failure["rank"], failure["node"], failure["signal"]) == (1, "beta2", "SIGKILL"), output
@@ -145,7 +135,7 @@ def test_a_run_continues_while_accounting_is_down(strict_site: Site) -> None:
     try:
         find = ("pgrep", "-x", "slurmdbd")
         wait_until(lambda: strict_site.run_on(LOGIN, *find, user="root").returncode, "that slurmdbd has ended")
-        result = train(strict_site, *TWO_NODES, "--json", "--", "--steps", "5")
+        result = runs.train(strict_site, *runs.TWO_NODES, "--json", "--", "--steps", "5")
         assert (result["state"], result["ranks"]) == ("done", 2)
     finally:
         as_slurm = ("setpriv", "--reuid", "slurm", "--regid", "slurm", "--clear-groups")
@@ -157,7 +147,7 @@ def test_a_run_on_a_named_cluster_queries_that_cluster_and_has_its_accounting(st
     wrapper = '#!/bin/sh\necho "$@" >>"$HOME/queries"\nexec /usr/bin/squeue "$@"\n'
     write_program(strict_site.home / "recording" / "squeue", wrapper)
     path = ("env", f"PATH=/home/{USER}/recording:/usr/bin:/bin")
-    run = BackgroundRun(strict_site, *TWO_NODES, "--slurm", "clusters=orch", *LONG_RUN, prefix=path)
+    run = runs.BackgroundRun(strict_site, *runs.TWO_NODES, "--slurm", "clusters=orch", *runs.LONG_RUN, prefix=path)
     run.wait_for_event("joined", 2)
     location = json.loads((run.folder / "plan.json").read_text())["location"]
     assert location["cluster"] == "orch"

@@ -22,21 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from orch_node.protocol import events, files
+from orch_node.protocol import agent, events, files
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.agent import (
-    Alive,
-    AllEnded,
-    Ping,
-    RankStack,
-    Request,
-    Response,
-    StackTraces,
-    TakeStackTraces,
-    WriteFile,
-    parse_request,
-    render_response,
-)
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, Started
 from orch_node.protocol.layout import Spare
 from orch_node.protocol.outcome import ProcessRecord
@@ -158,10 +145,10 @@ class StandIns(threading.Thread):
             return
         *lines, self.unfinished[descriptor] = (self.unfinished.get(descriptor, b"") + chunk).split(b"\n")
         for line in lines:
-            request = parse_request(line)
+            request = agent.parse_request(line)
             if node not in self.silent:
                 with contextlib.suppress(BrokenPipeError):
-                    os.write(pipes.stdout, render_response(request, self.respond(node, request)))
+                    os.write(pipes.stdout, agent.render_response(request, self.respond(node, request)))
 
     def close(self, descriptor: int) -> None:
         """Close the pipes of an agent."""
@@ -170,17 +157,19 @@ class StandIns(threading.Thread):
         os.close(pipes.stdin)
         os.close(pipes.stdout)
 
-    def respond(self, node: str, request: Request) -> Response:
+    def respond(self, node: str, request: agent.Request) -> agent.Response:
         """Return the response of a node's agent."""
-        if isinstance(request, Ping):
-            return Alive(time=time.time())
-        if isinstance(request, TakeStackTraces):
+        if isinstance(request, agent.Ping):
+            return agent.Alive(time=time.time())
+        if isinstance(request, agent.TakeStackTraces):
             ranks = set(self.ranks.get(node, ())) & set(request.ranks)
-            return StackTraces({str(rank): RankStack(STACK, {"state": "S", "wchan": "pipe_read"}) for rank in ranks})
-        if isinstance(request, WriteFile):
+            return agent.StackTraces(
+                {str(rank): agent.RankStack(STACK, {"state": "S", "wchan": "pipe_read"}) for rank in ranks}
+            )
+        if isinstance(request, agent.WriteFile):
             self.written[node, request.name] = hash(request.content)
         response = request.response()
-        if isinstance(response, AllEnded):
+        if isinstance(response, agent.AllEnded):
             process = ProcessRecord(pid=2, role="rank", name="python", state="S", rank=0)
             ranks = self.ranks.get(node, ())
             return replace(response, ended=(process,) * len(ranks), logs={f"rank-{rank}.log": "" for rank in ranks})

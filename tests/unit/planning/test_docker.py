@@ -20,25 +20,15 @@ from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import HOSTILE_TEXTS, make_cluster
-from tests.support.plans import (
-    GOLDEN,
-    LOCAL_SITE,
-    ONE_NODE,
-    QA_RECIPE,
-    QA_REQUEST,
-    REMOTE_SITE,
-    TWO_NODES,
-    USER_SCRIPT,
-    make_inputs,
-)
+from tests.support import plans
 
 DOCKER = Docker(image="orch:current")
-SITE_OF_TWO = replace(REMOTE_SITE, root="/opt/orch")
+SITE_OF_TWO = replace(plans.REMOTE_SITE, root="/opt/orch")
 
 
 def plan(stack: Stack, docker: Docker = DOCKER, **fields: object) -> Plan:
-    request = replace(QA_REQUEST, ppn=2, **fields)
-    inputs = make_inputs(make_cluster(*TWO_NODES), QA_RECIPE, stack, docker=docker)
+    request = replace(plans.QA_REQUEST, ppn=2, **fields)
+    inputs = plans.make_inputs(make_cluster(*plans.TWO_NODES), plans.QA_RECIPE, stack, docker=docker)
     return plan_train(request, inputs, SITE_OF_TWO)
 
 
@@ -50,9 +40,9 @@ def container(plan: Plan) -> dict[str, Any]:
 
 def test_golden_plans(test_stack: Stack) -> None:
     docker = replace(DOCKER, mounts=("/data:/data:ro",), env_file="/etc/own env", arguments=("--cap-add=SYS_NICE",))
-    assert plan(test_stack, docker).describe() == (GOLDEN / "docker.sh").read_text()
+    assert plan(test_stack, docker).describe() == (plans.GOLDEN / "docker.sh").read_text()
     result = plan(test_stack, replace(DOCKER, start="node"))
-    assert result.describe() == (GOLDEN / "docker-start-node.sh").read_text()
+    assert result.describe() == (plans.GOLDEN / "docker-start-node.sh").read_text()
 
 
 def test_engine_does_not_get_the_file_of_variables(test_stack: Stack) -> None:
@@ -64,19 +54,19 @@ def test_engine_does_not_get_the_file_of_variables(test_stack: Stack) -> None:
 
 
 def test_folders_of_script_runs_and_programs_exist_on_this_machine(test_stack: Stack) -> None:
-    cluster = make_cluster(*ONE_NODE)
-    inputs = make_inputs(cluster, USER_SCRIPT, test_stack, docker=DOCKER)
-    result = plan_train(QA_REQUEST, inputs, LOCAL_SITE)
+    cluster = make_cluster(*plans.ONE_NODE)
+    inputs = plans.make_inputs(cluster, plans.USER_SCRIPT, test_stack, docker=DOCKER)
+    result = plan_train(plans.QA_REQUEST, inputs, plans.LOCAL_SITE)
     mounted = [word for word in container(result)["options"] if word.startswith("type=bind")]
     assert mounted == [bind(folder) for folder in ("/home/me", "/orch/train", "/runs")]
 
 
 def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stack) -> None:
     ccl = load.stack("current")
-    nodes = tuple(replace(node, facts=replace(node.facts, packages=dict(ccl.requirements))) for node in TWO_NODES)
+    nodes = tuple(replace(node, facts=replace(node.facts, packages=dict(ccl.requirements))) for node in plans.TWO_NODES)
     for docker, transport in ((None, "over MPI"), (DOCKER, "over libfabric")):
-        request = replace(QA_REQUEST, ppn=2, backend="ccl")
-        inputs = make_inputs(make_cluster(*nodes), QA_RECIPE, ccl, docker=docker)
+        request = replace(plans.QA_REQUEST, ppn=2, backend="ccl")
+        inputs = plans.make_inputs(make_cluster(*nodes), plans.QA_RECIPE, ccl, docker=docker)
         result = plan_train(request, inputs, SITE_OF_TWO)
         assert transport in result.describe()
 

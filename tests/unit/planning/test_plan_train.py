@@ -17,25 +17,14 @@ from orchestrator.planning.request import Resume
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, make_facts, make_node
-from tests.support.plans import (
-    BINDINGS,
-    GOLDEN,
-    LOCAL_SITE,
-    QA_RECIPE,
-    QA_REQUEST,
-    REMOTE_SITE,
-    TWO_NODES,
-    USER_SCRIPT,
-    make_inputs,
-    make_remote_node,
-)
+from tests.support import plans
 
-TWO = make_cluster(*TWO_NODES)
+TWO = make_cluster(*plans.TWO_NODES)
 # Nodes with two NUMA nodes, with one, and with one, fewer cores and another interface name.
 UNEVEN = make_cluster(
-    make_remote_node(0, make_facts(numa=2, cores=4)),
-    make_remote_node(1, make_facts(numa=1, cores=4)),
-    make_remote_node(2, make_facts(numa=1, cores=3), interface="ens5"),
+    plans.make_remote_node(0, make_facts(numa=2, cores=4)),
+    plans.make_remote_node(1, make_facts(numa=1, cores=4)),
+    plans.make_remote_node(2, make_facts(numa=1, cores=3), interface="ens5"),
 )
 
 
@@ -44,14 +33,14 @@ def decide(
     *,
     cluster: Cluster | None = None,
     node: Node | None = None,
-    recipe: Recipe = QA_RECIPE,
+    recipe: Recipe = plans.QA_RECIPE,
     resume: Resume | None = None,
     **fields: Any,
 ) -> Plan:
     """Return the plan of a request with these fields, on a cluster or on one node of this machine."""
-    inputs = make_inputs(cluster or make_cluster(node or make_node()), recipe, stack)
-    site = replace(REMOTE_SITE if cluster else LOCAL_SITE, resume=resume)
-    return plan_train(replace(QA_REQUEST, **fields), inputs, site)
+    inputs = plans.make_inputs(cluster or make_cluster(node or make_node()), recipe, stack)
+    site = replace(plans.REMOTE_SITE if cluster else plans.LOCAL_SITE, resume=resume)
+    return plan_train(replace(plans.QA_REQUEST, **fields), inputs, site)
 
 
 def argv(plan: Plan) -> tuple[str, ...]:
@@ -61,8 +50,8 @@ def argv(plan: Plan) -> tuple[str, ...]:
 
 def test_own_script_decides_its_precision(test_stack: Stack) -> None:
     with pytest.raises(PlanError, match="applies to recipes only"):
-        decide(test_stack, recipe=USER_SCRIPT, precision="bf16")
-    plan = decide(test_stack, recipe=USER_SCRIPT, script_args=("--x", "$(y)"))
+        decide(test_stack, recipe=plans.USER_SCRIPT, precision="bf16")
+    plan = decide(test_stack, recipe=plans.USER_SCRIPT, script_args=("--x", "$(y)"))
     assert argv(plan)[-3:] == ("/home/me/own script.py", "--x", "$(y)")
 
 
@@ -72,7 +61,7 @@ def test_golden_plan(test_stack: Stack) -> None:
         ("two-nodes", TWO, {"ppn": 2}),
         ("uneven-nodes", UNEVEN, {}),
     ):
-        assert decide(test_stack, cluster=cluster, **fields).describe() == (GOLDEN / f"{name}.sh").read_text()
+        assert decide(test_stack, cluster=cluster, **fields).describe() == (plans.GOLDEN / f"{name}.sh").read_text()
 
 
 def with_spare(spare: Node) -> Cluster:
@@ -81,7 +70,7 @@ def with_spare(spare: Node) -> Cluster:
 
 
 def test_spare_node_has_the_files_and_no_rank(test_stack: Stack) -> None:
-    plan = decide(test_stack, cluster=with_spare(make_remote_node(2)), ppn=1, max_restarts=1, spare_nodes=1)
+    plan = decide(test_stack, cluster=with_spare(plans.make_remote_node(2)), ppn=1, max_restarts=1, spare_nodes=1)
     assert "spare nodes: node2 (to replace lost nodes)" in plan.summary()
     files = {Path(step.path).name: step for step in plan.steps if isinstance(step, PutFile)}
     assert [host.node for host in files["env.json"].nodes] == ["node0", "node1", "node2"]
@@ -93,8 +82,8 @@ def test_spare_node_has_the_files_and_no_rank(test_stack: Stack) -> None:
 
 def test_spare_node_must_match_the_others_and_needs_restarts(test_stack: Stack) -> None:
     for spare, restarts, message in (
-        (make_remote_node(2, make_facts(cores=3)), 1, "node2 cannot be a spare for node0, node1"),
-        (make_remote_node(2), 0, "--spare-nodes without --max-restarts"),
+        (plans.make_remote_node(2, make_facts(cores=3)), 1, "node2 cannot be a spare for node0, node1"),
+        (plans.make_remote_node(2), 0, "--spare-nodes without --max-restarts"),
     ):
         with pytest.raises(PlanError, match=message):
             decide(test_stack, cluster=with_spare(spare), spare_nodes=1, max_restarts=restarts)
@@ -115,7 +104,7 @@ def test_next_attempt_prepares_the_folder_on_all_nodes_before_it_is_written(test
 
 def test_node0_of_the_last_attempt_gives_its_files_to_another_one(test_stack: Stack) -> None:
     node0, node1 = TWO.nodes
-    recorded = tuple(RunNode(node=node.name, via=node.via) for node in (node1, node0, make_remote_node(2)))
+    recorded = tuple(RunNode(node=node.name, via=node.via) for node in (node1, node0, plans.make_remote_node(2)))
     project = Project(folder="/home/me", files={"train.py": "1" * 64}, size=9)
     resume = replace(RESUME, nodes=recorded, project=project)
     plan = decide(test_stack, cluster=TWO, resume=resume)
@@ -129,15 +118,15 @@ def test_node0_of_the_last_attempt_gives_its_files_to_another_one(test_stack: St
 
 
 def test_files_of_this_machine_are_sent_to_every_node(test_stack: Stack) -> None:
-    plan = decide(test_stack, cluster=TWO, recipe=USER_SCRIPT)
+    plan = decide(test_stack, cluster=TWO, recipe=plans.USER_SCRIPT)
     sent = [step for step in plan.steps if isinstance(step, SendFile)]
     assert [node.node for step in sent for node in step.nodes] == ["node0", "node1"]
-    assert {step.source for step in sent} == {USER_SCRIPT.script}
+    assert {step.source for step in sent} == {plans.USER_SCRIPT.script}
     assert argv(plan)[-1] == sent[0].path == "/opt/orch/runs/r/files/0/own script.py"
 
 
 def test_reserved_cores_are_passed_to_oneccl(test_stack: Stack) -> None:
-    two_backends = replace(test_stack, backends=("ccl", "gloo"), bindings=BINDINGS)
+    two_backends = replace(test_stack, backends=("ccl", "gloo"), bindings=plans.BINDINGS)
     plan = decide(two_backends, ppn=2, ccl_workers=1)
     files = {s.path: s.content for s in plan.steps if isinstance(s, PutFile)}
     ranks = json.loads(files["/runs/qa-0000/layout.json"])["ranks"]
@@ -156,8 +145,8 @@ def test_ipex_is_refused_if_it_is_not_known_to_train(test_stack: Stack) -> None:
         decide(with_ipex, node=node, ipex=True, ppn=2)
     assert "--use_ipex" in argv(decide(with_ipex, node=node, ipex=True, ppn=2, precision="fp32"))
     with pytest.raises(PlanError, match="recipe 'qa' does not accept --use_ipex"):
-        decide(with_ipex, node=node, recipe=replace(QA_RECIPE, ipex=False), ipex=True)
+        decide(with_ipex, node=node, recipe=replace(plans.QA_RECIPE, ipex=False), ipex=True)
     with pytest.raises(PlanError, match="--ipex applies to recipes only"):
-        decide(with_ipex, node=node, recipe=USER_SCRIPT, ipex=True)
+        decide(with_ipex, node=node, recipe=plans.USER_SCRIPT, ipex=True)
     with pytest.raises(PlanError, match="has no IPEX"):
         decide(test_stack, ipex=True)

@@ -24,18 +24,9 @@ from orchestrator.targets.batch.plan import LOGIN, with_size
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import execute, packed
+from tests.support import slurm_plans
 from tests.support.environments import make_environment
 from tests.support.files import write_files
-from tests.support.slurm_plans import (
-    SITE,
-    make_host_facts,
-    make_inputs,
-    make_plan,
-    make_request,
-    make_settings,
-    plan_request,
-    slurm_settings,
-)
 
 
 def test_sent_folder_is_complete_or_absent(tmp_path: Path) -> None:
@@ -66,9 +57,11 @@ def project(tmp_path: Path) -> Recipe:
 
 def plan_project(recipe: Recipe, folder: Path, *settings: str) -> Plan:
     """Return the plan of a script whose run is in a folder."""
-    site = replace(SITE, run_dir=str(folder / SITE.run_id), store=f"{folder}/.orch/store")
-    loaded = replace(make_inputs(), recipe=recipe)
-    return plan_request(make_request(), slurm_settings(None, settings, {}), site=site, loaded=loaded)
+    site = replace(slurm_plans.SITE, run_dir=str(folder / slurm_plans.SITE.run_id), store=f"{folder}/.orch/store")
+    loaded = replace(slurm_plans.make_inputs(), recipe=recipe)
+    return slurm_plans.plan_request(
+        slurm_plans.make_request(), slurm_plans.slurm_settings(None, settings, {}), site=site, loaded=loaded
+    )
 
 
 def test_run_gets_a_writable_copy_of_the_project(tmp_path: Path, project: Recipe) -> None:
@@ -77,7 +70,7 @@ def test_run_gets_a_writable_copy_of_the_project(tmp_path: Path, project: Recipe
     assert "#   bin/it's $(x)" in copy.describe()
     execute([copy], {})
     assert Path(copy.path, "locked").stat().st_mode & 0o200
-    assert copy.path == str(tmp_path / SITE.run_id / "project")
+    assert copy.path == str(tmp_path / slurm_plans.SITE.run_id / "project")
     assert hash_of(Path(copy.path)) == copy.digest
     assert isinstance(submit, SubmitScript)
     config = protocol.parse(submit.script.partition("job.json <<'ORCH_END_OF_FILE'\n")[2].partition("\nORCH_END")[0])
@@ -109,7 +102,7 @@ def test_impossible_requests_are_refused() -> None:
         ({}, {"options": {"x y": "1"}}, "not an option of sbatch"),
     ):
         with pytest.raises(PlanError) as caught:
-            make_plan(fields, make_settings(**settings))
+            slurm_plans.make_plan(fields, slurm_plans.make_settings(**settings))
         assert problem in caught.value.message
 
 
@@ -127,11 +120,11 @@ def test_gpus_of_a_node_are_those_that_the_job_requests() -> None:
 
 
 def test_nccl_is_planned_from_the_request_and_not_from_the_login_host() -> None:
-    settings, for_cpus = make_settings(options={"gpus-per-node": "8"}), make_host_facts()
+    settings, for_cpus = slurm_plans.make_settings(options={"gpus-per-node": "8"}), slurm_plans.make_host_facts()
     for_gpus = replace(for_cpus, packages={**for_cpus.packages, "torch": "2.13.0+cu130"})
     with_gpu = replace(for_gpus, gpus=(Gpu(index=0),))
-    request = replace(make_request({"nodes": NodeCount(2)}), backend="nccl")
-    plan = plan_request(request, settings, facts=for_gpus)
+    request = replace(slurm_plans.make_request({"nodes": NodeCount(2)}), backend="nccl")
+    plan = slurm_plans.plan_request(request, settings, facts=for_gpus)
     decisions = {decision.topic: decision for decision in plan.decisions}
     assert decisions["ranks"].describe().startswith("ranks: 16 (8 on each node, one for each GPU that the job requests")
     assert decisions["gpus"].value == "8 x GPU on each of node-0, node-1"
@@ -140,7 +133,7 @@ def test_nccl_is_planned_from_the_request_and_not_from_the_login_host() -> None:
         ("is built for CPUs", None, settings, for_cpus),
     ):
         with pytest.raises(PlanError, match=message):
-            plan_request(replace(request, ppn=ppn), batch, facts=facts)
+            slurm_plans.plan_request(replace(request, ppn=ppn), batch, facts=facts)
 
 
 def test_ranks_run_on_the_users_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,4 +157,4 @@ def test_whole_nodes_come_with_all_of_their_memory() -> None:
         (("exclusive", "mem-per-cpu=1G"), None),
         (("cpus-per-task=2",), None),  # shared
     ):
-        assert with_size(slurm_settings(None, options, {})).options.get("mem") == memory
+        assert with_size(slurm_plans.slurm_settings(None, options, {})).options.get("mem") == memory
