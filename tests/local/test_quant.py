@@ -48,7 +48,7 @@ def test_trained_model_is_quantized_statically_and_dynamically(tmp_path: Path) -
     results = read_results(tmp_path)["precisions"]
     assert list(results) == ["fp32", "bf16", "int8"]
     for figures in results.values():
-        assert set(figures) == {"em", "f1", "windows_per_second", "mb"}
+        assert set(figures) == {"em", "f1", "windows_per_second", "size_mb"}
         assert figures["windows_per_second"] > 0
     assert results["int8"]["f1"] == pytest.approx(results["fp32"]["f1"], abs=15)
     assert read_results(tmp_path)["loading"] == {"difference": 0.0, "tolerance": 1e-4}

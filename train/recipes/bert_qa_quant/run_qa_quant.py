@@ -122,7 +122,7 @@ def run(config: Config, quant: QuantArguments) -> None:
     results = compared(models, sizes, evaluator, batches) if config.training.do_eval else {}
     summary["precisions"] = results
     summary["after"] = {f"{score}, {name}": figures[score] for name, figures in results.items() for score in figures}
-    row = "{}: EM {em:.2f}  F1 {f1:.2f}  {windows_per_second:.1f} windows/s  {mb:.1f} MB"
+    row = "{}: EM {em:.2f}  F1 {f1:.2f}  {windows_per_second:.1f} windows/s  {size_mb:.1f} MB"
     lines = [row.format(name, **figures) for name, figures in results.items()]
     write_results(output_dir, summary, lines, units={"em": "%", "f1": "%"})
 
@@ -136,7 +136,7 @@ def compared(
         for name, model in models.items()
     }
     speed = speeds(models, batches)
-    return {name: {**scores[name], "windows_per_second": speed[name], "mb": sizes[name]} for name in models}
+    return {name: {**scores[name], "windows_per_second": speed[name], "size_mb": sizes[name]} for name in models}
 
 
 def verified(package: Path, inputs: dict[str, Any], tolerance: float) -> dict[str, float | None]:
