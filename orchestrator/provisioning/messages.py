@@ -48,6 +48,11 @@ KNOWN_MESSAGES = (
         "Install a newer one on the node (RHEL 8: dnf install python3.11), or set ansible_python_interpreter.",
     ),
     ("python3: not found", "it has no Python", "Install python3 on the node, or set ansible_python_interpreter."),
+    (
+        "pyenv: python3",
+        "the newest Python in its PATH belongs to a version that pyenv has not selected",
+        "Set ansible_python_interpreter to another Python of the node, such as /usr/bin/python3.",
+    ),
     ("No space left on device", "its disk is full", "Free some space and run the command again."),
     ("Missing sudo password", "sudo requires a password", "Use --ask-become-pass."),
     ("Incorrect sudo password", "the sudo password is wrong", "Use --ask-become-pass and enter it again."),

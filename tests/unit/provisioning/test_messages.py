@@ -16,6 +16,10 @@ def test_messages_of_ssh_are_explained() -> None:
     assert "ssh-keygen -f KNOWN_HOSTS -R HOST" in hint
     cut_off = "Task failed: Data could not be sent to remote host '10.0.0.7'. [...]: [Errno 32] Broken pipe"
     assert explain(cut_off)[0] == "it does not respond"
+    shim = (
+        "Module result deserialization failed: No start of json char found\npyenv: python3.13: command not found\n\n..."
+    )
+    assert "pyenv has not selected" in explain(shim)[0]
 
 
 def test_hints_contain_address_port_user_and_key_of_the_host() -> None:
