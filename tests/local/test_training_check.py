@@ -309,7 +309,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Linear(16, 1))
 # Training steps on different data, whose loss is all-reduced for a log.
-def steps(call, optimizer, count=6, logged=True, after=lambda step: None):
+def steps(call, optimizer, count=5, logged=True, after=lambda step: None):
     generator = torch.Generator().manual_seed(rank)
     for step in range(count):
         optimizer.zero_grad()
@@ -345,6 +345,16 @@ def functional(period):
         weights = {{name: weight - 0.05 * update[name] for name, weight in weights.items()}}
         for weight in weights.values() if step % period == 0 else ():
             dist.all_reduce(weight); weight /= 2
+def slope(x: torch.Tensor):
+    return torch.autograd.grad([x.pow(2).sum()], [x])[0]
+class Sum(torch.autograd.Function):
+    # A sum over ranks whose gradient is passed on, as in tensor parallelism.
+    @staticmethod
+    def forward(ctx, x):
+        total = x.clone(); dist.all_reduce(total); return total
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
 adam = torch.optim.AdamW(model.parameters(), lr=1e-2)
 try:
 {body}
@@ -372,6 +382,8 @@ ENDED_AT_THIRD_STEP = {
     "steps(used, torch.optim.SGD(used.parameters(), lr=0.1))",
     "small-learning-rate": "ddp = DDP(model); steps(model, torch.optim.AdamW(model.parameters(), lr=1e-7))",
     "by-hand": "ddp = DDP(model); by_hand(ddp.module, list(model.parameters()), 6)",
+    "error-is-caught": "ddp = DDP(model)\nfor _ in range(6):\n    try:\n        steps(model, adam, 1)\n"
+    "    except Exception:\n        pass",
     "second-optimizer": "ddp = DDP(model); steps(ddp, adam); head = DDP(torch.nn.Linear(6, 1))\n"
     "steps(head.module, torch.optim.SGD(head.parameters(), lr=0.1))",
 }
@@ -402,6 +414,7 @@ AVERAGED = {
     "    used = copy.deepcopy(model); steps(used, torch.optim.SGD(used.parameters(), lr=0.1))\n"
     "    states = [None, None]; dist.all_gather_object(states, used.state_dict())\n"
     "    model.load_state_dict({name: (states[0][name] + states[1][name]) / 2 for name in states[0]})",
+    "as-an-object": "steps(model, adam); dist.gather_object(model.state_dict(), [None] * 2 if rank == 0 else None)",
     "in-the-optimizer": "adam.register_step_post_hook(average); steps(model, adam)",
     "separate-models-on-purpose": "os.environ['ORCH_SEPARATE_MODELS'] = '1'; steps(model, adam)",
 }
@@ -426,12 +439,17 @@ TOGETHER = {
     "with torch.distributed.algorithms.join.Join([ddp]):\n    steps(ddp, adam, 2 + 5 * rank, logged=False)",
     "inputs-of-each-rank": "ddp = DDP(model); x = torch.zeros(4, 6, requires_grad=True)\n"
     "steps(lambda data: model(x + data), torch.optim.SGD([x], 0.1), logged=False); steps(ddp, adam)",
-    "parts-of-one-model": "dist.new_group([0]); dist.new_group([1])\nsteps(model, adam)",
-    "sent-and-received": "dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)\n"
-    "steps(model, adam)",
-    "other-weights-from-the-start": "ddp = DDP(model); torch.manual_seed(rank); head = torch.nn.Linear(1, 1)\n"
-    "dist.new_group([0])\n"
-    "steps(lambda x: head(ddp(x)), torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1))",
+    "weights-in-another-order": "ddp = DDP(model); held = list(model.parameters())\n"
+    "steps(ddp, torch.optim.SGD(held[::-1] if rank else held, 0.1))",
+    "ignored-weights": "DDP._set_params_and_buffers_to_ignore_for_model(model, ['1.weight', '1.bias'])\n"
+    "steps(DDP(model), adam)",
+    "copy-for-a-range-test": "import copy; ddp = DDP(model); used = copy.deepcopy(model)\n"
+    "finder = torch.optim.SGD(used.parameters(), lr=0.1)\n"
+    "for _ in range(4):\n    used(torch.ones(1, 6)).sum().backward(); finder.step()\nsteps(ddp, adam)",
+    "iterators-names-and-scripts": "torch.autograd.backward(part for part in [model(torch.ones(1, 6)).sum()])\n"
+    "assert model[0].weight.grad is not None\n"
+    "torch.autograd.grad(outputs=model(torch.ones(1, 6)).sum(), inputs=model.parameters())\n"
+    "assert torch.jit.script(slope)(torch.ones(2, requires_grad=True)).sum() == 4",
 }
 ONE_RANK_STEPS = {
     "rank-0-never-steps": "dist.barrier()\nif rank:\n    steps(model, adam, logged=False)\n    dist.barrier()\nelse:\n"
@@ -445,6 +463,30 @@ SEPARATE_MODELS = {
 REPLACED_WEIGHTS = {
     "replaced-weights": "ddp = DDP(model)\nif rank == 0:\n    torch.nn.init.zeros_(model[0].weight)\nsteps(ddp, adam)"
 }
+LAST_OF_MANY_WEIGHTS = {
+    "last-of-many-weights": "many = torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(300)))\n"
+    "ddp = DDP(many)\nif rank == 0:\n    torch.nn.init.zeros_(many[-1].weight)\n"
+    "steps(ddp, torch.optim.SGD(many.parameters(), lr=0.1))"
+}
+ENDED_LATER = {
+    "module-inside-later": "ddp = DDP(model); steps(ddp, adam); steps(model, adam)",
+    "rates-of-each-rank": "ddp = DDP(model); steps(ddp, adam); adam.param_groups[0]['lr'] *= 1 + rank\n"
+    "steps(ddp, adam)",
+    "after-a-warm-up": "ddp = DDP(model); adam.param_groups[0]['lr'] = 0.0; steps(model, adam)\n"
+    "adam.param_groups[0]['lr'] = 0.01; steps(model, adam)",
+    "ninth-optimizer": "for _ in range(8):\n    steps(DDP(model), torch.optim.SGD(model.parameters(), lr=0.1))\n"
+    "ddp = DDP(model); steps(model, torch.optim.SGD(model.parameters(), lr=0.1))",
+}
+PERHAPS_TOGETHER = {
+    "groups-of-one-rank": "dist.new_group([0]); dist.new_group([1])\nsteps(model, adam, 5)",
+    "sent-and-received": "dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)\n"
+    "steps(model, adam, 5)",
+    "parts-of-a-layer": "steps(lambda x: Sum.apply(model(x)), adam, 5)",
+}
+HEAD_OUTSIDE = {
+    "head-outside": "ddp = DDP(model); torch.manual_seed(rank); head = torch.nn.Linear(1, 1)\n"
+    "steps(lambda x: head(ddp(x)), torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1))"
+}
 TRAINS_ALONE = "every rank trains alone"
 # Trainings, and how often the output of both ranks contains some texts.
 EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
@@ -456,7 +498,10 @@ EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
     # The rank that trains alone warns while the other one waits.
     (ONE_RANK_STEPS, {"finished": 2, "warning": 1, "comparison of the ranks' weights is off": 0}),
     (SEPARATE_MODELS, {"finished": 2, "differ from those of rank": 1}),
-    (REPLACED_WEIGHTS, {"RankError the ranks do not start with the same weights": 1}),
+    (ENDED_LATER, {f"RankError {TRAINS_ALONE}: after ": 1}),
+    (PERHAPS_TOGETHER, {"finished": 2, "unless the ranks compute one model together": 1}),
+    (HEAD_OUTSIDE, {"finished": 2, "that no DistributedDataParallel holds differ": 1}),
+    (REPLACED_WEIGHTS | LAST_OF_MANY_WEIGHTS, {"RankError the ranks do not start with the same weights": 1}),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 import threading
 import weakref
 import zlib
@@ -43,18 +44,23 @@ class Counts:
         point_to_point_in_sequence: by group, the sends and receives that its backends number like
             collectives, as gloo does. Ranks may begin different numbers of them.
         destroyed: collectives of groups that were destroyed, by the key of the group.
-        in_backward: collectives that Python code has called during backward().
+        in_autograd: collectives that Python code has called during backward(), or in the forward() of a Function.
         largest_exchange: elements of the largest tensor in a collective that Python code has called.
         largest_reduction: the same for collectives that reduce.
+        largest_object: bytes of the largest pickled object in a collective.
     """
 
     point_to_point: int = 0
     remote_calls: int = 0
     point_to_point_in_sequence: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
     destroyed: Counter[str] = field(default_factory=Counter)
-    in_backward: int = 0
+    in_autograd: int = 0
     largest_exchange: int = 0
     largest_reduction: int = 0
+    largest_object: int = 0
+
+    def reset_largest(self) -> None:
+        self.largest_exchange = self.largest_reduction = self.largest_object = 0
 
 
 COUNTS = Counts()
@@ -102,21 +108,40 @@ def measure_calls(torch: ModuleType, name: str) -> None:
 
     def measure(group: Any, *args: Any, **kwargs: Any) -> None:
         child_processes.check_process(process)
-        COUNTS.in_backward += graph_task() != -1
-        size = largest_size(torch, (*args, *kwargs.values()))
+        COUNTS.in_autograd += graph_task() != -1 or is_in_function(torch)
+        tensors = (*args, *kwargs.values())
+        size = largest_size(torch, tensors)
         COUNTS.largest_exchange = max(COUNTS.largest_exchange, size)
+        COUNTS.largest_object = max(COUNTS.largest_object, largest_size(torch, tensors, torch.uint8))
         if name in REDUCTIONS:
             COUNTS.largest_reduction = max(COUNTS.largest_reduction, size)
 
     wrap(group_type, name, measure)
 
 
-def largest_size(torch: ModuleType, value: Any) -> int:
-    """Return the number of elements of the largest tensor in nested lists; a scalar, such as a loss, has none."""
+def is_in_function(torch: ModuleType) -> bool:
+    """Return whether the forward() of a torch.autograd.Function is running, which computes without gradients."""
+    frame = None if torch.is_grad_enabled() else sys._getframe()
+    while frame:
+        code = frame.f_code
+        if code.co_name == "forward" and code.co_argcount and code.co_varnames[0] == "ctx":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def largest_size(torch: ModuleType, value: Any, dtype: Any = None) -> int:
+    """Return the number of elements of the largest tensor in nested lists; a scalar, such as a loss, has none.
+
+    Args:
+        torch: the torch module.
+        value: a tensor, or a list of them.
+        dtype: of the tensors that count; by default all do.
+    """
     if torch.is_tensor(value):
-        return int(value.numel()) if value.dim() else 0
+        return int(value.numel()) if value.dim() and dtype in (None, value.dtype) else 0
     if isinstance(value, (list, tuple)):
-        return max((largest_size(torch, item) for item in value), default=0)
+        return max((largest_size(torch, item, dtype) for item in value), default=0)
     return 0
 
 

@@ -8,16 +8,13 @@ optimizer. Watching ends with the first step of an optimizer: gradients of other
 
 from __future__ import annotations
 
-import functools
 import gc
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from orch_node.rank import communication
 from orch_node.rank import weight_inspection as weights
 from orch_node.rank.checks import has_separate_models
-from orch_node.rank.frameworks import wrap
 from orch_node.rank.weight_comparison import (
     COMPARED_STEP,
     SEPARATE_MESSAGE,
@@ -41,16 +38,9 @@ UPDATES = f"{COMPARED_STEP} updates"
 def begin(torch: ModuleType, comparison: WeightComparison) -> ManualUpdates:
     """Watch the weights that this process computes gradients for from now on."""
     updates = ManualUpdates(torch, comparison)
-    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)  # torch 2.0 has none
-    for name, inspect in (("backward", updates.before_backward), ("grad", updates.before_grad)):
-        wrap(torch.autograd, name, functools.partial(inspect_unless, is_compiling, inspect))
+    weights.watch_gradients(torch, "backward", updates.before_backward)
+    weights.watch_gradients(torch, "grad", updates.before_grad)
     return updates
-
-
-def inspect_unless(is_compiling: Callable[[], bool], inspect: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Call a function with the arguments, except in torch.compile()."""
-    if not is_compiling():
-        inspect(*args, **kwargs)
 
 
 class ManualUpdates:
@@ -71,13 +61,13 @@ class ManualUpdates:
 
     # Entry points: called before gradients are computed, and at the end of the script.
 
-    def before_backward(self, tensors: Any, *_: Any, **__: Any) -> None:
+    def before_backward(self, tensors: Any = None, *_: Any, **__: Any) -> None:
         if self.is_active():
-            self.comparison.run_safely(lambda: self.inspect(self.leaves(as_list(self.torch, tensors))))
+            self.comparison.run_safely(lambda: self.inspect(self.leaves(weights.as_list(self.torch, tensors))))
 
-    def before_grad(self, _: Any, inputs: Any, *__: Any, **___: Any) -> None:
+    def before_grad(self, outputs: Any = None, inputs: Any = None, *_: Any, **__: Any) -> None:
         if self.is_active():
-            self.comparison.run_safely(lambda: self.inspect(as_list(self.torch, inputs)))
+            self.comparison.run_safely(lambda: self.inspect(weights.as_list(self.torch, inputs)))
 
     def check_end(self) -> None:
         """Check at the end of the script that weights which moved apart were averaged.
@@ -146,7 +136,7 @@ class ManualUpdates:
         self.is_shared = [id(weight) in shared for weight in held]
         self.record_values(held)
         self.start = self.summaries()
-        communication.COUNTS.largest_exchange = communication.COUNTS.largest_reduction = 0
+        communication.COUNTS.reset_largest()
 
     def record_values(self, held: list[Any]) -> None:
         self.held = held
@@ -192,7 +182,3 @@ class ManualUpdates:
     def has_averaged(self) -> bool:
         """Return whether the script has summed tensors as large as the weights over ranks."""
         return communication.COUNTS.largest_reduction >= self.size
-
-
-def as_list(torch: ModuleType, tensors: Any) -> list[Any]:
-    return [tensors] if torch.is_tensor(tensors) else list(tensors or ())

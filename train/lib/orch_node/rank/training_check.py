@@ -13,7 +13,6 @@ step; what only looks wrong is a warning. Watching ends once the weights and the
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 from collections import Counter
@@ -24,11 +23,12 @@ from typing import Any
 from orch_node.events import warn
 from orch_node.rank import weight_inspection as weights
 from orch_node.rank.checks import RankError
+from orch_node.rank.weight_comparison import shared_weights
 
 CHECK_BEFORE_STEP = 3  # errors are raised when this step begins, at the latest
 MAX_CHECKED_STEPS = 30  # after so many steps an unclear case is dropped without a message
 MAX_LOSSES = 20  # a loss that stays equal for so many steps is reported
-MAX_GRAPHS = 4  # backward() calls per step whose graph is searched for weights
+MAX_GRAPHS = 32  # backward() calls per step whose graph is searched for weights
 # The fused optimizers of IPEX run no step hooks: check on these backward() calls instead.
 IPEX_BACKWARD_CALLS = range(3, 30)
 
@@ -80,22 +80,13 @@ def begin(torch: ModuleType, collective_count: Callable[[], int]) -> TrainingChe
         return None
     check = TrainingCheck(torch, collective_count)
     hook = optimizer.register_optimizer_step_pre_hook(check.before_step)
-    original = torch.autograd.backward
-
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        if check.finished:
-            check.uninstall()
-        else:
-            check.before_backward(args[0] if args else kwargs.get("tensors"))
-        return original(*args, **kwargs)
+    restore = weights.watch_gradients(torch, "backward", check.before_backward)
 
     def uninstall() -> None:
         hook.remove()
-        if torch.autograd.backward is backward:
-            torch.autograd.backward = original
+        restore()
 
-    torch.autograd.backward, check.uninstall = backward, uninstall
+    check.uninstall = uninstall
     return check
 
 
@@ -199,9 +190,11 @@ class TrainingCheck:
         # Called from backward() and not from the optimizer hook: torch is iterating its hooks then.
         self.uninstall: Callable[[], None] = lambda: None
         self.finished = False
+        self.error: RankError | None = None  # which a script may catch
         self.trained_in_fp32 = False
         self.step = 0
         self.backward_calls = 0  # since this step began
+        self.has_skipped_graphs = False
         self.collectives_at_first_step = 0
         self.unexplained_steps = 0  # steps that had to change a weight and did not
         self.losses: list[float] = []
@@ -213,10 +206,12 @@ class TrainingCheck:
 
     # Entry points: called by torch before each backward() and each optimizer step.
 
-    def before_backward(self, tensors: Any) -> None:
+    def before_backward(self, tensors: Any = None, *_: Any, **__: Any) -> None:
+        if self.finished:
+            self.uninstall()
+            return
         self.backward_calls += 1
-        roots = [tensors] if self.torch.is_tensor(tensors) else list(tensors or ())
-        self.run_safely(lambda: self.inspect_graph(roots))
+        self.run_safely(lambda: self.inspect_graph(weights.as_list(self.torch, tensors)))
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
         if self.finished:
@@ -230,12 +225,18 @@ class TrainingCheck:
         """Run a check; a failure of the check itself disables it and never ends the training."""
         try:
             inspect()
-        except RankError:
+        except RankError as error:
+            self.error = error
             self.finish()
             raise
         except Exception as error:
             print(f"orch: the training check failed and is off: {error!r}", file=sys.stderr)
             self.finish()
+
+    def check_end(self) -> None:
+        """Raise the error again at the end of a script that has caught it."""
+        if self.error:
+            raise self.error
 
     def finish(self) -> None:
         """Stop checking, and release all tensors."""
@@ -254,6 +255,7 @@ class TrainingCheck:
             check_ipex = self.backward_calls in IPEX_BACKWARD_CALLS
         if check_ipex:
             self.check_ipex_layers()
+        self.has_skipped_graphs |= self.backward_calls > MAX_GRAPHS
         if self.backward_calls <= MAX_GRAPHS and self.step < CHECK_BEFORE_STEP:
             self.computing.add_from_graph(roots)
 
@@ -333,6 +335,8 @@ class TrainingCheck:
         changed_visibly = self.optimizers.changed_in(coarsest.dtype)
         if self.step < CHECK_BEFORE_STEP or not (without_gradients or changed_visibly):
             return
+        if self.has_skipped_graphs and not without_gradients:  # which may be those of the optimizer's weights
+            return
         detail = ", which get no gradients" if without_gradients else ", which do change"
         raise RankError(
             WRONG_WEIGHTS_MESSAGE.format(
@@ -341,7 +345,10 @@ class TrainingCheck:
         )
 
     def check_collectives(self) -> None:
-        """Raise RankError if there is a DistributedDataParallel, but no collective operation."""
+        """Raise RankError if a DistributedDataParallel holds the weights, but there is no collective operation.
+
+        What ipex.optimize() returned may hold copies of its weights.
+        """
         distributed = self.torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             return
@@ -349,7 +356,9 @@ class TrainingCheck:
             return
         if not 0 < self.collective_count() == self.collectives_at_first_step:
             return
-        if weights.has_data_parallel(self.torch):
+        shared = shared_weights(self.torch)
+        used = {*self.computing.by_id, *map(id, self.optimizers.current)}
+        if not used.isdisjoint(shared) or (shared and weights.IPEX_PREPACK_MODULE in sys.modules):
             raise RankError(DDP_NOT_CALLED_MESSAGE.format(steps=self.step - 1))
 
     def check_replaced_weights(self) -> None:

@@ -1,7 +1,7 @@
 """Compare the weights of all ranks, to detect ranks that train alone or start in different states.
 
-Each optimizer is compared twice: before its first step and after its third. The ranks exchange short
-summaries through the store of the default group: the first rank that gets there sets the reference,
+Each optimizer is compared before its first step, after its third, and whenever its steps have doubled. The ranks
+exchange short summaries through the store of the default group: the first rank that gets there sets the reference,
 with an atomic compare-and-set, and every other rank compares itself with it. No rank waits for
 another one, however many steps each makes, no collective of the script is reordered, and the cost
 is one round trip per rank.
@@ -34,11 +34,10 @@ from orch_node.rank import weight_inspection as weights
 from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
 
 UNKNOWN_STEPS = -2  # a rank may hold no part of sharded weights, and so no state
-COMPARED_STEP = 3  # after so many steps of an optimizer its weights are compared
-STEPS = f"{COMPARED_STEP} optimizer steps"
-MAX_OPTIMIZERS = 8  # of a process; later ones are not compared
+COMPARED_STEP = 3  # after so many steps of an optimizer its weights are compared for the first time
+MAX_OPTIMIZERS = 8  # that exist at the same time; later ones are not compared
 BUCKETS = 16  # sums of sampled elements in a summary
-MAX_SAMPLED_WEIGHTS = 512
+SAMPLED_ELEMENTS = 1 << 15  # in a summary, of all weights; at least one of each
 MAX_WATCHED_WEIGHTS = 3  # whose changes outside of optimizers are noticed; averaging changes all weights
 # Ranks that train together differ by rounding alone, far less than what three steps change; ranks that
 # train alone on different data differ by a large part of it.
@@ -62,9 +61,13 @@ NEVER_AVERAGED_MESSAGE = (
     "and they were never averaged. {hint}. If every rank is meant to train a separate model, set "
     f"{SEPARATE_MODELS}=1 by --env or in the script."
 )
+TOGETHER_WARNING = (
+    "after {steps} the weights of rank {rank} differ from those of rank {reference}, which started equal: unless the "
+    "ranks compute one model together, every rank trains alone."
+)
 SEPARATE_MESSAGE = (
-    "the weights of rank {rank} differ from those of rank {reference} from the start, and the ranks exchange no "
-    "gradients: unless the weights are averaged later, every rank trains a separate model."
+    "the weights of rank {rank}{which} differ from those of rank {reference} from the start: unless they are averaged "
+    "later, every rank trains a separate model."
 )
 NO_EXCHANGE_MESSAGE = (
     "{steps} were made without any collective operation: unless the weights are averaged later, every "
@@ -143,14 +146,22 @@ class State:
 
 @dataclass
 class OptimizerRecord:
-    """An optimizer in its first steps."""
+    """An optimizer and how many steps it has made."""
 
     index: int  # in the order of the first steps
     optimizer: weakref.ref[Any]
     steps: int = 0
-    shared: list[Any] = field(default_factory=list)
-    unshared: list[Any] = field(default_factory=list)
+    compared_step: int = COMPARED_STEP  # after which its weights are compared next
+    shared: list[weakref.ref[Any]] = field(default_factory=list)
+    unshared: list[weakref.ref[Any]] = field(default_factory=list)
     start: State | None = None  # None if its weights cannot be compared
+
+    def held(self) -> tuple[list[Any], list[Any]] | None:
+        """Return the shared and the other weights, or None if not all of them exist any more."""
+        held = [weight() for weight in (*self.shared, *self.unshared)]
+        if not held or any(weight is None for weight in held):
+            return None
+        return held[: len(self.shared)], held[len(self.shared) :]
 
 
 @dataclass(frozen=True)
@@ -191,7 +202,9 @@ class WeightComparison:
         self.torch = torch
         self.peers = peers
         self.pid = os.getpid()
-        self.records: list[OptimizerRecord] = []
+        self.records: list[OptimizerRecord] = []  # of the optimizers that exist
+        self.ended_optimizers = 0
+        self.has_shared = False  # whether any optimizer has held weights that a DistributedDataParallel keeps equal
         self.stepping: Any = None  # the outermost optimizer whose step() runs, such as that of ZeRO
         self.operations_before_step = 0
         self.operations_at_start = 0
@@ -199,6 +212,7 @@ class WeightComparison:
         self.suspicion: Suspicion | None = None
         self.averages = False  # whether the script seems to average weights from time to time
         self.failed = False
+        self.error: RankError | None = None  # which a script may catch
 
     # Entry points: called by torch before and after each optimizer step, and at the end of the script.
 
@@ -221,10 +235,12 @@ class WeightComparison:
         Raises:
             RankError: if this rank has trained alone.
         """
+        if self.error and os.getpid() == self.pid:
+            raise self.error
         suspicion = self.suspicion
         if suspicion is None or not self.is_active() or has_separate_models():
             return
-        if not (suspicion.has_changed(self.torch) or suspicion.has_reduced()):
+        if not (suspicion.has_changed(self.torch) or suspicion.has_reduced() or suspicion.has_sent_all()):
             self.end_never_averaged(suspicion.reference)
 
     def is_active(self) -> bool:
@@ -234,8 +250,8 @@ class WeightComparison:
         """Run a comparison; if it cannot be made, as after the end of rank 0, there are no more."""
         try:
             compare()
-        except RankError:
-            self.failed = True
+        except RankError as error:
+            self.failed, self.error = True, error
             raise
         except Exception as error:
             print(f"orch: the comparison of the ranks' weights is off: {error!r:.300}", file=sys.stderr)
@@ -251,7 +267,7 @@ class WeightComparison:
             self.end_suspicion()
         if record and record.steps == 0:
             self.begin_record(record, optimizer)
-        if self.suspicion or (record and record.steps <= COMPARED_STEP):
+        if self.suspicion or (record and record.steps + 1 == record.compared_step):
             self.operations_before_step = self.peers.operations()
 
     def end_step(self, optimizer: Any) -> None:
@@ -261,12 +277,12 @@ class WeightComparison:
                 self.end_suspicion()  # the optimizer exchanges something itself
             else:
                 self.suspicion.sample()
-        if record is None or record.steps >= COMPARED_STEP:
+        if record is None:
             return
         record.steps += 1
-        if record.steps == COMPARED_STEP:
+        if record.steps == record.compared_step:
+            record.compared_step *= 2
             self.compare_updated(record)
-            record.shared, record.unshared = [], []
 
     def end_suspicion(self) -> None:
         self.suspicion, self.averages = None, True
@@ -276,30 +292,32 @@ class WeightComparison:
         for record in self.records:
             if record.optimizer() is optimizer:
                 return record
-        if len(self.records) >= MAX_OPTIMIZERS:
+        existing = [record for record in self.records if record.optimizer() is not None]
+        self.ended_optimizers += len(self.records) - len(existing)
+        self.records = existing
+        if len(existing) >= MAX_OPTIMIZERS:
             return None
-        self.records.append(OptimizerRecord(len(self.records), weakref.ref(optimizer)))
-        return self.records[-1]
+        existing.append(OptimizerRecord(self.ended_optimizers + len(existing), weakref.ref(optimizer)))
+        return existing[-1]
 
     def begin_record(self, record: OptimizerRecord, optimizer: Any) -> None:
         """Compare the state of an optimizer before its first step."""
         if not self.torch.distributed.is_initialized():
             return
         held = list(weights.parameters([optimizer]))
+        shared: list[Any] = []
+        unshared: list[Any] = []
         if record.index == 0:
             self.operations_at_start = self.peers.operations()
-            communication.COUNTS.largest_exchange = communication.COUNTS.largest_reduction = 0
-        elif any(earlier.optimizer() is None for earlier in self.records):  # one optimizer per round
+            communication.COUNTS.reset_largest()
+        elif self.ended_optimizers:  # one optimizer per round
             self.averages |= communication.COUNTS.largest_exchange >= largest_size(held)
         readable = all(weights.is_readable(self.torch, weight) for weight in held) and not has_fsdp()
         if readable:
-            shared = shared_weights(self.torch)
-            record.shared = [weight for weight in held if id(weight) in shared]
-            others = [weight for weight in held if id(weight) not in shared]
-            # With a DistributedDataParallel, tensors other than parameters are inputs, as in adversarial training.
-            parameter = self.torch.nn.Parameter
-            record.unshared = [weight for weight in others if not shared or isinstance(weight, parameter)]
-        first, second = summarize(self.torch, record.shared), summarize(self.torch, record.unshared)
+            shared, unshared = self.divide(held)
+            record.shared, record.unshared = list(map(weakref.ref, shared)), list(map(weakref.ref, unshared))
+            self.has_shared |= bool(shared)
+        first, second = summarize(self.torch, shared), summarize(self.torch, unshared)
         steps = optimizer_steps(optimizer)
         if steps < 0 and not readable:
             steps = UNKNOWN_STEPS
@@ -311,25 +329,39 @@ class WeightComparison:
             record.start = state
         self.check_start(record, state, reference)
 
-    def compare_updated(self, record: OptimizerRecord) -> None:
-        """Compare the weights of an optimizer after its first steps."""
-        start = record.start
-        if start is None or not self.torch.distributed.is_initialized():
-            return
-        state = State(
-            rank=self.peers.rank,
-            shared=summarize(self.torch, record.shared),
-            shared_start=start.shared_start,
-            unshared=summarize(self.torch, record.unshared),
-            unshared_start=start.unshared_start,
+    def divide(self, held: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the weights of an optimizer that a DistributedDataParallel keeps equal, and others to compare.
+
+        Weights that it is told to ignore belong to one rank, such as experts. Tensors other than parameters beside it
+        are inputs, as in adversarial training. Scripts may pass weights in an order that differs between ranks.
+        """
+        positions, ignored = shared_weights(self.torch), ignored_weights(self.torch)
+        shared = sorted(
+            (weight for weight in held if id(weight) in positions), key=lambda weight: positions[id(weight)]
         )
-        reference = self.exchange(record.index, "updated", state)
+        others = [weight for weight in held if id(weight) not in positions and id(weight) not in ignored]
+        parameter = self.torch.nn.Parameter
+        return shared, [weight for weight in others if not positions or isinstance(weight, parameter)]
+
+    def compare_updated(self, record: OptimizerRecord) -> None:
+        """Compare the weights of an optimizer with those of the first rank that has made as many steps with it."""
+        start, held = record.start, record.held()
+        if start is None or held is None or not self.torch.distributed.is_initialized():
+            return
+        if not all(weights.is_readable(self.torch, weight) for part in held for weight in part):
+            return
+        shared, unshared = (summarize(self.torch, part) for part in held)
+        if (shared.shapes, unshared.shapes) != (start.shared.shapes, start.unshared.shapes):
+            return
+        state = State(self.peers.rank, shared, start.shared_start, unshared, start.unshared_start)
+        reference = self.exchange(record.index, f"updated/{record.steps}", state)
         if reference.rank != state.rank:
             self.check_updated(record, state, reference)
-        # Whether the ranks have exchanged nothing that is counted since the first step.
+        # Whether the ranks have exchanged nothing that is counted since the first step. Beside a
+        # DistributedDataParallel, a copy may be trained to find a learning rate.
         exchanged_nothing = 0 < self.peers.operations() == self.operations_at_start
-        if (record.shared or record.unshared) and exchanged_nothing:
-            self.warn_once(NO_EXCHANGE_MESSAGE, reference)
+        if record.steps == COMPARED_STEP and exchanged_nothing and (record.shared or not shared_weights(self.torch)):
+            self.warn_once(NO_EXCHANGE_MESSAGE, reference, f"{record.steps} optimizer steps")
 
     def exchange(self, key: object, moment: str, state: State) -> State:
         """Return the state of the first rank that came to this point: the reference of all ranks."""
@@ -367,40 +399,41 @@ class WeightComparison:
         shared_apart, unshared_apart = state.moved_apart(reference)
         if not (shared_apart or unshared_apart) or has_separate_models():
             return
+        steps, held = f"{record.steps} optimizer steps", [weight for part in record.held() or () for weight in part]
         shared_now = shared_weights(self.torch)
-        if shared_apart and any(id(weight) in shared_now for weight in record.shared):
-            self.end_alone(reference, "a DistributedDataParallel holds them")
+        if shared_apart and any(id(weight()) in shared_now for weight in record.shared):
+            self.end_alone(reference, "a DistributedDataParallel holds them", steps)
         same_start = starts_equal(state, reference)
-        if shared_now and same_start and not self.holds_shared():
-            self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes")
-        has_exchanged_in_step = self.peers.operations() > self.operations_before_step
-        if self.averages or has_exchanged_in_step or computes_together(self.torch):
+        if shared_now and same_start and not self.has_shared:
+            self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes", steps)
+        if self.averages or self.peers.operations() > self.operations_before_step:
             return
-        total = sum(int(weight.numel()) for weight in (*record.shared, *record.unshared))
-        if communication.COUNTS.largest_reduction >= total:  # as DeepSpeed does, whose ranks hold parts
+        has_reduced = communication.COUNTS.largest_reduction >= sum(int(weight.numel()) for weight in held)
+        if has_reduced and "deepspeed" in sys.modules:  # its ranks hold parts of the weights
             return
-        if not same_start:
-            if not self.holds_shared():
-                self.warn_once(SEPARATE_MESSAGE, reference)
-            return
-        self.suspicion = Suspicion(reference.rank, [*record.shared, *record.unshared])
-        self.warn_once(WARNING, reference)
+        if computes_together(self.torch):
+            if same_start:
+                self.warn_once(TOGETHER_WARNING, reference, steps)
+        elif not same_start:
+            which = " that no DistributedDataParallel holds" if self.has_shared else ""
+            self.warn_once(SEPARATE_MESSAGE, reference, steps, which)
+        elif self.suspicion or not has_reduced:
+            self.suspicion = self.suspicion or Suspicion(reference.rank, held)
+            self.warn_once(WARNING, reference, steps)
+        else:  # the weights may be averaged after each step, which then changes them
+            self.suspicion = Suspicion(reference.rank, held)
 
-    def end_alone(self, reference: State, cause: str, steps: str = STEPS) -> None:
+    def end_alone(self, reference: State, cause: str, steps: str) -> None:
         raise RankError(ALONE_MESSAGE.format(steps=steps, rank=self.peers.rank, reference=reference.rank, cause=cause))
 
     def end_never_averaged(self, reference: int) -> None:
         message = NEVER_AVERAGED_MESSAGE.format(rank=self.peers.rank, reference=reference, hint=self.peers.hint())
         raise RankError(message)
 
-    def holds_shared(self) -> bool:
-        """Return whether any optimizer holds weights that a DistributedDataParallel keeps equal."""
-        return any(record.start and record.start.shared.shapes for record in self.records)
-
-    def warn_once(self, message: str, reference: State, steps: str = STEPS) -> None:
+    def warn_once(self, message: str, reference: State, steps: str, which: str = "") -> None:
         if not self.has_warned:
             self.has_warned = True
-            warn(message.format(steps=steps, rank=self.peers.rank, reference=reference.rank))
+            warn(message.format(steps=steps, rank=self.peers.rank, reference=reference.rank, which=which))
 
 
 class Suspicion:
@@ -413,8 +446,9 @@ class Suspicion:
         self.reference = reference  # the rank whose weights are different
         self.watched = sorted(held, key=lambda weight: -int(weight.numel()))[:MAX_WATCHED_WEIGHTS]
         self.size = largest_size(held)
+        self.bytes = sum(int(weight.numel()) * int(weight.element_size()) for weight in held)
         self.samples: list[Any] = []
-        communication.COUNTS.largest_exchange = communication.COUNTS.largest_reduction = 0
+        communication.COUNTS.reset_largest()
         self.sample()
 
     def sample(self) -> None:
@@ -433,6 +467,10 @@ class Suspicion:
     def has_exchanged(self) -> bool:
         """Return whether the script has exchanged tensors as large as the weights."""
         return communication.COUNTS.largest_exchange >= self.size
+
+    def has_sent_all(self) -> bool:
+        """Return whether the script has exchanged an object as large as all weights, such as their state_dict()."""
+        return communication.COUNTS.largest_object >= self.bytes
 
     def has_reduced(self) -> bool:
         """Return whether the script has summed tensors as large as the weights over ranks."""
@@ -474,7 +512,8 @@ def summarize(torch: ModuleType, held: Sequence[Any]) -> Summary:
         return Summary(0, 0, ())
     shapes = weights.shape_checksum(held)
     checksum = sum(index * weights.checksum(torch, weight) for index, weight in enumerate(held, start=1))
-    samples = [weights.sample(weight).double() for weight in held[:MAX_SAMPLED_WEIGHTS]]
+    size = min(64, max(1, SAMPLED_ELEMENTS // len(held)))
+    samples = [weights.sample(weight, size).double() for weight in held]
     elements = torch.cat(samples)
     positions = torch.arange(elements.numel())
     signs = (positions * 2654435761 >> 16) % 2 * 2 - 1
@@ -488,16 +527,31 @@ def optimizer_steps(optimizer: Any) -> int:
     return max((int(step) for step in steps if step is not None), default=-1)
 
 
-def shared_weights(torch: ModuleType) -> set[int]:
-    """Return the ids of all weights that a DistributedDataParallel keeps equal on all ranks."""
+def data_parallel_modules(torch: ModuleType) -> list[Any]:
+    """Return each DistributedDataParallel of this process."""
     ddp_class = torch.nn.parallel.DistributedDataParallel
-    modules = [value for value in gc.get_objects() if issubclass(type(value), ddp_class)]
-    return {
+    return [value for value in gc.get_objects() if issubclass(type(value), ddp_class)]
+
+
+def shared_weights(torch: ModuleType) -> dict[int, int]:
+    """Return the ids of all weights that a DistributedDataParallel keeps equal on all ranks, and their positions."""
+    held = (
         id(weight)
-        for module in modules
+        for module in data_parallel_modules(torch)
         if keeps_equal(torch, module)
         for name, weight in module.module.named_parameters()
         if weight.requires_grad and name not in module.parameters_to_ignore
+    )
+    return {key: position for position, key in enumerate(held)}
+
+
+def ignored_weights(torch: ModuleType) -> set[int]:
+    """Return the ids of all weights that a DistributedDataParallel is told to ignore."""
+    return {
+        id(weight)
+        for module in data_parallel_modules(torch)
+        for name, weight in module.module.named_parameters()
+        if name in module.parameters_to_ignore
     }
 
 
@@ -506,6 +560,7 @@ def keeps_equal(torch: ModuleType, module: Any) -> bool:
     hooks = [hook for hook, _ in getattr(module, "_comm_hooks", ())]
     return (
         bool(getattr(module, "require_backward_grad_sync", False))
+        and bool(getattr(module, "require_forward_param_sync", False))  # False after a forward() in no_sync()
         and torch.distributed.get_world_size(module.process_group) == torch.distributed.get_world_size()
         and all(averages_gradients(hook) for hook in hooks)
     )
@@ -532,5 +587,5 @@ def computes_together(torch: ModuleType) -> bool:
         or communication.uses_rpc(torch)
         or counts.point_to_point
         or counts.remote_calls
-        or counts.in_backward
+        or counts.in_autograd
     )

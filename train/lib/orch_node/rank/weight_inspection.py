@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +15,46 @@ SAMPLE_SIZE = 4096  # elements of a weight whose next step is predicted
 # Optimizers whose step can be predicted well enough to say that it must change a weight.
 PREDICTABLE_OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad")
 IPEX_PREPACK_MODULE = "intel_extension_for_pytorch.nn.utils._weight_prepack"
+
+
+def watch_gradients(torch: ModuleType, name: str, inspect: Callable[..., None]) -> Callable[[], None]:
+    """Call `inspect` with the arguments of torch.autograd.backward() or grad(), `name`, before it computes.
+
+    Iterators among the arguments, which can be read only once, become tuples. Code in torch.compile() is not watched.
+
+    Returns:
+        A function that restores torch's function, if it has not been replaced again.
+    """
+    original = getattr(torch.autograd, name)
+    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)  # torch 2.0 has none
+
+    @functools.wraps(original)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(*args, **kwargs)
+        arguments = [as_sequence(value) for value in args]
+        options = {key: as_sequence(value) for key, value in kwargs.items()}
+        inspect(*arguments, **options)
+        return original(*arguments, **options)
+
+    def restore() -> None:
+        if getattr(torch.autograd, name) is watched:
+            setattr(torch.autograd, name, original)
+
+    setattr(torch.autograd, name, watched)
+    torch.jit._builtins._register_builtin(watched, f"aten::{name}")  # TorchScript knows functions by their identity
+    return restore
+
+
+def as_sequence(value: Any) -> Any:
+    return tuple(value) if isinstance(value, Iterator) else value
+
+
+def as_list(torch: ModuleType, tensors: Any) -> list[Any]:
+    """Return the tensors that torch.autograd's functions accept: one, a sequence or a dictionary of them, or None."""
+    if torch.is_tensor(tensors):
+        return [tensors]
+    return list(tensors.values() if isinstance(tensors, dict) else tensors or ())
 
 
 def graph_nodes(torch: ModuleType, roots: Iterable[Any]) -> Iterator[Any]:
@@ -64,9 +105,9 @@ def checksum(torch: ModuleType, tensor: Any) -> int:
     return int(integers.view(torch.int64).sum()) + int(data[aligned_size:].sum())
 
 
-def sample(weight: Any) -> Any:
-    """Return a copy of about 64 elements of a weight, spread over all of it."""
-    return weight.detach().reshape(-1)[:: max(1, weight.numel() // 64)].clone()
+def sample(weight: Any, size: int = 64) -> Any:
+    """Return a copy of about `size` elements of a weight, spread over all of it."""
+    return weight.detach().reshape(-1)[:: max(1, weight.numel() // size)].clone()
 
 
 def shape_checksum(held: Iterable[Any]) -> int:
@@ -134,12 +175,3 @@ def detached_layers(layers: Iterable[Any]) -> list[Any]:
 def differing_layers(torch: ModuleType, layers: Iterable[Any]) -> list[Any]:
     """Return the packed layers whose weights differ from the packed copies."""
     return [layer for layer in layers if not torch.equal(layer.ctx.get_weight(), layer.weight.detach())]
-
-
-def has_data_parallel(torch: ModuleType) -> bool:
-    """Return whether a DistributedDataParallel exists that synchronizes gradients at present."""
-    ddp_class = torch.nn.parallel.DistributedDataParallel
-    return any(
-        issubclass(type(value), ddp_class) and getattr(value, "require_backward_grad_sync", False)
-        for value in gc.get_objects()
-    )
