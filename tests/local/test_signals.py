@@ -67,7 +67,7 @@ def test_ctrl_c_ends_only_a_remote_supervisor(sshd: str, tmp_path: Path, sleeper
         supervisor.wait(5)
         other_supervisor.kill()
     mirror.terminate(supervisor.pid)
-    mirror.remote.reset()
+    mirror.remote.close()
 
 
 def test_ctrl_c_ends_only_a_local_supervisor(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:

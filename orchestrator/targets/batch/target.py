@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -151,16 +152,13 @@ class BatchHandle(RunHandle):
 
         A caller may iterate over events() at the same time.
         """
-        host = host_at(location_of(self.record).login)
-        watch = self.new_watch(host)
-        watch.notify = ignore  # events() reports a system that does not respond, which no line depends on
-        try:
+        with closing(host_at(location_of(self.record).login)) as host:
+            watch = self.new_watch(host)
+            watch.notify = ignore  # events() reports a system that does not respond, which no line depends on
             watch.refresh()
             watch.record_nodes()
             run, starts = store.load(self.folder), self.earlier.logs
             yield from log_lines(watch, run, rank=rank, follow=follow, starts=starts)
-        finally:
-            host.close()
 
     def discard(self) -> None:
         """Keep the files: the job has claimed its nodes before its ranks can be refused."""

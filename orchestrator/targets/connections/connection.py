@@ -172,7 +172,7 @@ class Ssh:
             channel.settimeout(SILENCE_SECONDS)
         return client
 
-    def reset(self) -> None:
+    def close(self) -> None:
         """Close the connection; the next request opens a new one."""
         connection = self.__dict__.pop("connection", None)
         self.__dict__.pop("sftp", None)
@@ -479,10 +479,6 @@ class Ssh:
         result = self.capture(argv, seconds=RUN_SECONDS)
         if check and result.code != 0:
             raise OSError(result.err.strip() or f"exit code {result.code}")
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.reset()
 
 
 @contextlib.contextmanager

@@ -271,5 +271,5 @@ class ReconnectingMirror:
                 f"{self.node} has not been reached for {now - self.lost_since:.0f} s; the run may still continue.",
                 hint="`orch attach` shows it again, `orch stop` ends it on all nodes.",
             )
-        self.mirror.remote.reset()
+        self.mirror.remote.close()
         self.next_attempt = now + RETRY_SECONDS

@@ -6,6 +6,7 @@ import shlex
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -38,14 +39,13 @@ class SshCommands:
         stop = threading.Event()
 
         def run_on(host: RunNode) -> int | ExecuteError:
-            argv, connection = (*self.programs[host], "--", *command), connection_to(host)
+            argv = (*self.programs[host], "--", *command)
             try:
-                return connection.relay(argv, lambda stream, part: receive(host.node, stream, part), stop)
+                with closing(connection_to(host)) as connection:
+                    return connection.relay(argv, lambda stream, part: receive(host.node, stream, part), stop)
             except ExecuteError as error:
                 unreachable = error.hint == ConnectionLost.default_hint
                 return ExecuteError(error.message, hint=UNREACHABLE_HINT) if unreachable else error
-            finally:
-                connection.close()
 
         # On all nodes at the same time, because the command may wait for its counterparts there.
         with ThreadPoolExecutor(max_workers=len(self.programs)) as pool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path, PurePosixPath
 
 from orch_node.protocol.events import Event, Launched, Waiting
@@ -113,13 +114,11 @@ class SshHandle(RunHandle):
 
     def delete_folder(self, host: RunNode) -> ExecuteError | None:
         """Delete the run's folder on a node; return the error if that fails."""
-        connection = connection_to(host)
         try:
-            connection.capture(("rm", "-rf", "--", self.record.run_dir), seconds=END_SECONDS)
+            with closing(connection_to(host)) as connection:
+                connection.capture(("rm", "-rf", "--", self.record.run_dir), seconds=END_SECONDS)
         except ExecuteError as error:
             return error
-        finally:
-            connection.close()
         return None
 
     def commands(self, nodes: Nodes | None) -> NodeCommands:
@@ -128,18 +127,15 @@ class SshHandle(RunHandle):
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         node = requested_node(self.record, request.node)
         hosts = [node] if request.node or request.project else self.record.all_nodes
-        connections = {host.node: connection_to(host) for host in hosts}
-        sources = [
-            Source(name=name, remote=connection, python=self.record.python) for name, connection in connections.items()
-        ]
-        try:
+        with ExitStack() as stack:
+            connections = {host.node: stack.enter_context(closing(connection_to(host))) for host in hosts}
+            sources = [
+                Source(name=name, remote=remote, python=self.record.python) for name, remote in connections.items()
+            ]
             if request.project:
                 copy = project_copy(self.record.run_dir)
                 return fetch_project(sources[0], store_of(self.record), copy, self.folder, request, listener)
             return fetch_files(sources, self.folder, request, listener)
-        finally:
-            for connection in connections.values():
-                connection.close()
 
 
 def store_of(record: RunRecord) -> str:

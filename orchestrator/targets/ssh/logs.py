@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from orch_node.protocol import values
@@ -52,8 +53,7 @@ class Stream:
         """
         starts = [f"{rank}:{offset}" for rank, offset in self.offsets.items()]
         command = node_program(self.record, "logs", self.record.run_dir, *self.options)
-        connection = connection_to(self.host)
-        try:
+        with closing(connection_to(self.host)) as connection:
             for line in connection.stream((*command, *(["--from", *starts] if starts else []))):
                 chunk = self.chunk_of(line)
                 for text in chunk.lines:
@@ -62,8 +62,6 @@ class Stream:
                     yield from self.parser.parse(chunk.rank, self.host.node, chunk.state, finished=False)
                 self.offsets[chunk.rank] = chunk.at
             yield from self.parser.end()
-        finally:
-            connection.close()
 
     def chunk_of(self, line: str) -> LogChunk:
         """Return the chunk in a line of output; raise ExecuteError if it does not belong to this run."""

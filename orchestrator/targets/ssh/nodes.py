@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,9 +91,9 @@ def query_all(
     """
 
     def query(host: RunNode) -> NodeResponse:
-        connection = connection_to(host, connect_seconds)
         try:
-            result = connection.capture(command(host), seconds=seconds)
+            with closing(connection_to(host, connect_seconds)) as connection:
+                result = connection.capture(command(host), seconds=seconds)
             if result.code != 0:
                 problem = last_line(result.err) or "it failed without an error message"
                 return NodeResponse(node=host.node, value=None, problem=problem)
@@ -102,8 +103,6 @@ def query_all(
             return NodeResponse(node=host.node, value=None, problem=error.message)
         except ProtocolError as error:
             return NodeResponse(node=host.node, value=None, problem=str(error))
-        finally:
-            connection.close()
 
     return on_each(hosts, query)
 

@@ -72,10 +72,12 @@ def start_steps(plan: Plan, folder: Path) -> None:
         OrchError: if a step fails.
     """
     hosts = {host.node: host for step in plan.steps for host in step.nodes}
-    connections = {node: connection_to(host) for node, host in hosts.items()}
     preparation = [step for step in plan.steps if not isinstance(step, StartRun)]
     supervisor_start = [step for step in plan.steps if isinstance(step, StartRun)]
-    try:
+    with contextlib.ExitStack() as stack:
+        connections = {
+            node: stack.enter_context(contextlib.closing(connection_to(host))) for node, host in hosts.items()
+        }
         try:
             execute(preparation, connections)
         except ExecuteError as error:
@@ -86,9 +88,6 @@ def start_steps(plan: Plan, folder: Path) -> None:
             raise
         store.forget_end(folder)
         execute(supervisor_start, connections)
-    finally:
-        for connection in connections.values():
-            connection.close()
 
 
 def not_started(error: ExecuteError) -> ExecuteError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 from packaging.version import InvalidVersion
@@ -54,11 +55,8 @@ def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
 
 
 def query_node(node: Node, python: str) -> Facts:
-    connection = connection_to(node.run_node)
-    try:
+    with closing(connection_to(node.run_node)) as connection:
         return query_interpreter(connection, node.name, python, PYTHON_HINT)
-    finally:
-        connection.close()
 
 
 def with_facts(node: Node, facts: Facts, python: str, stack: Stack, *, needs_ccl: bool) -> Node:
