@@ -12,10 +12,13 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from orch_node.agent.processes import all_pids
+from orch_node.machine import ProcessHandle
 
 from orchestrator.files import SHARE, ansible_home
 from orchestrator.load.inventory import ansible_environment
@@ -163,14 +166,10 @@ def end_workers(folder: str) -> None:
     continue their task and repeat it.
     """
     workers = {pid for pid in all_pids() if is_worker(pid, folder)}
-    for pid in all_pids():
-        if session_of(pid) in workers:
-            kill(pid, workers)
-
-
-def all_pids() -> list[int]:
-    """Return the numbers of all processes that are visible here."""
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    for pid in all_pids() if workers else ():
+        with contextlib.closing(ProcessHandle(pid)) as process:  # before the check: process numbers are reused
+            if session_of(pid) in workers:
+                process.send(signal.SIGKILL)
 
 
 def is_worker(pid: int, folder: str) -> bool:
@@ -193,20 +192,6 @@ def session_of(pid: int) -> int | None:
         return os.getsid(pid)
     except OSError:
         return None
-
-
-def kill(pid: int, sessions: Container[int | None]) -> None:
-    """Kill a process of these sessions.
-
-    The descriptor is opened before the check, because process numbers are reused.
-    """
-    with contextlib.suppress(OSError):  # it has ended
-        descriptor = os.pidfd_open(pid)
-        try:
-            if session_of(pid) in sessions:
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        finally:
-            os.close(descriptor)
 
 
 def settings(playbook: Playbook) -> dict[str, str]:

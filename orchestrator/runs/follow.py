@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
 from orch_node import disk, lease
+from orch_node.machine import ProcessHandle
 from orch_node.protocol import files
 from orch_node.protocol.events import Event
 from orch_node.tail import last_text
@@ -77,15 +78,9 @@ class LocalRun:
         if lease.may_run_elsewhere(self.folder) is not None:
             (self.folder / files.STOP).touch(0o600)
             return
-        try:
-            process = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        try:
+        with closing(ProcessHandle(pid)) as process:
             if supervises(pid, self.folder):
-                signal.pidfd_send_signal(process, signal.SIGINT)
-        finally:
-            os.close(process)
+                process.send(signal.SIGINT)
 
 
 def follow(folder: Path, source: Source, *, ranks: int, offset: int = 0) -> Iterator[Event]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orch_node import disk, lease
+from orch_node.agent.processes import all_pids
 from orch_node.agent.run_folders import DAMAGED_FOLDER, move_aside
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
@@ -392,8 +393,7 @@ def may_be_running(folder: Path) -> bool:
     """Return whether a process of the run is running here, or its supervisor may be running on another host."""
     if lease.may_run_elsewhere(folder) is not None:
         return True
-    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
-    return any(supervises(pid, folder) for pid in pids)
+    return any(supervises(pid, folder) for pid in all_pids())
 
 
 def quarantine(damaged: Damaged) -> Path | None:

@@ -6,6 +6,7 @@ Such a reader must not conclude that the process has ended: its condition is unk
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -151,11 +152,8 @@ class ProcessHandle:
 
 def send_signal(pid: int, start: int, number: int) -> bool:
     """Send a signal to the process with this start time; return whether it received it."""
-    handle = ProcessHandle(pid, start)
-    try:
+    with contextlib.closing(ProcessHandle(pid, start)) as handle:
         return handle.send(number)
-    finally:
-        handle.close()
 
 
 def open_pidfd(pid: int) -> int | None:
