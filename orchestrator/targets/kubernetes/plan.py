@@ -15,6 +15,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Layout
 from orchestrator.model.decision import GPUS, Choice, Decision, all_decisions
 from orchestrator.model.process_group import uses_gpus
+from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import ApplyObjects, Object, Plan
@@ -40,7 +41,7 @@ from orchestrator.targets.kubernetes.manifests.job import (
 from orchestrator.targets.kubernetes.manifests.kinds import ELASTIC, KINDS, Installed, default_kind
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.patch import Operation, describe_patch, patched
-from orchestrator.targets.kubernetes.run_record import JobLocation, without_lists
+from orchestrator.targets.kubernetes.run_record import new_location, without_lists
 from orchestrator.targets.kubernetes.settings import KubernetesSettings, plain
 
 MAX_PODS = 5000
@@ -208,7 +209,8 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site) -> Pla
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *describe_patch(inputs.patch),
     )
-    job_location = location(site.run_id, launcher.value, kubernetes, request.options_of(KubernetesOptions).wait_limit)
+    wait_limit = request.options_of(KubernetesOptions).wait_limit
+    job_location = replace(new_location(site.run_id, launcher.value, kubernetes), wait_limit=wait_limit)
     plan = new_plan(
         request,
         resolved,
@@ -262,45 +264,25 @@ def pod_paths(inputs: PodInputs, resolved: Resolved, site: Site) -> dict[str, st
     return {path: paths.get(path) or in_train(path, site) or path for path in used}
 
 
-def location(run_id: str, launcher: str, settings: KubernetesSettings, wait_limit: int | None = None) -> JobLocation:
-    """Return the location of a new run in the cluster of the settings."""
-    return JobLocation(
-        context=settings.context,
-        namespace=settings.namespace or "default",
-        job=names.job_name(run_id),
-        launcher=launcher,
-        claim=settings.claim,
-        mount=settings.mount,
-        image=settings.image,
-        uid=settings.uid,
-        python=settings.python,
-        pull_secrets=settings.pull_secrets,
-        service_account=settings.service_account,
-        tolerations=settings.tolerations,
-        wait_limit=wait_limit,
-    )
-
-
 def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings, resume: Resume | None) -> PodProject | None:
     """Return what the pods need to unpack the project."""
-    if plan.origin.project is None:
+    project = plan.origin.project
+    if project is None:
         return None
-    copy = project_copy(plan.run.run_dir)
-    replaced, removed = changed_files(plan, resume)
+    replaced, removed = changed_files(project, resume)
     return PodProject(
         parts=tuple(f"{settings.files}/{path}" for path in part_paths(archive)),
         sha256=hashlib.sha256(archive).hexdigest(),
-        copy=copy,
-        working_directory=working_directory(plan.origin.project, plan.run.run_dir),
+        copy=project_copy(plan.run.run_dir),
+        working_directory=working_directory(project, plan.run.run_dir),
         replaced=replaced,
         removed=removed,
     )
 
 
-def changed_files(plan: Plan, resume: Resume | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def changed_files(project: Project, resume: Resume | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the files of the project that a resumed run replaces in its copy, and those that it removes."""
-    project = plan.origin.project
-    if project is None or resume is None or resume.project is None or not resume.sends_code:
+    if resume is None or resume.project is None or not resume.sends_code:
         return (), ()
     changed = project.changes_since(resume.project)
     return tuple(name for name in changed if name in project.files), tuple(set(changed) - project.files.keys())

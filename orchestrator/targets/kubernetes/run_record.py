@@ -43,6 +43,24 @@ class JobLocation:
     wait_limit: int | None = None  # seconds until the ranks must have started
 
 
+def new_location(run_id: str, launcher: str, settings: KubernetesSettings) -> JobLocation:
+    """Return the location of a new run in the cluster of the settings."""
+    return JobLocation(
+        context=settings.context,
+        namespace=settings.namespace or "default",
+        job=names.job_name(run_id),
+        launcher=launcher,
+        claim=settings.claim,
+        mount=settings.mount,
+        image=settings.image,
+        uid=settings.uid,
+        python=settings.python,
+        pull_secrets=settings.pull_secrets,
+        service_account=settings.service_account,
+        tolerations=settings.tolerations,
+    )
+
+
 def location_of(record: RunRecord) -> JobLocation:
     """Return the location stored in a run's record.
 
@@ -123,17 +141,9 @@ def trusted_record(record: RunRecord, settings: KubernetesSettings, *, label: st
         raise UntrustedRecordError(f"The record of {record.run_id} names {problem}.", hint=HINT)
     runs = f"{location.mount}/runs"
     check_output_dir(record, runs)
-    trusted_location = replace(
-        location,
-        context=settings.context,
-        namespace=settings.namespace or "default",
-        image=settings.image,
-        python=settings.python,
-        pull_secrets=settings.pull_secrets,
-        service_account=settings.service_account,
-        tolerations=settings.tolerations,
-        wait_limit=None,  # only the controller that started a run may end it for waiting too long
-    )
+    # Without a wait_limit: only the controller that started a run may end it for waiting too long.
+    controller_location = new_location(record.run_id, location.launcher, settings)
+    trusted_location = replace(controller_location, claim=location.claim, mount=location.mount, uid=location.uid)
     return replace(
         record,
         location=values.record(trusted_location),

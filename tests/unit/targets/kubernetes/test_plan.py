@@ -25,7 +25,8 @@ from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.kubernetes.inputs import with_assignment
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind, shared_runtime
-from orchestrator.targets.kubernetes.plan import PodInputs, location, plan_kubernetes
+from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes
+from orchestrator.targets.kubernetes.run_record import new_location
 from orchestrator.targets.kubernetes.volume import reader_pod
 from tests.conftest import make_stack
 from tests.support.kubernetes_plans import (
@@ -60,7 +61,7 @@ def test_golden_manifests() -> None:
 def test_every_pod_is_admitted_in_a_restricted_namespace_and_gets_no_token() -> None:
     for launcher in KINDS:
         manifests = objects(make_plan(launcher))
-        helper_pods = (reader_pod(location("r", launcher, SETTINGS), "r"), shared_runtime(SETTINGS))
+        helper_pods = (reader_pod(new_location("r", launcher, SETTINGS), "r"), shared_runtime(SETTINGS))
         specs = [*pod_specs([*manifests, *helper_pods])]
         assert len(specs) >= 3
         assert [find_violations(spec) for spec in specs] == [[]] * len(specs)
@@ -70,14 +71,15 @@ def test_every_pod_is_admitted_in_a_restricted_namespace_and_gets_no_token() -> 
 def test_reader_pod_can_run_where_the_pods_of_the_run_can() -> None:
     """Give the reader pod the run's service account, tolerations and node affinity."""
     full = replace(SETTINGS, service_account="puller", tolerations=("spot:NoExecute",), node_affinity=("spot",))
-    plain, configured = (reader_pod(location("r", "job", kubernetes), "r")["spec"] for kubernetes in (SETTINGS, full))
+    locations = [new_location("r", "job", settings) for settings in (SETTINGS, full)]
+    plain, configured = (reader_pod(location, "r")["spec"] for location in locations)
     toleration = {"key": "spot", "operator": "Exists", "effect": "NoExecute"}
     expected_fields = {"serviceAccountName": "puller", "tolerations": [toleration]}
     assert configured == plain | expected_fields
 
 
 def test_each_reader_pod_has_its_own_name() -> None:
-    pods = [reader_pod(location("r", "job", SETTINGS), "r") for _ in range(2)]
+    pods = [reader_pod(new_location("r", "job", SETTINGS), "r") for _ in range(2)]
     assert pods[0]["metadata"]["name"] != pods[1]["metadata"]["name"], "a fetch that ends deletes its pod"
 
 

@@ -19,8 +19,13 @@ from orchestrator.model.hosts import NodeCount
 from orchestrator.targets.kubernetes.find import state_in
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
-from orchestrator.targets.kubernetes.plan import location
-from orchestrator.targets.kubernetes.run_record import location_of, trusted_record, with_lists, without_lists
+from orchestrator.targets.kubernetes.run_record import (
+    location_of,
+    new_location,
+    trusted_record,
+    with_lists,
+    without_lists,
+)
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.support.hostile import JSON
 from tests.support.kubernetes_api import Api, make_client
@@ -52,7 +57,7 @@ CLUSTER_RECORD = replace(
     nodes=NODES,
     layout=LAYOUT.rank_places,
     target="kubernetes",
-    location=values.record(location(RECORD.run_id, "pytorchjob", CONTROLLER_SETTINGS)),
+    location=values.record(new_location(RECORD.run_id, "pytorchjob", CONTROLLER_SETTINGS)),
     output_dir=f"/orch/runs/{RECORD.run_id}/output",
 )
 
@@ -87,7 +92,7 @@ def test_image_and_programs_come_from_this_controller() -> None:
         run_dir="/etc",
     )
     record = trusted(evil)
-    assert location_of(record) == location(RECORD.run_id, "pytorchjob", CONTROLLER_SETTINGS)
+    assert location_of(record) == new_location(RECORD.run_id, "pytorchjob", CONTROLLER_SETTINGS)
     assert (record.python, record.train) == (CONTROLLER_SETTINGS.python, "/opt/orch/train")
     assert record.run_dir == f"/orch/runs/{RECORD.run_id}"
 
