@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 import shlex
@@ -17,7 +16,7 @@ from pathlib import Path
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import PUBLIC, TEMPLATES, write_whole
 from orchestrator.load.definitions import recipe_folders, schema_text
-from orchestrator.model.hosts import SSH_PORT, expand_list, is_host, split_list
+from orchestrator.model.hosts import SSH_PORT, expand_list, is_address, is_host, split_list
 from orchestrator.model.printable import one_line
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
@@ -190,14 +189,6 @@ def expand_range(word: str) -> list[str]:
         return expand_list(word)
     except ValueError as error:
         raise RequestError(f"{one_line(word)[:80]}: {error}.", hint=EXAMPLES) from None
-
-
-def is_address(word: str) -> bool:
-    try:
-        ipaddress.ip_address(word)
-    except ValueError:
-        return False
-    return True
 
 
 def yaml_values(variables: Mapping[str, str]) -> dict[str, str]:
