@@ -451,23 +451,21 @@ def check_launcher_name(name: str, names: Collection[str], target: str) -> None:
         raise PlanError(f"--launcher {name} does not run on {target}.", hint=hint)
 
 
-def check_mpi(mpi: str | None, launcher: str | None, launchers_without: Collection[str | None], with_mpi: str) -> None:
+def check_mpi(mpi: str | None, launcher: str, launchers_without: Collection[str]) -> None:
     """Check that --mpi is not used with a launcher that starts the ranks without mpirun.
 
     Args:
         mpi: the value of --mpi.
-        launcher: the launcher; None for the default, if that is still to be chosen.
+        launcher: the launcher.
         launchers_without: the launchers without mpirun.
-        with_mpi: a launcher with it.
 
     Raises:
         PlanError: if it is.
     """
     if mpi and launcher in launchers_without:
-        name = f"--launcher {launcher}" if launcher else "the default launcher"
         raise PlanError(
-            f"--mpi {mpi}: {name} starts the ranks without mpirun.",
-            hint=f"Use --launcher {with_mpi}, or leave --mpi out.",
+            f"--mpi {mpi}: --launcher {launcher} starts the ranks without mpirun.",
+            hint=f"Use --launcher {DEFAULT}, or leave --mpi out.",
         )
 
 
@@ -484,5 +482,4 @@ def check_launcher(name: str, accelerate_file: str, mpi: str | None) -> None:
             f"--accelerate-config {accelerate_file}: --launcher {name} does not start accelerate.",
             hint=f"Add --launcher {' or '.join(ACCELERATE_LAUNCHERS)}.",
         )
-    if mpi:
-        check_mpi(mpi, name, WITHOUT_MPI, DEFAULT)
+    check_mpi(mpi, name, WITHOUT_MPI)

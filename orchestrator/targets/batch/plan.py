@@ -22,7 +22,7 @@ from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import launchers
 from orchestrator.planning.containers import shared_folders
-from orchestrator.planning.launchers import DEFAULT, LAUNCHERS, WITHOUT_MPI, Launch
+from orchestrator.planning.launchers import LAUNCHERS, WITHOUT_MPI, Launch
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SendFolder, SubmitScript
 from orchestrator.planning.request import Resume, Site, TrainRequest
@@ -157,7 +157,7 @@ def choose_launcher(request: TrainRequest, stack: Stack, system: BatchSystem) ->
     name, names = request.launcher or system.launcher, tuple(dict.fromkeys((system.launcher, *LAUNCHERS)))
     without_mpi = (system.own_launcher, *WITHOUT_MPI)
     launchers.check_launcher_name(name, names, system.title)
-    launchers.check_mpi(request.mpi, name, without_mpi, DEFAULT)
+    launchers.check_mpi(request.mpi, name, without_mpi)
     if name in without_mpi:
         return name, Decision(topic="mpi", value="")
     value = request.mpi or stack.mpi
