@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import PurePath
-from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from orch_node.protocol.files import is_run_id
 from orch_node.protocol.layout import AUTO
@@ -450,21 +450,21 @@ def check_unsupported_options(request: TrainRequest, refuses: Mapping[str, Unsup
         PlanError: naming all options that it refuses.
     """
     refused = [(flag(name), refuses[name]) for name in changed_fields(request) if name in refuses]
-    if unsupported := [*refused, *options_of_other_targets(request.options, request.on)]:
-        raise_unsupported(unsupported)
+    refuse([*refused, *options_of_other_targets(request.options, request.on)])
 
 
 def check_foreign(options: Iterable[TargetOptions], target: str | None) -> None:
     """Raise PlanError for options of another target than the chosen one."""
-    if unsupported := list(options_of_other_targets(options, target)):
-        raise_unsupported(unsupported)
+    refuse(list(options_of_other_targets(options, target)))
 
 
-def raise_unsupported(options: Sequence[tuple[str, UnsupportedOption]]) -> NoReturn:
-    raise PlanError(
-        " ".join(f"{name} {option.reason}." for name, option in options),
-        hint=" ".join(dict.fromkeys(option.hint for _, option in options)),
-    )
+def refuse(options: Sequence[tuple[str, UnsupportedOption]]) -> None:
+    """Raise PlanError if there are unsupported options."""
+    if options:
+        raise PlanError(
+            " ".join(f"{name} {option.reason}." for name, option in options),
+            hint=" ".join(dict.fromkeys(option.hint for _, option in options)),
+        )
 
 
 def options_of_other_targets(
