@@ -14,6 +14,8 @@ TCP, SHM = "tcp", "shm"
 # Fabrics of RDMA devices, each a provider of libfabric; `auto` tries only these.
 RDMA = tuple(facts.RDMA)
 FABRICS = (TCP, *RDMA, SHM)
+# The variable that restricts a rank to one device.
+DEVICE_VARIABLES = {"psm3": "PSM3_NIC", "verbs": "FI_VERBS_DEVICE_NAME", "efa": "FI_EFA_IFACE"}
 
 
 @dataclass(frozen=True)
@@ -101,26 +103,15 @@ def rank_variables(fabric: str, names: Sequence[str], transport: str) -> dict[st
     """
     if not names:
         return {}
-    if len(names) == 1:
-        return single_device_variables(fabric, names[0])
-    several = ",".join(names)
-    if fabric == "psm3":
-        return {"PSM3_MULTIRAIL": "1", "PSM3_MULTIRAIL_MAP": several}
     if fabric == "mlx":
         return {"UCX_NET_DEVICES": ",".join(f"{name}:1" for name in names)}
-    provider = {"FI_EFA_IFACE": several} if fabric == "efa" else {}
+    all_names = ",".join(names)
+    if len(names) == 1:
+        return {DEVICE_VARIABLES[fabric]: all_names}
+    if fabric == "psm3":
+        return {"PSM3_MULTIRAIL": "1", "PSM3_MULTIRAIL_MAP": all_names}
+    provider = {"FI_EFA_IFACE": all_names} if fabric == "efa" else {}
     if transport == "mpi":
         return {**provider, "I_MPI_MULTIRAIL": "1"}
     count = str(len(names))
-    return {**provider, "CCL_MNIC": "global", "CCL_MNIC_NAME": several, "CCL_MNIC_COUNT": count}
-
-
-def single_device_variables(fabric: str, name: str) -> dict[str, str]:
-    """Return the variable that restricts a rank to one device."""
-    variable = {
-        "psm3": ("PSM3_NIC", name),
-        "verbs": ("FI_VERBS_DEVICE_NAME", name),
-        "efa": ("FI_EFA_IFACE", name),
-        "mlx": ("UCX_NET_DEVICES", f"{name}:1"),
-    }
-    return dict([variable[fabric]])
+    return {**provider, "CCL_MNIC": "global", "CCL_MNIC_NAME": all_names, "CCL_MNIC_COUNT": count}
