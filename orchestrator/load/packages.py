@@ -425,7 +425,7 @@ def run_uv(
     # -I: `python -m uv` would import a uv.py of the current folder.
     command = [sys.executable, "-I", "-m", "uv", *arguments, *options, "--no-python-downloads", "--color", "never"]
     done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, check=False
+        command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment
     )
     if not done.returncode:
         return
@@ -463,7 +463,7 @@ def index_settings() -> tuple[dict[str, str], list[str]]:
     if any(name in os.environ for name in UV_SETTINGS) or any(file.exists() for file in files):
         return {}, []
     command = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "config", "list"]
-    listed = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False).stdout
+    listed = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
     values: dict[str, list[str]] = {}
     for section in PIP_SECTIONS:
         for line in listed.splitlines():

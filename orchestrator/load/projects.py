@@ -121,9 +121,7 @@ def git(folder: Path, *arguments: str) -> str:
     """
     hint = "Repair the repository, or send the script alone with --project none."
     try:
-        result = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(folder), *arguments], capture_output=True, check=False
-        )
+        result = subprocess.run(["git", "--no-optional-locks", "-C", str(folder), *arguments], capture_output=True)
     except OSError as error:
         raise RequestError(f"git cannot be run for {folder}: {error.strerror}.", hint=hint) from None
     if result.returncode:

@@ -212,7 +212,7 @@ def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> 
         return imports
     command = [python.local_path, *MISSING_MODULES, *imports.importers]
     with contextlib.suppress(OSError):  # the ranks report an interpreter that does not start
-        imports.check(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
+        imports.check(subprocess.run(command, capture_output=True, text=True).stdout.split())
     return None
 
 
@@ -335,7 +335,7 @@ def find_module(python: RanksPython, recipe: Recipe) -> str:
     """
     command = (python.local_path, str(TRAIN / "node.py"), "find-module", recipe.script)
     environment = {**os.environ, PYTHON_PATH: ":".join(recipe.module_folders)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         reason = (done.stdout + done.stderr).strip().removesuffix(".")
         raise RequestError(
@@ -423,13 +423,7 @@ def query_parser(recipe: Recipe, python: str) -> dict[str, Setting] | str:
     command = [python, str(PROGRAM), recipe.script]
     try:
         done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=PARSER_SECONDS,
-            check=False,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, timeout=PARSER_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RequestError(f"{recipe.script} does not parse its arguments: {error}.", hint=CHECK_HINT) from None

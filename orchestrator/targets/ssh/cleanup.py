@@ -91,7 +91,7 @@ def result_of(response: NodeResponse, *, names_runs: bool = True, dry_run: bool 
 
 def unreachable(node: str, problem: str) -> NodeCleanup:
     """Return the result for a node that has not responded, with the reason."""
-    return NodeCleanup(node=node, state="unreachable", ended=(), left=(), segments=(), problem=problem)
+    return NodeCleanup(node=node, state="unreachable", problem=problem)
 
 
 def describe_processes(runs: Mapping[str, tuple[ProcessRecord, ...]], *, names_runs: bool) -> tuple[str, ...]:

@@ -106,9 +106,7 @@ def wait_for_another_host(run_dir: Path) -> tuple[ProcessRecord, ...]:
 def record_stop(run_dir: Path, pid: int | None) -> None:
     """Write the files of a supervisor that was ended before it could write them, or that has not begun."""
     now = time.time()
-    stopped = outcome.Outcome(
-        state=outcome.STOPPED, first_failure=None, problem=None, launcher_code=None, started=now, ended=now
-    )
+    stopped = outcome.Outcome(state=outcome.STOPPED, started=now, ended=now)
     if pid is not None and not (run_dir / files.SUPERVISOR).exists():
         text = outcome.render_supervisor(outcome.SupervisorProcess(pid=pid, started=now))
         atomic_write.write(run_dir / files.SUPERVISOR, text)
