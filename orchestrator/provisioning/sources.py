@@ -24,7 +24,7 @@ from orchestrator.load.projects import GIT_IGNORE, IGNORE, ignore_rules
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import Synced
 from orchestrator.provisioning import urls
-from orchestrator.provisioning.urls import hide_secrets
+from orchestrator.provisioning.urls import first_line
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -245,7 +245,7 @@ def download_snapshot(kind: str, text: str, note: Callable[[str], None]) -> Sour
             raise
         except (errors.HTTPError, OSError) as error:
             folder = Path(huggingface_hub.snapshot_download(name, **arguments, local_files_only=True))
-            note(f"{text}: the hub does not respond ({reason(error)}); taking what was downloaded before")
+            note(f"{text}: the hub does not respond ({first_line(error)}); taking what was downloaded before")
         else:
             note(f"{text}: downloading the files that this machine's cache lacks")
             folder = Path(huggingface_hub.snapshot_download(name, **arguments))
@@ -280,21 +280,16 @@ def hub_error(kind: str, text: str, error: Exception) -> OrchError:
     if status in (401, 403):
         return RequestError(f"{option}: {hub} does not accept the token.", hint=f"To use another one, {LOGIN}.")
     if isinstance(error, errors.HFValidationError):
-        return RequestError(f"{option}: {reason(error)}", hint="A name of a hub is NAME or OWNER/NAME.")
+        return RequestError(f"{option}: {first_line(error)}", hint="A name of a hub is NAME or OWNER/NAME.")
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return ExecuteError(
             f"{option}: no space is left in {constants.HF_HUB_CACHE}.",
             hint="Free some space, or set HF_HOME to a folder on another disk, and run the command again.",
         )
     return ExecuteError(
-        f"{option}: it cannot be downloaded from {hub}: {reason(error.__cause__ or error)}",
+        f"{option}: it cannot be downloaded from {hub}: {first_line(error.__cause__ or error)}",
         hint="Check the connection, HTTPS_PROXY and HF_ENDPOINT. The command continues where it was interrupted.",
     )
-
-
-def reason(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its class."""
-    return hide_secrets(one_line((str(error).strip() or type(error).__name__).splitlines()[0]))
 
 
 def snapshot_source(kind: str, folder: Path, name: str, revision: str) -> Source:

@@ -151,12 +151,15 @@ def url_error(kind: str, url: str, error: Exception) -> OrchError:
         return RequestError(f"{option}: {reason}.", hint=hint)
     if statuses & {*MISSING} or (isinstance(error, FileNotFoundError) and not any(map(is_of_network, causes))):
         return RequestError(f"{option}: there is no such file or folder.", hint="Check the URL.")
-    last = causes[-1]
-    message = one_line((str(last).strip() or type(last).__name__).splitlines()[0])
     return ExecuteError(
-        f"{option}: it cannot be downloaded: {hide_secrets(message)}",
+        f"{option}: it cannot be downloaded: {first_line(causes[-1])}",
         hint="Check the connection and the proxy. The command continues where it was interrupted.",
     )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class, without secrets."""
+    return hide_secrets(one_line((str(error).strip() or type(error).__name__).splitlines()[0]))
 
 
 def is_of_network(error: BaseException) -> bool:
