@@ -97,16 +97,15 @@ def read(kind: type[T], value: object, source: str) -> T:
     Raises:
         ProtocolError: if the value does not match the class; the text names the key.
     """
-    if not isinstance(value, dict):
-        raise ProtocolError(f"{source} is {value!r:.60}, not an object.")
+    content = check_object(value, source)
     fields_by_name = readers(kind)
-    for name in value:
+    for name in content:
         if name not in fields_by_name:
             raise ProtocolError(f"{source} has the unknown key {name!r:.60}.")
     arguments = {}
     for name, (reader, is_required) in fields_by_name.items():
-        if name in value:
-            arguments[name] = reader(value[name], f"{source}: {name}")
+        if name in content:
+            arguments[name] = reader(content[name], f"{source}: {name}")
         elif is_required:
             raise ProtocolError(f"{source} has no {name!r}.")
     return kind(**arguments)
