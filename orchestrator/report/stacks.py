@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.model.decision import Finding
 from orchestrator.model.printable import counted
 from orchestrator.report.listing import finding_lines, json_text, table
-from orchestrator.stacks.compatibility import Environment, Machine, component_version, status
+from orchestrator.stacks.compatibility import Environment, Machine, status
 from orchestrator.stacks.stack import BINDINGS, Stack
 
 COLUMNS = ("name", "torch", "ipex", "bindings", "backends", "python", "state")
@@ -22,7 +22,7 @@ def row(stack: Stack, machine: Machine) -> dict[str, Any]:
         "name": stack.name,
         "torch": stack.torch,
         "ipex": stack.ipex or "-",
-        "bindings": component_version(stack, "bindings") or "-",
+        "bindings": stack.bindings.version if stack.bindings else "-",
         "backends": list(stack.backends),
         "python": stack.python,
         "state": list(status(stack, machine)),

@@ -21,7 +21,7 @@ XPU_ONLY_BINDINGS = frozenset(
     ["1.13.100", "1.13.200", "2.0.100", "2.1.100", "2.1.200", "2.1.300", "2.1.400", "2.3.100", "2.8.0"]
 )
 # Components of a stack -> how messages name them.
-COMPONENTS = {"torch": "torch", "ipex": "IPEX", "bindings": "oneccl_bind_pt"}
+COMPONENTS = {TORCH: "torch", IPEX: "IPEX", BINDINGS: "oneccl_bind_pt"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +294,7 @@ def differences(env: Environment, stack: Stack) -> Iterator[Finding]:
 def replacement_for_torch(stacks: Sequence[Stack], torch: Version, package: str) -> str:
     """Return how to replace IPEX or the bindings with the version for this torch."""
     stack = nearest_to_torch(stacks, torch.public)
-    version = component_version(stack, "ipex" if package == IPEX else "bindings")
+    version = stack.requirements.get(package)
     if minor(stack.torch) != torch.release[:2]:
         return f"no stack has torch {torch}; the nearest is {describe_stack(stack)}"
     if version is None:
@@ -334,12 +334,6 @@ class Machine:
     machine: str  # platform.machine()
 
 
-def component_version(stack: Stack, name: str) -> str | None:
-    """Return the stack's version of `torch`, `ipex` or `bindings`; None if it has none."""
-    bindings = stack.bindings.version if stack.bindings else None
-    return {"torch": stack.torch, "ipex": stack.ipex, "bindings": bindings}[name]
-
-
 def matches(version: str | None, requested: str) -> bool:
     """Return whether a version satisfies a request.
 
@@ -364,7 +358,7 @@ def version_distance(version: str, requested: str) -> tuple[int, ...]:
 def describe_stack(stack: Stack) -> str:
     """Return a stack as text: `'intel-2.7' (torch 2.7.0, IPEX 2.7.0, oneccl_bind_pt 2.7.0+cpu)`."""
     items = [
-        f"{label} {version}" if (version := component_version(stack, name)) else f"no {label}"
+        f"{label} {version}" if (version := stack.requirements.get(name)) else f"no {label}"
         for name, label in COMPONENTS.items()
     ]
     return f"'{stack.name}' ({', '.join(items)})"
