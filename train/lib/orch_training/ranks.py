@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 import uuid
@@ -144,13 +143,3 @@ def owner_of(folder: Path) -> int:
     gather(None)  # all ranks have looked before any removes its file
     mark.unlink()
     return owner
-
-
-def destroy_group() -> None:
-    """Destroy the process group that this script created.
-
-    The model's DDP wrapper must be deleted first; otherwise gloo sometimes aborts at exit.
-    """
-    gc.collect()
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()

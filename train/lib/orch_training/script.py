@@ -38,8 +38,9 @@ def run_script(run: Callable[[], None]) -> int:
     except OSError as error:  # a full disk, a folder that vanished
         file = f" ({error.filename})" if error.filename else ""
         return end(report_error(RecipeError(f"{error.strerror or error}{file}.")), owns_group)
-    if owns_group:
-        ranks.destroy_group()
+    if owns_group and dist.is_available() and dist.is_initialized():
+        gc.collect()  # deletes the model's DDP wrapper; otherwise gloo sometimes aborts at exit
+        dist.destroy_process_group()
     return 0
 
 
