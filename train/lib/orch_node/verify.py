@@ -58,9 +58,7 @@ def take_numbers() -> tuple[int, int]:
 
 def hold_to_interface() -> str:
     """Restrict gloo, oneCCL and libfabric to the interface that reaches rank 0, and return its name."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((os.environ["MASTER_ADDR"], 9))  # a UDP socket sends nothing here
-        local_address = probe.getsockname()[0]
+    local_address = facts.address_towards(os.environ["MASTER_ADDR"])
     name = next(name for name, addresses in facts.interfaces().items() if local_address in addresses)
     for variable in ("GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE"):
         os.environ[variable] = name

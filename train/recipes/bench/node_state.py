@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,12 +57,8 @@ def description() -> dict[str, object]:
 
 def local_address() -> str:
     """Return the address of this node that reaches the first rank; empty if it is unknown."""
-    target = (os.environ.get("MASTER_ADDR", ""), 9)
     try:
-        family, kind, _, _, address = socket.getaddrinfo(*target, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)  # a UDP socket sends nothing here
-            return str(probe.getsockname()[0])
+        return facts.address_towards(os.environ.get("MASTER_ADDR", ""))
     except OSError:
         return ""
 

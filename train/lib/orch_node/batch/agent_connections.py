@@ -14,11 +14,12 @@ from orch_node import program, tail
 from orch_node.atomic_write import private
 from orch_node.batch.agent import KEY
 from orch_node.batch.handshake import authenticate
-from orch_node.batch.system import NodeSystem, address_towards
+from orch_node.batch.system import NodeSystem
 from orch_node.protocol import values
 from orch_node.protocol.batch import Hello, SignedLines
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
+from orch_node.standalone import facts
 
 GATHER_SECONDS = 120.0  # a busy controller starts the tasks of a large job one after another
 END_SECONDS = 5.0  # until a step ends whose agents have left
@@ -44,11 +45,11 @@ def listening_address(system: NodeSystem, peers: Sequence[str]) -> str:
         return LOOPBACK
     try:
         try:
-            return address_towards(peers[0])
+            return facts.address_towards(peers[0])
         except socket.gaierror:
             if not (address := system.address_of(peers[0])):
                 raise
-            return address_towards(address)
+            return facts.address_towards(address)
     except OSError as error:
         raise AgentConnectionError(f"node0 has no route to {peers[0]}: {error}") from None
 

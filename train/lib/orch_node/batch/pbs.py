@@ -35,10 +35,11 @@ from typing import Any, BinaryIO
 
 from orch_node import atomic_write, program
 from orch_node.batch.handshake import authenticate, introduce
-from orch_node.batch.system import NodeSystem, address_towards, clock_seconds
+from orch_node.batch.system import NodeSystem, clock_seconds
 from orch_node.protocol import batch, values
 from orch_node.protocol.batch import SignatureError, SignedLines, Submitted
 from orch_node.reach import BY_STEP, JOINING
+from orch_node.standalone import facts
 
 # The ranks get 120 s before the time limit for a checkpoint; PBS looks at the limit every 10 to 120 s.
 CHECKPOINT_SECONDS = 150
@@ -223,7 +224,7 @@ def run_remote(argv: list[str]) -> int:
     """Run a command on a node as if it were here; return its exit code."""
     node, command = argv[0], argv[1:]
     job_key = secrets.token_hex(32)
-    address = address_towards(node)
+    address = facts.address_towards(node)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, 0), family=family) as server:
         host, port = server.getsockname()[:2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import socket
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -109,18 +108,6 @@ class NodeSystem(ABC):
     def out_of_memory(self) -> str:
         """Return the message that a run was out of memory."""
         return f"it ran out of memory ({self.memory_hint})"
-
-
-def address_towards(host: str) -> str:
-    """Return this node's address as another host reaches it. No packet is sent.
-
-    Raises:
-        OSError: if the name of the host cannot be resolved, or there is no route to it.
-    """
-    family, kind, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(target)
-        return str(probe.getsockname()[0])
 
 
 def find_system(name: str) -> NodeSystem:

@@ -250,6 +250,18 @@ def interfaces() -> dict[str, list[str]]:
     return addresses
 
 
+def address_towards(host: str) -> str:
+    """Return this node's address as another host reaches it. No packet is sent.
+
+    Raises:
+        OSError: if the name of the host cannot be resolved, or there is no route to it.
+    """
+    family, kind, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])
+
+
 def nics(root: Path = ROOT) -> dict[str, dict[str, int | None]]:
     """Return the speed in Mbit/s (0 if unknown) and the NUMA node of each hardware interface.
 
