@@ -142,7 +142,7 @@ def read_int(path: Path, default: Default) -> int | Default:
 def read_line(path: Path) -> str:
     """Return the text of a file of /sys or /proc, empty if it does not exist."""
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""
 
