@@ -15,14 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.load.clusters import local_facts
-from tests.cluster.lab import (
-    TWO_NODES,
-    run_orch_json,
-    run_processes,
-    start_faulty,
-    start_training,
-    wait_for_no_processes,
-)
+from tests.cluster import lab
 from tests.cluster.sites import ORCH, SITE_PACKAGES, Site, run_on
 from tests.local.recipes import QA_SETTINGS
 from tests.local.runs import settings_options
@@ -45,7 +38,7 @@ CLOCK_AHEAD = "import time; time.time = (lambda now: lambda: now() + 60)(time.ti
 
 def test_simultaneous_stops_end_a_starting_run_and_clean_ends_its_leftover_process(site: Site) -> None:
     """Start a process that belongs to a stopped run, like a rank whose supervisor and agents have died."""
-    run = start_faulty(site, "--steps", "100000")
+    run = lab.start_faulty(site, "--steps", "100000")
     command = [*ORCH, "stop", run.id, "--json"]
     stops = [subprocess.Popen(command, env=site.environment, cwd=site.folder, stdout=subprocess.PIPE) for _ in range(2)]
     for process in stops:
@@ -53,27 +46,27 @@ def test_simultaneous_stops_end_a_starting_run_and_clean_ends_its_leftover_proce
         assert {node["node"]: node["state"] for node in report["nodes"]} == {"node0": "clean", "node1": "clean"}
         assert report["seconds"] < 10
     assert [process.returncode for process in stops] == [0, 0]
-    assert run_processes(run.id) == {}
+    assert lab.run_processes(run.id) == {}
     assert run.wait_for_report(code=130, seconds=30)["state"] == "stopped"
     run_dir = json.loads((run.folder / "plan.json").read_text())["run_dir"]
     leftover = ("env", f"ORCH_RUN_DIR={run_dir}", "python3", "-c", "import time; time.sleep(600)")
     with subprocess.Popen(["docker", "exec", "--user", "vagrant", site.cluster.container("node1"), *leftover]):
         deadline = time.monotonic() + 10
-        while not run_processes(run.id):
+        while not lab.run_processes(run.id):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         options = ("--inventory", str(site.inventory))
-        report = run_orch_json(site, "clean", "--dry-run", *options, code=1)
+        report = lab.run_orch_json(site, "clean", "--dry-run", *options, code=1)
         assert {node["node"]: len(node["left"]) for node in report["nodes"]}["node1"] == 1
-        assert run_processes(run.id)
-        run_orch_json(site, "clean", *options)
-    assert run_processes(run.id) == {}
+        assert lab.run_processes(run.id)
+        lab.run_orch_json(site, "clean", *options)
+    assert lab.run_processes(run.id) == {}
 
 
 def test_training_restarts_from_checkpoint_with_a_spare_node_and_is_fetched(site: Site) -> None:
     """Train bert-qa on two nodes, and lose node1 after a few checkpoints."""
-    options = (*TWO_NODES, "--max-restarts", "1", "--spare-nodes", "1")
-    run = start_training(site, "bert-qa", *settings_options(**SMALL_SETTINGS), *options)
+    options = (*lab.TWO_NODES, "--max-restarts", "1", "--spare-nodes", "1")
+    run = lab.start_training(site, "bert-qa", *settings_options(**SMALL_SETTINGS), *options)
     run.wait_for_event("progress", 3, phase="save")
     site.cluster.kill("node1")
     report = run.wait_for_report(code=0, seconds=300)
@@ -86,14 +79,14 @@ def test_training_restarts_from_checkpoint_with_a_spare_node_and_is_fetched(site
     assert {event["node"] for event in run.events("joined")} == set(site.cluster.nodes)
     assert "note: " in (run.folder / "ranks/rank-0.log").read_text()
     assert (run.folder / "ranks/node2/rank-1.metrics.jsonl").stat().st_size
-    first_fetch = run_orch_json(site, "fetch", run.id, "--only", "checkpoint-*", code=1)
+    first_fetch = lab.run_orch_json(site, "fetch", run.id, "--only", "checkpoint-*", code=1)
     assert "checkpoint-8/model.safetensors" in first_fetch["brought"]
     assert [omission["path"] for omission in first_fetch["omitted"]] == ["node1/"]
     site.cluster.start("node1")
-    second_fetch = run_orch_json(site, "fetch", run.id, "--only", "checkpoint-*")
+    second_fetch = lab.run_orch_json(site, "fetch", run.id, "--only", "checkpoint-*")
     assert second_fetch["brought"]
     assert all(path.startswith("node1/") for path in second_fetch["brought"])
-    assert run_processes(run.id) == {}
+    assert lab.run_processes(run.id) == {}
 
 
 def timeline_texts(report: dict[str, Any]) -> list[str]:
@@ -108,7 +101,7 @@ def steps_with_loss(folder: Path) -> list[int]:
 
 def test_run_ends_and_names_a_frozen_node(site: Site) -> None:
     """Freeze node1, whose kernel still accepts connections, and let it continue after the run has ended."""
-    run = start_faulty(site, "--steps", "100000")
+    run = lab.start_faulty(site, "--steps", "100000")
     run.wait_for_first_step()
     site.cluster.pause("node1")
     fault_time = time.monotonic()
@@ -117,17 +110,17 @@ def test_run_ends_and_names_a_frozen_node(site: Site) -> None:
     assert "node1 was lost" in report["problem"]
     assert report["nodes"]["node0"]["left"] == []
     site.cluster.unpause("node1")
-    wait_for_no_processes(run.id, LOSS_SECONDS + 20)
+    lab.wait_for_no_processes(run.id, LOSS_SECONDS + 20)
 
 
 def test_processes_on_node1_end_when_node0_dies(site: Site) -> None:
-    run = start_faulty(site, "--steps", "100000")
+    run = lab.start_faulty(site, "--steps", "100000")
     run.wait_for_first_step()
     run.process.kill()
     run.process.communicate()
     site.cluster.kill("node0")
-    wait_for_no_processes(run.id, LOSS_SECONDS + 20)
-    report = run_orch_json(site, "stop", run.id, code=1)
+    lab.wait_for_no_processes(run.id, LOSS_SECONDS + 20)
+    report = lab.run_orch_json(site, "stop", run.id, code=1)
     states = {node["node"]: node["state"] for node in report["nodes"]}
     assert states == {"node0": "unreachable", "node1": "clean"}
     assert report["seconds"] < 10
@@ -144,13 +137,13 @@ def test_run_outlives_its_controller_and_connections_and_is_found_by_another_con
     path = f"{SITE_PACKAGES}/ahead.pth"
     run_on(site, "node1", "sh", "-c", 'echo "$1" >"$2"', "sh", CLOCK_AHEAD, path)
     try:
-        run = start_faulty(site, "--steps", "300", "--seconds", "0.1", "--lines", "1")
+        run = lab.start_faulty(site, "--steps", "300", "--seconds", "0.1", "--lines", "1")
         run.wait_for_first_step()
     finally:
         run_on(site, "node1", "rm", path)
     site.cluster.exec("node0", ("pkill", "-KILL", "-f", "^sshd: vagrant@notty"))
     for program, argument in (("ssh", "hydra_"), ("ssh ", "node.py agent ")):
-        (pid,) = (pid for pid, line in run_processes(run.id).items() if program in line and argument in line)
+        (pid,) = (pid for pid, line in lab.run_processes(run.id).items() if program in line and argument in line)
         os.kill(pid, signal.SIGKILL)
     run.wait_for_event("node", text=RECONNECTING)  # the controller has connected to node0 again, too
     run.process.kill()
@@ -159,14 +152,14 @@ def test_run_outlives_its_controller_and_connections_and_is_found_by_another_con
     second_controller.write_inventory("node0", "node1")
     second_controller.orch()  # records their facts, changes only their keys, and leaves out node2 for all later tests
     options = ("--inventory", str(second_controller.inventory))
-    rows = {row["id"]: row for row in run_orch_json(second_controller, "runs", *options)["runs"]}
+    rows = {row["id"]: row for row in lab.run_orch_json(second_controller, "runs", *options)["runs"]}
     assert rows[run.id]["state"] in ("running", "done")
     assert rows[run.id]["nodes"] == ["node0", "node1"]
-    report = run_orch_json(second_controller, "attach", run.id, *options)
+    report = lab.run_orch_json(second_controller, "attach", run.id, *options)
     assert (report["state"], report["run_id"]) == ("done", run.id)
     texts = timeline_texts(report)
     assert any(RECONNECTING in text for text in texts)
     assert any(re.match(r"node1: its clock is \+\d+ s off node0", text) for text in texts)
     logs = second_controller.run("logs", run.id, *options, "--rank", "1", "--grep", "line 0$", seconds=60)
     assert logs.stdout.splitlines() == [f"[1 node1] step {step} line 0" for step in range(300)]
-    assert run_processes(run.id) == {}
+    assert lab.run_processes(run.id) == {}

@@ -7,26 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.slurm import runs
 from tests.slurm.conftest import FAULTY
-from tests.slurm.runs import (
-    ONE_NODE,
-    PROJECT,
-    PROJECT_ON_TWO_NODES,
-    PROJECT_OUTPUTS,
-    TRAIN_PROJECT,
-    TWO_NODES,
-    UNTIL_FINISH,
-    BackgroundRun,
-    check_project_logs,
-    check_project_outputs,
-    count_events,
-    find_row,
-    release_requeued_job,
-    start_checkpointing_run,
-    start_requeued_job,
-    wait_for_requeue,
-    write_project_with_packages,
-)
 from tests.slurm.site import LOGIN, USER, Site
 from tests.support.files import write_program
 from tests.support.projects import ARGUMENTS
@@ -42,10 +24,10 @@ exit $code
 
 def test_all_commands_work_for_a_run_of_a_project_with_packages(site: Site) -> None:
     """Train with torchrun, which starts its ranks without SSH between the nodes."""
-    project = site.home / PROJECT
+    project = site.home / runs.PROJECT
     shutil.rmtree(project, ignore_errors=True)
-    write_project_with_packages(site.home, f"/home/{USER}", git=False)  # the hosts have no git
-    done = site.orch(*TRAIN_PROJECT, "--launcher", "torchrun", "--json", "--", *ARGUMENTS)
+    runs.write_project_with_packages(site.home, f"/home/{USER}", git=False)  # the hosts have no git
+    done = site.orch(*runs.TRAIN_PROJECT, "--launcher", "torchrun", "--json", "--", *ARGUMENTS)
     result = json.loads(done.stdout)
     name, accounting = result["run_id"], result["accounting"]  # this Slurm has no accounting
     assert (result["state"], result["ranks"]) == ("done", 2)
@@ -54,20 +36,20 @@ def test_all_commands_work_for_a_run_of_a_project_with_packages(site: Site) -> N
     folder = site.home / "runs" / name
     layout = json.loads((folder / "layout.json").read_text())
     assert [(rank["node"], rank["cpus"]) for rank in layout["ranks"]] == [("n1", [0, 1]), ("n2", [0, 1])]
-    row = find_row(site, name)
+    row = runs.find_row(site, name)
     assert (row["state"], row["nodes"]) == ("done", ["n1", "n2"])
-    check_project_logs(site.orch("logs", name).stdout)
-    check_project_outputs(folder / "project")
+    runs.check_project_logs(site.orch("logs", name).stdout)
+    runs.check_project_outputs(folder / "project")
     assert json.loads((project / "conf/small.json").read_text()) == {"steps": 3}
     fetched = json.loads(site.orch("fetch", name, "--json").stdout)
-    assert (fetched["folder"], fetched["files"]) == (f"/home/{USER}/runs/{name}/project", len(PROJECT_OUTPUTS))
+    assert (fetched["folder"], fetched["files"]) == (f"/home/{USER}/runs/{name}/project", len(runs.PROJECT_OUTPUTS))
     assert "without a login node" in site.orch("fetch", name, "--code", code=2).stderr
     for command in (("attach", name), ("stop", name), ("clean", "--inventory", "slurm")):
         site.orch(*command)
 
 
 def test_bench_measures_the_nodes_of_jobs(site: Site) -> None:
-    done = site.orch("bench", *PROJECT_ON_TWO_NODES, "--json")
+    done = site.orch("bench", *runs.PROJECT_ON_TWO_NODES, "--json")
     measured = json.loads(done.stdout)
     assert [node["node"] for node in measured["nodes"]] == ["n1", "n2"]
     assert [(link["source"], link["gbit"] > 0) for link in measured["links"]] == [("n1", True), ("n2", True)]
@@ -76,7 +58,7 @@ def test_bench_measures_the_nodes_of_jobs(site: Site) -> None:
 
 def test_sbatch_accepts_the_script_of_a_dry_run_which_names_the_first_rank_that_fails(site: Site) -> None:
     """Use mpirun, which starts its ranks without SSH between the nodes."""
-    options = (*TWO_NODES, "--launcher", "mpirun", "--dry-run", "-o", "sh")
+    options = (*runs.TWO_NODES, "--launcher", "mpirun", "--dry-run", "-o", "sh")
     script = site.orch("train", "faulty.py", *options, "--", "--fault", "exception").stdout
     (site.home / "job.sh").write_text(script)
     done = site.run_on(LOGIN, "sbatch", "--wait", "job.sh")
@@ -95,7 +77,7 @@ def test_a_job_that_can_never_start_fails_at_once(site: Site) -> None:
         ("time=9999", "so orch cancelled it: its partition", 1),
     ):
         outcomes = set((site.home / "runs").glob("*/outcome.json"))
-        done = site.orch("train", "faulty.py", *TWO_NODES, "--slurm", option, code=1)
+        done = site.orch("train", "faulty.py", *runs.TWO_NODES, "--slurm", option, code=1)
         assert message in done.stderr
         site.wait_for_no_jobs()
         assert len(set((site.home / "runs").glob("*/outcome.json")) - outcomes) == outcome_count
@@ -103,7 +85,7 @@ def test_a_job_that_can_never_start_fails_at_once(site: Site) -> None:
 
 def test_a_job_that_somebody_cancels_counts_as_cancelled_and_does_not_come_back(site: Site) -> None:
     """Use a script that writes a checkpoint when Slurm signals it."""
-    run = start_checkpointing_run(site)
+    run = runs.start_checkpointing_run(site)
     site.stdout_of("scancel", run.job_id())
     output = run.wait(code=130)
     outcome = run.read_outcome()
@@ -115,9 +97,9 @@ def test_a_job_that_somebody_cancels_counts_as_cancelled_and_does_not_come_back(
 def test_a_job_that_slurm_signals_writes_a_checkpoint_and_continues(site: Site) -> None:
     """Signal the batch script, as Slurm does before a time limit."""
     write_program(site.home / "bin" / "scontrol", SLOW_SCONTROL)
-    run = start_checkpointing_run(site, prefix=("env", f"PATH=/home/{USER}/bin:/usr/bin:/bin"))
+    run = runs.start_checkpointing_run(site, prefix=("env", f"PATH=/home/{USER}/bin:/usr/bin:/bin"))
     site.stdout_of("scancel", "--batch", "--signal=TERM", run.job_id())
-    start_requeued_job(run)
+    runs.start_requeued_job(run)
     run.wait()
     assert run.count_restarts() == 1
     first_outcome = json.loads((run.folder / "outcome-0.json").read_text())
@@ -127,7 +109,7 @@ def test_a_job_that_slurm_signals_writes_a_checkpoint_and_continues(site: Site) 
 
 def test_a_job_survives_a_restart_of_the_controller_and_starts_again_if_slurm_preempts_it(site: Site) -> None:
     """Preempt it without a grace time, so that it has no time to write a checkpoint."""
-    run = BackgroundRun(site, *ONE_NODE, script=UNTIL_FINISH)
+    run = runs.BackgroundRun(site, *runs.ONE_NODE, script=runs.UNTIL_FINISH)
     run.wait_for_event("joined")
     first_process = site.stdout_of("pgrep", "-x", "slurmctld", user="root")
     site.stdout_of("pkill", "-TERM", "-x", "slurmctld", user="root")
@@ -137,19 +119,21 @@ def test_a_job_survives_a_restart_of_the_controller_and_starts_again_if_slurm_pr
         return process not in ("", first_process) and site.run_on(LOGIN, "squeue").returncode == 0
 
     wait_until(has_restarted, "a new controller")
-    assert find_row(site, run.folder.name)["state"] == "running"
+    assert runs.find_row(site, run.folder.name)["state"] == "running"
     site.stdout_of("sbatch", "--partition=urgent", "--nodes=3", "--exclusive", "--wrap", "true")
-    wait_for_requeue(run)
-    assert find_row(site, run.folder.name)["state"] == "waiting"
+    runs.wait_for_requeue(run)
+    assert runs.find_row(site, run.folder.name)["state"] == "waiting"
     run.finish()
-    release_requeued_job(run)
+    runs.release_requeued_job(run)
     output = run.wait()
     assert "is back in the queue" in output
-    assert (run.count_restarts(), count_events(run.folder, "launched")) == (1, 2), output
+    assert (run.count_restarts(), runs.count_events(run.folder, "launched")) == (1, 2), output
 
 
 def test_a_spare_node_replaces_one_that_dies(site: Site) -> None:
-    run = BackgroundRun(site, *TWO_NODES, "--max-restarts", "1", "--spare-nodes", "1", script=UNTIL_FINISH)
+    run = runs.BackgroundRun(
+        site, *runs.TWO_NODES, "--max-restarts", "1", "--spare-nodes", "1", script=runs.UNTIL_FINISH
+    )
     run.wait_for_event("joined", 2)
     subprocess.run(["docker", "kill", site.container("n2")], check=True, capture_output=True)
     run.finish()
@@ -165,11 +149,20 @@ def test_an_array_resumes_only_the_run_that_failed(site: Site) -> None:
     """Let argparse of the script refuse the second value; each run has its own copy of the project."""
     (site.home / "sweep").mkdir(exist_ok=True)
     shutil.copy(FAULTY, site.home / "sweep")
-    options = (*ONE_NODE, "--project", "sweep", "--slurm", "cpus-per-task=1", "--array", "steps=8,none%1", "--json")
+    options = (
+        *runs.ONE_NODE,
+        "--project",
+        "sweep",
+        "--slurm",
+        "cpus-per-task=1",
+        "--array",
+        "steps=8,none%1",
+        "--json",
+    )
     done = site.orch("train", "sweep/faulty.py", *options, code=1)
-    runs = json.loads(done.stdout)["runs"]
-    assert [run["state"] for run in runs] == ["done", "failed"]
-    good, bad = (run["run_id"] for run in runs)
+    members = json.loads(done.stdout)["runs"]
+    assert [member["state"] for member in members] == ["done", "failed"]
+    good, bad = (member["run_id"] for member in members)
     array = good.removesuffix("-0")
     assert array == bad.removesuffix("-1")
     assert f"{bad} steps=none (2 of 2): failed: " in done.stderr
@@ -180,7 +173,7 @@ def test_an_array_resumes_only_the_run_that_failed(site: Site) -> None:
     outcomes = [json.loads((folder / "outcome.json").read_text()) for folder in folders]
     assert outcomes[0]["ended"] <= outcomes[1]["started"], "one run at a time"
     assert all((folder / "project/faulty.py").is_file() for folder in folders)
-    assert [find_row(site, name)["state"] for name in (good, bad)] == ["done", "failed"]
+    assert [runs.find_row(site, name)["state"] for name in (good, bad)] == ["done", "failed"]
     done = site.orch("resume", array, "--json", code=1)
     assert json.loads(done.stdout)["run_id"] == bad
     done = site.orch("resume", good, code=2)

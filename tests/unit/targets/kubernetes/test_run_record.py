@@ -16,16 +16,10 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import OrchError
 from orchestrator.model.cluster import uniform_layout
 from orchestrator.model.hosts import NodeCount
+from orchestrator.targets.kubernetes import run_record
 from orchestrator.targets.kubernetes.find import state_in
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
-from orchestrator.targets.kubernetes.run_record import (
-    location_of,
-    new_location,
-    trusted_record,
-    with_lists,
-    without_lists,
-)
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.support.hostile import JSON
 from tests.support.kubernetes_api import Api, make_client
@@ -37,15 +31,15 @@ from tests.support.recorded import RUN_RECORD as RECORD
 def test_stored_record_is_restored_without_loss(pods: int, ppn: int, size: int) -> None:
     request = replace(REQUEST, nodes=NodeCount(pods), ppn=ppn)
     record = make_plan(request=request, kubernetes=replace(SETTINGS, cpu=str(ppn * size))).run
-    stored = json.loads(json.dumps(without_lists(record)))
-    assert with_lists(stored) == record
+    stored = json.loads(json.dumps(run_record.without_lists(record)))
+    assert run_record.with_lists(stored) == record
 
 
 def test_impossible_pod_counts_are_refused() -> None:
     for pods in ({"nodes": 0}, {"nodes": 10**12}, {"nodes": -2, "ppn": -2}, {"word": "../x"}):
-        stored = without_lists(make_plan().run)
+        stored = run_record.without_lists(make_plan().run)
         with pytest.raises(ProtocolError):
-            with_lists({**stored, "pods": {**stored["pods"], **pods}})
+            run_record.with_lists({**stored, "pods": {**stored["pods"], **pods}})
 
 
 CONTROLLER_SETTINGS = KubernetesSettings(image="registry.example/orch:own", context="lab", namespace="team")
@@ -57,13 +51,13 @@ CLUSTER_RECORD = replace(
     nodes=NODES,
     layout=LAYOUT.rank_places,
     target="kubernetes",
-    location=values.record(new_location(RECORD.run_id, "pytorchjob", CONTROLLER_SETTINGS)),
+    location=values.record(run_record.new_location(RECORD.run_id, "pytorchjob", CONTROLLER_SETTINGS)),
     output_dir=f"/orch/runs/{RECORD.run_id}/output",
 )
 
 
 def trusted(record: RunRecord) -> RunRecord:
-    return trusted_record(record, CONTROLLER_SETTINGS, label=RECORD.run_id)
+    return run_record.trusted_record(record, CONTROLLER_SETTINGS, label=RECORD.run_id)
 
 
 def test_state_of_a_job_that_may_not_be_read_is_unknown() -> None:
@@ -92,7 +86,7 @@ def test_image_and_programs_come_from_this_controller() -> None:
         run_dir="/etc",
     )
     record = trusted(evil)
-    assert location_of(record) == new_location(RECORD.run_id, "pytorchjob", CONTROLLER_SETTINGS)
+    assert run_record.location_of(record) == run_record.new_location(RECORD.run_id, "pytorchjob", CONTROLLER_SETTINGS)
     assert (record.python, record.train) == (CONTROLLER_SETTINGS.python, "/opt/orch/train")
     assert record.run_dir == f"/orch/runs/{RECORD.run_id}"
 
@@ -117,7 +111,7 @@ def test_impossible_records_are_refused() -> None:
 @given(name=st.sampled_from(sorted(CLUSTER_RECORD.location)), value=JSON)
 def test_no_location_changes_the_image_or_the_cluster(name: str, value: Any) -> None:
     try:
-        result = location_of(trusted(make_record(**{name: value})))
+        result = run_record.location_of(trusted(make_record(**{name: value})))
     except OrchError:
         return
     assert (result.image, result.namespace, result.context) == (CONTROLLER_SETTINGS.image, "team", "lab")
