@@ -65,9 +65,10 @@ def known_host_name(name: str, port: int) -> str:
     return name if port == SSH_PORT else f"[{name}]:{port}"
 
 
-def keyscan_command(name: str, port: int) -> str:
-    """Return the command that prints the keys of a host for known_hosts."""
-    return shlex.join(["ssh-keyscan", *([] if port == SSH_PORT else ["-p", str(port)]), name])
+def keyscan_command(name: str, port: int, alias: str | None = None) -> str:
+    """Return the command that prints the keys of a host for known_hosts, under its HostKeyAlias if it has one."""
+    command = shlex.join(["ssh-keyscan", *([] if port == SSH_PORT else ["-p", str(port)]), name])
+    return command + (f" | sed {shlex.quote(f's/^[^ ]*/{alias}/')}" if alias else "")
 
 
 RANGE = re.compile(r"\[\d+[-:]\d+\]")

@@ -95,12 +95,13 @@ def fill_in_host(hint: str, name: str, variables: Mapping[str, Any], settings: S
     user, key = variables.get("ansible_user"), variables.get(KEY_FILE)
     at_port = ["-p", port] if port != str(SSH_PORT) else []
     ssh = [*(["-i", str(key)] if key else []), *at_port, f"{user}@{address}" if user else address]
+    alias = settings.get("hostkeyalias", [""])[0]
     key_host, key_port = settings.get("hostname", [address])[0], int(settings.get("port", [port])[0])
     known_hosts = settings.get("userknownhostsfile", ["~/.ssh/known_hosts"])[0].split()[0]
     return (
         hint.replace("ssh HOST", shlex.join(["ssh", *ssh]))
-        .replace("ssh-keyscan HOST", keyscan_command(key_host, key_port))
-        .replace("-R HOST", shlex.join(["-R", known_host_name(key_host, key_port)]))
+        .replace("ssh-keyscan HOST", keyscan_command(key_host, key_port, alias))
+        .replace("-R HOST", shlex.join(["-R", alias or known_host_name(key_host, key_port)]))
         .replace("KNOWN_HOSTS", known_hosts)
     )
 

@@ -71,7 +71,8 @@ OPENSSH_OPTIONS = (
     "RequestTTY=no",
     "LogLevel=ERROR",
 )
-KNOWN_HOSTS = "~/.ssh/known_hosts"
+KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
+GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 MAX_NAMES = 1_000_000  # in a folder
 UNKNOWN_NAME_HINT = (
     "Set ansible_host in the inventory to its address and run `orch provision`. For a host outside of an inventory, "
@@ -197,7 +198,7 @@ class Ssh:
             return action()
         except paramiko.BadHostKeyException as error:
             hop = self.find_hop(error.hostname)
-            name = shlex.quote(known_host_name(hop.host, hop.port))
+            name = shlex.quote(host_key_name(hop))
             raise ExecuteError(
                 f"{self.node}: its host key is not the recorded one ({error.key.get_name()}).",
                 hint="Either somebody intercepts the connection, or the host was reinstalled. In the second case, "
@@ -223,7 +224,7 @@ class Ssh:
         """Return the error for a connection that cannot be opened, from the message of paramiko."""
         if match := UNKNOWN_KEY.search(reason):
             hop = self.find_hop(match[1])
-            command = keyscan_command(hop.host, hop.port)
+            command = keyscan_command(hop.host, hop.port, hop.ssh_config.get("hostkeyalias"))
             hint = UNKNOWN_KEY_HINT.format(command=command, known_hosts=known_hosts_file(hop))
             return ConnectionLost(f"{self.node}: its host key is not known here", hint=hint)
         for signature, description, hint in CONNECTION_ERRORS:
@@ -482,13 +483,13 @@ class Ssh:
 
 
 @contextlib.contextmanager
-def openssh_errors() -> Iterator[None]:
+def openssh_errors(program: str = "ssh") -> Iterator[None]:
     """Explain that this machine has no OpenSSH."""
     try:
         yield
     except FileNotFoundError:
         raise ExecuteError(
-            "ssh cannot be started: No such file or directory.", hint="Install the OpenSSH client."
+            f"{program} cannot be started: No such file or directory.", hint="Install the OpenSSH client."
         ) from None
 
 
@@ -523,17 +524,56 @@ def detect_silence(transport: paramiko.Transport) -> None:
 
 
 def trust_known_hosts_only(connection: Any) -> None:
-    """Reject nodes and jump hosts whose keys are not in the known_hosts file.
+    """Reject nodes and jump hosts whose keys are not in the known_hosts files.
 
     fabric would accept unknown host keys.
     """
     import paramiko
 
     for hop in connection_chain(connection):
-        for path in map(Path, known_hosts_files(hop)):
-            if path.expanduser().exists():
-                hop.client.load_host_keys(str(path.expanduser()))
+        for key in known_keys(hop):
+            hop.client.get_host_keys().add(known_host_name(hop.host, hop.port), key.get_name(), key)
         hop.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+
+
+def known_keys(connection: Any) -> list[paramiko.PKey]:
+    """Return the keys of a host that are recorded and not revoked, without certificate authorities.
+
+    paramiko verifies no certificates.
+    """
+    from paramiko.hostkeys import HostKeyEntry
+
+    keys: list[paramiko.PKey] = []
+    revoked: list[paramiko.PKey] = []
+    for line in known_hosts_lines(connection):
+        fields = line.split()
+        marker = fields.pop(0) if fields[0].startswith("@") else ""
+        with contextlib.suppress(Exception):  # the line is damaged, for which paramiko raises errors of many types
+            entry = HostKeyEntry.from_line(" ".join(fields))
+            if entry and marker != "@cert-authority":
+                (revoked if marker else keys).append(entry.key)
+    return [key for key in keys if key not in revoked]
+
+
+def known_hosts_lines(connection: Any) -> Iterator[str]:
+    """Yield the lines for a host in its known_hosts files; paramiko uses the last key of each type.
+
+    ssh-keygen finds them as ssh does, also by patterns, which paramiko does not know.
+    """
+    system_files = shlex.split(connection.ssh_config.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS))
+    for file in (*system_files, *known_hosts_files(connection)):
+        path = os.path.expanduser(file)
+        command = ("ssh-keygen", "-q", "-F", host_key_name(connection).lower(), "-f", path)
+        if os.path.exists(path):
+            with openssh_errors("ssh-keygen"):
+                output = subprocess.run(command, capture_output=True, text=True, errors="replace").stdout
+            yield from output.splitlines()
+
+
+def host_key_name(connection: Any) -> str:
+    """Return the name of a host in known_hosts files."""
+    alias: str | None = connection.ssh_config.get("hostkeyalias")
+    return alias or known_host_name(connection.host, connection.port)
 
 
 def connection_chain(connection: Any) -> Iterator[Any]:
@@ -546,9 +586,8 @@ def connection_chain(connection: Any) -> Iterator[Any]:
 
 
 def known_hosts_files(connection: Any) -> list[str]:
-    """Return the known_hosts files that the ssh configuration sets for a host."""
-    lookup = connection.config.base_ssh_config.lookup(connection.original_host)
-    return shlex.split(lookup.get("userknownhostsfile", KNOWN_HOSTS)) or [KNOWN_HOSTS]
+    """Return the known_hosts files of the user that the ssh configuration sets for a host."""
+    return shlex.split(connection.ssh_config.get("userknownhostsfile", "") or KNOWN_HOSTS)
 
 
 def known_hosts_file(connection: Any) -> str:

@@ -33,6 +33,8 @@ def test_hints_contain_address_port_user_and_key_of_the_host() -> None:
     assert "`ssh -i '~/my key' -p 2222 train@10.0.0.7`" in hints["timed out"]
     assert "ssh-keygen -f ~/.ssh/known_hosts -R '[10.0.0.7]:2222'" in hints["REMOTE HOST IDENTIFICATION HAS CHANGED"]
     assert not any("HOST" in hint for hint in hints.values())
+    with_alias = fill_in_host("-R HOST; ssh-keyscan HOST", "n", {}, {"hostkeyalias": ["alias"]})
+    assert with_alias == "-R alias; ssh-keyscan n | sed 's/^[^ ]*/alias/'"
 
 
 def test_report_prints_a_problem_once_with_all_its_nodes_and_the_cure() -> None:
