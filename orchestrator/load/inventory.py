@@ -23,7 +23,16 @@ from orchestrator.load.files import first_problem
 from orchestrator.model.cluster import LOCAL
 from orchestrator.model.hosts import is_host
 from orchestrator.model.printable import one_line
-from orchestrator.model.ssh_options import ARGUMENTS, HINT, PROGRAMS, REVERSED, SOCKETS, SWITCHES, find_unsafe_setting
+from orchestrator.model.ssh_options import (
+    ARGUMENTS,
+    HINT,
+    PROGRAMS,
+    REVERSED,
+    SOCKETS,
+    SWITCHES,
+    argument_lines,
+    find_unsafe_setting,
+)
 
 CONFIG = SHARE / "ansible.cfg"
 # The inventory variable that corresponds to each environment variable of Ansible.
@@ -63,7 +72,8 @@ def check_environment() -> None:
 
 
 THIS_MACHINE = {"node0": {"ansible_connection": "local"}}  # the hosts of orch's own inventory
-CACHE_FORMAT = 7
+CACHE_FORMAT = 8
+SSH_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")  # that orch's own connections use, too
 # Other variables are not written to the cache because they may hold secrets.
 CACHED_VARIABLES = (
     "ansible_host",
@@ -71,6 +81,7 @@ CACHED_VARIABLES = (
     "ansible_port",
     "ansible_user",
     "ansible_ssh_private_key_file",
+    *SSH_ARGUMENTS,
 )
 CACHED_PREFIX = "orch_"
 UNCACHED_VARIABLES = ("orch_secrets", "orch_env")
@@ -348,6 +359,9 @@ def check_host(name: str, variables: Mapping[str, Any]) -> None:
             hint="Use ansible_ssh_common_args: its arguments are added to orch's, and orch's own connections use "
             "them, too.",
         )
+    for variable in SSH_ARGUMENTS:
+        if not is_template(variables.get(variable)):
+            argument_lines(name, str(variables.get(variable) or ""))
 
 
 def is_template(value: object) -> bool:

@@ -6,12 +6,14 @@ would receive them.
 
 from __future__ import annotations
 
+import getopt
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 
 from orchestrator.errors import RequestError
 from orchestrator.model.hosts import is_host
+from orchestrator.model.printable import one_line
 
 HINT = (
     "Remove that setting. Record each host's key once instead: ssh-keyscan HOST >> "
@@ -46,6 +48,22 @@ ARGUMENTS = (
     "ansible_paramiko_proxy_command",
 )
 PROGRAMS = ("ansible_ssh_executable", "ansible_scp_executable", "ansible_sftp_executable")
+# ssh(1): the options that orch's connections can use, and their keywords of ssh_config(5).
+FLAGS = "46AaCqTvi:J:l:o:p:S:"
+IGNORED_FLAGS = ("-q", "-T", "-v")  # they have no effect on orch's connections
+KEYWORDS = {
+    "-4": "AddressFamily inet",
+    "-6": "AddressFamily inet6",
+    "-A": "ForwardAgent yes",
+    "-a": "ForwardAgent no",
+    "-C": "Compression yes",
+    "-i": "IdentityFile",
+    "-J": "ProxyJump",
+    "-l": "User",
+    "-p": "Port",
+    "-S": "ControlPath",
+}
+KEYWORD_AND_VALUE = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*\S)\s*", re.DOTALL)
 NESTED = 3  # a ProxyCommand is a command line inside an argument, and may contain another
 
 
@@ -172,23 +190,37 @@ def check_connection(node: str, host: str, arguments: str) -> None:
 
 
 def argument_lines(node: str, arguments: str) -> list[str]:
-    """Return `-o Key=Value`, `-J host` and `-i key` as lines of a configuration."""
-    lines = []
-    remaining = iter(shlex.split(arguments))
-    for word in remaining:
-        flag, value = word[:2], word[2:]
-        if flag not in ("-o", "-J", "-i"):
-            raise RequestError(
-                f"{node}: orch's own connections do not support the inventory's ssh argument {word}.",
-                hint="Write it as -o Option=value.",
-            )
-        value = value or next(remaining, "")
-        if flag == "-o":
-            name, _, setting = value.replace("=", " ", 1).partition(" ")
-            lines.append(f"{name} {setting.strip()}")
-        else:
-            lines.append(f"{'ProxyJump' if flag == '-J' else 'IdentityFile'} {value}")
+    """Return arguments of ssh, such as `-o Key=Value` and `-J host`, as lines of a configuration.
+
+    Raises:
+        RequestError: if one has no equivalent.
+    """
+    try:
+        options, operands = getopt.getopt(shlex.split(arguments), FLAGS)
+        lines = [option_line(flag, value) for flag, value in options if flag not in IGNORED_FLAGS]
+        if operands:
+            raise ValueError(f"{operands[0]} is not an option")
+    except (getopt.GetoptError, ValueError) as error:
+        raise RequestError(
+            one_line(f"{node}: orch's own connections cannot use the inventory's ssh arguments: {error}."),
+            hint="Use the options of ssh_config(5) in ansible_ssh_common_args: -o Option=value.",
+        ) from None
     return lines
+
+
+def option_line(flag: str, value: str) -> str:
+    """Return an argument as a line of a configuration.
+
+    Raises:
+        ValueError: if orch's connections cannot use it.
+    """
+    match = KEYWORD_AND_VALUE.fullmatch(value if flag == "-o" else f"{KEYWORDS[flag]} {quoted(value)}")
+    if match is None:
+        raise ValueError(f"{flag} {value} has no value")
+    keyword, setting = match.groups()
+    if keyword.lower() == "proxyjump" and "[" in setting:  # fabric would take it for a name
+        raise ValueError(f"{setting} is an IPv6 address; name a Host of ~/.ssh/config instead")
+    return f"{keyword} {setting}"
 
 
 def quoted(path: str) -> str:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.load.inventory import SSH_ARGUMENTS, is_template
 from orchestrator.model.hosts import SSH_PORT, keyscan_command, known_host_name
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import Change
@@ -71,9 +72,9 @@ def explain(message: str) -> tuple[str, str]:
 def ssh_settings(name: str, variables: Mapping[str, Any]) -> Settings:
     """Return the settings of a host in the user's ssh configuration and in the inventory; none if ssh rejects them."""
     port = variables.get("ansible_port")
-    names = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
     try:
-        arguments = [word for key in names for word in shlex.split(str(variables.get(key) or ""))]
+        texts = [str(variables.get(key) or "") for key in SSH_ARGUMENTS if not is_template(variables.get(key))]
+        arguments = shlex.split(" ".join(texts))
     except ValueError:
         return {}
     at_port = ["-p", str(port)] if port else []

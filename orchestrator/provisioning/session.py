@@ -19,6 +19,7 @@ from orchestrator.load.records import (
     NodeRecord,
     ProofFacts,
     claim_state,
+    connection_blocks,
     parse_record,
     read_record,
     render_record,
@@ -166,6 +167,8 @@ class Session:
         except InvalidResponse as error:
             message = f"{result.task}: {error.message}"
             self.nodes[result.node].fail(Finding(subject=result.node, message=message, hint=INVALID_RESULT_HINT))
+        except RequestError as error:
+            self.nodes[result.node].fail(Finding(subject=result.node, message=error.message, hint=error.hint))
 
     def store_fabric_results(self, result: TaskResult) -> None:
         """Add the results of the fabric checks to the nodes' records."""
@@ -280,11 +283,14 @@ def recorded(facts: object, node: str) -> NodeRecord:
 
     Raises:
         InvalidResponse: if the facts are invalid.
+        RequestError: if orch's own connections cannot use the settings.
     """
     record = parse_record(facts, node)
     if record.connection is None:
         return record
-    return record.model_copy(update={"connection": resolve_connection(record.connection)})
+    connection = resolve_connection(record.connection)
+    connection_blocks(node, connection)
+    return record.model_copy(update={"connection": connection})
 
 
 def clock_skew(result: TaskResult, now: float) -> float:

@@ -19,7 +19,7 @@ all:
     fast:
       hosts:
         node10: {ansible_host: 10.0.0.10, api_token: secret-word}
-        node2: {orch_python: /x/python}
+        node2: {orch_python: /x/python, ansible_ssh_common_args: -C}
     slow:
       hosts:
         a: {ansible_become_password: open-sesame}
@@ -51,7 +51,7 @@ def test_hosts_are_read_in_their_order_without_secrets_or_a_configuration_of_the
     assert not marker.exists()
     assert list(hosts) == ["node10", "node2", "a"]
     assert hosts["node10"]["ansible_host"] == "10.0.0.10"
-    assert hosts["node2"]["orch_python"] == "/x/python"
+    assert hosts["node2"] == {"orch_python": "/x/python", "ansible_ssh_common_args": "-C"}
     assert [name for name, variables in hosts.items() if HAS_PASSWORD in variables] == ["a"]
     (path,) = (path for path in empty_cache.rglob("*") if path.is_file())
     assert "secret-word" not in path.read_text()

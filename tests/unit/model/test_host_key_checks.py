@@ -76,6 +76,7 @@ def test_unsafe_variables_of_a_host_are_refused() -> None:
         ({"ansible_ssh_common_args": "-o StrictHostKeyChecking=no"}, *NOT_VERIFIED),  # arguments
         ({"ansible_ssh_args": "-o UserKnownHostsFile=/dev/null"}, *NOT_VERIFIED),  # replaced arguments
         ({"ansible_ssh_args": "-C"}, *REPLACED),  # replacement
+        ({"ansible_ssh_extra_args": "-L 1:x:1"}, "option -L not recognized", "-o Option=value"),
     ):
         with pytest.raises(RequestError, match=f"node0: .*{message}") as exc_info:
             parse_listing({"_meta": {"hostvars": {"node0": variables}}, "all": {"hosts": ["node0"]}})

@@ -47,7 +47,12 @@ def test_invalid_probe_fails_its_node_with_a_printable_message(session: Session,
     assert node.problem.isprintable()
 
 
-@pytest.mark.parametrize("facts", [None, [], {}, {"orch_facts": 1}, {"orch_facts": {"root": 1}}])
+UNUSABLE = RECORD | {"connection": {"host": "h", "arguments": "-L 1:x:1"}}
+
+
+@pytest.mark.parametrize(
+    "facts", [None, [], {}, {"orch_facts": 1}, {"orch_facts": {"root": 1}}, {"orch_facts": UNUSABLE}]
+)
 def test_invalid_facts_fail_their_node(session: Session, facts: Any) -> None:
     add_result(session, "Record the facts", "record", {"ansible_facts": facts}, "set_fact")
     assert session.nodes["node0"].failed == 1
