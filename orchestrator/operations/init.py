@@ -18,6 +18,7 @@ from orchestrator.files import PUBLIC, TEMPLATES, write_whole
 from orchestrator.load.definitions import recipe_folders, schema_text
 from orchestrator.model.hosts import SSH_PORT, expand_list, is_address, is_host, split_list
 from orchestrator.model.printable import one_line
+from orchestrator.provisioning.ssh_settings import existing_file
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 UNQUOTED = re.compile(r"[A-Za-z0-9~/][A-Za-z0-9~/_.@-]*", re.ASCII)  # YAML reads it as text without quotes
@@ -264,18 +265,17 @@ def query_ssh(name: str, path: Path) -> dict[str, str]:
 def parse_settings(name: str, lines: Iterable[str]) -> dict[str, str]:
     """Return settings other than ssh's defaults; of several identity files, the first that exists."""
     variables: dict[str, str] = {}
-    for line in lines:
-        key, _, value = line.partition(" ")
+    options = [(key, value) for key, _, value in (line.partition(" ") for line in lines)]
+    for key, text in options:
+        value = existing_file(text, name, dict(options)) if key == "identityfile" else text
         variable = VARIABLE_OF_KEY.get(key)
-        if variable is None or variable in variables or is_default(name, key, value):
+        if variable is None or variable in variables or not value or is_default(name, key, value):
             continue
         variables[variable] = f"-o ProxyJump={value}" if key == "proxyjump" else value
     return variables
 
 
 def is_default(name: str, key: str, value: str) -> bool:
-    if key == "identityfile":
-        return not Path(value).expanduser().is_file()
     return (key, value) in (("hostname", name), ("port", "22"), ("proxyjump", "none"))
 
 

@@ -6,6 +6,9 @@ configuration that orch writes from its records.
 
 from __future__ import annotations
 
+import os
+import pwd
+import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -33,6 +36,7 @@ RECORDED_OPTIONS = {
     )
 }
 FILES = ("CertificateFile", "IdentityFile")  # one path for each line
+TOKEN = re.compile(r"%.|\$\{\w+\}")  # ssh_config(5)
 Settings = dict[str, list[str]]  # the values of each key
 SSH_CONFIG_HEADER = "# Written by orch provision. Only for ssh between the nodes of this cluster."
 
@@ -69,18 +73,19 @@ def resolve(connection: SshSettings, config: Path | None) -> tuple[Settings, Ssh
     if not settings or not defaults:
         return {}, connection
     changed = {key: values for key, values in settings.items() if values != defaults.get(key)}
+    first_values = {key: values[0] for key, values in settings.items()}
     options = [
-        f"-o {shlex.quote(f'{option}={quoted(option, value)}')}"
+        f"-o {shlex.quote(f'{option}={quoted(option, setting)}')}"
         for key, option in RECORDED_OPTIONS.items()
         for value in changed.get(key, ())
-        if option not in FILES or Path(value).expanduser().is_file()
+        if (setting := existing_file(value, connection.host, first_values) if option in FILES else value)
     ]
     host = settings["hostname"][0]
     recorded = SshSettings(
         host=host if is_host(host) else connection.host,
         port=changed.get("port", [connection.port])[0],
         user=changed.get("user", [connection.user])[0],
-        key=connection.key,
+        key=existing_file(connection.key, connection.host, first_values) or connection.key,
         arguments=" ".join([connection.arguments.strip(), *options]).strip(),
     )
     return settings, recorded
@@ -101,9 +106,27 @@ def query_ssh(arguments: Sequence[str]) -> Settings:
     return settings
 
 
+def existing_file(path: str, host: str, settings: Mapping[str, str]) -> str:
+    """Return a path in the output of `ssh -G` with the values of its tokens and variables; empty if there is no file.
+
+    `%%` stays, because ssh replaces it in the configuration of orch, too.
+
+    Args:
+        path: the path as the configuration has it.
+        host: the name with which ssh was started.
+        settings: the settings that `ssh -G` prints for it.
+    """
+    user = pwd.getpwuid(os.getuid())
+    values = {"%d": user.pw_dir, "%u": user.pw_name, "%n": host}
+    values |= {"%h": settings["hostname"], "%p": settings["port"], "%r": settings["user"]}
+    variables = {f"${{{name}}}": value for name, value in os.environ.items()}
+    path = TOKEN.sub(lambda match: (values | variables).get(match[0], match[0]), path)
+    return path if Path(path.replace("%%", "%")).expanduser().is_file() else ""
+
+
 def quoted(option: str, value: str) -> str:
-    """Return a value as a configuration has it; only single paths can have spaces that belong to them."""
-    return f'"{value}"' if option in FILES and " " in value else value
+    """Return a value as a configuration has it; `ssh -G` prints paths with spaces without quotes."""
+    return f'"{value}"' if " " in value and (option in FILES or Path(value).is_file()) else value
 
 
 def jump_hosts(settings: Settings) -> list[str]:

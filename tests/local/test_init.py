@@ -29,12 +29,12 @@ def test_inventory_has_the_named_hosts_and_their_variables(orch: Orch, tmp_path:
 
 
 def test_inventory_has_the_settings_of_an_ssh_configuration(orch: Orch, tmp_path: Path) -> None:
-    key = tmp_path / "key"
+    key = tmp_path / "carol.key"
     key.touch()
     config = tmp_path / "config"
     config.write_text(
         "Host n1 n2 other\n  HostName %h.example.com\nHost n1\n  Port 2200\n"
-        f"Host n*\n  User carol\n  IdentityFile {key}\n  ProxyJump gate\nHost *\n  User dave\n"
+        f"Host n*\n  User carol\n  IdentityFile {tmp_path}/%r.key\n  ProxyJump gate\nHost *\n  User dave\n"
     )
     options = ("--from-ssh-config", "--ssh-config", str(config))
     expect_exit(orch("init", "lab", "n[1-2]", *options))

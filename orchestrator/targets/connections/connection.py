@@ -560,7 +560,7 @@ def known_hosts_lines(connection: Any) -> Iterator[str]:
 
     ssh-keygen finds them as ssh does, also by patterns, which paramiko does not know.
     """
-    system_files = shlex.split(connection.ssh_config.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS))
+    system_files = split_paths(connection.ssh_config.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS))
     for file in (*system_files, *known_hosts_files(connection)):
         path = os.path.expanduser(file)
         command = ("ssh-keygen", "-q", "-F", host_key_name(connection).lower(), "-f", path)
@@ -587,7 +587,12 @@ def connection_chain(connection: Any) -> Iterator[Any]:
 
 def known_hosts_files(connection: Any) -> list[str]:
     """Return the known_hosts files of the user that the ssh configuration sets for a host."""
-    return shlex.split(connection.ssh_config.get("userknownhostsfile", "") or KNOWN_HOSTS)
+    return split_paths(connection.ssh_config.get("userknownhostsfile", "") or KNOWN_HOSTS)
+
+
+def split_paths(value: str) -> list[str]:
+    """Return the paths in a value of paramiko, which leaves out the quotes around a single path with spaces."""
+    return [value] if os.path.isfile(os.path.expanduser(value)) else shlex.split(value)
 
 
 def known_hosts_file(connection: Any) -> str:

@@ -24,16 +24,17 @@ from tests.support.probes import ADDRESSES, TWO_PROBES, make_peer, make_probe
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an ssh configuration with a node behind two jump hosts."""
     text = f"""
 Host node*
     HostName %h.example.com
     User alice
     Port 2200
-    IdentityFile "{tmp_path}/a key"
+    IdentityFile "{tmp_path}/%n ${{KIND}}"
     IdentityFile {tmp_path}/absent
     UserKnownHostsFile {tmp_path}/known {tmp_path}/known2
+    GlobalKnownHostsFile "{tmp_path}/node1 key"
     ProxyJump bob@gate:2222
     RemoteCommand tmux attach
     RequestTTY force
@@ -46,7 +47,8 @@ Host outer
     HostName 192.0.2.2
     User carol
 """
-    return write_files(tmp_path, {"a key": "", "gate.key": "", "config": text}) / "config"
+    monkeypatch.setenv("KIND", "key")
+    return write_files(tmp_path, {"node1 key": "", "gate.key": "", "config": text}) / "config"
 
 
 def test_settings_of_the_node_and_its_jump_hosts_are_recorded(config: Path, tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_settings_of_the_node_and_its_jump_hosts_are_recorded(config: Path, tmp_
             "hostname": "node1.example.com",
             "user": "alice",
             "port": "2200",
-            "identityfile": f"{tmp_path}/a key",
+            "identityfile": f"{tmp_path}/node1 key",
             "userknownhostsfile": f"{tmp_path}/known {tmp_path}/known2",
             "proxyjump": "bob@gate:2222",
             "requesttty": "auto",
@@ -74,7 +76,8 @@ def test_settings_of_the_node_and_its_jump_hosts_are_recorded(config: Path, tmp_
         assert not {"remotecommand", "localforward"} & options.keys()
     result = paramiko.SSHConfig.from_path(str(tmp_path / "orch")).lookup("n1")
     assert (result["hostname"], result["proxyjump"]) == ("node1.example.com", "bob@gate:2222")
-    assert result["identityfile"] == [f"{tmp_path}/a key"]
+    assert result["globalknownhostsfile"] == f"{tmp_path}/node1 key"
+    assert result["identityfile"] == [f"{tmp_path}/node1 key"]
 
 
 def test_inventory_takes_precedence_over_the_configuration(config: Path) -> None:

@@ -31,9 +31,9 @@ def test_known_hosts_are_read_as_ssh_does(
     host: str, user_file: str, system_file: str, expected: list[str], tmp_path: Path
 ) -> None:
     require_program("ssh-keygen")
-    files = f"UserKnownHostsFile {tmp_path}/user\nGlobalKnownHostsFile {tmp_path}/system\n"
+    files = f'UserKnownHostsFile "{tmp_path}/keys of user"\nGlobalKnownHostsFile {tmp_path}/system\n'
     config = f"{files}HostName 10.1.2.3\nPort 2222\nHost n2\nHostKeyAlias alias\n"
-    write_files(tmp_path, {"config": config, "user": user_file, "system": system_file})
+    write_files(tmp_path, {"config": config, "keys of user": user_file, "system": system_file})
     connection = Ssh(host, str(tmp_path / "config")).new_connection()
     trust_known_hosts_only(connection)
     keys = connection.client.get_host_keys().get(NAME, {}).values()
