@@ -531,13 +531,13 @@ def trust_known_hosts_only(connection: Any) -> None:
     import paramiko
 
     for hop in connection_chain(connection):
-        for key in known_keys(hop):
+        for key in known_keys(hop, host_key_name(hop)):
             hop.client.get_host_keys().add(known_host_name(hop.host, hop.port), key.get_name(), key)
         hop.client.set_missing_host_key_policy(paramiko.RejectPolicy())
 
 
-def known_keys(connection: Any) -> list[paramiko.PKey]:
-    """Return the keys of a host that are recorded and not revoked, without certificate authorities.
+def known_keys(connection: Any, name: str) -> list[paramiko.PKey]:
+    """Return the keys of a name that are recorded and not revoked, without certificate authorities.
 
     paramiko verifies no certificates.
     """
@@ -545,25 +545,27 @@ def known_keys(connection: Any) -> list[paramiko.PKey]:
 
     keys: list[paramiko.PKey] = []
     revoked: list[paramiko.PKey] = []
-    for line in known_hosts_lines(connection):
+    for line in known_hosts_lines(connection, name):
         fields = line.split()
         marker = fields.pop(0) if fields[0].startswith("@") else ""
         with contextlib.suppress(Exception):  # the line is damaged, for which paramiko raises errors of many types
             entry = HostKeyEntry.from_line(" ".join(fields))
             if entry and marker != "@cert-authority":
                 (revoked if marker else keys).append(entry.key)
+    if name.startswith("[") and not keys and not revoked:  # ssh then accepts the key of the host at any port
+        return known_keys(connection, connection.host)
     return [key for key in keys if key not in revoked]
 
 
-def known_hosts_lines(connection: Any) -> Iterator[str]:
-    """Yield the lines for a host in its known_hosts files; paramiko uses the last key of each type.
+def known_hosts_lines(connection: Any, name: str) -> Iterator[str]:
+    """Yield the lines for a name in the known_hosts files of a host; paramiko uses the last key of each type.
 
     ssh-keygen finds them as ssh does, also by patterns, which paramiko does not know.
     """
     system_files = split_paths(connection.ssh_config.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS))
     for file in (*system_files, *known_hosts_files(connection)):
         path = os.path.expanduser(file)
-        command = ("ssh-keygen", "-q", "-F", host_key_name(connection).lower(), "-f", path)
+        command = ("ssh-keygen", "-q", "-F", name.lower(), "-f", path)
         if os.path.exists(path):
             with openssh_errors("ssh-keygen"):
                 output = subprocess.run(command, capture_output=True, text=True, errors="replace").stdout

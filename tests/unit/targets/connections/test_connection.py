@@ -21,9 +21,9 @@ DAMAGED = f"{NAME} {KEY[:-3]}\n{NAME} ssh-rsa"
 @pytest.mark.parametrize(
     ("host", "user_file", "system_file", "expected"),
     [
-        pytest.param("n1", f"{DAMAGED}\n@cert-authority * {OTHER_KEY}\n[10.*]:2222 {KEY}", "", [KEY], id="pattern"),
+        pytest.param("n1", f"{DAMAGED}\n@cert-authority * {OTHER_KEY}\n10.* {KEY}", "", [KEY], id="pattern"),
         pytest.param("n1", "", f"{NAME} {KEY}", [KEY], id="file of the system"),
-        pytest.param("n1", f"{NAME} {KEY}", f"@revoked * {KEY}", [], id="revoked"),
+        pytest.param("n1", f"10.1.2.3 {KEY}", f"@revoked {NAME} {KEY}", [], id="revoked"),
         pytest.param("n2", f"alias {KEY}\n{NAME} {OTHER_KEY}", "", [KEY], id="alias"),
     ],
 )
