@@ -202,7 +202,7 @@ def argument_lines(node: str, arguments: str) -> list[str]:
             raise ValueError(f"{operands[0]} is not an option")
     except (getopt.GetoptError, ValueError) as error:
         raise RequestError(
-            one_line(f"{node}: orch's own connections cannot use the inventory's ssh arguments: {error}."),
+            one_line(f"{node}: orch's own connections cannot use its ssh settings: {error}."),
             hint="Use the options of ssh_config(5) in ansible_ssh_common_args: -o Option=value.",
         ) from None
     return lines
