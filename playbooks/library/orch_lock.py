@@ -21,6 +21,7 @@ description:
     interrupted controller can continue at once.
   - The lock of another controller fails the task, unless it was taken long ago by the clock of the file system, which
     all machines share that see the folder. No playbook takes that long.
+  - The task fails if the same command already holds the lock for another node, because nodes must not share the folder.
   - The task fails if another user than the present one and root owns the folder, or if all users can write it.
   - The task never reports a change.
 options:
@@ -29,6 +30,7 @@ options:
     description: The controller - token, user, host, pid and command.
     type: dict
     required: true
+  node: {description: Name of the node in the inventory., type: str, default: ""}
   state:
     description: Take or release the lock.
     choices: [present, absent]
@@ -66,6 +68,7 @@ def main() -> None:
         argument_spec={
             "root": {"type": "path", "required": True},
             "owner": {"type": "dict", "required": True},
+            "node": {"type": "str", "default": ""},
             "state": {"choices": ["present", "absent"], "default": "present"},
             "seconds": {"type": "int", "default": 21600},
         },
@@ -77,7 +80,7 @@ def main() -> None:
         if module.check_mode:
             pass
         elif params["state"] == "present":
-            note = acquire(path, params["owner"], params["seconds"])
+            note = acquire(path, {**params["owner"], "node": params["node"]}, params["seconds"])
         else:
             release(path, params["owner"])
     except (HeldError, UntrustedError) as error:
@@ -91,7 +94,7 @@ def acquire(path: str, owner: dict[str, Any], seconds: int) -> str:
     """Take the lock and return a note about a lock that was taken over, or an empty text.
 
     Raises:
-        HeldError: if another controller holds the lock.
+        HeldError: if another controller holds the lock, or this command holds it for another node.
         UntrustedError: if the folder was there, and another user could have written it.
     """
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
@@ -99,6 +102,7 @@ def acquire(path: str, owner: dict[str, Any], seconds: int) -> str:
     with locked_file(path, os.O_RDWR | os.O_CREAT) as file:
         holder = read_holder(file)
         if holder is None or holder["token"] == owner["token"]:
+            check_node(holder or owner, owner, os.path.dirname(path))
             write_holder(file, owner)
             return ""
         age = seconds_since_change(path)
@@ -106,6 +110,16 @@ def acquire(path: str, owner: dict[str, Any], seconds: int) -> str:
             raise HeldError(f"{describe(holder)}; if it has ended, remove {path}")
         write_holder(file, owner)
     return f"took over a lock that was taken {age / 3600:.0f} hours ago: {describe(holder)}"
+
+
+def check_node(holder: dict[str, Any], owner: dict[str, Any], root: str) -> None:
+    """Raise HeldError if the same command holds the lock for another node."""
+    nodes = sorted({str(holder.get("node")), str(owner.get("node"))})
+    if holder["pid"] == owner["pid"] and len(nodes) > 1:
+        names = " and ".join(nodes)
+        raise HeldError(
+            f"{names} share {root}: set orch_root to a local folder of each node, and list each machine only once"
+        )
 
 
 def check_folder(root: str) -> None:

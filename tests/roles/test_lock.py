@@ -52,6 +52,13 @@ def test_same_controller_continues_at_once(path: str) -> None:
         lock.acquire(path, OTHER_CONTROLLER, HOUR)
 
 
+def test_two_nodes_of_one_command_that_share_the_folder_are_named(path: str) -> None:
+    lock.acquire(path, {**THIS_CONTROLLER, "node": "node0"}, HOUR)
+    with pytest.raises(lock.HeldError, match=rf"^node0 and node1 share {os.path.dirname(path)}: set orch_root"):
+        lock.acquire(path, {**THIS_CONTROLLER, "node": "node1"}, HOUR)
+    lock.acquire(path, {**THIS_CONTROLLER, "node": "node1", "pid": "2"}, HOUR)  # after an interruption
+
+
 def test_old_lock_is_taken_over(path: str) -> None:
     lock.acquire(path, OTHER_CONTROLLER, HOUR)
     make_older(path, HOUR - 60)
