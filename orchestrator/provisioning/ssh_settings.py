@@ -150,11 +150,14 @@ def is_host_name(text: str) -> bool:
 
 
 def has_entries(probe: Probe, entries: list[dict[str, Any]]) -> bool:
-    """Return whether /etc/hosts of a node has these entries, and no loopback address for their names."""
+    """Return whether /etc/hosts of a node leads to these addresses first, and has no loopback address for the names."""
     lines = [line.partition("#")[0].split() for line in probe.hosts_file.splitlines()]
     names = {name for entry in entries for name in entry["names"]}
     loopback_names = {name for fields in lines if fields and is_loopback(fields[0]) for name in fields[1:]}
-    return not names & loopback_names and all([e["address"], *e["names"]] in lines for e in entries)
+    first_addresses = {name: fields[0] for fields in reversed(lines) for name in fields[1:]}
+    return not names & loopback_names and all(
+        first_addresses.get(name) == entry["address"] for entry in entries for name in entry["names"]
+    )
 
 
 def known_hosts(probes: tuple[Probe, ...], addresses: Mapping[str, str], ports: Mapping[str, int]) -> str:

@@ -128,4 +128,5 @@ def test_entries_of_etc_hosts_are_complete_without_loopback_addresses() -> None:
     block = "10.0.0.1 node0\n10.0.0.2 node1\n"
     assert not has_entries(make_probe(), entries)
     assert has_entries(make_probe(hosts_file=block), entries)
-    assert not has_entries(make_probe(hosts_file="127.0.1.1 node0\n" + block), entries)
+    for earlier in ("127.0.1.1 node0\n", "10.0.0.9 x node0\n"):
+        assert not has_entries(make_probe(hosts_file=earlier + block), entries)
