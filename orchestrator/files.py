@@ -354,13 +354,18 @@ class State:
             write_private(path, secrets.token_hex(16))
         return {"token": path.read_text(), **holder(action)}
 
-    def write_trust(self, cluster: str, files: Mapping[str, str]) -> None:
+    @property
+    def cluster(self) -> str:
+        """Return the cluster's name on its nodes, which is unique for each inventory."""
+        return self.folder.name
+
+    def write_trust(self, files: Mapping[str, str]) -> None:
         """Create the cluster's key pair if needed, and write files next to it."""
         private_folder(self.trust)
         key = self.trust / "id_ed25519"
         if not key.exists():
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
-            command += ["-C", f"orch cluster {cluster}"]
+            command += ["-C", f"orch cluster {self.cluster}"]
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
         for name, content in files.items():
             write_private(self.trust / name, content)

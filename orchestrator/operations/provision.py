@@ -47,7 +47,6 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
     stack = load.stack(request.stack).with_mpi(implementations)
     if request.no_stack:
         stack = stack.for_processes()
-    cluster = session.source.stem
     image = image_of(session)
     requirements = None if request.no_stack else requirements_of(session)
     hosts = tuple(host_of(session, name) for name in session.nodes)
@@ -55,7 +54,7 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
     with session.state.lock("provision"), source_trees(sources) as trees:
         session.run("preflight", {"orch_stack": stack.name, "preflight_facts_script": str(STANDALONE / "facts.py")})
         if session.probes and not session.stopped:
-            install(session, cluster, stack, hosts, image, trees, requirements)
+            install(session, stack, hosts, image, trees, requirements)
     return report_sources(session, sources)
 
 
@@ -89,7 +88,6 @@ def image_of(session: Session) -> dict[str, Any]:
 
 def install(
     session: Session,
-    cluster: str,
     stack: Stack,
     hosts: tuple[Host, ...],
     image: dict[str, Any],
@@ -99,7 +97,7 @@ def install(
     """Install the stack after the preflight, unless a reachable node has failed it."""
     plan = plan_provision(
         session.request,
-        cluster=cluster,
+        cluster=session.state.cluster,
         stack=stack,
         hosts=hosts,
         probes=tuple(session.probes[name] for name in session.nodes if name in session.probes),
@@ -109,7 +107,7 @@ def install(
     if plan.problems:
         refuse(session, plan)
         return
-    session.state.write_trust(cluster, plan.trust)
+    session.state.write_trust(plan.trust)
     wheelhouses = prepare_wheels(session, stack, plan.platforms, requirements)
     note_packages(session, plan)
     variables = {**plan.variables, **files(session, wheelhouses), "orch_image": image, "orch_data": trees}

@@ -64,7 +64,7 @@ def plan_provision(
 
     Args:
         request: the options of the command.
-        cluster: name of the cluster.
+        cluster: name of the cluster on its nodes.
         stack: to install.
         hosts: all nodes of the inventory.
         probes: of the nodes that were reached.

@@ -90,6 +90,13 @@ def test_nodes_of_a_moved_inventory_are_provisioned(moved_lab: Path) -> None:
     assert [path.stem for path in session.state.records()] == list(RECORDS)
 
 
+def test_keys_of_two_inventories_of_one_name_have_different_comments(tmp_path: Path) -> None:
+    states = [State.of(tmp_path / name) for name in ("lab.v1", "lab.v2")]
+    for state in states:
+        state.write_trust({})
+    assert len({(state.trust / "id_ed25519.pub").read_text().split()[-1] for state in states}) == 2
+
+
 def test_copied_inventory_with_other_machines_is_not_provisioned(moved_lab: Path) -> None:
     moved_lab.write_text(moved_lab.read_text().replace("host1:", "host1: {ansible_port: 2222}"))
     assert not load.cluster(str(moved_lab)).nodes
