@@ -186,7 +186,7 @@ def local_node(name: str, variables: Mapping[str, Any], stack: str) -> Node:
     python = str(variables.get("orch_python", sys.executable))
     return Node(
         name=name,
-        address=str(variables.get("ansible_host", "127.0.0.1")),
+        address=str(variables.get("ansible_host") or "127.0.0.1"),
         python=python,
         facts=local_facts(python),
         repair="`orch setup`"

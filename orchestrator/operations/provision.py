@@ -11,9 +11,10 @@ from typing import Any
 from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.files import LIB, SHARE, STANDALONE, TRAIN, private_folder, sha256, state_home, write_private
-from orchestrator.load.inventory import HAS_PASSWORD
+from orchestrator.load.inventory import HAS_PASSWORD, is_template
 from orchestrator.load.records import recorded_facts
 from orchestrator.model.decision import Finding
+from orchestrator.model.hosts import SSH_PORT
 from orchestrator.model.packages import Platform, Requirements
 from orchestrator.model.provision_report import Change
 from orchestrator.model.provision_report import Report as Report
@@ -131,12 +132,27 @@ def host_of(session: Session, name: str) -> Host:
     variables = session.hosts[name]
     return Host(
         name=name,
-        port=int(variables.get("orch_port", variables.get("ansible_port", 22))),  # at which other nodes reach it
+        port=port_of(name, variables),
         verified=verified.model_dump() if verified else {},
         proved=record.model_dump(mode="json")["proved"] if record else {},
         may_become=HAS_PASSWORD in variables,
         limits=load.limits(name, variables),
     )
+
+
+def port_of(name: str, variables: Mapping[str, Any]) -> int:
+    """Return the port at which other nodes reach a host.
+
+    Raises:
+        RequestError: if only Ansible knows it.
+    """
+    port = variables.get("orch_port") or variables.get("ansible_port") or SSH_PORT
+    if is_template(port):
+        raise RequestError(
+            f"The port {port} of {name} is a template, but orch writes the number into the ssh configuration of nodes.",
+            hint="Set orch_port to the number in the inventory.",
+        )
+    return int(port)
 
 
 def requirements_of(session: Session) -> Requirements | None:

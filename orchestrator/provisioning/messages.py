@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.load.inventory import SSH_ARGUMENTS, is_template
+from orchestrator.load.inventory import SSH_ARGUMENTS, is_port, is_template
 from orchestrator.model.hosts import SSH_PORT, keyscan_command, known_host_name
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import Change
@@ -71,14 +71,14 @@ def explain(message: str) -> tuple[str, str]:
 
 def ssh_settings(name: str, variables: Mapping[str, Any]) -> Settings:
     """Return the settings of a host in the user's ssh configuration and in the inventory; none if ssh rejects them."""
-    port = variables.get("ansible_port")
+    port = str(variables.get("ansible_port"))
     try:
         texts = [str(variables.get(key) or "") for key in SSH_ARGUMENTS if not is_template(variables.get(key))]
         arguments = shlex.split(" ".join(texts))
     except ValueError:
         return {}
-    at_port = ["-p", str(port)] if port else []
-    return query_ssh([*arguments, *at_port, "--", str(variables.get("ansible_host", name))])
+    at_port = ["-p", port] if is_port(port) else []
+    return query_ssh([*arguments, *at_port, "--", str(variables.get("ansible_host") or name)])
 
 
 def fill_in_host(hint: str, name: str, variables: Mapping[str, Any], settings: Settings | None = None) -> str:
@@ -91,8 +91,9 @@ def fill_in_host(hint: str, name: str, variables: Mapping[str, Any], settings: S
         settings: its settings of ssh, which ssh-keyscan and ssh-keygen do not read by themselves.
     """
     settings = settings or {}
-    address = str(variables.get("ansible_host", name))
-    port = str(variables.get("ansible_port", SSH_PORT))
+    address = str(variables.get("ansible_host") or name)
+    port = str(variables.get("ansible_port"))
+    port = port if is_port(port) else str(SSH_PORT)
     user, key = variables.get("ansible_user"), variables.get(KEY_FILE)
     at_port = ["-p", port] if port != str(SSH_PORT) else []
     ssh = [*(["-i", str(key)] if key else []), *at_port, f"{user}@{address}" if user else address]

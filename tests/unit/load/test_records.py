@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator import load
-from orchestrator.errors import PlanError
+from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import State
 from orchestrator.load.records import hosts_of, parse_record, read_record, render_record
 from orchestrator.operations import nodes
-from orchestrator.operations.provision import host_of, recorded_root
+from orchestrator.operations.provision import host_of, port_of, recorded_root
 from orchestrator.planning.request import TrainRequest
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.session import Listener, open_session
@@ -95,6 +95,13 @@ def test_keys_of_two_inventories_of_one_name_have_different_comments(tmp_path: P
     for state in states:
         state.write_trust({})
     assert len({(state.trust / "id_ed25519.pub").read_text().split()[-1] for state in states}) == 2
+
+
+def test_port_of_other_nodes_is_a_number() -> None:
+    assert [port_of("n", {"ansible_port": port}) for port in (None, "2222")] == [22, 2222]
+    assert port_of("n", {"ansible_port": "{{ x }}", "orch_port": 23}) == 23
+    with pytest.raises(RequestError, match="of n is a template"):
+        port_of("n", {"ansible_port": "{{ x }}"})
 
 
 def test_copied_inventory_with_other_machines_is_not_provisioned(moved_lab: Path) -> None:

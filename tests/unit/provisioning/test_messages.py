@@ -35,6 +35,9 @@ def test_hints_contain_address_port_user_and_key_of_the_host() -> None:
     assert not any("HOST" in hint for hint in hints.values())
     with_alias = fill_in_host("-R HOST; ssh-keyscan HOST", "n", {}, {"hostkeyalias": ["alias"]})
     assert with_alias == "-R alias; ssh-keyscan n | sed 's/^[^ ]*/alias/'"
+    for port in (None, "{{ my_port }}"):
+        hint = fill_in_host(hints["timed out"] + " ssh HOST", "node1", {"ansible_port": port})
+        assert hint.endswith(" ssh node1")
 
 
 def test_report_prints_a_problem_once_with_all_its_nodes_and_the_cure() -> None:
