@@ -350,6 +350,13 @@ def check_host(name: str, variables: Mapping[str, Any]) -> None:
                 f"{variable} of {name}: {one_line(repr(value)[:80])} is not a port.",
                 hint="A port is a number from 1 to 65535.",
             )
+    for variable in ("ansible_ssh_private_key_file", "ansible_private_key_file"):
+        key = variables.get(variable)
+        if key and not is_template(key) and not str(key).startswith(("/", "~")):
+            raise RequestError(
+                one_line(f"{variable} of {name}: {str(key)[:80]} is a relative path."),
+                hint="Write the absolute path; for a file next to the inventory: '{{ inventory_dir }}/FILE'.",
+            )
     if setting := find_unsafe_setting(variables):
         raise RequestError(one_line(f"{name}: host keys would not be verified ({setting})."), hint=HINT)
     if variables.get("ansible_ssh_args"):

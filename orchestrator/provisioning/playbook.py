@@ -36,6 +36,15 @@ SSH_OPTIONS = (
     "-o RemoteCommand=none -o RequestTTY=no -o ClearAllForwardings=yes -o PermitLocalCommand=no "
     "-o StrictHostKeyChecking=yes"
 )
+# The variables in Ansible's environment that name a file.
+FILE_VARIABLES = (
+    "ANSIBLE_BECOME_PASSWORD_FILE",
+    "ANSIBLE_BECOME_PASS_FILE",
+    "ANSIBLE_CONNECTION_PASSWORD_FILE",
+    "ANSIBLE_CONN_PASS_FILE",
+    "ANSIBLE_PRIVATE_KEY_FILE",
+    "ANSIBLE_VAULT_PASSWORD_FILE",
+)
 # Nodes that Ansible works on at the same time. Each is a process of this machine, which adds about 30 MB of memory and
 # needs 0.1 to 0.2 s of a core for each task.
 MAX_FORKS = 64
@@ -124,7 +133,12 @@ def run(playbook: Playbook, on_result: Callable[[TaskResult], None], on_line: Ca
                 inventory=str(playbook.inventory.resolve()),
                 limit=",".join(playbook.limit) or None,
                 cmdline=" ".join(options) or None,
-                envvars={**settings(playbook), **playbook.environment, FOLDER_VARIABLE: folder},
+                envvars={
+                    **settings(playbook),
+                    **playbook.environment,
+                    **files_of_user(playbook),
+                    FOLDER_VARIABLE: folder,
+                },
                 fact_cache_type="memory",
                 quiet=True,
                 event_handler=lambda event: handle_event(event, log, on_result, on_line),
@@ -214,6 +228,14 @@ def settings(playbook: Playbook) -> dict[str, str]:
         "ORCH_PYTHON": sys.executable,
         "ANSIBLE_SSH_CONTROL_PATH_DIR": shared_connections(playbook.state),
         "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
+    }
+
+
+def files_of_user(playbook: Playbook) -> dict[str, str]:
+    """Return the variables that name files; ansible-runner starts Ansible in another folder than the current one."""
+    environment = {**os.environ, **playbook.environment}
+    return {
+        name: str(Path(environment[name]).expanduser().absolute()) for name in FILE_VARIABLES if environment.get(name)
     }
 
 

@@ -141,6 +141,7 @@ def test_invalid_address_or_port_is_rejected() -> None:
         ("ansible_port", "22 -o ProxyCommand=id"),  # port with an option
         ("orch_port", 0),
         ("ansible_port", 70000),  # large port
+        ("ansible_ssh_private_key_file", "key"),  # relative path
     ):
         with pytest.raises(RequestError, match=f"{variable} of node0: "):
             parse_listing(make_listing("node0", **{variable: value}))

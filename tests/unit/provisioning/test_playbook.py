@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -13,7 +14,12 @@ from orchestrator.provisioning.playbook import RESULTS, Playbook, TaskResult, ha
 from tests.support.hostile import ESCAPE_SEQUENCE, JSON
 
 
-def test_ansible_does_not_evaluate_texts_as_templates(tmp_path: Path) -> None:
+def test_ansible_evaluates_no_text_as_a_template_and_reads_a_file_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", "vault_password")
+    (tmp_path / "vault_password").write_text("x")
     marker = tmp_path / "ran"
     (tmp_path / "hosts.yml").write_text(
         f"all: {{hosts: {{node0: {{ansible_connection: local, ansible_python_interpreter: {sys.executable}}}}}}}"
