@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -13,6 +15,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import yaml
+
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import PUBLIC, TEMPLATES, write_whole
 from orchestrator.load.definitions import recipe_folders, schema_text
@@ -21,7 +25,9 @@ from orchestrator.model.printable import one_line
 from orchestrator.provisioning.ssh_settings import existing_file
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
-UNQUOTED = re.compile(r"[A-Za-z0-9~/][A-Za-z0-9~/_.@-]*", re.ASCII)  # YAML reads it as text without quotes
+# YAML reads it as a text, except for numbers and words like yes.
+PLAIN = re.compile(r"[A-Za-z0-9~/][A-Za-z0-9~/_.@-]*", re.ASCII)
+GROUPS = ("all", "ungrouped")  # Ansible's own groups
 SSH_SECONDS = 10
 EXAMPLES = "Examples: node1, alice@node1:2222, node[1-8], 10.0.0.[1-8]. A file of hosts: --hostfile FILE."
 URI = "ssh://"  # before a host with any port
@@ -42,8 +48,10 @@ VARIABLE_OF_KEY = {
     "user": "ansible_user",
     "port": "ansible_port",
     "identityfile": "ansible_ssh_private_key_file",
-    "proxyjump": "ansible_ssh_common_args",
 }
+# Key in the output of `ssh -G` -> option in ansible_ssh_common_args.
+OPTION_OF_KEY = {"proxyjump": "ProxyJump", "proxycommand": "ProxyCommand", "hostkeyalias": "HostKeyAlias"}
+MAX_INCLUDES = 16  # of files in each other, as in ssh
 RECIPE_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
@@ -95,14 +103,21 @@ def check_hosts(hosts: Sequence[Host]) -> None:
     names = [host.name for host in hosts]
     if not names:
         raise RequestError("No hosts.", hint="Name hosts (alice@node1, node[1-8], 10.0.0.1), or use --from-ssh-config.")
+    check_unique(names)
+    for name in names:
+        if name in GROUPS:
+            raise RequestError(f"Ansible has a group named '{name}'.", hint=f"Write the address of {name} instead.")
+        if not is_host(name):
+            raise RequestError(f"Invalid host name {one_line(name)[:80]!r}.", hint=EXAMPLES)
+
+
+def check_unique(names: Iterable[str]) -> None:
+    """Raise RequestError if a name or an address stands twice in a list."""
     if duplicates := sorted(name for name, times in Counter(names).items() if times > 1)[:3]:
         raise RequestError(
             f"Named twice: {', '.join(duplicates)}.",
             hint="Remove hosts that a range includes. To read a file with a line for each rank: --hostfile FILE",
         )
-    for name in names:
-        if not is_host(name):
-            raise RequestError(f"Invalid host name {one_line(name)[:80]!r}.", hint=EXAMPLES)
 
 
 def render(name: str, path: str, hosts: Sequence[Host]) -> str:
@@ -112,7 +127,10 @@ def render(name: str, path: str, hosts: Sequence[Host]) -> str:
     shared = dict(set.intersection(*(set(host.variables.items()) for host in hosts)))
     shared.pop("ansible_host", None)
     nodes = [
-        Host(name=host.name, variables={key: value for key, value in host.variables.items() if key not in shared})
+        Host(
+            name=yaml_text(host.name),
+            variables={key: value for key, value in host.variables.items() if key not in shared},
+        )
         for host in hosts
     ]
     environment = Environment(
@@ -145,17 +163,18 @@ def check_word(word: str) -> None:
 
 def listed_hosts(host_patterns: Iterable[str]) -> Iterator[Host]:
     """Yield hosts written as `[user@]name[:port]` or ranges; addresses get the names node0, node1, ..."""
-    addresses = 0
+    addresses: list[str] = []
     for word in (part for pattern in host_patterns for part in split_list(pattern)):
         user, _, address_and_port = word.removeprefix(URI).rpartition("@")
         address, port = split_port(word, address_and_port)
         variables = {"ansible_user": user, "ansible_port": port}
         for host in expand_range(address):
             if is_address(host):
-                yield Host(name=f"node{addresses}", variables=yaml_values({"ansible_host": host} | variables))
-                addresses += 1
+                yield Host(name=f"node{len(addresses)}", variables=yaml_values({"ansible_host": host} | variables))
+                addresses.append(f"{host} port {port}" if port else host)
             else:
                 yield Host(name=host, variables=yaml_values(variables))
+    check_unique(addresses)
 
 
 def split_port(word: str, address_and_port: str) -> tuple[str, str]:
@@ -194,11 +213,12 @@ def expand_range(word: str) -> list[str]:
 
 def yaml_values(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that are not empty, quoted for YAML where necessary."""
-    return {
-        key: value if UNQUOTED.fullmatch(value) or value.isdecimal() else json.dumps(value)
-        for key, value in variables.items()
-        if value
-    }
+    return {key: value if key == "ansible_port" else yaml_text(value) for key, value in variables.items() if value}
+
+
+def yaml_text(text: str) -> str:
+    """Return a text as YAML, in quotes if it would be a number or another value without them."""
+    return text if PLAIN.fullmatch(text) and yaml.safe_load(text) == text else json.dumps(text)
 
 
 def configured(host_patterns: Sequence[str], path: Path) -> Iterator[Host]:
@@ -210,7 +230,7 @@ def configured(host_patterns: Sequence[str], path: Path) -> Iterator[Host]:
         RequestError: if a pattern matches no host.
         ExecuteError: if ssh fails.
     """
-    names = list(host_names(path))
+    names = list(dict.fromkeys(host_names(path)))
     patterns = [pattern for word in host_patterns for pattern in expand_range(word)]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -221,21 +241,22 @@ def configured(host_patterns: Sequence[str], path: Path) -> Iterator[Host]:
             yield Host(name=name, variables=yaml_values(variables))
 
 
-def host_names(path: Path) -> Iterator[str]:
-    """Yield the names in the Host lines of an SSH configuration, without patterns."""
+def host_names(path: Path, level: int = 0) -> Iterator[str]:
+    """Yield the names in the Host lines of an SSH configuration and the files that it includes, without patterns."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError as error:
         raise RequestError(
             f"Cannot read {path}: {error.strerror}.", hint="Choose another file with --ssh-config."
         ) from None
-    listed: set[str] = set()
     for line in lines:
-        word, *names = line.replace("=", " ", 1).replace('"', " ").split() or [""]
-        for name in names if word.lower() == "host" else ():
-            if not set(name) & set("*?!") and name not in listed:
-                listed.add(name)
-                yield name
+        word, *values = re.split(r"(?:^|\s)#", line)[0].replace("=", " ", 1).replace('"', " ").split() or [""]
+        if word.lower() == "host":
+            yield from (name for name in values if not set(name) & set("*?!"))
+        elif word.lower() == "include" and level < MAX_INCLUDES:
+            for value in values:
+                for file in sorted(glob.glob(os.path.join(Path.home(), ".ssh", os.path.expanduser(value)))):
+                    yield from host_names(Path(file), level + 1)
 
 
 def query_ssh(name: str, path: Path) -> dict[str, str]:
@@ -265,18 +286,21 @@ def query_ssh(name: str, path: Path) -> dict[str, str]:
 def parse_settings(name: str, lines: Iterable[str]) -> dict[str, str]:
     """Return settings other than ssh's defaults; of several identity files, the first that exists."""
     variables: dict[str, str] = {}
-    options = [(key, value) for key, _, value in (line.partition(" ") for line in lines)]
-    for key, text in options:
-        value = existing_file(text, name, dict(options)) if key == "identityfile" else text
-        variable = VARIABLE_OF_KEY.get(key)
-        if variable is None or variable in variables or not value or is_default(name, key, value):
+    settings = [(key, value) for key, _, value in (line.partition(" ") for line in lines)]
+    options = []
+    for key, text in settings:
+        value = existing_file(text, name, dict(settings)) if key == "identityfile" else text
+        if not value or is_default(name, key, value):
             continue
-        variables[variable] = f"-o ProxyJump={value}" if key == "proxyjump" else value
-    return variables
+        if key in OPTION_OF_KEY:
+            options.append(f"-o {shlex.quote(f'{OPTION_OF_KEY[key]}={value}')}")
+        elif key in VARIABLE_OF_KEY:
+            variables.setdefault(VARIABLE_OF_KEY[key], value)
+    return {**variables, "ansible_ssh_common_args": " ".join(options)}
 
 
 def is_default(name: str, key: str, value: str) -> bool:
-    return (key, value) in (("hostname", name), ("port", "22"), ("proxyjump", "none"))
+    return (key, value) in (("hostname", name), ("port", "22"), ("proxyjump", "none"), ("proxycommand", "none"))
 
 
 def new_recipe(name: str, into: Path) -> Path:

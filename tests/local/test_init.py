@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,11 @@ def test_inventory_has_the_settings_of_an_ssh_configuration(orch: Orch, tmp_path
     key.touch()
     config = tmp_path / "config"
     config.write_text(
+        f"Include {tmp_path}/mor?\n"
         "Host n1 n2 other\n  HostName %h.example.com\nHost n1\n  Port 2200\n"
         f"Host n*\n  User carol\n  IdentityFile {tmp_path}/%r.key\n  ProxyJump gate\nHost *\n  User dave\n"
     )
+    (tmp_path / "more").write_text("Host b1  # gate\n  ProxyCommand ssh -W %h:%p 'a b'\n  HostKeyAlias lab\n")
     options = ("--from-ssh-config", "--ssh-config", str(config))
     expect_exit(orch("init", "lab", "n[1-2]", *options))
     inventory = yaml.safe_load((tmp_path / "inventory/lab/hosts.yml").read_text())["all"]
@@ -49,6 +52,11 @@ def test_inventory_has_the_settings_of_an_ssh_configuration(orch: Orch, tmp_path
         "n1": {"ansible_host": "n1.example.com", "ansible_port": 2200, **shared},
         "n2": {"ansible_host": "n2.example.com", **shared},
     }
+    expect_exit(orch("init", "gates", "b*", *options))
+    inventory = yaml.safe_load((tmp_path / "inventory/gates/hosts.yml").read_text())["all"]
+    arguments = shlex.split(inventory["vars"]["ansible_ssh_common_args"])
+    assert {*arguments} == {"-o", "ProxyCommand=ssh -W %h:%p 'a b'", "HostKeyAlias=lab"}
+    assert "has no Host gate" in orch("init", "other", "gate", *options).stderr
     assert "has no Host n3" in orch("init", "other", "n3", *options).stderr
 
 
@@ -58,6 +66,8 @@ def test_inventory_has_the_settings_of_an_ssh_configuration(orch: Orch, tmp_path
         ("../x", ["a"], "nvalid cluster name"),
         ("x", [], "No hosts"),
         ("x", ["a", "b@a"], "Named twice: a"),
+        ("x", ["10.0.0.1", "10.0.0.[1-2]"], "Named twice: 10.0.0.1"),
+        ("x", ["all"], "a group named 'all'"),
         ("x", ["-oProxyCommand=x"], "nvalid host name"),
         ("x", ["a:b"], "invalid port"),
         ("x", ["n[1-999999999]"], "more than 10000 hosts"),
@@ -83,6 +93,16 @@ def test_inventory_has_the_hosts_of_a_hostfile_and_of_lists(orch: Orch, tmp_path
     assert hosts.pop("n1") == {"ansible_user": "alice"}
     assert hosts.pop("n9") == {"ansible_port": 443}
     assert list(hosts) == ["gpu01", "gpu03", "rack1a", "rack1b", "rack2a", "rack2b", "n2"]
+
+
+def test_names_and_users_stay_texts_in_yaml() -> None:
+    hosts = tuple(listed_hosts(["yes@1", "12@null", "~@off:2222"]))
+    inventory = yaml.safe_load(render("lab", "lab", hosts))["all"]
+    assert inventory["hosts"] == {
+        "1": {"ansible_user": "yes"},
+        "null": {"ansible_user": "12"},
+        "off": {"ansible_user": "~", "ansible_port": 2222},
+    }
 
 
 def test_example_inventory_is_what_init_writes() -> None:
