@@ -15,6 +15,8 @@ from orchestrator.provisioning.ssh_settings import Settings, query_ssh
 KEY_FILE = "ansible_ssh_private_key_file"
 PERMISSION_DENIED = "Permission denied ("  # printed by OpenSSH if the host does not accept the key
 NO_RESPONSE = "Check that it is running and reachable: `ssh HOST`; ansible_host sets its address."
+TOO_OLD = "its Python is too old"
+NEWER_PYTHON = "Install a newer one on the node (RHEL 8: dnf install python3.11), or set ansible_python_interpreter."
 # Parts of messages of OpenSSH and Ansible, each with the problem and a hint for the report.
 KNOWN_MESSAGES = (
     (
@@ -43,11 +45,7 @@ KNOWN_MESSAGES = (
     ("No route to host", "it does not respond", NO_RESPONSE),
     ("Data could not be sent to remote host", "it does not respond", NO_RESPONSE),  # Ansible: ssh has ended
     ("Could not resolve hostname", "its name cannot be resolved", "Set ansible_host in the inventory to its address."),
-    (
-        "ansible-core requires a minimum of Python",
-        "its Python is too old",
-        "Install a newer one on the node (RHEL 8: dnf install python3.11), or set ansible_python_interpreter.",
-    ),
+    ("ansible-core requires a minimum of Python", TOO_OLD, NEWER_PYTHON),
     ("python3: not found", "it has no Python", "Install python3 on the node, or set ansible_python_interpreter."),
     (
         "pyenv: python3",
@@ -57,6 +55,7 @@ KNOWN_MESSAGES = (
     ("No space left on device", "its disk is full", "Free some space and run the command again."),
     ("Missing sudo password", "sudo requires a password", "Use --ask-become-pass."),
     ("Incorrect sudo password", "the sudo password is wrong", "Use --ask-become-pass and enter it again."),
+    ("SyntaxError: ", TOO_OLD, NEWER_PYTHON),  # Python 2.7 to 3.7, to a module or to Ansible's own code
 )
 
 

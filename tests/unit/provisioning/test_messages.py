@@ -20,6 +20,11 @@ def test_messages_of_ssh_are_explained() -> None:
         "Module result deserialization failed: No start of json char found\npyenv: python3.13: command not found\n\n..."
     )
     assert "pyenv has not selected" in explain(shim)[0]
+    for error in (
+        "SyntaxError: future feature annotations is not defined",
+        "ansible-core requires a minimum of Python",
+    ):
+        assert explain(f"Module result deserialization failed: {error}")[0] == "its Python is too old"
 
 
 def test_hints_contain_address_port_user_and_key_of_the_host() -> None:
