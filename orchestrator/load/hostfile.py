@@ -7,21 +7,26 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.errors import RequestError
+from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.model.hosts import split_list
 from orchestrator.model.printable import one_line
 
 FORMS = "Each line has a host and optionally its slots: `node1`, `node1:4` (MPICH), `node1 slots=4` (Open MPI), "
 FORMS += "`node[1-4,7]` (Slurm)."
+PORT_HINT = "A port belongs in ~/.ssh/config or on the command line: orch init NAME node1:2222"
 STDIN = "-"
 MAX_BYTES = 1 << 24
 MAX_SLOTS = 1023
 HOST = re.compile(r"(?P<host>[^:\s]+|\[[\da-fA-F:.]+\])(?::(?P<slots>\d+))?")
+SLOTS = ("slots", "cpu", "cpus", "count")
+USERS = ("user", "username", "user_name", "user-name")
+# They limit or bind ranks of MPI, which orch does itself, or name another interface.
+IGNORED = ("max_slots", "max-slots", "slots_max", "slots-max", "binding", "ifhn", "schedule")
 SETTING = re.compile(r"(?P<name>[A-Za-z][\w-]*)=(?P<value>\S+)")
 # Files of other formats: how a line of theirs begins, and what to do with them.
 OTHER_FORMATS = (
     (
-        re.compile(r"\[[^\]:]*(?::\w+)?\]\s*$|all:\s*$|---\s*$"),
+        re.compile(r"\[[^\]:]*(?::\w+)?\]\s*$|all:\s*$|---\s*$|.*\sansible_\w+="),
         "an Ansible inventory",
         "Use it as it is: --inventory {path}",
     ),
@@ -90,10 +95,14 @@ def parse_line(entry: str, location: str, source: str) -> list[tuple[str, int]]:
         match = SETTING.fullmatch(setting)
         if match is None:
             raise RequestError(f"{location}: unexpected {one_line(setting)[:80]!r} after the host.", hint=FORMS)
-        if match["name"] in ("slots", "cpu", "cpus", "count"):
+        if match["name"] in SLOTS:
             counts.append(match["value"])
-        elif match["name"] in ("user", "username", "user_name"):
+        elif match["name"] in USERS:
             user = f"{match['value']}@"
+        elif match["name"] not in IGNORED:
+            valid_names = (*SLOTS, *USERS, *IGNORED)
+            hint = PORT_HINT if match["name"] == "port" else did_you_mean(match["name"], valid_names)
+            raise RequestError(f"{location}: unknown setting {one_line(setting)[:80]!r}.", hint=hint)
     return [parse_host(host, user, counts, location) for host in split_list(hosts)]
 
 
@@ -110,7 +119,6 @@ def parse_host(text: str, user: str, counts: list[str], location: str) -> tuple[
         if not count.isdecimal() or not 0 < int(count) <= MAX_SLOTS:
             raise RequestError(
                 f"{location}: {one_line(count)[:20]!r} is not a number of slots from 1 to {MAX_SLOTS}.",
-                hint="A number after a colon in a hostfile means slots. A port belongs in ~/.ssh/config or on the "
-                "command line: orch init NAME node1:2222",
+                hint=f"A number after a colon in a hostfile means slots. {PORT_HINT}",
             )
     return (host if "@" in host else f"{user}{host}"), int(slots or (counts or ["1"])[0])

@@ -30,6 +30,8 @@ def test_line_of_another_format_is_named() -> None:
         ("Host node1\n  User alice\n", "looks like an SSH configuration"),
         ("127.0.0.1 localhost\n", "looks like a file such as /etc/hosts"),
         ("hostA 4 hostB 4\n", "line 1: unexpected '4' after the host"),  # lsf
+        ("n1 ansible_host=10.0.0.1\n", "looks like an Ansible inventory"),
+        ("n1 slots=2\nn2 slot=4\n", "line 2: unknown setting 'slot=4'"),
         ("node1:2222\n", "'2222' is not a number of slots"),  # port
     ):
         with pytest.raises(RequestError, match=re.escape(message)):
