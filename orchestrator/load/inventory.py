@@ -317,7 +317,14 @@ def check_variables(host: str, variables: Mapping[str, Any]) -> None:
             )
     for name in UNCACHED_VARIABLES:
         rank_variables = variables.get(name)
-        if isinstance(rank_variables, dict) and (reserved := find_reserved(map(str, rank_variables))):
+        if not isinstance(rank_variables, dict):
+            continue
+        if empty := [key for key, value in rank_variables.items() if value is None]:
+            raise RequestError(
+                one_line(f"{name} of {host} in the inventory: {empty[0]} has no value."),
+                hint="Write '' for an empty text, or leave the variable out.",
+            )
+        if reserved := find_reserved(map(str, rank_variables)):
             raise RequestError(
                 one_line(f"{name} of {host} in the inventory: {reserved[0]}: {reserved[1]}."),
                 hint=f"Leave {reserved[0]} out.",

@@ -147,6 +147,11 @@ def test_invalid_address_or_port_is_rejected() -> None:
             parse_listing(make_listing("node0", **{variable: value}))
 
 
+def test_variable_of_ranks_without_a_value_is_named() -> None:
+    with pytest.raises(RequestError, match="orch_env of node0 in the inventory: E has no value"):
+        parse_listing(make_listing("node0", orch_env={"A": "", "E": None}))
+
+
 def test_misspelled_variable_names_the_nearest() -> None:
     with pytest.raises(RequestError, match="'orch_evn' of node0") as exc_info:
         parse_listing(make_listing("node0", orch_root="/data", orch_evn={"A": "1"}))
