@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -141,8 +141,10 @@ def path_source(kind: str, path: Path, names: Sequence[str], *, name: str) -> So
     """Return these files of a folder, or a single file.
 
     Raises:
+        RequestError: if a name is not UTF-8.
         ExecuteError: if a file cannot be read.
     """
+    check_names([path / name for name in names] or [path])
     try:
         hashes = {name: sha256(path / name) for name in names}
     except OSError as error:
@@ -159,6 +161,17 @@ def path_source(kind: str, path: Path, names: Sequence[str], *, name: str) -> So
     return Source(synced=synced, folder=path, hashes=hashes, references={})
 
 
+def check_names(paths: Iterable[Path]) -> None:
+    """Raise RequestError if a path is not UTF-8, because Ansible cannot send it."""
+    for path in map(str, paths):
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise RequestError(
+                f"The name of {one_line(path)} is not UTF-8.", hint="Rename the file, or add it to .gitignore."
+            ) from None
+
+
 def total_size(paths: Iterator[Path] | Sequence[Path]) -> int:
     return sum(path.stat().st_size for path in paths)
 
@@ -166,11 +179,12 @@ def total_size(paths: Iterator[Path] | Sequence[Path]) -> int:
 def folder_files(top: Path) -> Iterator[str]:
     """Yield the files below a folder that no .gitignore or .orchignore in it excludes, and no pattern of the role sync.
 
-    Links are followed. A .gitignore above the folder does not count: whoever names a folder wants its files, and many
-    repositories ignore their data.
+    Links are followed, except to a folder that contains them, also through other links. A .gitignore above the folder
+    does not count: whoever names a folder wants its files, and many repositories ignore their data.
     """
     patterns = yaml.safe_load(ROLE_DEFAULTS.read_text())["sync_ignored"]
     rules: dict[str, GitIgnoreSpec] = {}
+    outer = {str(top): frozenset({identity(top)})}  # the folders on the path to each folder that is to be walked
     for parent, folders, files in os.walk(top, followlinks=True):
         if {GIT_IGNORE, IGNORE} & {*files}:
             rules[parent] = ignore_rules(Path(parent), GIT_IGNORE, IGNORE)
@@ -181,6 +195,9 @@ def folder_files(top: Path) -> Iterator[str]:
             )
 
         folders[:] = [name for name in folders if is_sent(name, "/") and not is_above(Path(parent, name))]
+        visited = outer.pop(parent)
+        folders[:] = [name for name in folders if identity(Path(parent, name)) not in visited]
+        outer |= {os.path.join(parent, name): visited | {identity(Path(parent, name))} for name in folders}
         for name in files:
             path = Path(parent, name)
             if path.is_file() and is_sent(name):
@@ -200,6 +217,12 @@ def is_ignored(path: str, rules: Mapping[str, GitIgnoreSpec]) -> bool:
             if included is not None:
                 return included
     return False
+
+
+def identity(folder: Path) -> tuple[int, int]:
+    """Return what identifies a folder by whatever path it is named."""
+    status = folder.stat()
+    return status.st_dev, status.st_ino
 
 
 def is_above(folder: Path) -> bool:

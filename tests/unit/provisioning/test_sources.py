@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
     write_files(tmp_path, {"elsewhere/rows": "", "data/a": ""})
     (tmp_path / "data/linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data/loop").symlink_to(tmp_path / "data")
+    (tmp_path / "elsewhere/back").symlink_to(tmp_path / "elsewhere2")
+    (tmp_path / "elsewhere2").mkdir()
+    (tmp_path / "elsewhere2/forth").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data/broken").symlink_to(tmp_path / "gone")
     assert sorted(folder_files(tmp_path / "data")) == ["a", "linked/rows"]
 
@@ -40,6 +44,12 @@ def test_two_folders_of_one_name_are_refused(tmp_path: Path) -> None:
     write_files(tmp_path, {"a/rows": "", "b/rows": ""})
     with pytest.raises(RequestError, match="already copied to data/rows"):
         find_sources([], [str(tmp_path / "a/rows"), str(tmp_path / "b/rows")], print)
+
+
+def test_file_whose_name_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9")).touch()
+    with pytest.raises(RequestError, match=r"caf\\udce9 is not UTF-8"):
+        find_sources([], [str(tmp_path)], print)
 
 
 def test_what_is_neither_a_path_nor_a_name_is_refused() -> None:
