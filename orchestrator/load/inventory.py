@@ -335,7 +335,8 @@ def check_host(name: str, variables: Mapping[str, Any]) -> None:
     """Check a host's name, addresses, ports and ssh settings.
 
     Raises:
-        RequestError: if one has a special meaning in a file or a command, or disables the verification of host keys.
+        RequestError: if one has a special meaning in a file or a command, disables the verification of host keys, or
+            cannot be used by orch's own connections.
     """
     if not is_host(name):
         raise RequestError(
@@ -357,6 +358,10 @@ def check_host(name: str, variables: Mapping[str, Any]) -> None:
                 f"{variable} of {name}: {one_line(repr(value)[:80])} is not a port.",
                 hint="A port is a number from 1 to 65535.",
             )
+    check_ssh_settings(name, variables)
+
+
+def check_ssh_settings(name: str, variables: Mapping[str, Any]) -> None:
     for variable in ("ansible_ssh_private_key_file", "ansible_private_key_file"):
         key = variables.get(variable)
         if key and not is_template(key) and not str(key).startswith(("/", "~")):
