@@ -170,7 +170,12 @@ class Command(TyperCommand):
         if names and not ctx.resilient_parsing and not shows_help and (table := tool_options()).values:
             ctx.meta[TABLE_FILE] = table.path
             ctx.default_map = {name: plain(value) for name, value in table.values.items() if name in names}
-        remaining = super().parse_args(ctx, args)
+        try:
+            remaining = super().parse_args(ctx, args)
+        except Exception as error:
+            if hasattr(error, "format_message") and getattr(error, "ctx", None) is None:  # a value is missing
+                vars(error)["ctx"] = ctx
+            raise
         apply_precedence(ctx)
         return remaining
 

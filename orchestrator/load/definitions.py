@@ -180,7 +180,8 @@ def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> 
             hint="Name a script in it, or create a recipe with `orch recipes new NAME`.",
         )
     if script.suffix == ".py" or "/" in name:
-        near = difflib.get_close_matches(name, map(str, script.parent.glob("*.py")), n=1)
+        files = (str(path) for path in script.parent.glob("*.py") if path.is_file())
+        near = difflib.get_close_matches(name, files, n=1)
         raise RequestError(
             f"There is no script {name!r}.",
             hint=f"Did you mean {near[0]}?" if near else "Give the path of a script; `orch recipes` lists the recipes.",

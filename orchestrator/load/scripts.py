@@ -296,7 +296,7 @@ def check_syntax(script: str, python: RanksPython) -> ast.Module | None:
         cell = " Lines with ! or % belong to notebooks; remove them." if NOTEBOOK_LINE.match(error.text or "") else ""
         newer = f" If the image has a newer Python than {python.version}, call orch with that one."
         raise RequestError(
-            one_line(f"{script}, line {error.lineno}: {error.msg}{line}"),
+            one_line(f"{script}{f', line {error.lineno}' if error.lineno else ''}: {error.msg}{line}"),
             hint=f"Nothing was started.{cell}{newer if python.image else ''}",
         ) from None
     except (OSError, ValueError):

@@ -76,7 +76,12 @@ def read_results(handle: RunHandle) -> list[Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         request = fetch.FetchRequest(source="", destination=Path(folder), patterns=(RESULTS,))
-        fetch.fetch(handle, request, fetch.FetchListener())
+        try:
+            fetch.fetch(handle, request, fetch.FetchListener())
+        except RequestError:
+            raise ExecuteError(
+                f"{handle.record.run_id} has no results.", hint="The function must return, and not call sys.exit()."
+            ) from None
         try:
             texts = json.loads((Path(folder) / RESULTS).read_bytes())
             results = [restore(json.loads(text)) for text in texts]

@@ -6,6 +6,7 @@ choose them. A target adds only what it alone knows: its nodes and what starts t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -198,7 +199,7 @@ def check_restarts(request: TrainRequest, nodes: int) -> None:
         ("--spare-nodes", request.spare_nodes),
         ("--min-nodes", request.min_nodes),
     ):
-        if value < 0:
+        if not 0 <= value < math.inf:
             raise PlanError(f"{flag} {value:g}: expected 0 or more.", hint=f"Omit {flag}, or use 0 to turn it off.")
     if request.min_nodes > nodes:
         raise PlanError(

@@ -37,7 +37,7 @@ def add(offset, factor):
     return {"sum": value.item() + SUMMAND + constants.SUMMAND, "rank": dist.get_rank()}
 """
 FAILURES = """
-import pathlib, threading, orch
+import pathlib, sys, threading, orch
 pathlib.Path("sleep.py").write_text("import time; time.sleep(100)")
 pathlib.Path("dead.yml").write_text("all: {hosts: {node0: {ansible_host: 127.0.0.1, ansible_port: 1}}}")
 def fails():
@@ -56,6 +56,7 @@ def competes():
         sleeper.stop()
 for call in (
     lambda: orch.submit(fails, ppn=2).results(),
+    lambda: orch.submit(sys.exit, ppn=1).results(),
     competes,
     lambda: orch.submit(threading.Lock().acquire),
     lambda: orch.provision("./dead.yml"),
@@ -67,6 +68,7 @@ for call in (
 """
 EXPECTED_FAILURES = [
     r"RunError failed: rank 1 on node0 .* ValueError: no such thing \| .*logs\(\)",
+    r"ExecuteError .* has no results. \| .* \| The function must return",
     r"RunError refused: node0 is taken: .* \| Another run has reserved the cores. \| --wait-for-cores waits",
     r"RequestError The function .* cannot be pickled",
     r"ExecuteError node0: .*nothing listens on its SSH port. \| .* \| Start sshd on the node, .* Ansible's output: ",

@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ORCH_K8S_FILE", "ORCH_RUNS_DIR", "ORCH_RECIPE_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
-    write_files(tmp_path, {"own.py": "", "bad.py": "def x(:\n", "package/__main__.py": "def x(:\n"})
+    write_files(tmp_path, {"own.py": "", "bad.py": "def x(:\n", "package/__main__.py": "def x(:\n", "folder.py/x": ""})
     (tmp_path / "empty").mkdir()
 
 
@@ -51,6 +51,9 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path) -> None:
         (("recipes", "bert-qa"), "'bert-qa'", "orch recipes show NAME"),  # object-without-show
         (("exec", "--foo"), "--foo", "go after --"),  # option-of-a-program
         (("logs", "--rank", "x"), "'--rank': Input should be a valid integer", "logs --help`"),
+        (("logs", "--rank"), "Option '--rank' requires an argument.", "logs --help`"),
+        (("train", "own.py", "--ppn"), "Option '--ppn' requires an argument.", "train --help`"),
+        (("train", "folder.py"), "There is no script 'folder.py'", "Give the path"),
         (("data", "prepare"), "Missing argument 'text|wikipedia'.", "prepare --help`"),  # choice
         (("provision",), "either an inventory or a target", "orch provision INVENTORY"),
         (("provision", "./empty"), "folder empty contains no inventory", "orch init"),

@@ -187,6 +187,7 @@ def test_impossible_combination_is_refused() -> None:
         ({"min_nodes": 1}, "--min-nodes without --max-restarts has no effect"),
         ({"max_restarts": -1}, "--max-restarts -1: expected 0 or more"),
         ({"stall_timeout": -0.5}, "--stall-timeout -0.5: expected 0 or more"),
+        ({"stall_timeout": float("nan")}, "--stall-timeout nan: expected 0 or more"),
     )
     for target, values, message in (
         *((target, values, message) for target in BASE for values, message in limits),

@@ -122,6 +122,8 @@ def test_run_ends_when_wrappers_wait_and_the_other_ranks_are_in_their_exit_handl
     assert tracker.waits_only_for_wrappers(3.0)
     events = [Exited(rank=0, finished=False), Exited(rank=1)]  # without a wrapper that waits
     assert not make_tracker("node0", "node0", events=events).waits_only_for_wrappers(99.0)
+    ended = make_tracker("node0", events=[Exited(rank=0)])  # whose launcher waits for a process of the script
+    assert (ended.waits_only_for_wrappers(3.0), ended.waits_only_for_wrappers(99.0)) == (False, True)
 
 
 def test_mismatched_collectives_end_only_a_run_without_progress() -> None:

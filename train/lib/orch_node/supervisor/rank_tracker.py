@@ -197,8 +197,10 @@ class RankTracker:
         """Return whether all ranks have ended, but their wrappers and so the launcher have not.
 
         Wrappers wait after a rank that has not left its process group. The exit handlers of other
-        ranks then wait in MPI_Finalize.
+        ranks then wait in MPI_Finalize. A launcher also waits for processes that a script has left behind.
         """
+        if not self.unfinished() and all(end.finished and end.code == 0 for end in self.exits.values()):
+            return self.seconds_since_progress(now) > EXIT_SECONDS
         any_waits = any(end.waits for end in self.exits.values())
         if not any_waits or not self.leaving.issuperset(self.unfinished()):
             return False
