@@ -28,7 +28,7 @@ from orchestrator.files import cache_home, exclusive, private_folder, write_whol
 from orchestrator.load.requirements import FIND_LINKS, NO_PACKAGES, parse_requirement
 from orchestrator.model.cluster import Facts
 from orchestrator.model.packages import Packages, Platform, Requirements, describe_versions
-from orchestrator.model.printable import one_line
+from orchestrator.model.printable import masked, one_line
 
 PROGRESS = logging.getLogger(__name__)
 FORMAT = 1  # part of the keys of the cache
@@ -431,7 +431,7 @@ def run_uv(
         return
     message = done.stderr.partition("error: ")[2] or done.stderr
     parts = re.split(r"^\s*cause: ", message, flags=re.MULTILINE)
-    reason = shortened(": ".join(one_line(" ".join(part.split())) for part in parts))
+    (reason,) = masked([shortened(": ".join(one_line(" ".join(part.split())) for part in parts))])
     raise (RequestError if done.returncode == NO_SOLUTION else ExecuteError)(
         f"{problem}. {reason.removesuffix('.')}.{explain(reason)}",
         hint=f"Change the requirements, or choose another --stack. Indexes are those of pip (`pip config list`) or "

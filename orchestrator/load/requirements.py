@@ -17,6 +17,7 @@ from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.files import check_dependency_tables, check_requirements_file
 from orchestrator.load.projects import NONE
 from orchestrator.model.packages import Requirements
+from orchestrator.model.printable import masked
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import Stack
@@ -324,7 +325,7 @@ def checked(lines: Iterable[str], source: str) -> tuple[str, ...]:
             if REMOTE.search(line) and not HASHES.search(line):  # uv finds out the name, but does not check hashes
                 continue
             raise RequestError(
-                f"{source}: '{line}' is not a requirement: {str(error).splitlines()[0]}.",
+                f"{source}: '{masked([line])[0]}' is not a requirement: {str(error).splitlines()[0]}.",
                 hint="Expected a form such as einops>=0.8, or lib @ git+ssh://git@host/lib.git.",
             ) from None
     return lines

@@ -23,13 +23,13 @@ from orchestrator.model.hosts import fold
 from orchestrator.model.project import Project
 from orchestrator.operations import runs
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.recorded_request import WITH_SECRETS
 from orchestrator.runs import queued, store
 from orchestrator.runs.outcome import CleanupReport, Outcome, outcome_of
 from orchestrator.targets.fetch import has_project
 from orchestrator.targets.interface import Notify, RunHandle
 
 POLL_SECONDS = 1.0
-UNMASKED = ("env", "settings", "script_args")  # fields of a request that may contain secrets
 PROCESS = "orchestrator.operations.queue_process"
 START_SECONDS = 30.0  # time limit for the process to begin
 STOP_SECONDS = 60.0  # time limit for all runs of a queue to stop
@@ -86,7 +86,7 @@ def begin(base: Path, queue: Path, members: Sequence[Plan], limit: int | None) -
         ExecuteError: if it does not begin.
     """
     requests = {member.run.run_id: member.origin.request for member in members}
-    unmasked = {name: {field: getattr(request, field) for field in UNMASKED} for name, request in requests.items()}
+    unmasked = {name: {field: getattr(request, field) for field in WITH_SECRETS} for name, request in requests.items()}
     arguments = json.dumps({"runs": unmasked, "limit": limit})
     with permissions.open_private(queue / queued.LOG) as log:
         process = subprocess.Popen(

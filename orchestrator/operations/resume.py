@@ -29,8 +29,8 @@ from orchestrator.targets import registry
 from orchestrator.targets.interface import Notify, RunHandle
 
 LAST = "last"
-WITH_SECRETS = ("settings", "script_args")  # fields whose secrets are not recorded
 REQUESTED = ("nodes", "exclude", "precision", "max_restarts")  # fields of a request that a resumed run may change
+REPLACED = (*REQUESTED, "settings", "script_args", "packages")  # fields that are not merged with the recorded ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,7 @@ class Changes:
         env: further variables of the ranks.
         settings: the settings with their secrets.
         script_args: the arguments of the script with their secrets.
+        packages: the values of --with with their secrets.
         wait_for_cores: whether to wait until other runs have released their cores.
         code: whether to send the files of the project that have changed.
         force: whether to continue although data or settings have changed, or without the files of the last node0.
@@ -60,6 +61,7 @@ class Changes:
     env: tuple[str, ...] = ()
     settings: tuple[str, ...] | None = None
     script_args: tuple[str, ...] | None = None
+    packages: tuple[str, ...] | None = None
     wait_for_cores: bool = False
     code: bool = False
     force: bool = False
@@ -67,7 +69,7 @@ class Changes:
 
     def apply(self, request: TrainRequest) -> TrainRequest:
         """Return the request with these changes."""
-        fields = {name: value for name in (*REQUESTED, *WITH_SECRETS) if (value := getattr(self, name)) is not None}
+        fields = {name: value for name in REPLACED if (value := getattr(self, name)) is not None}
         ppn = request.ppn if self.ppn is None else parse_ppn(self.ppn)
         names = {variable.partition("=")[0] for variable in self.env}
         env = tuple(variable for variable in request.env if variable.partition("=")[0] not in names)
@@ -208,6 +210,12 @@ def check_secrets(run: Run, request: TrainRequest) -> None:
             raise RequestError(
                 f"{run.id}: the record of the run does not have the secret among the script's arguments.",
                 hint="Start a new run, with the secret in orch_secrets of the inventory: resumed runs have it, too.",
+            )
+    for package in request.packages:
+        if MASK in package:
+            raise RequestError(
+                f"{run.id}: the record of the run does not have the secret in --with '{package}'.",
+                hint="Start a new run, with the user and password of the host in ~/.netrc: resumed runs have it, too.",
             )
 
 

@@ -17,6 +17,7 @@ from orchestrator.planning.request import TargetOptions, TrainRequest, changed_f
 
 SOURCE = "the recorded request"
 OPTIONS = "options"
+WITH_SECRETS = ("env", "settings", "script_args", "packages")  # fields whose secrets are not recorded
 NOT_RECORDED = (OPTIONS, "runs_dir", "defaults")
 
 KindOf = Callable[[str | None], type[TargetOptions] | None]  # the class of the options of the target that --on names
@@ -24,9 +25,8 @@ KindOf = Callable[[str | None], type[TargetOptions] | None]  # the class of the 
 
 def render(request: TrainRequest) -> dict[str, Any]:
     """Return the options that differ from their defaults, for JSON; secrets are masked."""
-    request = replace(
-        request, env=masked(request.env), settings=masked(request.settings), script_args=masked(request.script_args)
-    )
+    masked_values: dict[str, Any] = {name: masked(getattr(request, name)) for name in WITH_SECRETS}
+    request = replace(request, **masked_values)
     recorded = {name: plain(getattr(request, name)) for name in changed_fields(request) if name not in NOT_RECORDED}
     for options in request.options:
         if options.on == request.on:

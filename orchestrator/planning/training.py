@@ -72,7 +72,7 @@ def new_plan(
         settings=resolved.settings,
         project=project_of_copy(resolved.recipe, site),
         packages=resolved.recipe.packages,
-        secrets=find_secrets((*request.env, *arguments)),
+        secrets=find_secrets((*request.env, *request.packages, *arguments)),
     )
     run = RunRecord(
         run_id=site.run_id,

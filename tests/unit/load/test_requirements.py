@@ -132,6 +132,8 @@ def test_wrong_lines_of_a_file_are_named(script: Callable[..., Recipe], tmp_path
         ("einops=>1", "'einops=>1' is not a requirement"),
         ("-e .", "'-e .' is a folder or file of this machine"),
         ("-r bad.txt", "includes itself"),
+        ("-r loop.txt", "loop.txt cannot be read: Too many levels"),
+        ("https://me:pa55word@h/a --hash=sha256:00", r"'https://me:<masked>@h/a --hash=sha256:00' is not"),
         ("-r other.txt", r"other.txt cannot be read: No such file"),
     ):
         (tmp_path / "bad.txt").write_text(text)

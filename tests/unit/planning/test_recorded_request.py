@@ -27,6 +27,11 @@ def test_request_is_recorded_without_loss() -> None:
         assert parse(json.loads(json.dumps(render(request_))), KINDS.get) == request_
 
 
+def test_secrets_in_packages_are_masked() -> None:
+    request_ = TrainRequest(recipe="q", packages=("lib @ https://me:pa55word@host/lib.whl", "peft==0.18"))
+    assert render(request_)["packages"] == ["lib @ https://me:<masked>@host/lib.whl", "peft==0.18"]
+
+
 def test_damaged_request_is_an_error_that_names_the_key() -> None:
     for recorded, message in (
         ({}, "no 'recipe'"),  # nothing
