@@ -139,7 +139,7 @@ def all_satisfied(
     """Return whether the stack has all packages that are required directly.
 
     Raises:
-        RequestError: if it has one of them in a version that does not fit.
+        RequestError: if it has one of them in a version that does not fit, or lacks one that has a source of uv.
     """
     markers = {**platform.markers, "python_full_version": python}
     satisfied = True
@@ -151,6 +151,12 @@ def all_satisfied(
         if requirement.marker and not requirement.marker.evaluate(markers):
             continue
         version = installed.get(canonicalize_name(requirement.name))
+        if version is None and (file := requirements.uv_sources.get(canonicalize_name(requirement.name))):
+            raise RequestError(
+                f"{file}: {requirement.name} has a source in [tool.uv.sources], which orch does not read.",
+                hint="Name a requirements file with --requirements that has its URL (NAME @ URL) or the folder of its "
+                f"wheel (--find-links FOLDER); `uv build --wheel` builds one. {NO_PACKAGES}",
+            )
         if version is None or requirement.url or requirement.extras:
             satisfied = False
         elif not fits(requirement.specifier, version):

@@ -103,6 +103,7 @@ def merged(parts: list[Requirements]) -> Requirements | None:
         constraints=tuple(line for part in parts for line in part.constraints),
         preferred=tuple(line for part in parts for line in part.preferred),
         python=",".join(part.python for part in parts if part.python),
+        uv_sources={name: file for part in parts for name, file in part.uv_sources.items()},
     )
 
 
@@ -179,6 +180,7 @@ def script_requirements(script: Path) -> Requirements | None:
         source=script.name,
         lines=checked(strings(table, "dependencies", script), script.name),
         python=str(table.get("requires-python", "")),
+        uv_sources=uv_sources(table, script),
     )
 
 
@@ -235,7 +237,16 @@ def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
         lines=checked(lines, str(path)),
         preferred=locked_versions(path.with_name("uv.lock")),
         python=str(table.get("requires-python", "")),
+        uv_sources=uv_sources(content, path),
     )
+
+
+def uv_sources(content: Mapping[str, Any], path: Path) -> dict[str, str]:
+    """Return the names of packages with a source in the table [tool.uv.sources] of a file, each with the file."""
+    try:
+        return {canonicalize_name(name): str(path) for name in content["tool"]["uv"]["sources"]}
+    except (KeyError, TypeError):
+        return {}
 
 
 def extra_lines(path: Path, table: Mapping[str, Any], extras: Iterable[str], optional: Mapping[str, Any]) -> list[str]:

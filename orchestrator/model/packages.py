@@ -20,6 +20,7 @@ class Requirements:
         constraints: the lines of constraint files.
         preferred: versions of a lock, as NAME==VERSION, that are used if they fit the stack.
         python: the versions of Python that are supported, such as >=3.11; empty for all.
+        uv_sources: the names of packages that have a source in [tool.uv.sources], with the file that has the table.
     """
 
     source: str
@@ -27,6 +28,7 @@ class Requirements:
     constraints: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()
     python: str = ""
+    uv_sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

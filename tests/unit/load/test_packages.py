@@ -95,6 +95,13 @@ def test_conflicts_name_both_requirements(index: Path) -> None:
             resolved(line)
 
 
+def test_a_package_with_a_source_of_uv_is_refused_unless_the_stack_has_it() -> None:
+    sources = {"torch": "pyproject.toml", "my-lib": "pyproject.toml"}
+    assert resolved("torch", uv_sources=sources) is None
+    with pytest.raises(RequestError, match=r"pyproject.toml: my_lib has a source in \[tool.uv.sources\]"):
+        resolved("torch", "my_lib", uv_sources=sources)
+
+
 def test_another_python_is_refused(index: Path) -> None:
     with pytest.raises(RequestError, match=r"requires Python >=3.12, and the ranks have Python 3.11.7"):
         resolved("tiny", python=">=3.12")
