@@ -35,6 +35,7 @@ FORMAT = 1  # part of the keys of the cache
 # In the folder of a lock: the installed packages, and the hash of their content.
 SITE, DIGEST = "packages", "digest"
 HASH = re.compile(r"--hash=(\w+:[0-9a-f]+)")
+COMMIT = re.compile(r"@ git\+\S+@[0-9a-f]{40}\b")  # the URL of a package whose commit stands for the hashes of files
 
 
 def packages_for(requirements: Requirements, nodes: Sequence[Facts], stack: str) -> Packages | None:
@@ -91,7 +92,13 @@ def lock_packages(
     check_python(requirements, python)
     if all_satisfied(requirements, installed, python, platform, f"stack '{stack}'"):
         return ""
-    return resolve(requirements, installed, platform, f"stack '{stack}'", wheels)
+    lock = resolve(requirements, installed, platform, f"stack '{stack}'", wheels)
+    if COMMIT.search(lock):
+        raise RequestError(
+            f"{requirements.source}: packages in git repositories have no hashes, so they cannot be part of a stack.",
+            hint="Build a wheel (`uv build --wheel`), and name its folder in the file: --find-links FOLDER.",
+        )
+    return lock
 
 
 def cache() -> Path:
@@ -314,9 +321,10 @@ def with_user_hashes(lock: str, requirements: Requirements) -> str:
     blocks = []
     for requirement, hashes in parse_lock(lock):
         user_hashes = allowed.get(canonicalize_name(requirement.name), set(hashes))
-        if not user_hashes.intersection(hashes):
+        is_commit = not user_hashes and COMMIT.search(str(requirement))
+        if not is_commit and not user_hashes.intersection(hashes):
             raise RequestError(
-                f"{requirements.source}: no file of {requirement} has one of the required hashes.",
+                f"{requirements.source}: no file of {masked([str(requirement)])[0]} has one of the required hashes.",
                 hint="Check the hashes and the index (`pip config list`). Packages in git repositories have no hash.",
             )
         accepted = [f"--hash={item}" for item in hashes if item in user_hashes]
@@ -346,14 +354,21 @@ def install(folder: Path, requirements: Requirements, lock: str, platform: Platf
         work = Path(name)
         target = work / "new" / SITE
         indexes = [line for line in requirements.lines if line.startswith("-")]
-        write_lines(work / "lock.txt", [*indexes, *lock.splitlines()])
-        options = ["--require-hashes", "--no-deps", "--link-mode", "copy", *platform_options(platform)]
-        command = ("pip", "install", "--target", str(target), "--requirements", "lock.txt", *options)
+        locked = lock.splitlines()
+        commits = [line for line in locked if COMMIT.search(line)]
+        write_lines(work / "lock.txt", [*indexes, *(line for line in locked if line not in commits)])
+        write_lines(work / "commits.txt", [*indexes, *commits])
+        options = ["--no-deps", "--link-mode", "copy", *platform_options(platform)]
+        any_command = ("pip", "install", "--target", str(target), *options, "--requirements")
+        command = (*any_command, "lock.txt", "--require-hashes")
         problem = f"The packages of {requirements.source} cannot be installed"
         try:
             run_uv(*command, "--only-binary", ":all:", folder=work, problem=problem)
         except OrchError:  # a package has no wheel: uv builds those that are pure Python
             run_uv(*command, folder=work, problem=problem)
+            check_built(target, platform, requirements)
+        if commits:
+            run_uv(*any_command, "commits.txt", folder=work, problem=problem)
             check_built(target, platform, requirements)
         shutil.rmtree(target / "bin", ignore_errors=True)
         (target / ".lock").unlink(missing_ok=True)

@@ -40,3 +40,13 @@ def write_project(folder: Path, *, git: bool = True) -> None:
     write_files(folder, FILES)
     if git:
         subprocess.run(["git", "init", "--quiet", folder], check=True)
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
+
+
+def commit(repository: Path, path: str = ".") -> None:
+    git(repository, "add", path)
+    git(repository, "commit", "--quiet", "-m", "message")

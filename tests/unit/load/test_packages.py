@@ -13,11 +13,12 @@ import pytest
 
 from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
 from orchestrator.load import packages
-from orchestrator.load.packages import packages_for
+from orchestrator.load.packages import lock_packages, packages_for
 from orchestrator.model.cluster import Facts
 from orchestrator.model.packages import Packages, Requirements
 from tests.conftest import make_facts
 from tests.support.files import write_files
+from tests.support.projects import commit, git
 from tests.support.wheels import make_wheel
 
 STACK = {"torch": "2.13.0+cpu", "numpy": "2.4.6", "oneccl-bind-pt": "2.13.0+orch.10"}
@@ -122,6 +123,22 @@ def test_a_file_with_another_hash_is_refused(index: Path) -> None:
     with pytest.raises(OrchError, match="Hash mismatch"):
         packages.install(packages.cache() / "x", Requirements(source="a", lines=()), lock, platform)
     assert not (packages.cache() / "x").exists(), "nothing incomplete is left"
+
+
+def test_a_package_in_a_git_repository_is_installed_by_its_commit(index: Path, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "git", "mine", "1.0", module="A = 1")
+    repository = wheel.parent
+    project = '[project]\nname = "mine"\nversion = "1.0"\n[build-system]\nrequires = []\nbuild-backend = "copy_wheel"\n'
+    copy = "import shutil\ndef build_wheel(to, *_):\n    return shutil.copy(NAME, to)[len(to) + 1:]\nNAME = '%s'"
+    write_files(repository, {"pyproject.toml": project + "backend-path = ['.']", "copy_wheel.py": copy % wheel.name})
+    git(repository, "init", "--quiet")
+    commit(repository)
+    line = f"mine @ git+file://{repository}"
+    assert {path.name for path in Path(resolved(line, "helper").folder).glob("*.py")} == {"helper.py", "mine.py"}
+    with pytest.raises(RequestError, match="has one of the required hashes"):
+        resolved(f"{line} --hash=sha256:{'0' * 64}")
+    with pytest.raises(RequestError, match="packages in git repositories have no hashes"):
+        lock_packages(Requirements(source="a", lines=(line,)), STACK, packages.common_platform([node()]), "current")
 
 
 def test_a_package_that_was_compiled_here_is_refused(tmp_path: Path) -> None:

@@ -12,16 +12,7 @@ from orchestrator.load.projects import project_of
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 from tests.support.files import write_files
-
-
-def git(folder: Path, *arguments: str) -> None:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "protocol.file.allow=always")
-    subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
-
-
-def commit(repository: Path, path: str = ".") -> None:
-    git(repository, "add", path)
-    git(repository, "commit", "--quiet", "-m", "message")
+from tests.support.projects import commit, git
 
 
 @pytest.fixture
