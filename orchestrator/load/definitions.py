@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import json
+import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -141,7 +142,7 @@ def recipes_below(path: Path) -> list[tuple[str, Path]]:
     Raises:
         RequestError: if there is none.
     """
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     if (path / "recipe.toml").is_file():
         return [with_name(path)]
     recipes = [with_name(file.parent) for file in sorted(path.glob("*/recipe.toml"))]

@@ -91,7 +91,7 @@ def chosen_folder(option: str, recipe: Recipe) -> Path:
     Raises:
         RequestError: if there is no such folder, or the script is not in it.
     """
-    folder = Path(option).resolve()
+    folder = Path(os.path.realpath(option))
     if not folder.is_dir():
         raise RequestError(
             f"--project {option}: no such folder.", hint="--project none sends the script alone, without a project."
@@ -264,7 +264,7 @@ def file_size(folder: Path, name: str) -> int:
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
         target = os.readlink(path)
-        is_inside = Path(path).resolve().is_relative_to(folder)
+        is_inside = Path(os.path.realpath(path)).is_relative_to(folder)  # resolve() fails in a loop
         if os.path.isabs(target) or not is_inside:
             kind = "an absolute link" if is_inside else "a link out of the project"
             raise RequestError(

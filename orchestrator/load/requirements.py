@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -297,14 +298,15 @@ def requirement_lines(path: Path, parents: tuple[Path, ...]) -> Iterator[tuple[s
     Raises:
         RequestError: if a file cannot be read, includes itself, or names a folder of this machine.
     """
-    if path.resolve() in parents:
+    real_path = Path(os.path.realpath(path))
+    if real_path in parents:
         raise RequestError(f"{path} includes itself by -r or -c.", hint="Remove that line.")
     content = read_text(path)
     check_requirements_file(path, content)
     text = re.sub(r"\\\n", " ", content)
     for line in (re.sub(r"(^|\s+)#.*", "", line).strip() for line in text.splitlines()):
         if include := INCLUDE.fullmatch(line):
-            for inner, is_constraint in requirement_lines(path.parent / include[2], (*parents, path.resolve())):
+            for inner, is_constraint in requirement_lines(path.parent / include[2], (*parents, real_path)):
                 yield inner, is_constraint or include[1] in ("-c", "--constraint")
         elif LOCAL.search(line) and not REMOTE.search(line):
             raise RequestError(
