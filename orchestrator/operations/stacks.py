@@ -89,14 +89,16 @@ def environment_of(python: str, *, shell: bool) -> Environment:
         )
     prefix = Path(program).parent.parent
     probe = [program, "-I", "-S", str(STANDALONE / "facts.py"), str(prefix)]
-    done = subprocess.run(probe, capture_output=True, text=True)
-    if done.returncode != 0:
-        (reason,) = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+    try:
+        done = subprocess.run(probe, capture_output=True, text=True)
+        reason = (done.stderr.strip() or f"exit code {done.returncode}, without output of Python").splitlines()[-1]
+        facts = json.loads(done.stdout)
+    except (OSError, ValueError) as error:
+        reason = str(error.strerror) if isinstance(error, OSError) else reason
         raise RequestError(
             f"--python {python}: cannot inspect its environment: {reason}",
             hint="Name an interpreter of Python 3 that starts, such as .venv/bin/python.",
-        )
-    facts = json.loads(done.stdout)
+        ) from None
     return Environment(
         name=program,
         python=facts["python"],

@@ -140,6 +140,8 @@ def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
     assert "IPEX 2.8.0 with torch 2.13.0+cpu" in process.stdout
     assert "oneccl_bind_pt 2.7.0+xpu is the wheel for Intel GPUs" in process.stdout
     assert process.stdout.count("  hint: ") == 3
+    refused = expect_exit(orch("stacks", "check", "--python", "/bin/true"), 2)
+    assert "--python /bin/true: cannot inspect its environment: exit code 0" in refused.stderr
 
 
 def test_check_compares_the_nodes_of_an_inventory(orch: Orch) -> None:
