@@ -64,7 +64,7 @@ def requirements_of(recipe: Recipe, request: TrainRequest, *, common_file: str =
         parts = [named_requirements(path, extras)]
     elif option is None and recipe.own_script:
         inline = script_requirements(Path(recipe.script_file)) if recipe.script_file else None
-        project = None if inline else find_pyproject(recipe)
+        project = None if inline else find_pyproject(recipe, extras)
         parts = [inline] if inline else [project_requirements(project, extras)] if project else []
     if extras and not project:
         raise RequestError(
@@ -94,9 +94,9 @@ def shared_requirements(*files: str | None) -> Requirements | None:
 
 
 def merged(parts: list[Requirements]) -> Requirements | None:
-    """Return all requirements together; None if they name no package."""
+    """Return all requirements together; None if they name neither a package nor versions of Python."""
     lines = tuple(line for part in parts for line in part.lines)
-    if not lines:
+    if not lines and not any(part.python for part in parts):
         return None
     return Requirements(
         source=" and ".join(part.source for part in parts),
@@ -167,7 +167,7 @@ def is_used(requirement: Requirement) -> bool:
 def script_requirements(script: Path) -> Requirements | None:
     """Return the packages that the metadata in a script requires; None without metadata (PEP 723)."""
     try:
-        text = script.read_text()
+        text = script.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):  # the check of the script reports it
         return None
     blocks = [match for match in BLOCK.finditer(text) if match["type"] == "script"]
@@ -200,13 +200,17 @@ def project_folders(recipe: Recipe) -> Iterator[Path]:
             return
 
 
-def find_pyproject(recipe: Recipe) -> Path | None:
-    """Return the nearest pyproject.toml with dependencies, from the script's folder up to the project's."""
+def find_pyproject(recipe: Recipe, extras: tuple[str, ...] = ()) -> Path | None:
+    """Return the nearest pyproject.toml with dependencies, from the script's folder up to the project's.
+
+    If extras are named, optional dependencies are enough.
+    """
+    keys = ("dependencies", "optional-dependencies") if extras else ("dependencies",)
     for path in (folder / PYPROJECT for folder in project_folders(recipe)):
         if path.is_file():
             content = read_table(path)
             table = content.get("project")
-            if isinstance(table, dict) and table.get("dependencies"):
+            if isinstance(table, dict) and any(table.get(key) for key in keys):
                 return path
             check_dependency_tables(path, content)
     return None
@@ -226,9 +230,10 @@ def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
     table = content.get("project")
     if not isinstance(table, dict) or "dependencies" not in table:
         check_dependency_tables(path, content)
-        raise RequestError(
-            f"{path} has no dependencies in [project].", hint="List them there, or name a requirements file."
-        )
+        if not (extras and isinstance(table, dict)):
+            raise RequestError(
+                f"{path} has no dependencies in [project].", hint="List them there, or name a requirements file."
+            )
     optional = table.get("optional-dependencies", {})
     if not isinstance(optional, dict):
         raise RequestError(f"{path}: optional-dependencies is not a table.", hint='Example: eval = ["rouge"] in it.')
@@ -303,8 +308,9 @@ def requirement_lines(path: Path, parents: tuple[Path, ...]) -> Iterator[tuple[s
         raise RequestError(f"{path} includes itself by -r or -c.", hint="Remove that line.")
     content = read_text(path)
     check_requirements_file(path, content)
-    text = re.sub(r"\\\n", " ", content)
-    for line in (re.sub(r"(^|\s+)#.*", "", line).strip() for line in text.splitlines()):
+    # A comment ends with its line, even if that ends in a backslash.
+    text = re.sub(r"\\\n", " ", re.sub(r"(?m)(^|[^\S\n]+)#.*", "", content))
+    for line in map(str.strip, text.splitlines()):
         if include := INCLUDE.fullmatch(line):
             for inner, is_constraint in requirement_lines(path.parent / include[2], (*parents, real_path)):
                 yield inner, is_constraint or include[1] in ("-c", "--constraint")
@@ -363,7 +369,7 @@ def strings(table: Mapping[str, Any], key: str, path: Path) -> list[str]:
 def read_text(path: Path, hint: str = NO_PACKAGES) -> str:
     """Return the text of a file; raise RequestError with the hint if it cannot be read."""
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8; save it again as UTF-8"
         raise RequestError(f"{path} cannot be read: {reason}.", hint=hint) from None

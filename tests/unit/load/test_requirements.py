@@ -43,6 +43,8 @@ def script(tmp_path: Path) -> Callable[..., Recipe]:
 
 
 def test_metadata_of_a_script_precedes_the_project(script: Callable[..., Recipe]) -> None:
+    recipe = script("\ufeff# /// script\n# requires-python = '>=3.99'\n# ///\n")
+    assert requirements_of(recipe, make_request()).python == ">=3.99"
     recipe = script(INLINE + "import einops\n", pyproject_DOT_toml=PYPROJECT)
     result = requirements_of(recipe, make_request())
     assert (result.source, result.lines, result.python) == ("train.py", ("einops>=0.8",), ">=3.10")
@@ -65,6 +67,10 @@ def test_dependencies_of_the_project_with_its_extras_and_locked_versions(
     assert result.lines == ("hydra-core", "tensorboard", "rouge")
     assert result.preferred == ("hydra-core==1.3.2",)
     assert result.source == str(tmp_path / "pyproject.toml")
+    assert not result.uv_sources
+    recipe = script(pyproject_DOT_toml=PYPROJECT.replace('"hydra-core"', "") + "[tool.uv.sources]\nMy_Lib.path = '.'\n")
+    result = requirements_of(recipe, make_request(extra=("eval",)))
+    assert (result.lines, result.uv_sources) == (("rouge",), {"my-lib": str(tmp_path / "pyproject.toml")})
     with pytest.raises(RequestError, match="no such extra") as error:
         requirements_of(recipe, make_request(extra=("evaluate",)))
     assert "'eval'" in error.value.hint
@@ -83,7 +89,7 @@ def test_nothing_above_the_repository_is_read(script: Callable[..., Recipe], tmp
 
 def test_a_file_replaces_other_sources_and_includes_files(script: Callable[..., Recipe], tmp_path: Path) -> None:
     recipe = script(
-        INLINE, pyproject_DOT_toml=PYPROJECT, base_DOT_txt="# comment\npeft == 0.9 \\\n  --hash=sha256:00\n"
+        INLINE, pyproject_DOT_toml=PYPROJECT, base_DOT_txt="\ufeff# comment \\\npeft == 0.9 \\\n  --hash=sha256:00\n"
     )
     lines = "-r base.txt\n-c limits.txt\n-f .\n--index-url https://host/simple#x\nrich # why\n"
     write_files(tmp_path, {"limits.txt": "tqdm<5\n", "all.txt": lines})
@@ -128,6 +134,7 @@ def test_packages_that_an_image_has_to_contain_are_named(
 
 
 def test_wrong_lines_of_a_file_are_named(script: Callable[..., Recipe], tmp_path: Path) -> None:
+    (tmp_path / "loop.txt").symlink_to("loop.txt")
     for text, message in (
         ("einops=>1", "'einops=>1' is not a requirement"),
         ("-e .", "'-e .' is a folder or file of this machine"),
