@@ -154,7 +154,7 @@ def with_image_requirements(
         return recipe
     return replace(
         recipe,
-        image_requirements=f"{', '.join(needed.values())} ({requirements.source})",
+        image_requirements=f"{', '.join(masked([*needed.values()]))} ({requirements.source})",
         environment={**recipe.environment, IMAGE_PACKAGES: " ".join(needed)},
     )
 

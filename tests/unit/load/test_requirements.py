@@ -125,10 +125,11 @@ def test_packages_that_an_image_has_to_contain_are_named(
     assert result.environment == {"ORCH_IMAGE_PACKAGES": "einops"}
     assert with_image_requirements(recipe, make_request("none"), test_stack, "image") == recipe
     common_file = tmp_path / "common.txt"
-    lines = "--index-url https://index.example\npeft==0.18 --hash=sha256:ab\npywin32; sys_platform=='win32'\n"
+    lines = "--index-url https://i\npeft==1 --hash=sha256:ab\nq @ https://a:word@h/q\npywin32; sys_platform=='win32'\n"
     common_file.write_text(lines)
     result = with_image_requirements(recipe, make_request(), test_stack, "image", common_file=str(common_file))
-    assert result.image_requirements == f"einops>=0.8, peft==0.18 (train.py and {common_file})"
+    packages = "einops>=0.8, peft==1, q @ https://a:<masked>@h/q"
+    assert result.image_requirements == f"{packages} (train.py and {common_file})"
     with pytest.raises(RequestError, match="the ranks run in image"):
         with_image_requirements(recipe, make_request("needs.txt"), test_stack, "image")
 
