@@ -66,8 +66,8 @@ TOGETHER_WARNING = (
     "ranks compute one model together, every rank trains alone."
 )
 SEPARATE_MESSAGE = (
-    "the weights of rank {rank}{which} differ from those of rank {reference} from the start: unless they are averaged "
-    "later, every rank trains a separate model."
+    "the weights of rank {rank}{condition} differ from those of rank {reference} from the start: unless they are "
+    "averaged later, every rank trains a separate model."
 )
 NO_EXCHANGE_MESSAGE = (
     "{steps} were made without any collective operation: unless the weights are averaged later, every "
@@ -330,18 +330,18 @@ class WeightComparison:
         self.check_start(record, state, reference)
 
     def divide(self, held: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the weights of an optimizer that a DistributedDataParallel keeps equal, and others to compare.
+        """Return the weights of an optimizer that a DistributedDataParallel keeps equal, and those to compare, too.
 
-        Weights that it is told to ignore belong to one rank, such as experts. Tensors other than parameters beside it
+        Weights that it leaves out belong to one rank, such as experts. If one exists, tensors other than parameters
         are inputs, as in adversarial training. Scripts may pass weights in an order that differs between ranks.
         """
         positions, ignored = shared_weights(self.torch), ignored_weights(self.torch)
         shared = sorted(
             (weight for weight in held if id(weight) in positions), key=lambda weight: positions[id(weight)]
         )
-        others = [weight for weight in held if id(weight) not in positions and id(weight) not in ignored]
+        unshared = [weight for weight in held if id(weight) not in positions and id(weight) not in ignored]
         parameter = self.torch.nn.Parameter
-        return shared, [weight for weight in others if not positions or isinstance(weight, parameter)]
+        return shared, [weight for weight in unshared if not positions or isinstance(weight, parameter)]
 
     def compare_updated(self, record: OptimizerRecord) -> None:
         """Compare the weights of an optimizer with those of the first rank that has made as many steps with it."""
@@ -357,8 +357,8 @@ class WeightComparison:
         reference = self.exchange(record.index, f"updated/{record.steps}", state)
         if reference.rank != state.rank:
             self.check_updated(record, state, reference)
-        # Whether the ranks have exchanged nothing that is counted since the first step. Beside a
-        # DistributedDataParallel, a copy may be trained to find a learning rate.
+        # Whether the ranks have exchanged nothing that is counted since the first step. If a
+        # DistributedDataParallel exists, these may be the weights of a copy, trained to find a learning rate.
         exchanged_nothing = 0 < self.peers.operations() == self.operations_at_start
         if record.steps == COMPARED_STEP and exchanged_nothing and (record.shared or not shared_weights(self.torch)):
             self.warn_once(NO_EXCHANGE_MESSAGE, reference, f"{record.steps} optimizer steps")
@@ -415,8 +415,8 @@ class WeightComparison:
             if same_start:
                 self.warn_once(TOGETHER_WARNING, reference, steps)
         elif not same_start:
-            which = " that no DistributedDataParallel holds" if self.has_shared else ""
-            self.warn_once(SEPARATE_MESSAGE, reference, steps, which)
+            condition = " that no DistributedDataParallel holds" if self.has_shared else ""
+            self.warn_once(SEPARATE_MESSAGE, reference, steps, condition)
         elif self.suspicion or not has_reduced:
             self.suspicion = self.suspicion or Suspicion(reference.rank, held)
             self.warn_once(WARNING, reference, steps)
@@ -430,10 +430,10 @@ class WeightComparison:
         message = NEVER_AVERAGED_MESSAGE.format(rank=self.peers.rank, reference=reference, hint=self.peers.hint())
         raise RankError(message)
 
-    def warn_once(self, message: str, reference: State, steps: str, which: str = "") -> None:
+    def warn_once(self, message: str, reference: State, steps: str, condition: str = "") -> None:
         if not self.has_warned:
             self.has_warned = True
-            warn(message.format(steps=steps, rank=self.peers.rank, reference=reference.rank, which=which))
+            warn(message.format(steps=steps, rank=self.peers.rank, reference=reference.rank, condition=condition))
 
 
 class Suspicion:
@@ -546,7 +546,7 @@ def shared_weights(torch: ModuleType) -> dict[int, int]:
 
 
 def ignored_weights(torch: ModuleType) -> set[int]:
-    """Return the ids of all weights that a DistributedDataParallel is told to ignore."""
+    """Return the ids of all weights that a DistributedDataParallel leaves out by its parameters_to_ignore."""
     return {
         id(weight)
         for module in data_parallel_modules(torch)
