@@ -168,5 +168,6 @@ def cause_of(outcome: Outcome | None) -> str:
 
 
 def cause(failure: Failure) -> str:
-    """Return the exception of a rank that failed, or how it ended."""
-    return summary(failure.text, is_short=True) or how_it_failed(failure)
+    """Return the exception of a rank that failed, or how it ended, with the text of its sys.exit()."""
+    text = f": {failure.text}" if failure.text.startswith("sys.exit('") else ""
+    return summary(failure.text, is_short=True) or f"{how_it_failed(failure)}{text}"

@@ -11,6 +11,7 @@ HEADER = "Traceback (most recent call last):"
 # The frames of a traceback, and of a stack trace of faulthandler, which has no comma before "in".
 FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line (?P<line>\d+),? in (?P<function>.*)')
 FRAME_WITHOUT_FUNCTION = re.compile(r'\s*File "(?P<path>[^"]*)", line (?P<line>\d+)$')
+IN_GROUP = re.compile(r"^\s*\| ")  # before each line of an exception in an ExceptionGroup
 MARKERS = re.compile(r"[\s~^]*")
 LIBRARY = re.compile(r"-packages/|^<|/lib/python3[^/]*/|/orch_node/|/train/node\.py$")
 PACKAGE = re.compile(r"-packages/([^/]+)")
@@ -72,7 +73,7 @@ def parse_last(text: str) -> Traceback | None:
     if not header:
         return None
     traceback = Traceback()
-    for line in last.splitlines():
+    for line in (IN_GROUP.sub("", line) for line in last.splitlines()):
         frame = None if traceback.message else parse_frame(line)
         if frame:
             traceback.frames.append(frame)

@@ -9,7 +9,7 @@ from orch_node.protocol.events import Progress
 from orch_node.protocol.outcome import DONE, FAILED, Failure, Outcome
 
 from orchestrator.report.run_list import different_arguments, text
-from orchestrator.runs.rows import Report, RunRow, row_of
+from orchestrator.runs.rows import Report, RunRow, cause, row_of
 from tests.support.recorded import RUN_RECORD
 
 NOW = RUN_RECORD.created + 7200
@@ -40,6 +40,7 @@ def test_table_has_what_differs_the_results_and_the_causes() -> None:
         "run-2  sweep  running  2h   2:00:00   1      lr=0.2     train 15/30, loss NaN",
         "run-3  sweep  queued   2h             1      lr=-1                             waits for 1 free node",
     ]
+    assert cause(Failure(rank=1, node="n", code=1, text="sys.exit('no data')")).endswith("code 1: sys.exit('no data')")
 
 
 def test_arguments_are_compared_by_name_between_runs_of_one_script() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.runs.tracebacks import error_key, parse_last, shorten, stack_of_signal, summary
+from orchestrator.runs.tracebacks import HEADER, error_key, parse_last, shorten, stack_of_signal, summary
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/nn/modules"
 SHAPES = f"""Traceback (most recent call last):
@@ -95,3 +95,6 @@ def test_errors_of_ranks_are_the_same_if_only_numbers_differ() -> None:
 def test_summary_has_the_line_and_the_exception() -> None:
     assert summary(SHAPES) == "/home/me/net/train.py, line 4: " + SHAPES.splitlines()[-1]
     assert summary("error: the node has another torch") == ""
+    in_group = f"  + Exception Group {HEADER}\n  | ExceptionGroup: g (1 sub-exception)\n  +-+------ 1 ------\n"
+    in_group += f'    | {HEADER}\n    |   File "/me/train.py", line 4, in f\n    | ValueError: a\n    +------'
+    assert summary(in_group) == "/me/train.py, line 4: ValueError: a"

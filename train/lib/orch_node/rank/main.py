@@ -296,7 +296,8 @@ def give_up(error: BaseException, counts: Callable[[], Heartbeat] | None = None,
         send(counts())
         error = child_processes.cause(error)
     if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else 1
+        # The system keeps the lowest 8 bits of a code, and this exit is none of success.
+        code = error.code & 255 or 1 if isinstance(error.code, int) else 1
         text = f"sys.exit({error.code!r})"
         if isinstance(error.code, int) and reason:
             text = reason
