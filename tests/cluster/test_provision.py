@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_same_command_completes_nodes_that_were_frozen_or_killed_while_installin
     sites.run_on(site, "node0", "rm", f"{sites.ROOT}/train/node.py")
     site.cluster.pause("node1")
     process = site.start("--json")
-    wait_until(is_installing, "a running uv")
+    wait_until(stop_installing, "a running uv")
     site.cluster.kill("node2")
     report = sites.nodes_by_name(json.loads(process.communicate(timeout=300)[0]))
     assert process.returncode == 1
@@ -103,6 +104,9 @@ def test_same_command_completes_nodes_that_were_frozen_or_killed_while_installin
     assert {row["state"] for row in site.orch(command="nodes")["nodes"]} == {"verified"}
 
 
-def is_installing() -> bool:
-    """Return whether uv is installing a package on a node, whose processes are in /proc of this machine."""
-    return any(" install " in line for line in find_processes(f"{sites.ROOT}/bin/uv").values())
+def stop_installing() -> bool:
+    """Stop uv if it is installing a package on a node, whose processes are in /proc of this machine."""
+    found = [pid for pid, line in find_processes(f"{sites.ROOT}/bin/uv").items() if " install " in line]
+    for pid in found:
+        os.kill(pid, signal.SIGSTOP)
+    return bool(found)
