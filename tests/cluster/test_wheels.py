@@ -40,12 +40,12 @@ OF_OTHER_NODES = {"ssh/config", "ssh/known_hosts"}
 
 @pytest.fixture
 def index(site: Site, tmp_path: Path) -> Iterator[str]:
-    """Serve the newest wheelhouse of a whole stack as a package index to the nodes, and yield its URL.
+    """Serve the newest of the largest wheelhouses as a package index to the nodes, and yield its URL.
 
     Like a public index, it has neither the bindings nor uv.
     """
-    folders = [wheel.parent for wheel in CACHE.glob("current-cp311-*/torchmetrics-*.whl")]
-    wheelhouse = max(folders, key=lambda path: (path / "lock.json").stat().st_mtime)
+    folders = [lock.parent for lock in CACHE.glob("current-cp311-*/lock.json")]  # smaller ones are for --no-stack
+    wheelhouse = max(folders, key=lambda path: (len(list(path.iterdir())), (path / "lock.json").stat().st_mtime))
     folder = tmp_path / "served"
     folder.mkdir()
     for wheel in wheelhouse.glob("*.whl"):
