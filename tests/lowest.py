@@ -28,7 +28,7 @@ TESTS = (
     *(f"tests/unit/{package}/test_{name}.py" for package, names in FILES.items() for name in names),
     "tests/unit/load/test_packages.py::test_conflicts_name_both_requirements",  # uv
     "tests/unit/provisioning/test_pip.py::test_wheels_are_those_of_the_lock",
-    "tests/unit/provisioning/test_playbook.py::test_ansible_evaluates_no_text_as_a_template_and_reads_a_file_of_the_current_folder",
+    "tests/unit/provisioning/test_playbook.py::test_ansible_evaluates_no_template_and_reads_files_of_the_current_folder",
     "tests/unit/provisioning/test_urls.py::test_folder_of_a_web_server_is_mirrored",
     "tests/unit/provisioning/test_hub.py::test_wrong_names_and_a_wrong_token_are_explained",
 )

@@ -14,7 +14,7 @@ from orchestrator.provisioning.playbook import RESULTS, Playbook, TaskResult, ha
 from tests.support.hostile import ESCAPE_SEQUENCE, JSON
 
 
-def test_ansible_evaluates_no_text_as_a_template_and_reads_a_file_of_the_current_folder(
+def test_ansible_evaluates_no_template_and_reads_files_of_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
