@@ -129,7 +129,8 @@ def test_packages_that_an_image_has_to_contain_are_named(
     common_file.write_text(lines)
     result = with_image_requirements(recipe, make_request(), test_stack, "image", common_file=str(common_file))
     packages = "einops>=0.8, peft==1, q @ https://a:<masked>@h/q"
-    assert result.image_requirements == f"{packages} (train.py and {common_file})"
+    # Older versions of packaging write q@.
+    assert result.image_requirements.replace("q@", "q @") == f"{packages} (train.py and {common_file})"
     with pytest.raises(RequestError, match="the ranks run in image"):
         with_image_requirements(recipe, make_request("needs.txt"), test_stack, "image")
 
