@@ -157,7 +157,8 @@ class Recipe:
         if preset is not None and preset not in self.presets:
             hint = did_you_mean(preset, self.presets) if self.presets else "Omit --preset; it has no presets."
             raise RequestError(f"Recipe '{self.name}' has no preset '{preset}'.", hint=hint)
-        self.check_names(user_values)
+        if user_values:
+            self.check_names(user_values)
         result = dict(self.defaults)
         for layer in (self.presets[preset] if preset else {}, user_values):
             for name in layer:
