@@ -106,7 +106,7 @@ def test_same_command_completes_nodes_that_were_frozen_or_killed_while_installin
 
 def stop_installing() -> bool:
     """Stop uv if it is installing a package on a node, whose processes are in /proc of this machine."""
-    found = [pid for pid, line in find_processes(f"{sites.ROOT}/bin/uv").items() if " install " in line]
-    for pid in found:
+    pids = [pid for pid, line in find_processes(f"{sites.ROOT}/bin/uv").items() if " install " in line]
+    for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    return bool(found)
+    return bool(pids)

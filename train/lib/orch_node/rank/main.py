@@ -296,7 +296,7 @@ def give_up(error: BaseException, counts: Callable[[], Heartbeat] | None = None,
         send(counts())
         error = child_processes.cause(error)
     if isinstance(error, SystemExit):
-        # The system keeps the lowest 8 bits of a code, and this exit is none of success.
+        # The system keeps the lowest 8 bits of a code, which must not be those of success.
         code = error.code & 255 or 1 if isinstance(error.code, int) else 1
         text = f"sys.exit({error.code!r})"
         if isinstance(error.code, int) and reason:
