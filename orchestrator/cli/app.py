@@ -174,7 +174,7 @@ class Command(TyperCommand):
             remaining = super().parse_args(ctx, args)
         except Exception as error:
             if hasattr(error, "format_message") and getattr(error, "ctx", None) is None:  # a value is missing
-                vars(error)["ctx"] = ctx
+                error.ctx = ctx  # type: ignore[attr-defined]
             raise
         apply_precedence(ctx)
         return remaining

@@ -76,8 +76,8 @@ def cgroup_folders() -> Iterator[Path]:
 
 def quota_of(folder: Path) -> float:
     """Return the quota of one cgroup in cores, 0 without one."""
-    text = facts.read_line(folder / "cpu.max") or " ".join(
-        facts.read_line(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")
+    text = facts.read_text(folder / "cpu.max") or " ".join(
+        facts.read_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")
     )
     numbers = re.fullmatch(r"([0-9]+) ([0-9]+)", text)
     return int(numbers[1]) / int(numbers[2]) if numbers else 0.0

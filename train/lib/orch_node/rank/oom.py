@@ -38,7 +38,7 @@ def oom_kill_counts() -> dict[str, int]:
     """Return the number of out-of-memory kills, by the file that reports it."""
     counts = {}
     for path in (*cgroup_files(), Path("/proc/vmstat")):
-        if match := re.search(r"^oom_kill (\d+)$", facts.read_line(path), re.MULTILINE):
+        if match := re.search(r"^oom_kill (\d+)$", facts.read_text(path), re.MULTILINE):
             counts[str(path)] = int(match.group(1))
     return counts
 
@@ -46,7 +46,7 @@ def oom_kill_counts() -> dict[str, int]:
 def cgroup_files() -> list[Path]:
     """Return this process' memory.events of cgroup v2 or memory.oom_control of v1: cgroups(7)."""
     paths = []
-    for line in facts.read_line(Path("/proc/self/cgroup")).splitlines():
+    for line in facts.read_text(Path("/proc/self/cgroup")).splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0":
             paths.append(CGROUP / path.lstrip("/") / "memory.events")

@@ -88,7 +88,7 @@ def gather(prefix: Path, folders: Sequence[str] = (), *, for_plan: bool = False)
         folders: all folders of its packages, if it has others than its own.
         for_plan: leave out the network interfaces, which only `orch nodes` shows, and fi_info, which takes 0.1 s.
     """
-    devices, installed, model = rdma_devices(), packages(prefix, folders), CPU_MODEL.search(read_line(CPUINFO))
+    devices, installed, model = rdma_devices(), packages(prefix, folders), CPU_MODEL.search(read_text(CPUINFO))
     requirements = "".join(f"{name}=={version}\n" for name, version in installed.items())
     return {
         "schema": SCHEMA,
@@ -135,11 +135,11 @@ def read_int(path: Path, default: Default) -> int | Default:
     The default stands for a missing file, as in some virtual machines, and for -1, which the kernel writes if the speed
     of a link, the socket of a core or the NUMA node of a device is unknown.
     """
-    number = re.match("[0-9]+", read_line(path))
+    number = re.match("[0-9]+", read_text(path))
     return int(number[0]) if number else default
 
 
-def read_line(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Return the text of a file of /sys or /proc, empty if it does not exist."""
     try:
         return path.read_text(errors="replace").strip()
@@ -153,7 +153,7 @@ def cpu_flags() -> list[str]:
     Raises:
         ValueError: if ORCH_CPU_ISA is unknown, or names instructions that this CPU lacks.
     """
-    match = CPU_FLAGS.search(read_line(CPUINFO))
+    match = CPU_FLAGS.search(read_text(CPUINFO))
     present = match.group(1).split() if match else []
     flags = [flag for flag in FLAGS if flag in present]
     level = os.environ.get(CPU_ISA)
@@ -283,13 +283,13 @@ def rdma_device(path: Path) -> dict[str, object]:
     """Return a device with its best port (Documentation/ABI/stable/sysfs-class-infiniband); speed in Mbit/s."""
     ports = sorted((path / "ports").glob("*"), key=lambda port: not is_active(port))
     port = ports[0] if ports else path
-    rate = RATE.match(read_line(port / "rate"))
+    rate = RATE.match(read_text(port / "rate"))
     driver = path / "device/driver"
     return {
         "name": path.name,
         "driver": driver.resolve().name if driver.exists() else "",
-        "link": read_line(port / "link_layer"),
-        "interface": read_line(port / "gid_attrs/ndevs/0") or interface_of(path),
+        "link": read_text(port / "link_layer"),
+        "interface": read_text(port / "gid_attrs/ndevs/0") or interface_of(path),
         "speed": int(float(rate.group(1)) * 1000) if rate else 0,
         "numa": read_int(path / "device/numa_node", None),
         "active": is_active(port),
@@ -298,7 +298,7 @@ def rdma_device(path: Path) -> dict[str, object]:
 
 def is_active(port: Path) -> bool:
     """Return whether a port is active."""
-    return read_line(port / "state").startswith("4:")
+    return read_text(port / "state").startswith("4:")
 
 
 def interface_of(path: Path) -> str:
@@ -315,10 +315,10 @@ def gpus(root: Path = ROOT) -> list[dict[str, object]]:
         installed = installed or [{"index": number, "vendor": "nvidia"} for number in range(len(files))]
     else:
         for path in sorted((root / "sys/bus/pci/devices").glob("*")):
-            vendor = GPU_VENDORS.get(read_line(path / "vendor"), "")
-            if read_line(path / "class").startswith(GPU_CLASSES.get(vendor, ("none",))):
+            vendor = GPU_VENDORS.get(read_text(path / "vendor"), "")
+            if read_text(path / "class").startswith(GPU_CLASSES.get(vendor, ("none",))):
                 memory, numa = read_int(path / "mem_info_vram_total", 0), read_int(path / "numa_node", None)
-                gpu = {"index": len(installed), "vendor": vendor, "name": read_line(path / "product_name")}
+                gpu = {"index": len(installed), "vendor": vendor, "name": read_text(path / "product_name")}
                 installed.append({**gpu, "memory_bytes": memory, "numa": numa})
     variable = os.environ.get("CUDA_VISIBLE_DEVICES")
     return installed if variable is None else visible_gpus(installed, variable)
