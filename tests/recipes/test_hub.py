@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("transformers")
 
 from huggingface_hub import constants
-from orch_training import RecipeError, models
+from orch_training import RecipeError, kernels, models
 from orch_training.arguments import ModelArguments
 from orch_training.models import load_model, load_tokenizer
-from transformers import AutoModelForQuestionAnswering
+from transformers import (
+    AutoModelForQuestionAnswering,
+    DebertaV2Config,
+    DebertaV2ForMaskedLM,
+    MPNetConfig,
+    MPNetForMaskedLM,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +62,23 @@ def test_new_and_unused_weights_are_reported_in_one_line_each(capfd: pytest.Capt
     assert "does not have: pooler.dense.bias, pooler.dense.weight." in output
     for text in ("LOAD REPORT", "sharded", "\x1b"):
         assert text not in output
+
+
+TINY = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [DebertaV2ForMaskedLM(DebertaV2Config(**TINY)), MPNetForMaskedLM(MPNetConfig(**TINY))],
+    ids=["DeBERTa", "MPNet"],
+)
+def test_model_without_sdpa_is_loaded(tmp_path: Path, model: Any) -> None:
+    model.save_pretrained(tmp_path)
+    result = load_model(AutoModelForQuestionAnswering, ModelArguments(model_name_or_path=str(tmp_path)), seed=0)
+    assert result.config._attn_implementation == "eager"
+
+
+def test_model_with_sdpa_uses_it_with_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for reason, expected in ((None, "sdpa"), ("as requested", "eager")):
+        monkeypatch.setattr(kernels, "problem", lambda reason=reason: reason)
+        assert load_model(AutoModelForQuestionAnswering, MINILM, seed=0).config._attn_implementation == expected

@@ -43,9 +43,12 @@ def problem() -> str | None:
     return reason
 
 
-def attention() -> str:
-    """Return the attention of transformers to train with: without the kernel, eager attention is faster than sdpa."""
-    return "eager" if problem() else "sdpa"
+def attention() -> str | None:
+    """Return the attention of transformers to train with: without the kernel, eager attention is faster than sdpa.
+
+    None lets transformers choose sdpa for the models that support it; DeBERTa and MPNet do not.
+    """
+    return "eager" if problem() else None
 
 
 def settle(start: Path | None = None) -> str:
