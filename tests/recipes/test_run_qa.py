@@ -6,6 +6,7 @@ Trainings use a tiny random BERT (32 wide, 2 layers) with MiniLM's tokenizer.
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import sys
@@ -451,3 +452,8 @@ def test_training_in_bf16_learns(files: Path, tmp_path: Path) -> None:
     run_ranks(SCRIPT, *make_arguments(files, tmp_path, bf16=True))
     losses = read_losses(tmp_path)
     assert losses[-1] < losses[0]
+
+
+def test_loss_that_is_nan_is_logged_as_nan(files: Path, tmp_path: Path) -> None:
+    run_ranks(SCRIPT, *make_arguments(files, tmp_path, learning_rate=1e30, max_steps=5))
+    assert math.isnan(read_losses(tmp_path)[-1])

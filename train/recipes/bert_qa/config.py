@@ -75,6 +75,7 @@ class TrainingOptions(TrainingArguments):
     ddp_find_unused_parameters: bool | None = False
     disable_tqdm: bool | None = True
     logging_steps: float = 10
+    logging_nan_inf_filter: bool = False  # Trainer otherwise logs such losses as 0
     optim: str = FUSED
     use_cpu: bool = option(True, "Accepted; this recipe trains on CPUs.")
     no_cuda: bool = option(True, "Accepted; this recipe trains on CPUs.")
