@@ -16,6 +16,9 @@ from orch_training.arguments import ModelArguments
 from orch_training.models import load_model, load_tokenizer
 from transformers import (
     AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
     DebertaV2Config,
     DebertaV2ForMaskedLM,
     MPNetConfig,
@@ -76,6 +79,30 @@ def test_model_without_sdpa_is_loaded(tmp_path: Path, model: Any) -> None:
     model.save_pretrained(tmp_path)
     result = load_model(AutoModelForQuestionAnswering, ModelArguments(model_name_or_path=str(tmp_path)), seed=0)
     assert result.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("kind", "head"),
+    [(AutoModelForQuestionAnswering, "qa_outputs"), (AutoModelForSequenceClassification, "classifier")],
+    ids=["question answering", "classification"],
+)
+def test_head_of_other_labels_is_replaced_and_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: Any, head: str
+) -> None:
+    """The model was trained to choose one of three labels, like those for MNLI."""
+    BertForSequenceClassification(BertConfig(**TINY, num_labels=3)).save_pretrained(tmp_path)
+    result = load_model(kind, ModelArguments(model_name_or_path=str(tmp_path)), seed=0)
+    assert getattr(result, head).out_features == 2
+    assert f"weights are new, drawn from the seed: {head}.bias, {head}.weight." in capfd.readouterr().out
+
+
+def test_model_of_another_configuration_is_refused(tmp_path: Path) -> None:
+    for name, width in (("model", 8), ("config", 16)):
+        config = BertConfig(**TINY | {"hidden_size": width})
+        BertForSequenceClassification(config).save_pretrained(tmp_path / name)
+    names = {"model_name_or_path": str(tmp_path / "model"), "config_name": str(tmp_path / "config")}
+    with pytest.raises(RecipeError, match=r"do not have the size in .*: bert\.embeddings\."):
+        load_model(AutoModelForSequenceClassification, ModelArguments(**names), seed=0)
 
 
 def test_model_with_sdpa_uses_it_with_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

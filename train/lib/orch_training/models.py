@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -71,10 +71,10 @@ def locate(name: str) -> str:
     return str(folder)
 
 
-def load_model(kind: Any, args: ModelArguments, seed: int, **settings: Any) -> Any:
-    """Return a model of an Auto class in fp32.
+def load_model(kind: Any, args: ModelArguments, seed: int) -> Any:
+    """Return a model of an Auto class in fp32, whose head has the two outputs that all recipes need.
 
-    Missing weights, for example of a new head, are drawn from the seed. `settings` are added to its configuration.
+    Missing weights, and those of a head with other outputs, are drawn from the seed.
     """
     set_seed(seed)
     options = hub_arguments(args, args.config_name or "", args.model_name_or_path)
@@ -82,24 +82,35 @@ def load_model(kind: Any, args: ModelArguments, seed: int, **settings: Any) -> A
         config = AutoConfig.from_pretrained(
             locate(args.config_name or args.model_name_or_path),
             attn_implementation=kernels.attention(),
-            **settings,
+            num_labels=2,
             **options,
         )
         set_dropout(config, args.dropout)
         model, loading_info = load_quietly(kind, locate(args.model_name_or_path), config=config, **options)
     except (OSError, ValueError, ImportError) as error:
         raise load_error("model", args.model_name_or_path, error) from error
-    report_loaded_weights(loading_info, len(model.state_dict()))
+    # 4.52 returns only the names, later versions also the sizes.
+    resized = [entry if isinstance(entry, str) else entry[0] for entry in loading_info["mismatched_keys"]]
+    if names := sorted(name for name in resized if name.startswith(f"{model.base_model_prefix}.")):
+        source = args.config_name or "its configuration"
+        raise RecipeError(
+            f"weights of {args.model_name_or_path} do not have the size in {source}: {summarize_names(names)}."
+        )
+    report_loaded_weights(
+        {*loading_info["missing_keys"], *resized}, loading_info["unexpected_keys"], len(model.state_dict())
+    )
     return model.float()
 
 
 def load_quietly(kind: Any, name: str, **options: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Return the model and its missing and unexpected weights, without transformers' table of them."""
+    """Return the model and its missing, unexpected and resized weights, without transformers' table of them."""
     logger = logging.getLogger("transformers.modeling_utils")
     # A level above WARNING would make it look for tensor parallelism, and warn about that.
     logger.addFilter(is_error)
     try:
-        model, loading_info = kind.from_pretrained(name, output_loading_info=True, **options)
+        model, loading_info = kind.from_pretrained(
+            name, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
     finally:
         logger.removeFilter(is_error)
     return model, loading_info
@@ -109,12 +120,12 @@ def is_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
 
 
-def report_loaded_weights(loading_info: Mapping[str, Any], count: int) -> None:
+def report_loaded_weights(new: Iterable[str], unused: Iterable[str], count: int) -> None:
     """Report new and unused weights; more than those of a new head suggest a wrong model."""
-    if new := sorted(loading_info["missing_keys"]):
-        note(f"{len(new)} of {count} weights are new, drawn from the seed: {summarize_names(new)}.")
-    if unused := sorted(loading_info["unexpected_keys"]):
-        note(f"the file contains weights that this model does not have: {summarize_names(unused)}.")
+    if names := sorted(new):
+        note(f"{len(names)} of {count} weights are new, drawn from the seed: {summarize_names(names)}.")
+    if names := sorted(unused):
+        note(f"the file contains weights that this model does not have: {summarize_names(names)}.")
 
 
 def summarize_names(names: Sequence[str]) -> str:

@@ -109,7 +109,7 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
         length = sequence_length(data.max_seq_length, tokenizer)
         train = load_rows(data, "train", tokenizer, length) if args.do_train else []
         validation = load_rows(data, "validation", tokenizer, length) if args.do_eval else []
-        model = load_model(AutoModelForSequenceClassification, model_args, args.seed, num_labels=2)
+        model = load_model(AutoModelForSequenceClassification, model_args, args.seed)
     provenance = provenance_of(
         __file__,
         model_args,
