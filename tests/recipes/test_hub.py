@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,16 +14,21 @@ pytest.importorskip("transformers")
 from huggingface_hub import constants
 from orch_training import RecipeError, kernels, models
 from orch_training.arguments import ModelArguments
-from orch_training.models import load_model, load_tokenizer
+from orch_training.models import load_model, load_tokenizer, sequence_length
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     BertConfig,
+    BertForMaskedLM,
     BertForSequenceClassification,
     DebertaV2Config,
     DebertaV2ForMaskedLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
     MPNetConfig,
     MPNetForMaskedLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
 )
 
 
@@ -109,3 +115,18 @@ def test_model_with_sdpa_uses_it_with_the_kernels(monkeypatch: pytest.MonkeyPatc
     for reason, expected in ((None, "sdpa"), ("as requested", "eager")):
         monkeypatch.setattr(kernels, "problem", lambda reason=reason: reason)
         assert load_model(AutoModelForQuestionAnswering, MINILM, seed=0).config._attn_implementation == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "positions"),
+    [
+        (BertForMaskedLM(BertConfig(**TINY, max_position_embeddings=16)), 16),
+        (RobertaForMaskedLM(RobertaConfig(**TINY, max_position_embeddings=18, pad_token_id=1)), 16),
+        (ModernBertForMaskedLM(ModernBertConfig(**TINY, pad_token_id=1)), 24),
+    ],
+    ids=["BERT", "RoBERTa", "rotary"],
+)
+def test_sequences_are_no_longer_than_the_positions_of_the_model(model: Any, positions: int) -> None:
+    """Many tokenizers have no limit: theirs is 10^30 then."""
+    assert sequence_length(24, SimpleNamespace(model_max_length=10**30), model) == positions
+    assert sequence_length(24, SimpleNamespace(model_max_length=12), model) == 12

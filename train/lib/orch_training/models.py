@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+import torch
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
 from orch_training import RecipeError, kernels
@@ -144,8 +145,14 @@ def load_tokenizer(args: ModelArguments) -> Any:
     return tokenizer
 
 
-def sequence_length(requested: int, tokenizer: Any) -> int:
-    limit = int(tokenizer.model_max_length)
+def sequence_length(requested: int, tokenizer: Any, model: Any) -> int:
+    """Return the tokens of a sequence: as many as requested, if tokenizer and model allow that."""
+    positions = [
+        module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)  # RoBERTa counts from it
+        for name, module in model.named_modules()
+        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding)
+    ]
+    limit = min([int(tokenizer.model_max_length), *positions])
     if requested > limit:
         note(f"--max_seq_length {requested} exceeds the model's limit; using {limit}.")
     return min(requested, limit)

@@ -58,7 +58,7 @@ def run(config: Config) -> None:
         validation = load_validation(config.data) if config.training.do_eval else []
         tokenizer = load_tokenizer(config.model)
         model = load_model(AutoModelForQuestionAnswering, config.model, config.training.seed)
-        length = sequence_length(config.data.max_seq_length, tokenizer)
+        length = sequence_length(config.data.max_seq_length, tokenizer, model)
         windows = make_windows(train, tokenizer, max_length=length, stride=config.data.doc_stride)
     collate = Collator(
         pad_token_id=tokenizer.pad_token_id,

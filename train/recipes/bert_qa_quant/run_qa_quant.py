@@ -92,7 +92,7 @@ def run(config: Config, quant: QuantArguments) -> None:
         validation = load_validation(config.data) if config.training.do_eval else []
         tokenizer = load_tokenizer(config.model)
         model = load_model(AutoModelForQuestionAnswering, config.model, config.training.seed)
-        length = sequence_length(config.data.max_seq_length, tokenizer)
+        length = sequence_length(config.data.max_seq_length, tokenizer, model)
         questions = train if config.training.do_train else train[: quant.num_calibration_samples]
         windows = make_windows(questions or validation, tokenizer, max_length=length, stride=config.data.doc_stride)
     collate = Collator(pad_token_id=tokenizer.pad_token_id, multiple=LENGTH_MULTIPLE)

@@ -106,10 +106,10 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
     # data, model
     with ranks.raise_together():
         tokenizer = load_tokenizer(model_args)
-        length = sequence_length(data.max_seq_length, tokenizer)
+        model = load_model(AutoModelForSequenceClassification, model_args, args.seed)
+        length = sequence_length(data.max_seq_length, tokenizer, model)
         train = load_rows(data, "train", tokenizer, length) if args.do_train else []
         validation = load_rows(data, "validation", tokenizer, length) if args.do_eval else []
-        model = load_model(AutoModelForSequenceClassification, model_args, args.seed)
     provenance = provenance_of(
         __file__,
         model_args,
