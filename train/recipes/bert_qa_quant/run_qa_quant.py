@@ -6,6 +6,7 @@ the file.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -95,7 +96,7 @@ def run(config: Config, quant: QuantArguments) -> None:
         length = sequence_length(config.data.max_seq_length, tokenizer, model)
         questions = train if config.training.do_train else train[: quant.num_calibration_samples]
         windows = make_windows(questions or validation, tokenizer, max_length=length, stride=config.data.doc_stride)
-    collate = Collator(pad_token_id=tokenizer.pad_token_id, multiple=LENGTH_MULTIPLE)
+    collate = Collator(pad_token_id=tokenizer.pad_token_id, multiple=math.gcd(length, LENGTH_MULTIPLE))
     evaluator = Evaluator(config=config, questions=validation, tokenizer=tokenizer, collate=collate, max_length=length)
 
     # loop
