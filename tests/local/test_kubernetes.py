@@ -18,6 +18,7 @@ from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.runs import store
 from orchestrator.targets.kubernetes import watch
 from orchestrator.targets.kubernetes.exec import PodExec
+from orchestrator.targets.kubernetes.status import PodState
 from orchestrator.targets.kubernetes.target import mark_volume
 from orchestrator.targets.kubernetes.watch import JobWatch
 from tests.local.kubernetes_runs import (
@@ -263,6 +264,36 @@ def test_logs_follow_lines_while_another_command_watches_the_run(api: Api, run: 
         assert wait_for_exit(process).stdout == ""
 
 
+def set_with_proxy(api: Api, name: str, **state: object) -> None:
+    """Add the proxy of a service mesh to a pod, as a webhook does, and set the state of orch's container."""
+    pod = get_object(api, "pods", name)
+    container = pod["spec"]["containers"][0]
+    proxy = {"name": "istio-proxy", "state": {"running": {}}}  # sorted before orch's container
+    status = {"phase": "Running", "containerStatuses": [proxy, {"name": container["name"], "state": state}]}
+    api.put(
+        "pods", {**pod, "spec": {**pod["spec"], "containers": [container, {"name": proxy["name"]}]}, "status": status}
+    )
+
+
+def test_container_that_a_webhook_adds_is_not_that_of_the_ranks(api: Api, run: KubernetesRun, tmp_path: Path) -> None:
+    name = run.set_pod(0, {"phase": "Pending"})
+    set_with_proxy(api, name, running={})
+    wait = run.attach()
+    api.add_log_lines(name, rank_started(), "[0] hello", rank_exited(), end=True)
+    api.wait_for(run.log().exists)
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "volume" / "weights").write_text("trained")
+    fetch = in_background(run.orch, "fetch", run.id, "--from", str(tmp_path / "volume"))
+    set_with_proxy(api, await_new_pod(api, [], "-reader")["metadata"]["name"], running={})
+    expect_exit(fetch())
+    set_with_proxy(api, name, terminated={"exitCode": 1})
+    api.wait_for(lambda: "istio-proxy" in (run.folder / "events.jsonl").read_text())
+    run.finish("Failed")
+    process = expect_exit(wait(), 1)
+    assert "rank 0 on worker-0 exited with code 1" in process.stderr
+    assert "worker-0: exited with code 1; its ranks have ended, but its container istio-proxy" in process.stderr
+
+
 # Stop.
 
 
@@ -362,7 +393,7 @@ def test_large_output_is_read_in_small_parts(api: Api, tmp_path: Path) -> None:
     content = os.urandom(16 * MIB)
     (tmp_path / "weights").write_bytes(content)
     digest = hashlib.sha256()
-    with PodExec(make_client(api.url), "reader").open_program(("cat", str(tmp_path / "weights"))) as program:
+    with PodExec(make_client(api.url), "pod", "reader").open_program(("cat", str(tmp_path / "weights"))) as program:
         while part := program.output.read(MIB):
             digest.update(part)
     assert digest.digest() == hashlib.sha256(content).digest()
@@ -371,12 +402,13 @@ def test_large_output_is_read_in_small_parts(api: Api, tmp_path: Path) -> None:
 def test_output_before_a_connection_breaks_is_returned(api: Api) -> None:
     """Return it so that the next attempt can continue there."""
     api.state.break_execs = 1
-    with PodExec(make_client(api.url), "reader").open_program(("cat", __file__)) as program:
+    with PodExec(make_client(api.url), "pod", "reader").open_program(("cat", __file__)) as program:
         assert program.output.read() == Path(__file__).read_bytes()
         assert isinstance(program.failure(), ConnectionLost)
 
 
 def test_stopped_run_is_marked_by_a_second_pod_if_the_first_does_not_respond(api: Api, tmp_path: Path) -> None:
     api.fail_requests("GET", "pods/lost/exec", 500, times=9)
-    mark_volume(make_client(api.url), str(tmp_path), ["lost", "living"])
+    pods = [PodState(pod=name, node=name, container="pytorch", state="running") for name in ("lost", "living")]
+    mark_volume(make_client(api.url), str(tmp_path), pods)
     assert (tmp_path / files.STOP).exists()

@@ -129,6 +129,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.respond(*refusal)
         if match["group"] and plural not in served:
             return self.respond_no_such_path()
+        if match["sub"] in ("log", "exec") and not self.query.get("container") and self.has_containers(name):
+            return self.respond(400, error_status(400, f"a container name must be specified for pod {name}"))
         if match["sub"] == "log":
             return self.stream_log(name)
         if match["sub"] == "exec":
@@ -136,6 +138,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "GET" and not name:
             return self.watch(plural) if self.query.get("watch") == "true" else self.list(plural)
         self.handle_object(plural, name, body)
+
+    def has_containers(self, pod: str) -> bool:
+        """Return whether a pod has more than one container."""
+        value = self.api.get("pods", pod)
+        return value is not None and len(value["spec"].get("containers", ())) > 1
 
     def refusal(self, match: re.Match[str]) -> tuple[int, Json] | None:
         """Return the status for a request that the user may not make, or whose namespace does not exist."""

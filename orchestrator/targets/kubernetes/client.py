@@ -206,9 +206,11 @@ class KubernetesClient:
                 raise ConnectionLost(f"The watch ended: {change['object'].get('message')}.")
             yield change["type"], change["object"]
 
-    def log(self, pod: str, *, follow: bool, since: str | None, tail: int | None = None) -> Iterator[str]:
-        """Yield the lines of a pod's log, each with its time; with `tail` only so many at its end."""
-        query = {"timestamps": "true", "follow": str(follow).lower()}
+    def log(
+        self, pod: str, container: str, *, follow: bool, since: str | None, tail: int | None = None
+    ) -> Iterator[str]:
+        """Yield the lines of a container's log, each with its time; with `tail` only so many at its end."""
+        query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
         if since:
             query["sinceTime"] = since
         if tail is not None:

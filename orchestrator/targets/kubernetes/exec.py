@@ -105,10 +105,11 @@ class PodProgram(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class PodExec:
-    """A pod in which programs can be run."""
+    """A container of a pod in which programs can be run."""
 
     cluster: KubernetesClient
     pod: str
+    container: str
 
     @contextmanager
     def open_program(self, argv: tuple[str, ...], *, seconds: float = QUIET_SECONDS) -> Iterator[PodProgram]:
@@ -121,6 +122,7 @@ class PodExec:
                 client.CoreV1Api(self.cluster.client).connect_get_namespaced_pod_exec,
                 self.pod,
                 self.cluster.namespace,
+                container=self.container,
                 command=list(argv),
                 stdin=True,
                 stdout=True,

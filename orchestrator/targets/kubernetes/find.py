@@ -24,7 +24,7 @@ from orchestrator.targets.kubernetes.local_copy import parse, split_time
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.objects import adopt
 from orchestrator.targets.kubernetes.run_record import location_of, trusted_record, with_lists
-from orchestrator.targets.kubernetes.status import job_state, pod_state
+from orchestrator.targets.kubernetes.status import PodState, job_state, pod_state
 
 MAX_QUERIES = 8  # at the same time
 TAIL_LINES = 200  # at the end of a pod's log, to find the newest progress
@@ -125,23 +125,23 @@ def state_in(cluster: KubernetesClient, record: RunRecord) -> str:
         return "unknown"
 
 
-def logged_pods(cluster: KubernetesClient) -> dict[str, list[str]]:
-    """Return the names of the pods that have a log, by the id of their run; empty if pods may not be listed."""
-    pods: dict[str, list[str]] = {}
+def logged_pods(cluster: KubernetesClient) -> dict[str, list[PodState]]:
+    """Return the states of the pods that have a log, by the id of their run; empty if pods may not be listed."""
+    pods: dict[str, list[PodState]] = {}
     with suppress(OrchError):
         for pod in cluster.objects("Pod", names.selector()):
-            name = pod["metadata"]["name"]
-            if pod_state(pod).started and not name.endswith(names.READER_SUFFIX):
-                pods.setdefault(pod["metadata"]["labels"][names.RUN], []).append(name)
+            state = pod_state(pod)
+            if state.started and not state.pod.endswith(names.READER_SUFFIX):
+                pods.setdefault(pod["metadata"]["labels"][names.RUN], []).append(state)
     return pods
 
 
-def report_in(cluster: KubernetesClient, pods: Sequence[str], record: RunRecord) -> Report:
+def report_in(cluster: KubernetesClient, pods: Sequence[PodState], record: RunRecord) -> Report:
     """Return what a run has reported at the end of the log of the first of these pods, as far as it can be read."""
     report = Report()
     with suppress(OrchError):
-        for pod in sorted(pods)[:1]:
-            for line in cluster.log(pod, follow=False, since=None, tail=TAIL_LINES):
+        for pod in sorted(pods, key=lambda pod: pod.pod)[:1]:
+            for line in cluster.log(pod.pod, pod.container, follow=False, since=None, tail=TAIL_LINES):
                 event = parse(split_time(line)[1], ranks=len(record.layout)).event
                 if isinstance(event, Progress):
                     report = replace(report, progress=event)

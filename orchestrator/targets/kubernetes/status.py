@@ -14,6 +14,7 @@ from orch_node.protocol.events import Event, Exited, Preempted, Refused, Stalled
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Failure, Outcome
 
 from orchestrator.runs.events import last_attempt
+from orchestrator.targets.kubernetes.manifests import names
 
 Json = Mapping[str, Any]
 
@@ -34,6 +35,7 @@ class PodState:
 
     pod: str
     node: str  # of the run's layout
+    container: str = ""  # in which orch's program runs
     state: str  # waiting, running, done or failed
     reason: str = ""  # one line
     oom: bool = False  # killed because it exceeded its memory limit
@@ -65,22 +67,38 @@ def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
     """
     name, status = pod["metadata"]["name"], pod.get("status", {})
     phase = status.get("phase", "Pending")
-    containers = status.get("containerStatuses") or [{}]
-    state = containers[0].get("state") or {}
+    container = own_container(status.get("containerStatuses"))
+    state = container.get("state") or {}
     ended = state.get("terminated")
-    make = partial(PodState, pod=name, node=node_of(name))
+    specified = own_container(pod.get("spec", {}).get("containers"))
+    make = partial(PodState, pod=name, node=node_of(name), container=str(specified.get("name", "")))
     if phase == "Failed" or (ended and ended.get("exitCode")):
-        return failed(make, pod, ended or last_end(containers[0]))
+        return failed(make, pod, ended or last_end(container))
     if phase == "Succeeded" or ended:
-        return make(state="done", code=0, started=True)
+        return make(state="done", code=0, started=True, reason=describe_remaining(status))
     running = state.get("running") is not None
     unreachable = is_node_lost(status)
     if loss := describe_loss(pod, unreachable=unreachable):
         readable = running and not unreachable  # its log comes from the kubelet
         return make(state="running" if readable else "waiting", reason=loss, started=running or unreachable, lost=True)
     if waiting := reason_to_wait(pod, state, events):
-        return make(state="waiting", reason=waiting, started=bool(last_end(containers[0])))
+        return make(state="waiting", reason=waiting, started=bool(last_end(container)))
     return make(state="running" if running else "waiting", started=running)
+
+
+def own_container(containers: Sequence[Json] | None) -> Json:
+    """Return orch's container, or its status, among those of a pod, which Kubernetes sorts by name."""
+    entries = containers or [{}]
+    return next((entry for entry in entries if entry.get("name") in names.CONTAINERS), entries[0])
+
+
+def describe_remaining(status: Json) -> str:
+    """Return which containers keep a pod alive whose ranks have ended, or an empty string."""
+    statuses = status.get("containerStatuses") or ()
+    running = [entry["name"] for entry in statuses if (entry.get("state") or {}).get("running") is not None]
+    if not running or status.get("phase") != "Running":
+        return ""
+    return f"its ranks have ended, but its container {', '.join(running)}, which orch has not added, keeps it alive"
 
 
 def is_node_lost(status: Json) -> bool:
@@ -135,7 +153,9 @@ def failure_reason(pod: Json, status: Json, ended: Json | None, *, oom: bool) ->
         return f"{reason}: {message}".rstrip(": ")
     if pod["metadata"].get("deletionTimestamp"):
         return DELETED
-    return describe_exit(ended) if ended else "failed without a reason"
+    if not ended:
+        return "failed without a reason"
+    return "; ".join(filter(None, [describe_exit(ended), describe_remaining(status)]))
 
 
 def describe_exit(ended: Json) -> str:
@@ -148,28 +168,29 @@ def describe_exit(ended: Json) -> str:
 
 
 def memory_limit(pod: Json) -> str:
-    containers = pod.get("spec", {}).get("containers") or [{}]
-    limits = containers[0].get("resources", {}).get("limits", {})
+    limits = own_container(pod.get("spec", {}).get("containers")).get("resources", {}).get("limits", {})
     return str(limits.get("memory", "not set"))
 
 
 def reason_to_wait(pod: Json, state: Json, events: Iterable[Json]) -> str:
     """Return why a pod does not run yet, or an empty string if it runs or is starting normally."""
-    unscheduled = condition(pod.get("status", {}), "PodScheduled", value="False")
+    status = pod.get("status", {})
+    unscheduled = condition(status, "PodScheduled", value="False")
     if unscheduled:
         return f"waits for a node: {unscheduled.get('message') or unscheduled.get('reason')}"
-    waiting = state.get("waiting") or {}
-    reason, message = waiting.get("reason", ""), waiting.get("message", "")
-    if reason in PULL:
-        image = pod.get("spec", {}).get("containers", [{}])[0].get("image", "")
-        cause = message if reason != "ImagePullBackOff" else ""
-        return f"its image {image} cannot be pulled" + (f": {cause}" if cause else "")
-    if reason in CONFIG:
-        return f"its container cannot be created: {message or reason}"
-    if reason == "CrashLoopBackOff":
-        return f"restarts repeatedly: {message or reason}"
     if state.get("running") is not None:
         return ""
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason, message = waiting.get("reason", ""), waiting.get("message", "")
+        if reason in PULL:
+            image = container.get("image") or own_container(pod.get("spec", {}).get("containers")).get("image", "")
+            cause = message if reason != "ImagePullBackOff" else ""
+            return f"its image {image} cannot be pulled" + (f": {cause}" if cause else "")
+        if reason in CONFIG:
+            return f"its container cannot be created: {message or reason}"
+        if reason == "CrashLoopBackOff":
+            return f"restarts repeatedly: {message or reason}"
     failure = current_failure(pod, events)
     return f"{failure['reason']}: {failure.get('message', '')}" if failure else ""
 

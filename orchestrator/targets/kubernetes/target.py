@@ -39,7 +39,7 @@ from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of
 from orchestrator.targets.kubernetes.options import REFUSES, KubernetesOptions
 from orchestrator.targets.kubernetes.run_record import location_of
-from orchestrator.targets.kubernetes.status import JobState, node_of, pod_state
+from orchestrator.targets.kubernetes.status import JobState, PodState, node_of, pod_state
 from orchestrator.targets.kubernetes.watch import JobWatch
 
 MARK_TRIES = 2
@@ -111,7 +111,7 @@ def stop(watch: JobWatch) -> CleanupReport:
     errors = copy_logs(watch)
     states = [pod_state(pod) for pod in pods_of(cluster, run_id)]
     with marked(watch.folder / STOPPED):  # for commands that watch the run
-        mark_volume(cluster, watch.record.run_dir, [pod.pod for pod in states if pod.state == "running"])
+        mark_volume(cluster, watch.record.run_dir, [pod for pod in states if pod.state == "running"])
         delete_objects(cluster, watch.location, run_id)
     remaining = await_pods_gone(cluster, run_id)
     watch.write_outcome(JobState(state="failed"))
@@ -133,7 +133,7 @@ def marked(mark: Path) -> Iterator[None]:
         raise
 
 
-def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[str]) -> None:
+def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[PodState]) -> None:
     """Mark the run as stopped on its volume, as far as that is possible.
 
     A pod would treat the kubelet's SIGTERM as a preemption and write a checkpoint, which takes time. The pods share the
@@ -141,7 +141,7 @@ def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[str]) -> 
     """
     mark = f"{run_dir}/{files.STOP}"
     for pod in running[:MARK_TRIES]:
-        touch = PodExec(cluster, pod).open_program(("touch", "--", mark), seconds=MARK_SECONDS)
+        touch = PodExec(cluster, pod.pod, pod.container).open_program(("touch", "--", mark), seconds=MARK_SECONDS)
         with suppress(OrchError), touch as program:
             program.output.read()
             if program.code() == 0:

@@ -36,6 +36,7 @@ START_SECONDS = 300.0
 POLL_SECONDS = 0.5
 
 READER_SECONDS = 3600
+READER = "reader"  # its container
 
 
 def reader_pod(location: JobLocation, run_id: str) -> Object:
@@ -66,7 +67,7 @@ def reader_pod(location: JobLocation, run_id: str) -> Object:
             ),
             "containers": [
                 {
-                    "name": "reader",
+                    "name": READER,
                     "image": location.image,
                     "command": [location.python, "-c", sleep],
                     "resources": {"requests": dict(small), "limits": small},
@@ -99,7 +100,7 @@ def reader(cluster: KubernetesClient, record: RunRecord) -> Iterator[PodExec]:
         try:
             cluster.apply(pod)
             await_running(cluster, path)
-            yield PodExec(cluster, name)
+            yield PodExec(cluster, name, READER)
         finally:
             delete(cluster, path, record.run_id)
 

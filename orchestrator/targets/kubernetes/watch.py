@@ -152,7 +152,7 @@ class Follower:
         """
         reader = Reader(self.read_positions.get(uid, Position()))
         try:
-            for line in self.cluster.log(pod, follow=follow, since=reader.since):
+            for line in self.cluster.log(pod, self.pods[uid].container, follow=follow, since=reader.since):
                 text = reader.new(line)
                 self.read_positions[uid] = reader.position
                 if text is not None:

@@ -52,6 +52,9 @@ def test_pod_state_explains_why_a_pod_or_its_container_does_not_run() -> None:
     ):
         result = pod_state(make_pod(**status))
         assert (result.state, result.reason) == (state, reason)
+    init = {"name": "vault", "image": "vault:1", "state": {"waiting": {"reason": "ErrImagePull", "message": "denied"}}}
+    result = pod_state(make_pod(containerStatuses=waiting_for("PodInitializing", ""), initContainerStatuses=[init]))
+    assert result.reason == "its image vault:1 cannot be pulled: denied"
     for phase, statuses, state, reason in (
         ("Running", container_state(running={}), "running", ""),
         ("Running", waiting_for("CrashLoopBackOff", "back-off"), "waiting", "restarts repeatedly: back-off"),
