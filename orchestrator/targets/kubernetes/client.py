@@ -6,14 +6,19 @@ The client package is imported only when it is used, because that takes 1 s and 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import yaml
+
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.model.printable import one_line
 from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, TRAINER_API, Kind
 from orchestrator.targets.kubernetes.manifests.names import MANAGER
@@ -21,6 +26,7 @@ from orchestrator.targets.kubernetes.run_record import JobLocation
 
 TEMPORARY_STATUSES = (429, 500, 502, 503, 504)
 MAX_DELAY = 10.0
+PROXY_HINT = "Check the server in the kubeconfig with `kubectl version`. A proxy in front of it may require a login."
 POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -38,7 +44,7 @@ def to_execute_error(error: Exception, cluster: str) -> ExecuteError:
     """Convert an error of the client, with a hint about what to do."""
     status = getattr(error, "status", 0)
     message = message_of(error)
-    if status == 401:
+    if status == 401 or (status == 403 and '"system:anonymous"' in message):
         return Refused(
             f"Authentication with the API of {cluster} failed: {message}.",
             hint="The token has expired or belongs to another cluster. Log in again, and check with "
@@ -49,6 +55,8 @@ def to_execute_error(error: Exception, cluster: str) -> ExecuteError:
             hint = "`orch k8s role` prints a Role with all rights that orch needs."
             return Refused(f"Not allowed: {message}.", hint=hint)
         return Refused(f"The cluster refuses it: {message}.")
+    if 300 <= status < 400:
+        return ExecuteError(f"The API of {cluster} redirects the request: {message}.", hint=PROXY_HINT)
     if status == 404:
         return NotThere(f"{message}.", hint=hint_for_missing(message))
     if status == 409:
@@ -87,7 +95,7 @@ def message_of(error: Any) -> str:
         message = json.loads(error.body)["message"]
     except (AttributeError, ValueError, KeyError, TypeError):
         message = getattr(error, "reason", None) or error
-    return str(message).rstrip(".")
+    return " ".join(str(message).split()).rstrip(".")
 
 
 def is_temporary(error: Exception) -> bool:
@@ -300,6 +308,9 @@ class KubernetesClient:
 def as_json(response: Any) -> Object:
     try:
         return dict(json.loads(response.data))
+    except (ValueError, TypeError):
+        start = one_line(response.data[:80].decode(errors="replace"))
+        raise ExecuteError(f"This is no response of a Kubernetes API: {start}", hint=PROXY_HINT) from None
     finally:
         response.release_conn()
 
@@ -326,15 +337,34 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kuberne
     configuration.connection_pool_maxsize = 64
     try:
         selected, default_namespace = select_context(config, context)
-        config.load_kube_config(context=selected, client_configuration=configuration)
-    except (config.ConfigException, OSError) as error:
+        with plugin_errors() as errors:
+            config.load_kube_config(context=selected, client_configuration=configuration)
+    except (config.ConfigException, OSError, yaml.YAMLError, ValueError) as error:
         if context is not None or not load_pod_config(config, configuration):
             raise RequestError(
-                f"No cluster is configured: {str(error).rstrip('. ')}.",
+                f"No cluster is configured: {' '.join(str(error).split()).rstrip('.')}.",
                 hint="Configure one in ~/.kube/config or KUBECONFIG. --k8s context=NAME selects a context.",
             ) from None
-        selected, default_namespace = None, pod_namespace()
+        selected, default_namespace, errors = None, pod_namespace(), []
+    if errors and not (configuration.api_key or configuration.cert_file):
+        raise RequestError(
+            f"The kubeconfig gives no credentials for {selected}: {' '.join(errors[0].split()).rstrip('.')}.",
+            hint="Log in, or install the plugin that `users` in the kubeconfig names. `kubectl auth whoami` checks it.",
+        )
     return KubernetesClient(kubernetes.client.ApiClient(configuration), namespace or default_namespace, selected)
+
+
+@contextmanager
+def plugin_errors() -> Iterator[list[str]]:
+    """Collect the errors of plugins for credentials, which the client only logs."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    try:
+        yield messages
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 def select_context(config: Any, context: str | None) -> tuple[str, str]:

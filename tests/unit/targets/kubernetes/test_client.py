@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 from kubernetes.config import incluster_config
 
-from orchestrator.errors import RequestError
+from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.targets.kubernetes import client
+from tests.support.kubernetes_api import write_kubeconfig
 
 
 def test_cluster_of_a_pod_is_used_without_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +32,31 @@ def test_cluster_of_a_pod_is_used_without_a_kubeconfig(tmp_path: Path, monkeypat
         client.connect(context="lab")
     cluster = client.connect()
     assert (cluster.client.host, cluster.namespace) == ("https://10.0.0.1:443", "team")
+
+
+def test_kubeconfig_without_usable_credentials_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_kubeconfig(tmp_path / "config", {"server": "http://127.0.0.1:9"}, "token")
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    config = yaml.safe_load(path.read_text())
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "interactiveMode": "Never"}
+    config["users"][0]["user"] = {"exec": plugin | {"args": ["-c", "echo log in >&2; exit 1"]}}
+    for text, message in (("a: [", "while parsing"), (yaml.safe_dump(config), "process returned 1. log in")):
+        path.write_text(text)
+        with pytest.raises(RequestError, match=message):
+            client.connect()
+
+
+def test_response_that_does_not_come_from_the_api_as_the_user_is_explained() -> None:
+    anonymous = json.dumps({"message": 'pods is forbidden: User "system:anonymous" cannot list resource "pods"'})
+    for status, body, message in (
+        (302, "", "redirects the request: Found"),
+        (403, anonymous, "Authentication with the API of lab failed: pods is forbidden"),
+        (0, None, "fails: SSLError .SSL. wrong version"),
+    ):
+        error: object = SimpleNamespace(status=status, reason="Found", body=body)
+        if body is None:
+            error = OSError("SSLError\n[SSL] wrong version")
+        assert re.search(message, client.to_execute_error(error, "lab").message)
+    response = SimpleNamespace(data=b"<html>log in", release_conn=lambda: None)
+    with pytest.raises(ExecuteError, match="no response of a Kubernetes API: <html>log in"):
+        client.as_json(response)
