@@ -182,6 +182,7 @@ def test_run_survives_failures_of_the_api(api: Api, orch: Orch, tmp_path: Path) 
     api.fail_requests("PATCH", "pytorchjobs", 429, 1, Retry_After="0")
     api.fail_requests("PATCH", "configmaps", 503, 2)
     run = start_run(api, orch, tmp_path)
+    api.fail_requests("GET", "watch=true", 410)
     api.state.oldest_version = 10**9
     wait = run.attach()
     run.await_request("watch=true", 2)

@@ -209,7 +209,10 @@ class KubernetesClient:
         """
         query = {"labelSelector": selector, "watch": "true", "timeoutSeconds": str(STREAM_SECONDS)}
         for line in self.lines(self.path("Pod"), query):
-            change = json.loads(line)
+            try:
+                change = json.loads(line)
+            except ValueError:
+                raise ConnectionLost(f"The watch ended: {one_line(line[:80])}") from None
             if change["type"] == "ERROR":
                 raise ConnectionLost(f"The watch ended: {change['object'].get('message')}.")
             yield change["type"], change["object"]
@@ -310,7 +313,7 @@ def as_json(response: Any) -> Object:
         return dict(json.loads(response.data))
     except (ValueError, TypeError):
         start = one_line(response.data[:80].decode(errors="replace"))
-        raise ExecuteError(f"This is no response of a Kubernetes API: {start}", hint=PROXY_HINT) from None
+        raise ExecuteError(f"A Kubernetes API does not send this: {start}", hint=PROXY_HINT) from None
     finally:
         response.release_conn()
 

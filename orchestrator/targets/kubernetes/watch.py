@@ -84,7 +84,7 @@ class Follower:
                 refused_since = None
             except (ConnectionLost, NotThere):
                 refused_since = None
-            except Refused as error:
+            except ExecuteError as error:  # a refusal, or a response that a proxy may have sent
                 now = time.monotonic()
                 refused_since = refused_since or now
                 if now - refused_since > REFUSED_SECONDS:

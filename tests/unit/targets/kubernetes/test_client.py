@@ -58,5 +58,5 @@ def test_response_that_does_not_come_from_the_api_as_the_user_is_explained() -> 
             error = OSError("SSLError\n[SSL] wrong version")
         assert re.search(message, client.to_execute_error(error, "lab").message)
     response = SimpleNamespace(data=b"<html>log in", release_conn=lambda: None)
-    with pytest.raises(ExecuteError, match="no response of a Kubernetes API: <html>log in"):
+    with pytest.raises(ExecuteError, match="does not send this: <html>log in"):
         client.as_json(response)
