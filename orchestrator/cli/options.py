@@ -201,6 +201,7 @@ PANELS: dict[str, dict[str, ParameterInfo]] = {}
 for request_field in fields(TrainRequest):
     if OPTION in request_field.metadata:
         panel, flags, arguments = (request_field.metadata[key] for key in (PANEL, FLAGS, OPTION))
+        panel = panel or [*PANELS][-1]  # that of the option before
         make = typer.Argument if panel == ARGUMENTS else typer.Option
         completion = COMPLETIONS.get(request_field.name)
         PANELS.setdefault(panel, {})[request_field.name] = make(*flags, **arguments, autocompletion=completion)

@@ -101,7 +101,7 @@ def option(
 
     Args:
         default: the value without the option; MISSING for an argument that is required.
-        panel: the heading of the option in the help; a target's options have that of the target.
+        panel: the heading in the help of the option and of those after it; a target's options have that of the target.
         flags: its flags, if they do not follow from the name of the field.
         for_shared_folder: whether `orch provision --on` has this option of a target, too.
         arguments: what typer.Option takes, such as `help`, `metavar` and `envvar`.
@@ -123,9 +123,7 @@ class TrainRequest:
         metavar="RECIPE_OR_SCRIPT",
         help="Name of a recipe (`orch recipes` lists them) or path of a script.",
     )
-    script_args: tuple[str, ...] = option(
-        (), panel=ARGUMENTS, metavar="-- SCRIPT ARGS", help="Arguments for the script."
-    )
+    script_args: tuple[str, ...] = option((), metavar="-- SCRIPT ARGS", help="Arguments for the script.")
     module: bool = option(
         False,
         panel=TRAINING,
@@ -134,61 +132,49 @@ class TrainRequest:
     )
     name: str | None = option(
         None,
-        panel=TRAINING,
         metavar="NAME",
         help="Name of the run, which `orch runs` shows and other commands take in place of its ID.",
     )
     preset: str | None = option(
-        None,
-        panel=TRAINING,
-        metavar="NAME",
-        help="Named set of settings; `orch recipes` lists the presets of each recipe.",
+        None, metavar="NAME", help="Named set of settings; `orch recipes` lists the presets of each recipe."
     )
     settings: tuple[str, ...] = option(
         (),
-        panel=TRAINING,
         flags=("--set",),
         metavar="KEY=VALUE",
         help="Setting of the recipe, such as learning_rate=1e-4; may be repeated. `orch recipes show NAME` lists them.",
     )
     array: tuple[str, ...] = option(
         (),
-        panel=TRAINING,
         metavar="KEY=VALUE,VALUE",
         help="Start one run per value, or (@FILE) per line of a file; repeat to run all combinations. Append %N "
         "to run at most N at a time.",
     )
-    array_sample: int | None = option(
-        None, panel=TRAINING, metavar="N", help="Start only N combinations of --array, drawn at random."
-    )
+    array_sample: int | None = option(None, metavar="N", help="Start only N combinations of --array, drawn at random.")
     recipe_path: tuple[PurePath, ...] = option(
         (),
-        panel=TRAINING,
         envvar="ORCH_RECIPE_PATH",
         metavar="FOLDER",
         help="Folder with a recipe.toml, or with several recipe folders; may be repeated.",
     )
     project: str | None = option(
         None,
-        panel=TRAINING,
         metavar="FOLDER|none",
         help="Folder to send to the nodes with your own script; the ranks work in a copy of it. Default: the script's "
         "git repository without ignored files, or its folder; none: only the script.",
     )
-    project_limit: int = option(PROJECT_MEGABYTES, panel=TRAINING, metavar="MB", help="Maximum size of the project.")
+    project_limit: int = option(PROJECT_MEGABYTES, metavar="MB", help="Maximum size of the project.")
     requirements: str | None = option(
         None,
-        panel=TRAINING,
         metavar="FILE|none",
         help="Packages to add to the stack: a requirements file or a pyproject.toml. Default: those of the script's "
         "`# /// script` block, or of the project's pyproject.toml; none: no packages.",
     )
     extra: tuple[str, ...] = option(
-        (), panel=TRAINING, metavar="NAME", help="Optional dependencies of the pyproject.toml; may be repeated."
+        (), metavar="NAME", help="Optional dependencies of the pyproject.toml; may be repeated."
     )
     packages: tuple[str, ...] = option(
         (),
-        panel=TRAINING,
         flags=("--with",),
         metavar="PACKAGE",
         help="Package to add to the stack and to the packages of --requirements or its default, such as einops>=0.8; "
@@ -196,20 +182,14 @@ class TrainRequest:
     )
     env: tuple[str, ...] = option(
         (),
-        panel=TRAINING,
         metavar="NAME|NAME=VALUE",
         help="Environment variable of the ranks; without a value, that of this shell; may be repeated. For all "
         "runs: orch_env in the inventory.",
     )
-    env_file: PurePath | None = option(
-        None, panel=TRAINING, metavar="FILE", help="File with such variables, one in each line."
-    )
-    stack: str = option(
-        "current", panel=TRAINING, metavar="NAME", help="Stack (set of versions) to use; `orch stacks` lists them."
-    )
+    env_file: PurePath | None = option(None, metavar="FILE", help="File with such variables, one in each line.")
+    stack: str = option("current", metavar="NAME", help="Stack (set of versions) to use; `orch stacks` lists them.")
     python: str | None = option(
         None,
-        panel=TRAINING,
         metavar="PATH",
         help="Run the ranks on this Python, which the nodes have already (conda, uv, venv), instead of that of the "
         "stack. It needs torch; the stack's bindings for ccl are added if they fit.",
@@ -224,16 +204,13 @@ class TrainRequest:
     )
     nodes: Nodes | None = option(
         None,
-        panel=NODES,
         metavar="N|PATTERN",
         parser=parse_nodes,
         help="Number of nodes, taken from the start of the inventory, or an Ansible pattern such as "
         "node[1-3],node7 or a group. Default: all.",
     )
-    exclude: str | None = option(
-        None, panel=NODES, metavar="PATTERN", help="Nodes to exclude: a pattern as for --nodes."
-    )
-    wait_for_cores: bool = option(False, panel=NODES, help="Wait until other runs have released their cores.")
+    exclude: str | None = option(None, metavar="PATTERN", help="Nodes to exclude: a pattern as for --nodes.")
+    wait_for_cores: bool = option(False, help="Wait until other runs have released their cores.")
     ppn: int | None = option(
         None,
         panel=RANKS,
@@ -244,35 +221,26 @@ class TrainRequest:
     )
     launcher: str | None = option(
         None,
-        panel=RANKS,
         metavar="NAME",
         help=f"Program that starts the ranks: {', '.join(LAUNCHER_NAMES)}. Default: {LAUNCHER_NAMES[0]}.",
     )
     mpi: str | None = option(
         None,
-        panel=RANKS,
         metavar="FLAVOUR",
         help="intel, mpich or openmpi. Default: orch_mpi in the inventory, otherwise the stack's MPI.",
     )
     accelerate_config: str | None = option(
-        None,
-        panel=RANKS,
-        metavar="FILE",
-        help="Configuration file of accelerate; settings that have no effect are reported.",
+        None, metavar="FILE", help="Configuration file of accelerate; settings that have no effect are reported."
     )
     backend: str | None = option(
         None,
-        panel=RANKS,
         metavar="NAME",
         help="Process-group backend: ccl, gloo or the backend of a plug-in. Default: the stack's first backend, "
         "or the one that `orch bench` found to be faster.",
     )
-    ccl_workers: int = option(
-        0, panel=RANKS, metavar="N", help="Cores per rank that oneCCL uses for communication only."
-    )
+    ccl_workers: int = option(0, metavar="N", help="Cores per rank that oneCCL uses for communication only.")
     fabric: str | None = option(
         None,
-        panel=RANKS,
         metavar="NAME",
         help="Network for MPI and oneCCL: tcp, psm3, verbs, efa, mlx or shm. Default: auto, the fastest one "
         "that `orch provision` has verified between all nodes, otherwise tcp. For all runs: orch_fabric "
@@ -286,14 +254,11 @@ class TrainRequest:
         "instructions (avx512_bf16, amx_bf16, ARM's bf16), otherwise fp32.",
     )
     allow_slow_bf16: bool = option(
-        False, panel=PRECISION, help="Emulate BF16 on CPUs without BF16 instructions; about 10 times slower than fp32."
+        False, help="Emulate BF16 on CPUs without BF16 instructions; about 10 times slower than fp32."
     )
-    ipex: bool = option(
-        False, panel=PRECISION, help="Use the Intel Extension for PyTorch (IPEX), on stacks that have it."
-    )
+    ipex: bool = option(False, help="Use the Intel Extension for PyTorch (IPEX), on stacks that have it.")
     kernels: str = option(
         AUTO,
-        panel=PRECISION,
         metavar="auto|torch",
         help="Dropout, attention, matrix products on CPUs. auto: orch's kernels, which are faster; torch: torch's.",
     )
@@ -305,25 +270,21 @@ class TrainRequest:
         "log line); 0: never.",
     )
     max_restarts: int = option(
-        0, panel=RESTARTS, metavar="N", help="Restart up to N times after a failure, from the newest checkpoint."
+        0, metavar="N", help="Restart up to N times after a failure, from the newest checkpoint."
     )
     spare_nodes: int = option(
         0,
-        panel=RESTARTS,
         metavar="K",
         help="Reserve K spare nodes that replace failed nodes at a restart: the next ones of the "
         "inventory, or the last ones of the nodes that --nodes names.",
     )
     min_nodes: int = option(
         0,
-        panel=RESTARTS,
         metavar="K",
         help="Restart with as few as K nodes after node failures; also works for your own scripts. With "
         "torchrun, sets --nnodes K:N.",
     )
-    stop_on_nan: bool = option(
-        False, panel=RESTARTS, help="Stop the run when the loss has been NaN in 10 backward passes in a row."
-    )
+    stop_on_nan: bool = option(False, help="Stop the run when the loss has been NaN in 10 backward passes in a row.")
     image: str | None = option(
         None,
         panel=IMAGE,
@@ -333,7 +294,6 @@ class TrainRequest:
     )
     image_options: tuple[str, ...] = option(
         (),
-        panel=IMAGE,
         flags=("--image-option",),
         metavar="KEY=VALUE",
         help="Setting of the containers on nodes and in batch jobs: python, mounts, env_file or arguments, on nodes "
