@@ -8,27 +8,3 @@ from orchestrator.load.docker import common_docker_variable, docker, image_file
 from orchestrator.load.inputs import accelerate_config, array_members, environment, inputs
 from orchestrator.load.projects import largest_files, project_of
 from orchestrator.load.requirements import shared_requirements
-
-__all__ = [
-    "accelerate_config",
-    "all_stacks",
-    "array_members",
-    "cluster",
-    "common_docker_variable",
-    "common_requirements",
-    "docker",
-    "environment",
-    "hosts_outside",
-    "image_file",
-    "inputs",
-    "largest_files",
-    "limits",
-    "mpi_implementations",
-    "project_of",
-    "recipe",
-    "recipe_folders",
-    "settings",
-    "shared_requirements",
-    "stack",
-    "stack_names",
-]
