@@ -15,7 +15,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL, TrainRequest, flag
+from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL, TRAINING, TrainRequest, flag
 from orchestrator.screen import print_text
 
 RunName = Annotated[
@@ -40,14 +40,6 @@ OfInventory = Annotated[
 ]
 RUNS_DIR = Path("runs")
 SHOW = typer.Option("--show", metavar="RANK|all|none", help="Ranks whose output is shown.")
-RecipePath = Annotated[
-    list[Path] | None,
-    typer.Option(
-        envvar="ORCH_RECIPE_PATH",
-        metavar="FOLDER",
-        help="Folder with a recipe.toml, or with several recipe folders; may be repeated.",
-    ),
-]
 OUTPUT: Mapping[str, ParameterInfo] = {
     "runs_dir": typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Folder of the run folders."),
     "wait": typer.Option("--wait/--detach", help="Watch the run until it ends, or only start it."),
@@ -205,3 +197,4 @@ for request_field in fields(TrainRequest):
         make = typer.Argument if panel == ARGUMENTS else typer.Option
         completion = COMPLETIONS.get(request_field.name)
         PANELS.setdefault(panel, {})[request_field.name] = make(*flags, **arguments, autocompletion=completion)
+RecipePath = Annotated[list[Path] | None, PANELS[TRAINING]["recipe_path"]]
