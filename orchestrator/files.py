@@ -21,6 +21,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -54,6 +55,7 @@ PROGRESS = logging.getLogger(__name__)
 HOME_FOLDERS = {"XDG_STATE_HOME": ".local/state/orch", "XDG_CACHE_HOME": ".cache/orch"}
 
 
+tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 entry_points = cache(importlib.metadata.entry_points)  # takes 10 ms to read
 # Controller and nodes share these functions.
 write_whole = atomic_write.write

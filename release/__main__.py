@@ -16,8 +16,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from orchestrator.files import sha256
-from orchestrator.load.files import tomllib
+from orchestrator.files import sha256, tomllib
 from orchestrator.operations.stacks import DISTRIBUTION
 from orchestrator.provisioning.wheelhouse import Wheel, describe_wheel, sbom
 from tests.fresh.__main__ import output_of

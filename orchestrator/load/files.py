@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,7 @@ from orch_node import permissions
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.errors import RequestError, describe_invalid, did_you_mean
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from orchestrator.files import tomllib
 
 
 class StrictModel(BaseModel):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.files import tomllib
 from orchestrator.load.files import check_dependency_tables, check_requirements_file
 from orchestrator.load.projects import NONE
 from orchestrator.model.packages import Requirements
@@ -22,11 +22,6 @@ from orchestrator.model.printable import masked
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import Stack
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PYPROJECT = "pyproject.toml"
 PACKAGE_OPTION = "--with"

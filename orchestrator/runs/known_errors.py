@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from orch_node.protocol import values
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from orchestrator.files import tomllib
 
 FILE = Path(__file__).with_suffix(".toml")
 

@@ -12,9 +12,9 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.files import RECIPES, entry_points
+from orchestrator.files import RECIPES, entry_points, tomllib
 from orchestrator.load.definitions import RecipeFile, recipe_from, schema, schema_text
-from orchestrator.load.files import read_toml, tomllib
+from orchestrator.load.files import read_toml
 from orchestrator.load.scripts import with_parser
 from orchestrator.operations.init import new_recipe
 from tests.support.files import write_files

@@ -13,10 +13,11 @@ from pathlib import Path
 import yaml
 from pydantic import TypeAdapter
 
+from orchestrator.files import tomllib
 from orchestrator.load import definitions
 from orchestrator.load.clusters import limits
 from orchestrator.load.definitions import BackendTable, RecipeFile
-from orchestrator.load.files import read_toml, tomllib
+from orchestrator.load.files import read_toml
 from orchestrator.load.inputs import parse_table
 from orchestrator.load.inventory import run_ansible_inventory
 from orchestrator.targets import registry

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from orchestrator import load
-from orchestrator.load.files import tomllib
+from orchestrator.files import tomllib
 from orchestrator.operations.stacks import DISTRIBUTION
 
 CHECKOUT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.load.files import tomllib
+from orchestrator.files import tomllib
 from orchestrator.provisioning.bindings_wheel import sources
 from release.__main__ import NAMESPACE, SUMS, sign
 
