@@ -62,6 +62,19 @@ write_whole = atomic_write.write
 sync_folder = atomic_write.sync_folder
 
 
+def render_template(file: str, **values: object) -> str:
+    """Return the text that a template of orch describes, which is no HTML."""
+    import jinja2  # here, because few commands need it
+
+    environment = jinja2.Environment(  # noqa: S701  no template is of HTML
+        loader=jinja2.PackageLoader("orchestrator"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(file).render(values)
+
+
 @contextlib.contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Hold the lock of a file, for which other processes wait."""

@@ -139,7 +139,7 @@ def build(
         raise RequestError("--json does not work with --dry-run, which prints the Dockerfile.", hint="Omit --json.")
     image = image_operation.image_of(stack, tag=tag, base=base, engine=engine)
     if dry_run:
-        print_text(image.dockerfile(), nl=False, program=True)
+        print_text(image_operation.dockerfile(image), nl=False, program=True)
         return
     common_file = load.cluster(inventory).requirements if inventory else None
     packages = load.shared_requirements(requirements, common_file)

@@ -7,12 +7,12 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError
-from orchestrator.files import TRAIN, link_or_copy, sha256
+from orchestrator.files import TRAIN, link_or_copy, render_template, sha256
 from orchestrator.model.packages import Platform, Requirements
 from orchestrator.model.printable import Command
 from orchestrator.provisioning import wheelhouse
@@ -26,6 +26,16 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 def image_of(stack: str, *, tag: str | None, engine: str, base: str | None = None) -> Image:
     """Return the image of a stack, with the name `tag` and on the image `base` if these are given."""
     return make_image(load.stack(stack), tag=tag, base=base, engine=engine)
+
+
+def dockerfile(image: Image, packages: Sequence[str] = ()) -> str:
+    """Return the text of the Dockerfile.
+
+    Args:
+        image: the image.
+        packages: the user's packages among the wheels, as NAME==VERSION.
+    """
+    return render_template("image/Dockerfile.j2", stack=image.stack, base=image.base, packages=packages)
 
 
 def lay_out(
@@ -59,7 +69,7 @@ def lay_out(
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
     (context / "sbom.json").write_text(json.dumps(sbom(image.tag, house.lock), indent=1) + "\n")
     packages = [f"{wheel.name}=={wheel.version}" for wheel in house.wheels if wheel.name in house.added]
-    (context / "Dockerfile").write_text(image.dockerfile(packages))
+    (context / "Dockerfile").write_text(dockerfile(image, packages))
 
 
 def lay_wheels(house: Path, wheels: Iterable[Wheel], folder: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
-from orchestrator.files import PUBLIC, TEMPLATES, write_whole
+from orchestrator.files import PUBLIC, TEMPLATES, render_template, write_whole
 from orchestrator.load.definitions import recipe_folders, schema_text
 from orchestrator.model.hosts import SSH_PORT, expand_list, is_address, is_host, split_list
 from orchestrator.model.printable import one_line
@@ -122,8 +122,6 @@ def check_unique(names: Iterable[str]) -> None:
 
 def render(name: str, path: str, hosts: Sequence[Host]) -> str:
     """Return the inventory as YAML with comments; variables that all hosts share appear once."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     shared = dict(set.intersection(*(set(host.variables.items()) for host in hosts)))
     shared.pop("ansible_host", None)
     nodes = [
@@ -133,14 +131,8 @@ def render(name: str, path: str, hosts: Sequence[Host]) -> str:
         )
         for host in hosts
     ]
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701  YAML
-    )
-    template = environment.get_template("inventory.yml.j2")
-    return template.render(name=name, path=path, hosts=nodes, shared=dict(sorted(shared.items())))
+    shared = dict(sorted(shared.items()))
+    return render_template("inventory.yml.j2", name=name, path=path, hosts=nodes, shared=shared)
 
 
 def check_word(word: str) -> None:

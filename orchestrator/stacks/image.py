@@ -1,9 +1,8 @@
-"""A stack's container image: its Dockerfile, and the commands that build, save and push it."""
+"""A stack's container image, and the commands that build, save and push it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import PlanError
@@ -24,23 +23,6 @@ class Image:
     tag: str
     base: str  # an image with Python, by tag or pinned by digest
     engine: str = "docker"
-
-    def dockerfile(self, packages: Sequence[str] = ()) -> str:
-        """Return the text of the Dockerfile.
-
-        Args:
-            packages: the user's packages among the wheels, as NAME==VERSION.
-        """
-        import jinja2  # here, because planning a run reads only the names of images
-
-        environment = jinja2.Environment(
-            loader=jinja2.PackageLoader("orchestrator"),
-            undefined=jinja2.StrictUndefined,
-            keep_trailing_newline=True,
-            autoescape=False,  # noqa: S701
-        )
-        template = environment.get_template("image/Dockerfile.j2")
-        return template.render(stack=self.stack, base=self.base, packages=packages)
 
     def build(self, context: str) -> Command:
         """Return the command that builds the image from a context folder."""

@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import PlanError
+from orchestrator.operations.image import dockerfile
 from orchestrator.provisioning.wheelhouse import Wheel, sbom
 from orchestrator.stacks.image import make_image, python_of
 from tests.conftest import make_stack
@@ -15,7 +16,7 @@ def test_every_stack_has_a_dockerfile() -> None:
     for name in load.stack_names():
         stack = load.stack(name)
         image = make_image(stack, tag=None, base=None, engine="docker")
-        text = image.dockerfile()
+        text = dockerfile(image)
         assert f"ORCH_STACK={name}\n" in text
         assert f"ARG BASE={image.base}\n" in text
         assert stack.runs_on_python(python_of(image.base, stack))
@@ -26,7 +27,7 @@ def test_every_stack_has_a_dockerfile() -> None:
 def test_base_may_be_pinned_by_digest() -> None:
     pinned = f"registry.example/python:3.12-slim@sha256:{'0' * 64}"
     image = make_image(make_stack(), tag="registry.example/orch:x", base=pinned, engine="podman")
-    text = image.dockerfile(["einops==0.8.1", "rich==14.0"])
+    text = dockerfile(image, ["einops==0.8.1", "rich==14.0"])
     assert f"ARG BASE={pinned}\n" in text
     assert 'orch.packages="einops==0.8.1 rich==14.0"' in text
     assert python_of(pinned, image.stack) == "3.12"
