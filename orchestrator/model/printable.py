@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 MAX_NAMED = 3
@@ -45,11 +45,11 @@ class Command:
     """A program with its arguments, and the variables added to its environment."""
 
     argv: tuple[str, ...]
-    env: tuple[tuple[str, str], ...] = ()
+    env: dict[str, str] = field(default_factory=dict, hash=False)
 
     def shell(self) -> str:
         """Return the command as POSIX shell text."""
-        variables = [f"{name}={value}" for name, value in self.env]
+        variables = [f"{name}={value}" for name, value in self.env.items()]
         prefix = ["env", *variables] if variables else []
         return shlex.join([*prefix, *self.argv])
 

@@ -139,7 +139,7 @@ IMPLEMENTATIONS = {
     "openmpi": ("--hostfile", "mpirun of Open MPI"),
 }
 # Intel MPI: only the ranks' wrappers pin ranks. A tree is 16 wide by default.
-INTEL_ENVIRONMENT = (("I_MPI_PIN", "0"),)
+INTEL_ENVIRONMENT = {"I_MPI_PIN": "0"}
 INTEL_TREE_WIDTH = 16
 # Open MPI: with a tree of ssh connections, a start on more than 64 hosts hangs (5.0.11).
 MAX_OPEN_MPI_TREE = 64
@@ -154,7 +154,7 @@ def launch_mpirun(spec: LaunchSpec) -> Launch:
     """
     option, summary = IMPLEMENTATIONS[spec.mpi]
     head: tuple[str, ...] = (spec.mpi_program(), option, spec.hostfile)
-    env: tuple[tuple[str, str], ...] = ()
+    env: dict[str, str] = {}
     if spec.mpi == "openmpi":  # options in place of variables
         exports = (word for name in PASSED_VARIABLES for word in ("-x", name))
         head = (*head, "--map-by", "slot", "--bind-to", "none", *open_mpi_options(spec), *exports)
@@ -165,7 +165,7 @@ def launch_mpirun(spec: LaunchSpec) -> Launch:
     return Launch(command=Command(argv=argv, env=env), summary=summary, files=files, size_at=len(head) + 1)
 
 
-def intel_environment(spec: LaunchSpec) -> tuple[tuple[str, str], ...]:
+def intel_environment(spec: LaunchSpec) -> dict[str, str]:
     """Return the variables with which hydra reaches the other nodes.
 
     The proxies of a tree look up the name of node0's interface on their own node. If the names differ, node0 must
@@ -174,34 +174,30 @@ def intel_environment(spec: LaunchSpec) -> tuple[tuple[str, str], ...]:
     if len(spec.nodes) == 1:
         return INTEL_ENVIRONMENT
     needs_flat_tree = len(spec.interfaces) > 1 and len(spec.nodes) > INTEL_TREE_WIDTH
-    return (
-        *INTEL_ENVIRONMENT,
-        ("I_MPI_HYDRA_BOOTSTRAP", "ssh"),
-        ("I_MPI_HYDRA_BOOTSTRAP_EXEC", spec.ssh_program),
-        ("I_MPI_HYDRA_IFACE", spec.links[0].interface),
-        *([("I_MPI_HYDRA_BRANCH_COUNT", str(len(spec.nodes)))] if needs_flat_tree else []),
-    )
+    return {
+        **INTEL_ENVIRONMENT,
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": spec.ssh_program,
+        "I_MPI_HYDRA_IFACE": spec.links[0].interface,
+        **({"I_MPI_HYDRA_BRANCH_COUNT": str(len(spec.nodes))} if needs_flat_tree else {}),
+    }
 
 
-def mpich_environment(spec: LaunchSpec) -> tuple[tuple[str, str], ...]:
+def mpich_environment(spec: LaunchSpec) -> dict[str, str]:
     """Return the variables with which hydra reaches the other nodes; by default it neither binds nor starts a tree."""
     if len(spec.nodes) == 1:
-        return ()
-    return (
-        ("HYDRA_LAUNCHER", "ssh"),
-        ("HYDRA_LAUNCHER_EXEC", spec.ssh_program),
-        ("HYDRA_IFACE", spec.links[0].interface),
-    )
+        return {}
+    return {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": spec.ssh_program, "HYDRA_IFACE": spec.links[0].interface}
 
 
-def open_mpi_environment(spec: LaunchSpec) -> tuple[tuple[str, str], ...]:
+def open_mpi_environment(spec: LaunchSpec) -> dict[str, str]:
     """Return the options as variables, for an mpirun that another program starts without them."""
     options = open_mpi_options(spec)
-    variables = [("OMPI_MCA_mca_base_env_list", ";".join(PASSED_VARIABLES))]
+    variables = {"OMPI_MCA_mca_base_env_list": ";".join(PASSED_VARIABLES)}
     for kind, name, value in zip(options[::3], options[1::3], options[2::3], strict=True):
         prefix = "PRTE_MCA" if kind == "--prtemca" else "OMPI_MCA"
-        variables.append((f"{prefix}_{name}", value))
-    return tuple(variables)
+        variables[f"{prefix}_{name}"] = value
+    return variables
 
 
 def open_mpi_options(spec: LaunchSpec) -> tuple[str, ...]:
@@ -341,7 +337,7 @@ def as_yaml(value: Mapping[str, object], indent: str = "") -> str:
 
 
 # Without mpirun, nothing sets the rank of the single process.
-SINGLE_PROCESS = (("RANK", "0"), ("WORLD_SIZE", "1"))
+SINGLE_PROCESS = {"RANK": "0", "WORLD_SIZE": "1"}
 ACCELERATE_PROGRAM = ("-m", "accelerate.commands.launch")
 
 
@@ -374,7 +370,7 @@ def launch_accelerate(spec: LaunchSpec) -> Launch:
     single = spec.layout.world_size == 1
     launcher = "torchrun" if spec.on_gpus else f"mpirun of {MPI_NAMES[spec.mpi]}"
     action = "starts one process" if single else f"starts {launcher}"
-    environment = () if spec.on_gpus else ENVIRONMENTS[spec.mpi](spec)
+    environment = {} if spec.on_gpus else ENVIRONMENTS[spec.mpi](spec)
     return Launch(
         command=Command(argv=argv, env=SINGLE_PROCESS if single else environment),
         summary=f"accelerate {version}, which {action}",

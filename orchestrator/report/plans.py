@@ -45,7 +45,7 @@ def as_json(plan: Plan) -> str:
         decisions=plan.decisions,
         layout=plan.layout.rank_places,
         files=files,
-        command={"argv": list(start.command.argv) if start else [], "env": dict(start.command.env) if start else {}},
+        command={"argv": list(start.command.argv) if start else [], "env": start.command.env if start else {}},
         **({"objects": objects} if objects else {}),
         **({"script": plan.describe()} if scripts else {}),
     )

@@ -45,18 +45,6 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCommand:
-    """A command as stored in plan.json."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str]
-
-    def shell(self) -> str:
-        """Return the command as POSIX shell text."""
-        return Command(argv=self.argv, env=tuple(self.env.items())).shell()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """The data in plan.json besides the record, which documents what was run.
 
@@ -88,7 +76,7 @@ class Provenance:
     packages: Packages | None = None
     seeds: dict[str, Any] = field(default_factory=dict)
     scripts: Script | None = None
-    command: RecordedCommand | None = None
+    command: Command | None = None
 
 
 def provenance(plan: Plan) -> Provenance:
@@ -111,7 +99,7 @@ def provenance(plan: Plan) -> Provenance:
         packages=plan.origin.packages,
         seeds=seeds(plan),
         scripts=script_of(Path(plan.origin.script)) if plan.origin.script else None,
-        command=RecordedCommand(argv=tuple(mask(word, secrets) for word in command.argv), env=dict(command.env)),
+        command=Command(argv=tuple(mask(word, secrets) for word in command.argv), env=command.env),
     )
 
 

@@ -36,9 +36,9 @@ def test_two_hosts_get_unequal_numbers_of_ranks(two_hosts: Workspace, mpi: str) 
     launch = LAUNCHERS["mpirun"](spec)
     for name, content in launch.files.items():
         (lab.hosts[0].folder / "root" / name).write_text(content)
-    root = (("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"))
-    path = ("PATH", f"{Path(launch.command.argv[0]).parent}:/usr/bin:/bin")
-    command = Command(argv=launch.command.argv, env=(*launch.command.env, *root, path))
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    path = {"PATH": f"{Path(launch.command.argv[0]).parent}:/usr/bin:/bin"}
+    command = Command(argv=launch.command.argv, env={**launch.command.env, **root, **path})
     process = expect_exit(
         subprocess.run([*lab.ssh_command(lab.hosts[0]), command.shell()], capture_output=True, text=True, timeout=60)
     )

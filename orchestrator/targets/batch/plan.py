@@ -441,7 +441,7 @@ def config_of(
     backend, recipe, system = resolved.backend.value, resolved.recipe, batch.system
     # Many sites forbid ssh between their nodes: hydra starts its proxies through the batch system.
     hydra = ("I_MPI_HYDRA", "HYDRA")
-    other_variables = {name: value for name, value in launch.command.env if not name.startswith(hydra)}
+    other_variables = {name: value for name, value in launch.command.env.items() if not name.startswith(hydra)}
     return JobConfig(
         system=system.name,
         nodes=len(resolved.nodes.value),

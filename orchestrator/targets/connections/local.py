@@ -63,7 +63,7 @@ class Local:
             with open(log, "ab") as output:
                 subprocess.Popen(
                     command.argv,
-                    env={**os.environ, **dict(command.env)},
+                    env={**os.environ, **command.env},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

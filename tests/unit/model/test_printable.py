@@ -20,7 +20,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=2
 @example(arguments=list(HOSTILE_TEXTS), value=HOSTILE_TEXTS[0])
 @given(arguments=st.lists(TEXT, max_size=4), value=TEXT)
 def test_shell_runs_exactly_this_command(arguments: list[str], value: str) -> None:
-    command = Command(argv=("sh", "-c", PRINT_ARGUMENTS, "sh", *arguments), env=(("VALUE", value),))
+    command = Command(argv=("sh", "-c", PRINT_ARGUMENTS, "sh", *arguments), env={"VALUE": value})
     result = subprocess.run(["sh", "-c", command.shell()], capture_output=True, check=True)
     assert result.stdout.decode().split("\0") == [*arguments, value, ""]
 

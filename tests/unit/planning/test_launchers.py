@@ -25,7 +25,7 @@ MANY_NODES = tuple(make_remote_node(index) for index in range(64))
 
 def rendered(launch: Launch) -> str:
     """Return the launch with one word per line, so that a diff shows what differs."""
-    command_lines = [f"env {name}={value}" for name, value in launch.command.env]
+    command_lines = [f"env {name}={value}" for name, value in launch.command.env.items()]
     command_lines += [repr(word) for word in launch.command.argv]
     files = [
         f"--- {name} on {location}\n{content.rstrip()}"
