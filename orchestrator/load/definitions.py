@@ -7,19 +7,20 @@ import importlib.util
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from orch_node.protocol.environment import find_reserved
-from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError, create_model, field_validator
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import RECIPES, STACKS, entry_points
 from orchestrator.load.files import StrictModel, check_script_file, read_toml
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Setting, Value
-from orchestrator.stacks.stack import BINDINGS, Bindings, EndOfLife, Index, Stack
+from orchestrator.stacks.stack import BINDINGS, Stack
 
 SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
 
@@ -325,26 +326,14 @@ def load_entry_point(entry: EntryPoint) -> Backend:
     return table.backend(source)
 
 
-class StackFile(StrictModel):
-    """The keys of stacks/NAME.toml; orchestrator.stacks.stack.Stack describes them."""
-
+class StackTable(StrictModel):
     model_config = ConfigDict(strict=False)  # lists become tuples, and tables dataclasses
 
-    summary: str
-    python: str
-    mpi: Literal["intel", "mpich", "openmpi"]
-    backends: tuple[str, ...]
-    flags: tuple[str, ...] = ()
-    ipex_precisions: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
-    preload: tuple[str, ...] = ()
-    without_dependencies: tuple[str, ...] = ()
-    requirements: dict[str, str]
-    bindings: Bindings | None = None
-    indexes: tuple[Index, ...] = ()
-    end_of_life: EndOfLife | None = None
-    plugins: tuple[BackendTable, ...] = ()
-    resolved_conflicts: dict[str, str] = Field(default_factory=dict)
-    sources: dict[str, str]
+
+STACK_TYPES = {**get_type_hints(Stack), "plugins": tuple[BackendTable, ...]}
+# The keys of stacks/NAME.toml are the fields of a stack, with their defaults.
+STACK_FIELDS: Any = {item.name: (STACK_TYPES[item.name], item) for item in fields(Stack) if item.name != "name"}
+StackFile: Any = create_model("StackFile", __base__=StackTable, **STACK_FIELDS)
 
 
 def stack_names() -> list[str]:

@@ -65,20 +65,20 @@ class Stack:
     name: str
     summary: str
     python: str  # version specifier, such as >=3.11
-    mpi: str
+    mpi: Literal["intel", "mpich", "openmpi"]
     backends: tuple[str, ...]
     requirements: Mapping[str, str]  # distribution -> exact version
-    without_dependencies: tuple[str, ...]  # requirements to install with --no-deps
-    preload: tuple[str, ...]  # libraries for LD_PRELOAD, used on nodes that have them
-    ipex_precisions: tuple[str, ...] = ("fp32",)  # those in which training with IPEX gives the same losses
+    without_dependencies: tuple[str, ...] = ()  # requirements to install with --no-deps
+    preload: tuple[str, ...] = ()  # libraries for LD_PRELOAD, used on nodes that have them
+    # Those in which training with IPEX gives the same losses.
+    ipex_precisions: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
     flags: tuple[str, ...] = ()  # options that its transformers and accelerate still honour
     bindings: Bindings | None = None
     indexes: tuple[Index, ...] = ()
     end_of_life: EndOfLife | None = None
     sources: Mapping[str, str] = field(default_factory=dict)  # fact -> its source
-    resolved_conflicts: Mapping[str, str] = field(
-        default_factory=dict
-    )  # fact -> reason, for facts that sources dispute
+    # The reason for each fact that sources dispute.
+    resolved_conflicts: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[Backend, ...] = ()  # backends of users' packages
 
     @property
