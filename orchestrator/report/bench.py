@@ -89,8 +89,14 @@ def duration(microseconds: float | None) -> str:
 
 def page(measurement: Measurement, slow: Sequence[Slow], title: str) -> str:
     """Return the results as an HTML page."""
+    subjects = {item.subject for item in slow}
     tables = [
-        html.Table(title=name, head=tuple(rows[0]), rows=tuple(page_row(row, slow) for row in rows))
+        html.Table(
+            title=name,
+            head=tuple(rows[0]),
+            rows=tuple(tuple(map(cell, row.values())) for row in rows),
+            hot=tuple(index for index, row in enumerate(rows) if subject_of(row) in subjects),
+        )
         for name, rows in sections(measurement)
         if rows
     ]
@@ -104,10 +110,9 @@ def page(measurement: Measurement, slow: Sequence[Slow], title: str) -> str:
     )
 
 
-def page_row(row: Mapping[str, Any], slow: Sequence[Slow]) -> html.Row:
-    """Return a row of the page, highlighted if its node or link is slow."""
-    subject = row.get("node") or f"{row.get('from')} to {row.get('to')}"
-    return html.Row(cells=tuple(map(cell, row.values())), css="hot" if subject in {s.subject for s in slow} else "")
+def subject_of(row: Mapping[str, Any]) -> str:
+    """Return the node or the link of a row, as slow ones are named."""
+    return row.get("node") or f"{row.get('from')} to {row.get('to')}"
 
 
 def charts(measurement: Measurement) -> Iterator[Chart]:

@@ -27,20 +27,13 @@ DIGITS = 7  # significant digits of a number, more than a screen can show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A row of a table, with an optional CSS class."""
-
-    cells: tuple[str, ...]
-    css: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A table of a page."""
 
     title: str
-    head: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[tuple[str, ...], ...]
+    head: tuple[str, ...] = ()
+    hot: tuple[int, ...] = ()  # the numbers of highlighted rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import counted
 from orchestrator.report import charts, html
 from orchestrator.report.charts import time_unit
-from orchestrator.report.html import Row, Table
+from orchestrator.report.html import Table
 from orchestrator.report.training import failure_lines, of_planned
 from orchestrator.runs.measures import Measures, RankMeasures, measures, scores
 from orchestrator.runs.outcome import Outcome, outcome_of
@@ -95,52 +95,44 @@ def figures(outcome: Outcome, measured: Measures) -> Iterator[tuple[str, str]]:
 
 
 def ranks_table(measured: Measures) -> Table:
-    """Return the table of the ranks, with the slow ranks highlighted."""
+    """Return the table of the ranks' measures; slow ranks are highlighted."""
     slow = charts.slow_ranks(measured.ranks)
-    more = len(measured.ranks) - MAX_RANKS
+    drawn, count = measured.ranks[:MAX_RANKS], len(measured.ranks)
+    rows = [rank_row(rank) for rank in drawn]
     return Table(
-        title="Ranks" if more <= 0 else f"Ranks (the first {MAX_RANKS} of {len(measured.ranks)})",
-        head=(
-            "rank",
-            "node",
-            "threads",
-            "steps",
-            "step, ms",
-            "own work, ms",
-            "longest, ms",
-            "samples/s",
-            "steps/s",
-            "loss",
-            "GiB, peak",
-            "cores used",
-        ),
-        rows=tuple(
-            Row(cells=tuple(rank_cells(rank)), css="hot" if rank.rank in slow else "")
-            for rank in measured.ranks[:MAX_RANKS]
-        ),
+        title="Ranks" if count <= MAX_RANKS else f"Ranks (the first {MAX_RANKS} of {count})",
+        head=tuple(rows[0]),
+        rows=tuple(tuple(row.values()) for row in rows),
+        hot=tuple(index for index, rank in enumerate(drawn) if rank.rank in slow),
     )
 
 
-def rank_cells(rank: RankMeasures) -> Iterator[str]:
-    """Yield the cells of a rank's row."""
-    yield from (str(rank.rank), rank.node, str(rank.threads), str(rank.steps))
-    for seconds in (rank.step_seconds, rank.work_seconds, rank.longest_step):
-        yield number(seconds and seconds * 1e3, ".1f")
-    yield number(rank.samples_per_second, ".2f")
-    yield number(rank.steps_per_second, ".2f")
-    yield number(rank.last_loss, ".4f")
-    yield number(rank.peak_rss / 2**30, ".2f")
-    yield number(rank.cores_used, ".2f")
+def rank_row(rank: RankMeasures) -> dict[str, str]:
+    """Return the row of a rank, by the headings of its cells."""
+    return {
+        "rank": str(rank.rank),
+        "node": rank.node,
+        "threads": str(rank.threads),
+        "steps": str(rank.steps),
+        "step, ms": number(rank.step_seconds, ".1f", 1e3),
+        "own work, ms": number(rank.work_seconds, ".1f", 1e3),
+        "longest, ms": number(rank.longest_step, ".1f", 1e3),
+        "samples/s": number(rank.samples_per_second, ".2f"),
+        "steps/s": number(rank.steps_per_second, ".2f"),
+        "loss": number(rank.last_loss, ".4f"),
+        "GiB, peak": number(rank.peak_rss / 2**30, ".2f"),
+        "cores used": number(rank.cores_used, ".2f"),
+    }
 
 
-def number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def number(value: float | None, form: str, unit: float = 1.0) -> str:
+    return "-" if value is None else format(value * unit, form)
 
 
 def decisions_table(outcome: Outcome) -> Table:
     """Return the table of the decisions, with their reasons."""
-    rows = (Row(cells=(decision.topic, decision.value, decision.reason)) for decision in outcome.decisions)
-    return Table(title="Decisions", head=(), rows=tuple(rows))
+    rows = ((decision.topic, decision.value, decision.reason) for decision in outcome.decisions)
+    return Table(title="Decisions", rows=tuple(rows))
 
 
 def origin_table(origin: Provenance) -> Table:
@@ -153,8 +145,8 @@ def origin_table(origin: Provenance) -> Table:
         "settings": settings_text(origin.settings),
         "script arguments": " ".join(origin.script_args),
     }
-    rows = (Row(cells=(name, value)) for name, value in fields.items() if value)
-    return Table(title="Where it comes from", head=(), rows=tuple(rows))
+    rows = ((name, value) for name, value in fields.items() if value)
+    return Table(title="Where it comes from", rows=tuple(rows))
 
 
 def script_cells(script: Script) -> dict[str, str]:

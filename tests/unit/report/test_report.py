@@ -63,7 +63,8 @@ def test_charts_have_a_line_for_each_rank_or_the_median_and_the_slow_ones(tmp_pa
             assert hot == ([] if straggler is None else [f"rank {straggler} on node0"])
         note = "No rank holds" if straggler is None else f"Stragglers: rank {straggler} on node0 needs "
         assert charts.throughput_chart(run_measures).note.startswith(note)
-        marked = [row.cells[0] for row in page.ranks_table(run_measures).rows if row.css == "hot"]
+        table = page.ranks_table(run_measures)
+        marked = [table.rows[index][0] for index in table.hot]
         assert marked == ([] if straggler is None else [str(straggler)])
 
 
