@@ -20,7 +20,7 @@ from orchestrator import load
 from orchestrator.cli.options import USER_PACKAGES, AsJson, Group, UserPackages, complete_stacks, make_command
 from orchestrator.cli.train import TARGETS, group_of
 from orchestrator.errors import RequestError
-from orchestrator.load.hostfile import Hostfile, load_hostfile
+from orchestrator.load.hostfile import load_hostfile
 from orchestrator.operations import provision as operation
 from orchestrator.operations.init import init as create_inventory
 from orchestrator.operations.setup import set_up
@@ -226,9 +226,9 @@ def init(
 ) -> None:
     """Create inventory/NAME/hosts.yml, an inventory with the hosts of a cluster and comments."""
     config = ssh_config.expanduser() if from_ssh_config else None
-    listed = load_hostfile(hostfile) if hostfile else Hostfile((), frozenset())
-    folder = create_inventory(name, (*(hosts or ()), *listed.hosts), config)
+    listed = load_hostfile(hostfile) if hostfile else {}
+    folder = create_inventory(name, (*(hosts or ()), *listed), config)
     print_text(f"Created {folder}/hosts.yml. Review it, then run:\n  orch provision {folder}")
-    if max(listed.slots, default=1) > 1:
-        slots = " or ".join(map(str, sorted(listed.slots)))
+    if max(listed.values(), default=1) > 1:
+        slots = " or ".join(map(str, sorted({*listed.values()})))
         print_text(f"The inventory does not record the slots of {hostfile} ({slots}): use `orch train --ppn N`.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import RequestError, did_you_mean
@@ -43,21 +42,10 @@ OTHER_FORMATS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Hostfile:
-    """The hosts of a file, each once.
+def load_hostfile(path: Path) -> dict[str, int]:
+    """Return the hosts in a file, or in the standard input for the path `-`, each with its number of slots.
 
-    Attributes:
-        hosts: names, addresses or ranges, with a user before `@` if the file has one.
-        slots: the numbers of slots of its hosts; 1 for a host without a number.
-    """
-
-    hosts: tuple[str, ...]
-    slots: frozenset[int]
-
-
-def load_hostfile(path: Path) -> Hostfile:
-    """Return the hosts in a file, or in the standard input for the path `-`.
+    A host is a name, an address or a range, with a user before `@` if the file has one.
 
     Raises:
         RequestError: if the file cannot be read, or a line is not one of a hostfile.
@@ -70,14 +58,14 @@ def load_hostfile(path: Path) -> Hostfile:
     return parse_hostfile(text, str(path))
 
 
-def parse_hostfile(text: str, source: str) -> Hostfile:
-    """Return the hosts in the text of a hostfile. A host that stands on several lines has a slot on each."""
+def parse_hostfile(text: str, source: str) -> dict[str, int]:
+    """Return the hosts in the text of a hostfile with their slots; 1 for each line of a host without a number."""
     slots: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.partition("#")[0].strip()
         for host, count in parse_line(entry, f"{source}, line {number}", source) if entry else ():
             slots[host] = slots.get(host, 0) + count
-    return Hostfile(tuple(slots), frozenset(slots.values()))
+    return slots
 
 
 def parse_line(entry: str, location: str, source: str) -> list[tuple[str, int]]:

@@ -21,7 +21,7 @@ def test_hostfile_has_each_host_once() -> None:
         ("n1 4 all.q@n1 UNDEFINED\nn2 4 all.q@n2 <NULL>\n", ["n1", "n2"], {4}),  # grid-engine
     ):
         result = parse_hostfile(text, "hostfile")
-        assert (list(result.hosts), result.slots) == (hosts, slots)
+        assert (list(result), {*result.values()}) == (hosts, slots)
 
 
 def test_line_of_another_format_is_named() -> None:
