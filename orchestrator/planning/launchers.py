@@ -247,20 +247,6 @@ ACCELERATE_FILE = "accelerate.yaml"
 FIRST_WITH_MPIRUN = Version("0.28")
 FIRST_WITHOUT_IPEX = Version("1.13")
 ACCELERATE_PRECISIONS = {"bf16": "bf16", "fp32": "no"}
-# The plan decides these, whatever a user's file contains (planning/accelerate_options.py reports it).
-PLANNED_KEYS = (
-    "compute_environment",
-    "distributed_type",
-    "use_cpu",
-    "mixed_precision",
-    "num_machines",
-    "num_processes",
-    "machine_rank",
-    "main_process_ip",
-    "main_process_port",
-    "ipex_config",
-    "mpirun_config",
-)
 
 
 def accelerate_version(spec: LaunchSpec) -> Version:
@@ -301,16 +287,22 @@ def accelerate_config(spec: LaunchSpec, version: Version, *, starts_mpirun: bool
         "machine_rank": 0,
         "main_process_ip": spec.address,
         "main_process_port": spec.port + (PORT_OFFSET if spec.on_gpus else 0),
+    }
+    defaults: dict[str, object] = {
         "main_training_function": "main",
         "rdzv_backend": "static",
         "same_network": True,
         "downcast_bf16": False,
         "debug": False,
+    }
+    decided = {*planned, "ipex_config", "mpirun_config"}  # planning/accelerate_options.py reports other values of them
+    return {
+        **planned,
+        **defaults,
         **({"ipex_config": {"ipex": spec.ipex, "use_xpu": False}} if old else {}),
         **({"mpirun_config": mpirun} if starts_mpirun and ranks > 1 and not spec.on_gpus else {}),
+        **{name: value for name, value in spec.accelerate.items() if name not in decided},
     }
-    user_values = {name: value for name, value in spec.accelerate.items() if name not in PLANNED_KEYS}
-    return {**planned, **user_values}
 
 
 def mixed_precision(spec: LaunchSpec) -> str:
