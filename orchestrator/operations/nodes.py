@@ -21,20 +21,8 @@ from orchestrator.targets import registry
 from orchestrator.targets.interface import LiveNode, NodeCommands, Notify
 
 COLUMNS = (
-    "node",
-    "state",
-    "address",
-    "interface",
-    "cores",
-    "numa",
-    "memory",
-    "gpus",
-    "bf16",
-    "python",
-    "torch",
-    "stack",
-    "fabrics",
-    "fingerprint",
+    *("node", "state", "address", "interface", "cores", "numa", "memory", "gpus", "bf16", "python", "torch", "stack"),
+    *("fabrics", "fingerprint"),
 )
 LIVE_COLUMNS = ("node", "state", "load", "free_memory", "cores", "runs")
 

@@ -18,28 +18,9 @@ UNLIMITED, INHERIT = "unlimited", "inherit"
 SIZE = re.compile(r"[1-9]\d*[bkmg]?", re.IGNORECASE)
 # Options that orch sets itself, because it reaches, finds and ends ranks through them.
 RESERVED_OPTIONS = (
-    "--detach",
-    "-d",
-    "--entrypoint",
+    *("--detach", "-d", "--interactive", "-i", "--tty", "-t", "--label", "-l", "--user", "-u", "--workdir", "-w"),
+    *("--network", "--net", "--pid", "--cpuset-cpus", "--shm-size", "--rm", "--name", "--pull", "--entrypoint"),
     "--env-file",
-    "--label",
-    "-l",
-    "--network",
-    "--net",
-    "--pid",
-    "--user",
-    "-u",
-    "--cpuset-cpus",
-    "--shm-size",
-    "--rm",
-    "--name",
-    "--workdir",
-    "-w",
-    "--pull",
-    "--tty",
-    "-t",
-    "--interactive",
-    "-i",
 )
 
 # Mounting one of these would hide files of the image, so a script in one of them is mounted without its folder.
