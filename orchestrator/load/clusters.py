@@ -10,8 +10,8 @@ import hashlib
 import os
 import re
 import sys
+from collections import UserDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -217,25 +217,16 @@ def local_facts(python: str) -> Facts:
     return parse_facts({**gathered, "fabrics": LocalFabrics(prefix, gathered["devices"])})
 
 
-@dataclass(eq=False)
-class LocalFabrics(Mapping[str, str]):
+class LocalFabrics(UserDict[str, str]):
     """The problems of each fabric on this machine, determined when they are first needed: fi_info takes 0.1 s."""
 
-    prefix: Path
-    devices: Any
+    def __init__(self, prefix: Path, devices: Any) -> None:
+        self.prefix = prefix
+        self.devices = devices
 
     @cached_property
-    def _missing(self) -> dict[str, str]:
+    def data(self) -> dict[str, str]:  # type: ignore[override]
         return facts.fabrics(facts.fi_info(self.prefix), self.devices)
-
-    def __getitem__(self, name: str) -> str:
-        return self._missing[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._missing)
-
-    def __len__(self) -> int:
-        return len(self._missing)
 
 
 class LimitsVariable(BaseModel):
