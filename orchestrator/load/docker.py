@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,22 +95,12 @@ def parse_image_option(settings: object, option: str, names: Sequence[str], exam
     return {name: (*getattr(settings, name), text) if name in LISTS else text}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageFile:
-    """An image in a file; `id` is its id in `docker image inspect` after loading."""
-
-    path: Path
-    name: str
-    id: str
-
-
-def image_file(text: str, name: str = "") -> ImageFile:
-    """Return the image `name` of a file, or its first image if there is no name.
+def image_file(path: Path, name: str = "") -> tuple[str, str]:
+    """Return the name of the image `name` of a file, or of its first image, and its id in `docker image inspect`.
 
     Raises:
         RequestError: if the file is not an image file, or does not contain the image.
     """
-    path = Path(text)
     try:
         with tarfile.open(path) as archive:
             member = archive.extractfile("manifest.json")
@@ -122,14 +112,11 @@ def image_file(text: str, name: str = "") -> ImageFile:
         }
     except (OSError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{path} is not an image file: {error}", hint=IMAGE_FILE_HINT) from None
-    tag = with_tag(name) if name else next(iter(digests), "")
+    tag = name or next(iter(digests), "")
+    if ":" not in tag.rpartition("/")[2]:
+        tag = f"{tag}:latest"  # docker's default
     if not digests:
         raise RequestError(f"{path} contains no named image.", hint=IMAGE_FILE_HINT)
     if tag not in digests:
         raise RequestError(f"{path} contains {', '.join(digests)}, but not {tag}.", hint=IMAGE_FILE_HINT)
-    return ImageFile(path=path.resolve(), name=tag, id=f"sha256:{digests[tag]}")
-
-
-def with_tag(name: str) -> str:
-    """Return an image name with its tag; docker's default is `latest`."""
-    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+    return tag, f"sha256:{digests[tag]}"

@@ -82,9 +82,10 @@ def image_of(session: Session) -> dict[str, Any]:
     if not path:
         return {"image": name, "file": {}}
     # The file of --docker-load may contain another image than the one that the inventory names.
-    file = load.image_file(path, "" if session.request.docker_load else name)
-    record = {"folder": str(file.path.parent), "name": file.path.name, "sha256": sha256(file.path), "id": file.id}
-    return {"image": file.name, "file": record}
+    name, image_id = load.image_file(Path(path), "" if session.request.docker_load else name)
+    file = Path(path).resolve()
+    record = {"folder": str(file.parent), "name": file.name, "sha256": sha256(file), "id": image_id}
+    return {"image": name, "file": record}
 
 
 def install(

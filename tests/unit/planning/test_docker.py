@@ -130,24 +130,23 @@ def test_docker_options_win_over_the_inventory(tmp_path: Path, monkeypatch: pyte
         load.common_docker_variable({"a": {"orch_docker": {"load": "a.tar"}}, "b": {"orch_docker": {"load": "b.tar"}}})
 
 
-def archive(folder: Path, manifest: object) -> str:
+def archive(folder: Path, manifest: object) -> Path:
     """Write the parts of a `docker save` archive that hold the name and the id of the image."""
     content = json.dumps(manifest).encode()
     with tarfile.open(folder / "image file.tar", "w") as tar:
         member = tarfile.TarInfo("manifest.json")
         member.size = len(content)
         tar.addfile(member, io.BytesIO(content))
-    return str(folder / "image file.tar")
+    return folder / "image file.tar"
 
 
 def test_name_and_id_of_an_image_are_read_from_its_file(tmp_path: Path) -> None:
     old = [{"Config": "0123.json", "RepoTags": ["orch:current", "orch:latest"]}]
     new = [{"Config": "blobs/sha256/4567", "RepoTags": ["orch:current"]}]
     for manifest, image in ((old, "0123"), (new, "4567")):
-        result = load.image_file(archive(tmp_path, manifest))
-        assert (result.name, result.id) == ("orch:current", f"sha256:{image}")
-    assert load.image_file(archive(tmp_path, old), "orch").name == "orch:latest"
+        assert load.image_file(archive(tmp_path, manifest)) == ("orch:current", f"sha256:{image}")
+    assert load.image_file(archive(tmp_path, old), "orch")[0] == "orch:latest"
     with pytest.raises(RequestError, match="contains orch:current, but not other:latest"):
         load.image_file(archive(tmp_path, new), "other")
     with pytest.raises(RequestError, match="is not an image file"):
-        load.image_file(__file__)
+        load.image_file(Path(__file__))
