@@ -27,7 +27,7 @@ from orchestrator.files import INVENTORY
 from orchestrator.load.files import parse_variable
 from orchestrator.load.inventory import Listing, ansible_environment, cache_path, read_cache, read_listing, write_cache
 from orchestrator.load.records import OWN_STACK, Records, load_records, parse_facts, state_of
-from orchestrator.model.cluster import GIB, Cluster, Facts, Limits, Node, Selection, first_hosts
+from orchestrator.model.cluster import Cluster, Facts, Node, Selection, first_hosts
 from orchestrator.model.hosts import NodeCount, NodePattern, Nodes, expand, fold, split_list
 from orchestrator.model.printable import counted
 from orchestrator.planning.launchers import IMPLEMENTATIONS
@@ -35,7 +35,6 @@ from orchestrator.planning.launchers import IMPLEMENTATIONS
 FABRIC, MPI, REQUIREMENTS, LIMITS = "orch_fabric", "orch_mpi", "orch_requirements", "orch_limits"
 NO_HOSTS = "Add hosts below all: hosts: node1: {ansible_host: 10.0.0.1}."
 INIT_FOLDER = Path("inventory")  # where `orch init` writes
-DEFAULT_LIMITS = Limits()
 MAX_COMPARED = 500  # hosts that a misspelled name is compared with
 
 
@@ -229,15 +228,15 @@ class LocalFabrics(UserDict[str, str]):
         return facts.fabrics(facts.fi_info(self.prefix), self.devices)
 
 
-class LimitsVariable(BaseModel):
-    """The value of orch_limits; an ini inventory contains the numbers as text."""
+class Limits(BaseModel):
+    """The minimum resources of a node, as orch_limits sets them; an ini inventory contains the numbers as text."""
 
     model_config = ConfigDict(defer_build=True, extra="forbid")
 
-    disk_gb: NonNegativeFloat = DEFAULT_LIMITS.disk / GIB
-    memory_gb: NonNegativeFloat = DEFAULT_LIMITS.memory / GIB
-    shm_gb: NonNegativeFloat = DEFAULT_LIMITS.shm / GIB
-    skew_seconds: NonNegativeFloat = DEFAULT_LIMITS.skew
+    disk_gb: NonNegativeFloat = 5.0  # 0.7 for wheels, 2 for the environment, and the same again for an update
+    memory_gb: NonNegativeFloat = 2.0
+    shm_gb: NonNegativeFloat = 0.25  # for Intel MPI's segments of a few ranks
+    skew_seconds: NonNegativeFloat = 5.0
 
 
 def limits(host: str, variables: Mapping[str, Any]) -> Limits:
@@ -246,13 +245,7 @@ def limits(host: str, variables: Mapping[str, Any]) -> Limits:
     Raises:
         RequestError: naming the key that is wrong.
     """
-    values = parse_variable(LIMITS, host, variables.get(LIMITS, {}), LimitsVariable)
-    return Limits(
-        disk=int(values.disk_gb * GIB),
-        memory=int(values.memory_gb * GIB),
-        shm=int(values.shm_gb * GIB),
-        skew=values.skew_seconds,
-    )
+    return parse_variable(LIMITS, host, variables.get(LIMITS, {}), Limits)
 
 
 def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str | None, spares: int = 0) -> Selection:

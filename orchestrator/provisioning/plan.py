@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.model.cluster import Limits
+from orchestrator.load.clusters import Limits
 from orchestrator.model.decision import Decision, Finding
 from orchestrator.model.packages import Platform
 from orchestrator.provisioning.preflight import find_problems, missing_packages

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from orchestrator.model.cluster import GIB, Limits
+from orchestrator.load.clusters import Limits
+from orchestrator.model.cluster import GIB
 from orchestrator.model.decision import Finding
 from orchestrator.provisioning.probe import Probe
 from orchestrator.stacks.stack import Stack
@@ -67,7 +68,7 @@ def machine_problems(probe: Probe, limits: Limits) -> Iterator[Finding]:
     """Yield problems of the hardware, the C library and the clock."""
     facts = probe.facts
     # A node with an installed stack needs space for repairs only.
-    disk = limits.disk // 5 if facts.packages else limits.disk
+    disk = limits.disk_gb * GIB / (5 if facts.packages else 1)
     if probe.disk_free < disk:
         yield Finding(
             subject=probe.name,
@@ -75,23 +76,23 @@ def machine_problems(probe: Probe, limits: Limits) -> Iterator[Finding]:
             hint="Free some disk space, or set orch_root to a folder on a larger disk. "
             "orch_limits: {disk_gb: ...} in the inventory sets the required space.",
         )
-    if facts.memory_bytes < limits.memory:
+    if facts.memory_bytes < limits.memory_gb * GIB:
         yield Finding(
             subject=probe.name,
-            message=f"{facts.memory_bytes / GIB:.1f} GiB of memory, needs {limits.memory / GIB:.1f}",
+            message=f"{facts.memory_bytes / GIB:.1f} GiB of memory, needs {limits.memory_gb:.1f}",
             hint="orch_limits: {memory_gb: ...} in the inventory sets the required memory.",
         )
-    if facts.shm_bytes < limits.shm:
+    if facts.shm_bytes < limits.shm_gb * GIB:
         yield Finding(
             subject=probe.name,
-            message=f"{facts.shm_bytes >> 20} MiB free in /dev/shm, needs {limits.shm >> 20}",
+            message=f"{facts.shm_bytes >> 20} MiB free in /dev/shm, needs {int(limits.shm_gb * 1024)}",
             hint="mount -o remount,size=1g /dev/shm; in a container: --shm-size 1g.",
         )
     if not probe.libc:
         yield Finding(subject=probe.name, message="its C library is not glibc, which the wheels need")
     if "avx2" not in facts.flags:
         yield Finding(subject=probe.name, message=f"its CPU ({facts.cpu_model}) has no AVX2")
-    if abs(probe.skew) > limits.skew:
+    if abs(probe.skew) > limits.skew_seconds:
         yield Finding(
             subject=probe.name,
             message=f"its clock is {probe.skew:+.0f} s off this machine's",

@@ -10,15 +10,14 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.load.clusters import mpi_implementations
-from orchestrator.model.cluster import GIB, Limits
+from orchestrator.load.clusters import Limits, mpi_implementations
 from orchestrator.operations import train
 from orchestrator.planning.request import TrainRequest, parse_nodes
 
 
 def test_limits_of_the_inventory_replace_the_defaults() -> None:
     limits = load.limits("a", {"orch_limits": {"disk_gb": 1, "skew_seconds": "60"}})
-    assert limits == replace(Limits(), disk=GIB, skew=60.0)
+    assert limits == Limits(disk_gb=1.0, skew_seconds=60.0)
     assert load.limits("a", {}) == Limits()
 
 

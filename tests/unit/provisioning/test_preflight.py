@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import get_args
 
 from orchestrator import load
-from orchestrator.model.cluster import GIB, Limits
+from orchestrator.load.clusters import Limits
+from orchestrator.model.cluster import GIB
 from orchestrator.provisioning.preflight import PACKAGES, find_problems
 from orchestrator.provisioning.probe import Missable, Probe, Release
 from tests.roles.modules import load_module
@@ -40,7 +41,7 @@ def test_problem_of_a_node_is_reported() -> None:
 
 def test_limits_of_the_inventory_replace_the_defaults() -> None:
     probe = make_probe(disk_free=GIB)
-    limits = {"node0": Limits(disk=GIB // 2)}
+    limits = {"node0": Limits(disk_gb=0.5)}
     assert find_problems((probe,), STACK, limits=limits, sudo_nodes=()) == ()
 
 
