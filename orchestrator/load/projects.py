@@ -21,11 +21,8 @@ MOST_FILES = 20_000
 LARGEST = 3  # files that the error about the limit names
 VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
 GIT_IGNORE, IGNORE = ".gitignore", ".orchignore"
-# Format 2 of git status: the kinds of its entries, with the number of fields before the name.
-STATUS = ("status", "--porcelain=v2", "--branch", "--no-renames", "--untracked-files=all", "-z", "--", ".")
-UNTRACKED = "?"
-STATUS_FIELDS = {"1": 7, "u": 9, UNTRACKED: 0}
-COMMIT, NO_COMMIT = "branch.oid ", "(initial)"
+STATUS = ("status", "--porcelain", "--no-renames", "--untracked-files=all", "-z", "--", ".")
+UNTRACKED = "??"  # as the status of a file
 
 
 def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iterable[Path]) -> Project | None:
@@ -162,17 +159,14 @@ def commit_state(folder: Path, sent_names: Collection[str], ignored: GitIgnoreSp
     Raises:
         RequestError: if git fails.
     """
-    output = git(folder, *STATUS)
-    prefix = git(folder, "rev-parse", "--show-prefix").rstrip("\n")  # names are below the root of the repository
-    commit, modified = "", False
-    for kind, _, fields in (entry.partition(" ") for entry in output.split("\0")):
-        if kind == "#" and fields.startswith(COMMIT):
-            commit = fields.removeprefix(COMMIT)
-        elif kind in STATUS_FIELDS:
-            name = fields.split(" ", STATUS_FIELDS[kind])[-1].removeprefix(prefix)
-            is_gone = kind != UNTRACKED and not (folder / name).is_file() and not ignored.match_file(name)
-            modified = modified or name in sent_names or is_gone
-    return "" if commit == NO_COMMIT else commit, modified
+    # Names are below the root of the repository.
+    prefix, commit, *_ = git(folder, "rev-parse", "--show-prefix", "--revs-only", "HEAD").split("\n")
+    modified = False
+    for entry in filter(None, git(folder, *STATUS).split("\0")):
+        state, name = entry[:2], entry[3:].removeprefix(prefix)
+        is_gone = state != UNTRACKED and not (folder / name).is_file() and not ignored.match_file(name)
+        modified = modified or name in sent_names or is_gone
+    return commit, modified
 
 
 def ignore_rules(folder: Path, *names: str) -> GitIgnoreSpec:
