@@ -90,7 +90,7 @@ LAUNCHER_NAMES = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # co
 
 
 def option(
-    default: Any = MISSING,
+    default: Any = None,
     *,
     panel: str = "",
     flags: tuple[str, ...] = (),
@@ -119,6 +119,7 @@ class TrainRequest:
     """
 
     recipe: str = option(
+        MISSING,
         panel=ARGUMENTS,
         metavar="RECIPE_OR_SCRIPT",
         help="Name of a recipe (`orch recipes` lists them) or path of a script.",
@@ -131,12 +132,10 @@ class TrainRequest:
         help="Run RECIPE_OR_SCRIPT as a Python module, like `python -m`.",
     )
     name: str | None = option(
-        None,
-        metavar="NAME",
-        help="Name of the run, which `orch runs` shows and other commands take in place of its ID.",
+        metavar="NAME", help="Name of the run, which `orch runs` shows and other commands take in place of its ID."
     )
     preset: str | None = option(
-        None, metavar="NAME", help="Named set of settings; `orch recipes` lists the presets of each recipe."
+        metavar="NAME", help="Named set of settings; `orch recipes` lists the presets of each recipe."
     )
     settings: tuple[str, ...] = option(
         (),
@@ -150,7 +149,7 @@ class TrainRequest:
         help="Start one run per value, or (@FILE) per line of a file; repeat to run all combinations. Append %N "
         "to run at most N at a time.",
     )
-    array_sample: int | None = option(None, metavar="N", help="Start only N combinations of --array, drawn at random.")
+    array_sample: int | None = option(metavar="N", help="Start only N combinations of --array, drawn at random.")
     recipe_path: tuple[PurePath, ...] = option(
         (),
         envvar="ORCH_RECIPE_PATH",
@@ -158,14 +157,12 @@ class TrainRequest:
         help="Folder with a recipe.toml, or with several recipe folders; may be repeated.",
     )
     project: str | None = option(
-        None,
         metavar="FOLDER|none",
         help="Folder to send to the nodes with your own script; the ranks work in a copy of it. Default: the script's "
         "git repository without ignored files, or its folder; none: only the script.",
     )
     project_limit: int = option(PROJECT_MEGABYTES, metavar="MB", help="Maximum size of the project.")
     requirements: str | None = option(
-        None,
         metavar="FILE|none",
         help="Packages to add to the stack: a requirements file or a pyproject.toml. Default: those of the script's "
         "`# /// script` block, or of the project's pyproject.toml; none: no packages.",
@@ -186,10 +183,9 @@ class TrainRequest:
         help="Environment variable of the ranks; without a value, that of this shell; may be repeated. For all "
         "runs: orch_env in the inventory.",
     )
-    env_file: PurePath | None = option(None, metavar="FILE", help="File with such variables, one in each line.")
+    env_file: PurePath | None = option(metavar="FILE", help="File with such variables, one in each line.")
     stack: str = option("current", metavar="NAME", help="Stack (set of versions) to use; `orch stacks` lists them.")
     python: str | None = option(
-        None,
         metavar="PATH",
         help="Run the ranks on this Python, which the nodes have already (conda, uv, venv), instead of that of the "
         "stack. It needs torch; the stack's bindings for ccl are added if they fit.",
@@ -203,16 +199,14 @@ class TrainRequest:
         help="Ansible inventory of the cluster; `orch init` creates one. local: this machine.",
     )
     nodes: Nodes | None = option(
-        None,
         metavar="N|PATTERN",
         parser=parse_nodes,
         help="Number of nodes, taken from the start of the inventory, or an Ansible pattern such as "
         "node[1-3],node7 or a group. Default: all.",
     )
-    exclude: str | None = option(None, metavar="PATTERN", help="Nodes to exclude: a pattern as for --nodes.")
+    exclude: str | None = option(metavar="PATTERN", help="Nodes to exclude: a pattern as for --nodes.")
     wait_for_cores: bool = option(False, help="Wait until other runs have released their cores.")
     ppn: int | None = option(
-        None,
         panel=RANKS,
         metavar="N|auto",
         parser=parse_ppn,
@@ -220,27 +214,23 @@ class TrainRequest:
         "faster; in jobs one per known socket, in pods one.",
     )
     launcher: str | None = option(
-        None,
         metavar="NAME",
         help=f"Program that starts the ranks: {', '.join(LAUNCHER_NAMES)}. Default: {LAUNCHER_NAMES[0]}.",
     )
     mpi: str | None = option(
-        None,
         metavar="FLAVOUR",
         help="intel, mpich or openmpi. Default: orch_mpi in the inventory, otherwise the stack's MPI.",
     )
     accelerate_config: str | None = option(
-        None, metavar="FILE", help="Configuration file of accelerate; settings that have no effect are reported."
+        metavar="FILE", help="Configuration file of accelerate; settings that have no effect are reported."
     )
     backend: str | None = option(
-        None,
         metavar="NAME",
         help="Process-group backend: ccl, gloo or the backend of a plug-in. Default: the stack's first backend, "
         "or the one that `orch bench` found to be faster.",
     )
     ccl_workers: int = option(0, metavar="N", help="Cores per rank that oneCCL uses for communication only.")
     fabric: str | None = option(
-        None,
         metavar="NAME",
         help="Network for MPI and oneCCL: tcp, psm3, verbs, efa, mlx or shm. Default: auto, the fastest one "
         "that `orch provision` has verified between all nodes, otherwise tcp. For all runs: orch_fabric "
@@ -286,7 +276,6 @@ class TrainRequest:
     )
     stop_on_nan: bool = option(False, help="Stop the run when the loss has been NaN in 10 backward passes in a row.")
     image: str | None = option(
-        None,
         panel=IMAGE,
         metavar="IMAGE",
         help="Run the ranks in this image: of Docker on nodes, of the pods, or in batch jobs a .sif file or a folder "
