@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -196,9 +196,9 @@ def fetch(
     """
     handle = find(runs_dir, run, inventory, print_error)
     request = FetchRequest(source=source or "", node=node, destination=destination, patterns=tuple(patterns or ()))
-    with Bar() as bar:
+    with progress_bar() as listener:
         operate = fetch_code if code else fetch_output
-        fetched = operate(handle, request, bar.listener())
+        fetched = operate(handle, request, listener)
     print_fetched(fetched, as_json=as_json)
     raise typer.Exit(int(not fetched.is_complete))
 
@@ -227,42 +227,31 @@ def print_fetched(fetched: Collected, *, as_json: bool) -> None:
         print_error(f"skipped: {escape_control_chars(entry.path)}: {entry.problem}")
 
 
-class Bar:
-    """A progress display on standard error: a bar on a terminal, otherwise one line per file."""
+@contextlib.contextmanager
+def progress_bar() -> Iterator[FetchListener]:
+    """Show the progress of a copy, all its nodes together; without a terminal, print a line for each file."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    def __init__(self) -> None:
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    screen = console()
+    progress = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        disable=not sys.stderr.isatty(),
+    )
+    task = progress.add_task("listing", total=None)
 
-        self.console = console()
-        self.progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=not sys.stderr.isatty(),
-        )
-        self.total = 0  # bytes
-        self.task = self.progress.add_task("listing", total=None)
+    def begin_node(files: int, size: int) -> None:
+        total = (progress.tasks[0].total or 0) + size
+        progress.update(task, total=total, description=counted(files, "file"))
 
-    def __enter__(self) -> Bar:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def listener(self) -> FetchListener:
-        advance = partial(self.progress.advance, self.task)
-        return FetchListener(total=self.begin_node, file=self.begin, advance=advance)
-
-    def begin_node(self, files: int, size: int) -> None:
-        """Add the files of a node to the total."""
-        self.total += size
-        self.progress.update(self.task, total=self.total, description=counted(files, "file"))
-
-    def begin(self, path: str, size: int) -> None:
-        if self.progress.disable:
-            self.console.print(escape_control_chars(path), soft_wrap=True, markup=False, highlight=False)
+    def begin_file(path: str, size: int) -> None:
+        if progress.disable:
+            screen.print(escape_control_chars(path), soft_wrap=True, markup=False, highlight=False)
         else:
-            self.progress.update(self.task, description=escape_control_chars(path))
+            progress.update(task, description=escape_control_chars(path))
+
+    with progress:
+        yield FetchListener(total=begin_node, file=begin_file, advance=partial(progress.advance, task))

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,15 @@ import typer
 from typer.models import ParameterInfo
 
 from orchestrator import load
-from orchestrator.cli.options import USER_PACKAGES, AsJson, Group, UserPackages, complete_stacks, make_command
+from orchestrator.cli.options import (
+    USER_PACKAGES,
+    AsJson,
+    Group,
+    UserPackages,
+    complete_stacks,
+    make_command,
+    print_error,
+)
 from orchestrator.cli.train import TARGETS, group_of
 from orchestrator.errors import RequestError
 from orchestrator.load.hostfile import load_hostfile
@@ -37,24 +45,18 @@ INVENTORY = typer.Argument(envvar="ORCH_INVENTORY", metavar="INVENTORY", help="N
 SOURCE = "NAME|URL|PATH"
 
 
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """A printer of one line per task that took time, changed something or failed."""
+def make_listener(verbose: bool = False) -> Listener:
+    """Return a listener that prints one line per task that took time, changed something or failed."""
+    began = time.monotonic()
 
-    verbose: bool
-    began: float = field(default_factory=time.monotonic)
+    def note(text: str) -> None:
+        print_text(f"[{time.monotonic() - began:6.1f}s] {text}", err=True)
 
-    def listener(self) -> Listener:
-        if self.verbose:
-            return Listener(line=lambda line: print_text(line, err=True))
-        return Listener(note=self.print_text, result=self.show)
-
-    def print_text(self, text: str) -> None:
-        print_text(f"[{time.monotonic() - self.began:6.1f}s] {text}", err=True)
-
-    def show(self, result: TaskResult) -> None:
+    def show(result: TaskResult) -> None:
         state = "changed" if result.changed else result.state
-        self.print_text(f"{result.node:<12} {result.role}: {result.task} ({result.seconds:.1f}s) {state}")
+        note(f"{result.node:<12} {result.role}: {result.task} ({result.seconds:.1f}s) {state}")
+
+    return Listener(line=print_error) if verbose else Listener(note=note, result=show)
 
 
 @contextlib.contextmanager
@@ -126,14 +128,14 @@ def provision(
     check_where(inventory, target, of_nodes=of_nodes)
     options = tuple(target_options.values())
     check_foreign(options, target)
-    progress = Progress(verbose=verbose)
+    listener = make_listener(verbose)
     with become_password(ask_become_pass) as environment:
         request = replace(request, inventory=inventory or "", index=wheels == "index", may_become=bool(environment))
         if target is None:
-            done = operation.provision(request, progress.listener(), environment)
+            done = operation.provision(request, listener, environment)
         else:
             folder = registry.find_target(target).shared_folder(options)
-            done = operation.provision_shared(folder, request, progress.listener(), environment)
+            done = operation.provision_shared(folder, request, listener, environment)
     print_text(report.as_json(done) if as_json else report.text(done))
     raise typer.Exit(done.exit_code)
 
@@ -163,7 +165,7 @@ def sync(
 ) -> None:
     """Update scripts, environment, secrets, models and data on provisioned nodes."""
     with become_password(ask_become_pass) as environment:
-        done = operation.sync(request, Progress(verbose=verbose).listener(), environment)
+        done = operation.sync(request, make_listener(verbose), environment)
     print_text(report.as_json(done) if as_json else report.text(done))
     raise typer.Exit(done.exit_code)
 
@@ -196,7 +198,7 @@ def setup(
     Installs PyTorch for CPU, the ccl backend, MPI and the packages of the recipes, then checks
     them. Packages that are already installed are kept.
     """
-    notify = Progress(verbose=False).print_text
+    notify = make_listener().note
     shared = load.shared_requirements(requirements)
     set_up(load.stack(stack), Path(sys.prefix), wheels, requirements=shared, notify=notify)
 
