@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from orchestrator import load
 from orchestrator.errors import ExecuteError
 from orchestrator.files import TRAIN, link_or_copy, render_template, sha256
 from orchestrator.model.packages import Platform, Requirements
-from orchestrator.model.printable import Command
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.wheelhouse import Wheel, sbom
 from orchestrator.stacks.image import GLIBC, Image, make_image, python_of
@@ -96,11 +96,9 @@ def build(image: Image, context: Path) -> str:
     Raises:
         ExecuteError: if the engine fails.
     """
-    run(
-        image.build(str(context)),
-        hint=f"See the output above. If {image.base} cannot be pulled, choose another image with Python: --base.",
-    )
-    return run(image.digest(), capture=True).strip()
+    hint = f"See the output above. If {image.base} cannot be pulled, choose another image with Python: --base."
+    run(image.engine, "build", "--tag", image.tag, str(context), hint=hint)
+    return digest_of(image)
 
 
 def save(image: Image, path: Path) -> str:
@@ -109,7 +107,7 @@ def save(image: Image, path: Path) -> str:
     Raises:
         ExecuteError: if the engine fails.
     """
-    run(image.save(str(path)))
+    run(image.engine, "save", "--output", str(path), image.tag)
     return sha256(path)
 
 
@@ -120,14 +118,20 @@ def push(image: Image) -> str:
         ExecuteError: if the engine fails.
     """
     run(
-        image.push(),
+        *(image.engine, "push", image.tag),
         hint="See the output above. The name must begin with the registry (--tag "
         f"registry.example/orch:current). To log in: `{image.engine} login`.",
     )
-    return run(image.digest(), capture=True).strip()
+    return digest_of(image)
 
 
-def run(command: Command, *, capture: bool = False, hint: str = "") -> str:
+def digest_of(image: Image) -> str:
+    """Return the digest of the image in the registry, or its ID if it is in none."""
+    form = "{{if .RepoDigests}}{{index .RepoDigests 0}}{{else}}{{.Id}}{{end}}"
+    return run(image.engine, "image", "inspect", "--format", form, image.tag, capture=True).strip()
+
+
+def run(*command: str, capture: bool = False, hint: str = "") -> str:
     """Run the engine with its output on standard error, or return the output if it is captured.
 
     Raises:
@@ -135,11 +139,11 @@ def run(command: Command, *, capture: bool = False, hint: str = "") -> str:
     """
     output = subprocess.PIPE if capture else sys.stderr
     try:
-        done = subprocess.run(command.argv, stdout=output, stdin=subprocess.DEVNULL, text=True)
+        done = subprocess.run(command, stdout=output, stdin=subprocess.DEVNULL, text=True)
     except OSError as error:
-        raise not_started(command.argv[0], str(error.strerror)) from None
+        raise not_started(command[0], str(error.strerror)) from None
     if done.returncode != 0:
-        raise ExecuteError(f"`{command.shell()}` failed with exit code {done.returncode}.", hint=hint)
+        raise ExecuteError(f"`{shlex.join(command)}` failed with exit code {done.returncode}.", hint=hint)
     return done.stdout or ""
 
 

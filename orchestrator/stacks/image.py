@@ -1,4 +1,4 @@
-"""A stack's container image, and the commands that build, save and push it."""
+"""The names of a stack's container image and of its base image."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 from orchestrator.errors import PlanError
-from orchestrator.model.printable import Command
 from orchestrator.stacks.stack import Stack
 
 # In order of preference: 3.11 is Debian bookworm's own.
@@ -23,23 +22,6 @@ class Image:
     tag: str
     base: str  # an image with Python, by tag or pinned by digest
     engine: str = "docker"
-
-    def build(self, context: str) -> Command:
-        """Return the command that builds the image from a context folder."""
-        return Command(argv=(self.engine, "build", "--tag", self.tag, context))
-
-    def save(self, path: str) -> Command:
-        """Return the command that writes the image to a file."""
-        return Command(argv=(self.engine, "save", "--output", path, self.tag))
-
-    def push(self) -> Command:
-        """Return the command that pushes the image to its registry."""
-        return Command(argv=(self.engine, "push", self.tag))
-
-    def digest(self) -> Command:
-        """Return the command that prints the registry's digest, or the image's id before it was pushed."""
-        form = "{{if .RepoDigests}}{{index .RepoDigests 0}}{{else}}{{.Id}}{{end}}"
-        return Command(argv=(self.engine, "image", "inspect", "--format", form, self.tag))
 
 
 def make_image(stack: Stack, *, tag: str | None, base: str | None, engine: str) -> Image:

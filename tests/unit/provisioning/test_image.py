@@ -1,12 +1,14 @@
-"""The Dockerfile of every stack, and the engine's commands. No engine is run here."""
+"""The Dockerfile of every stack, and the engine's commands. No real engine is run here."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from orchestrator import load
 from orchestrator.errors import PlanError
-from orchestrator.operations.image import dockerfile
+from orchestrator.operations.image import build, dockerfile, push, save
 from orchestrator.provisioning.wheelhouse import Wheel, sbom
 from orchestrator.stacks.image import make_image, python_of
 from tests.conftest import make_stack
@@ -31,9 +33,22 @@ def test_base_may_be_pinned_by_digest() -> None:
     assert f"ARG BASE={pinned}\n" in text
     assert 'orch.packages="einops==0.8.1 rich==14.0"' in text
     assert python_of(pinned, image.stack) == "3.12"
-    assert image.build("ctx").shell() == "podman build --tag registry.example/orch:x ctx"
-    assert image.save("x y.tar").argv[-2:] == ("x y.tar", "registry.example/orch:x")
-    assert image.push().argv == ("podman", "push", "registry.example/orch:x")
+
+
+def test_engine_gets_the_name_of_the_image(tmp_path: Path) -> None:
+    engine = tmp_path / "podman"
+    engine.write_text('#!/bin/sh\necho "$*" >> "$0.log"\necho sha256:12\n')
+    engine.chmod(0o700)
+    image = make_image(make_stack(), tag="registry.example/orch:x", base=None, engine=str(engine))
+    assert (build(image, tmp_path), push(image)) == ("sha256:12", "sha256:12")
+    (tmp_path / "x y.tar").touch()
+    save(image, tmp_path / "x y.tar")
+    commands = [line for line in (tmp_path / "podman.log").read_text().splitlines() if "inspect" not in line]
+    assert commands == [
+        f"build --tag registry.example/orch:x {tmp_path}",
+        "push registry.example/orch:x",
+        f"save --output {tmp_path}/x y.tar registry.example/orch:x",
+    ]
 
 
 def test_invalid_image_names_are_rejected() -> None:
