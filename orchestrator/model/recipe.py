@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from types import MappingProxyType
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.model.packages import Packages
@@ -15,8 +14,8 @@ from orchestrator.model.project import Project
 INTEGER, NUMBER, SWITCH, TEXT = "integer", "number", "switch", "text"
 FLAG = "flag"  # an option without a value
 DESCRIPTIONS = {INTEGER: "a whole number", NUMBER: "a number", SWITCH: "true or false", FLAG: "true or false"}
-# The values that transformers' parser accepts for a switch.
-SWITCHES = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
+# The values of a switch are those that transformers' parser accepts.
+WORDS = {SWITCH: ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0"), FLAG: ("true", "false")}
 # Arguments of transformers and of orch's recipes that have a token of a model hub.
 SECRETS = ("token", "hub_token", "push_to_hub_token")
 
@@ -29,32 +28,15 @@ def type_of(default: object) -> str:
 
 def matches(value: object, kind: str) -> bool:
     """Return whether a value, as the user wrote it, has the type."""
-    return kind not in MATCHERS or MATCHERS[kind](str(value))
-
-
-def is_integer(text: str) -> bool:
+    text = str(value)
+    if kind in WORDS:
+        return text.lower() in WORDS[kind]
     try:
-        int(text)
+        if kind == INTEGER:
+            int(text)
+        return kind != NUMBER or math.isfinite(float(text))
     except ValueError:
         return False
-    return True
-
-
-def is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
-MATCHERS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
-    {
-        INTEGER: is_integer,
-        NUMBER: is_number,
-        SWITCH: lambda text: text.lower() in SWITCHES,
-        FLAG: lambda text: text.lower() in ("true", "false"),
-    }
-)
 
 
 Value = str | int | float | bool

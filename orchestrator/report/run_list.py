@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from orch_node.protocol.events import format_seconds
 
 from orchestrator.model.decision import array_values
-from orchestrator.model.recipe import is_number
+from orchestrator.model.recipe import NUMBER, matches
 from orchestrator.planning.plan import Plan
 from orchestrator.report import training
 from orchestrator.report.listing import cell, json_text, table
@@ -104,7 +104,7 @@ def parse_arguments(arguments: Sequence[str]) -> Mapping[str, str]:
     option = ""
     for argument in arguments:
         name, equals, value = argument.lstrip("-").partition("=")
-        is_option = argument.startswith("-") and not is_number(argument)
+        is_option = argument.startswith("-") and not matches(argument, NUMBER)
         if is_option or (equals and name.isidentifier()):
             option = name if is_option and not equals else ""
             texts[name] = f"{name}={value}" if equals else name
