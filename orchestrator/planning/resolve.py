@@ -7,7 +7,7 @@ choose them. A target adds only what it alone knows: its nodes and what starts t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -320,48 +320,42 @@ def describe_values(values: Mapping[str, int]) -> str:
     return ", ".join(f"{value} on {fold(names)}" for value, names in by_value(values).items())
 
 
-def explain_gpus(nodes: tuple[Node, ...], backend: Backend) -> tuple[Decision, ...]:
-    """Return the GPUs of the nodes that have some, and whether the backend connects them."""
+def explain_gpus(nodes: tuple[Node, ...], backend: Backend) -> Iterator[Decision]:
+    """Yield the GPUs of the nodes that have some, and whether the backend connects them."""
     kinds = by_value({node.name: describe_gpus(node.facts.gpus) for node in nodes if node.facts.gpus})
     drivers = {gpu.driver for node in nodes for gpu in node.facts.gpus if gpu.driver}
     listing = "; ".join(f"{kind} on {'each of ' * (len(names) > 1)}{fold(names)}" for kind, names in kinds.items())
     use = "each rank runs on cores near its GPU" if backend.gpu else "--backend nccl connects ranks on GPUs"
     reason = "; ".join([*(f"driver {driver}" for driver in sorted(drivers)), use])
-    return (Decision(topic=GPUS, value=listing, reason=reason),) if kinds else ()
+    if kinds:
+        yield Decision(topic=GPUS, value=listing, reason=reason)
 
 
-def explain_torch(nodes: tuple[Node, ...]) -> tuple[Decision, ...]:
-    """Return the nodes with each build of torch, if there are several builds of one version."""
+def explain_torch(nodes: tuple[Node, ...]) -> Iterator[Decision]:
+    """Yield the nodes with each build of torch, if there are several builds of one version."""
     builds = by_value({node.name: node.facts.packages.get(TORCH, "none") for node in nodes})
-    if len(builds) < 2:
-        return ()
     listing = "; ".join(f"{build} on {fold(names)}" for build, names in sorted(builds.items()))
     reason = "different builds of one version: they can train together, but may round differently"
-    return (Decision(topic="torch", value=listing, reason=reason),)
+    if len(builds) > 1:
+        yield Decision(topic="torch", value=listing, reason=reason)
 
 
-def explain_python(node0: Node) -> tuple[Decision, ...]:
-    """Return the user's interpreter, its versions, what orch adds to it, and warnings about its packages."""
+def explain_python(node0: Node) -> Iterator[Decision]:
+    """Yield the user's interpreter, its versions, what orch adds to it, and warnings about its packages."""
     python = node0.user_python
     if python is None:
-        return ()
+        return
     reason = f"--python: Python {node0.facts.python}, torch {node0.facts.packages[TORCH]}"
     added = "; the stack's bindings for ccl are added" if python.bindings else ""
-    return (
-        Decision(topic="python", value=python.path, reason=f"{reason}{added}"),
-        *(
-            Decision(topic="warning", value=item.message, reason=f"{item.evidence}; {item.hint}")
-            for item in python.mismatches
-        ),
-    )
+    yield Decision(topic="python", value=python.path, reason=f"{reason}{added}")
+    for item in python.mismatches:
+        yield Decision(topic="warning", value=item.message, reason=f"{item.evidence}; {item.hint}")
 
 
-def explain_damaged(cluster: Cluster) -> tuple[Decision, ...]:
-    """Return warnings for hosts outside the run whose records cannot be read."""
-    return tuple(
-        Decision(topic="warning", value=f"{name} is not known", reason=problem)
-        for name, problem in cluster.damaged.items()
-    )
+def explain_damaged(cluster: Cluster) -> Iterator[Decision]:
+    """Yield warnings for hosts outside the run whose records cannot be read."""
+    for name, problem in cluster.damaged.items():
+        yield Decision(topic="warning", value=f"{name} is not known", reason=problem)
 
 
 def by_value(values: Mapping[str, V]) -> dict[V, list[str]]:

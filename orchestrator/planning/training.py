@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -187,28 +187,25 @@ def explain_resume(recipe: Recipe, resume: Resume) -> Decision:
     return Decision(topic="resume", value=f"attempt {resume.attempt}", reason=reason)
 
 
-def explain_changed_project(recipe: Recipe, resume: Resume) -> tuple[Decision, ...]:
-    """Return which files of the project differ from those that a resumed run was started with."""
-    if recipe.project is None or resume.project is None:
-        return ()
-    changed = recipe.project.changes_since(resume.project)
-    if not changed:
-        return (Decision(topic="code", value="as the run was started with"),)
-    reason = "sent" if resume.sends_code else "not sent: --code sends them"
-    return (Decision(topic="code", value=f"differs in {enumeration(changed)}", reason=reason),)
+def explain_changed_project(recipe: Recipe, resume: Resume) -> Iterator[Decision]:
+    """Yield which files of the project differ from those that a resumed run was started with."""
+    if recipe.project and resume.project:
+        changed = recipe.project.changes_since(resume.project)
+        value = f"differs in {enumeration(changed)}" if changed else "as the run was started with"
+        reason = "sent" if resume.sends_code else "not sent: --code sends them"
+        yield Decision(topic="code", value=value, reason=reason if changed else "")
 
 
-def explain_restarts(restarts: int, recipe: Recipe, min_nodes: int | None) -> tuple[Decision, ...]:
-    """Return the number of restarts, and whether the run can continue on fewer nodes."""
-    if not restarts:
-        return ()
+def explain_restarts(restarts: int, recipe: Recipe, min_nodes: int | None) -> Iterator[Decision]:
+    """Yield the number of restarts, and whether the run can continue on fewer nodes."""
     if recipe.elastic:
         reason = "also without lost nodes: the recipe keeps its global batch, order and schedule"
     elif min_nodes:
         reason = f"on {min_nodes} nodes or more, as requested; the script must adapt its global batch"
     else:
         reason = "on the same number of nodes: with fewer ranks the script would change its global batch"
-    return (Decision(topic="restarts", value=str(restarts), reason=reason),)
+    if restarts:
+        yield Decision(topic="restarts", value=str(restarts), reason=reason)
 
 
 def rank_variables(
@@ -255,12 +252,11 @@ def explain_kernels(request: TrainRequest, resolved: Resolved) -> Decision:
     return Decision(topic="kernels", value="orch", reason=f"{computed}; --kernels {TORCHS_KERNELS} keeps torch's")
 
 
-def explain_environment(request: TrainRequest) -> tuple[Decision, ...]:
-    """Return the variables of --env and --env-file."""
+def explain_environment(request: TrainRequest) -> Iterator[Decision]:
+    """Yield the variables of --env and --env-file."""
     variables = [variable for variable in request.env if not variable.startswith(f"{FORCE_RESUME}=")]
-    if not variables:
-        return ()
-    return (Decision(topic="environment", value=", ".join(masked(variables)), reason="--env"),)
+    if variables:
+        yield Decision(topic="environment", value=", ".join(masked(variables)), reason="--env")
 
 
 def explain_image(requirements: str) -> Decision:
