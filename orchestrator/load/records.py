@@ -62,7 +62,6 @@ NodePath = Annotated[
 ]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Number = Annotated[int, Field(ge=0, lt=1 << 20)]  # the number of a CPU, core, socket or NUMA node
-Port = Annotated[int, Field(ge=1, lt=1 << 16)]
 Text = Annotated[str, Field(max_length=1 << 24)]  # a file of the node; inspected, but not passed on
 
 
@@ -178,14 +177,10 @@ class NodeRecord(NodeFacts):
 
     root: NodePath | None = None
     stack: Token | None = None
-    venv: NodePath | None = None
-    user: User | None = None
-    port: Port = 22
     address: Address | None = None
     interface: Interface | None = None
     route: Interface | Literal[""] = ""
     detours: dict[HostName, Interface] = Field(default_factory=dict)
-    host_keys: list[HostKey] = Field(default_factory=list)
     verified: Verified | None = None
     proved: dict[Token, ProofFacts] = Field(default_factory=dict)
     connection: NodeConnection | None = None

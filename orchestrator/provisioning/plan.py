@@ -127,7 +127,6 @@ def find_address(name: str, probes: tuple[Probe, ...]) -> str:
 def node_variables(probe: Probe, host: Host, *, address: str, stack: str, may_become: bool) -> dict[str, Any]:
     """Return the roles' variables for one node; `record` becomes part of its recorded facts."""
     route, detours = find_routes(probe)
-    prefix = f"{probe.root}/stacks/{stack}"
     return {
         "missing": list(missing_packages(probe).values()),
         "family": probe.family,
@@ -140,14 +139,11 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str, may_be
             **probe.facts.model_dump(mode="json", by_alias=True),
             "root": probe.root,
             "stack": stack,
-            "venv": prefix,
             "user": probe.user,
-            "port": host.port,
             "address": address,
             "interface": find_interface(address, probe) or route or "lo",
             "route": route,
             "detours": detours,
-            "host_keys": list(probe.host_keys),
             "proved": dict(host.proved),
         },
     }

@@ -28,7 +28,7 @@ def test_known_hosts_contains_the_port() -> None:
 def test_record_contains_the_interface_of_the_address_and_the_routes_to_the_other_nodes() -> None:
     record = make_plan(*TWO_PROBES).variables["orch_nodes"]["node1"]["record"]
     assert (record["address"], record["interface"]) == ("10.0.0.2", "eth1")
-    assert record["venv"] == "/home/trainer/orch/stacks/current"
+    assert (record["root"], record["stack"]) == ("/home/trainer/orch", "current")
     interfaces = {"eth0": ["192.0.2.1"], "eth1": ["10.0.0.1"]}
     sources = {"node1": "192.0.2.1", "node2": "10.0.0.1", "node3": "10.0.0.1"}
     peers = {name: make_peer("node1", source=source) for name, source in sources.items()}
