@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.report.training import failure_lines
@@ -98,18 +98,14 @@ class RanksOutput:
 
     def replay(self, events: Iterable[Event], show_event: Callable[[Event], None]) -> None:
         """Pass on the events and show the output of a run that has ended, in the order of time."""
-        items: list[Iterable[Event | LogLine]] = [events, self.read_lines()]
-        lines: list[LogLine] = []
-        for item in heapq.merge(*items, key=operator.attrgetter("time")):
-            if isinstance(item, LogLine):
-                lines.append(item)
-            if lines and (len(lines) == MAX_BATCH or not isinstance(item, LogLine)):
+        sources: list[Iterable[Any]] = [events, self.read_lines()]
+        items = heapq.merge(*sources, key=operator.attrgetter("time"))
+        for is_output, group in itertools.groupby(items, key=lambda item: isinstance(item, LogLine)):
+            if not is_output:
+                for event in group:
+                    show_event(event)
+            while lines := list(itertools.islice(group, MAX_BATCH)):
                 self.show(lines)
-                lines = []
-            if not isinstance(item, LogLine):
-                show_event(item)
-        if lines:
-            self.show(lines)
 
     def begin(self) -> None:
         """Start reading at the first event of the run. Later calls do nothing."""
