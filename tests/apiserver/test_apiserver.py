@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.namespace import role
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.apiserver.server import PROGRAMS, USER, Server, exists, run_server
@@ -73,9 +72,9 @@ def orch(server: Server, tmp_path: Path) -> Orch:
     return functools.partial(run_orch_in, tmp_path, env=environment, warm=False)
 
 
-def start_detached(orch: Orch, tmp_path: Path, launcher: str = "pytorchjob") -> tuple[str, str]:
+def start_detached(orch: Orch, tmp_path: Path) -> tuple[str, str]:
     """Start a detached run, and return its id and the name of its job."""
-    options = ("--launcher", launcher, "--detach", "--json")
+    options = ("--launcher", "pytorchjob", "--detach", "--json")
     done = orch("train", write_script(tmp_path), *TRAIN, *options)
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)["run_id"]
@@ -141,23 +140,27 @@ def test_refused_and_missing_kinds_are_named_and_leave_no_files(orch: Orch, serv
     assert config_map_names(server) == old_config_maps
 
 
-@pytest.mark.parametrize("launcher", ["pytorchjob", "job"])
-def test_job_owns_the_files_of_its_run_until_stop(orch: Orch, server: Server, tmp_path: Path, launcher: str) -> None:
-    """Must be the last test of this file, because it grants the user more permissions."""
-    kind = KINDS[launcher]
-    if launcher != "pytorchjob":  # the user already has the permissions for PyTorchJobs
-        create_role(server, launcher, role(KubernetesSettings(), [launcher])["rules"])
-    jobs = f"/apis/{kind.api}/namespaces/{NAMESPACE}/{kind.plural}"
-    run, job_name = start_detached(orch, tmp_path, launcher)
-    job = server.request("GET", f"{jobs}/{job_name}")
+def test_job_owns_the_files_of_its_run_until_stop(orch: Orch, server: Server, tmp_path: Path) -> None:
+    run, job_name = start_detached(orch, tmp_path)
+    job = server.request("GET", f"{JOBS}/{job_name}")
     config_map = server.request("GET", f"{CORE}/configmaps/{job_name}-files")
     (owner,) = config_map["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["uid"]) == (kind.kind, job["metadata"]["uid"])
+    assert (owner["kind"], owner["uid"]) == ("PyTorchJob", job["metadata"]["uid"])
     assert {"pod.json", "run.json"} <= config_map["data"].keys(), "setting the owner keeps the files"
     managers = {entry["manager"] for entry in config_map["metadata"]["managedFields"]}
     assert managers == {"orch", "orch-owner"}
     rows = json.loads(orch("runs", "--inventory", "k8s", "--json").stdout)["runs"]
     assert run in {row["id"] for row in rows}
     assert orch("stop", run).returncode == 0
-    assert not exists(server, f"{jobs}/{job_name}")
+    assert not exists(server, f"{JOBS}/{job_name}")
     assert f"{job_name}-files" not in config_map_names(server)
+
+
+def test_object_with_a_field_that_the_api_does_not_know_is_refused(orch: Orch, server: Server, tmp_path: Path) -> None:
+    """Must be the last test of this file, because it grants the user more permissions."""
+    create_role(server, "job", role(KubernetesSettings(), ["job"])["rules"])
+    old_config_maps = config_map_names(server)
+    refused = orch("train", write_script(tmp_path), *TRAIN, "--launcher", "job")
+    assert "The API refuses the object: failed to create typed patch object: .spec.completionMode" in refused.stderr
+    assert not server.request("GET", f"{CORE}/services")["items"]
+    assert config_map_names(server) == old_config_maps

@@ -25,6 +25,7 @@ from orchestrator.targets.kubernetes.manifests.names import MANAGER
 from orchestrator.targets.kubernetes.run_record import JobLocation
 
 TEMPORARY_STATUSES = (429, 500, 502, 503, 504)
+UNKNOWN_FIELD = "field not declared in schema"
 MAX_DELAY = 10.0
 PROXY_HINT = "Check the server in the kubeconfig with `kubectl version`. A proxy in front of it may require a login."
 POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -100,7 +101,8 @@ def message_of(error: Any) -> str:
 
 def is_temporary(error: Exception) -> bool:
     """Return whether the same request may succeed if it is repeated."""
-    return getattr(error, "status", 0) in (0, *TEMPORARY_STATUSES)
+    # The API responds to an unknown field with status 500.
+    return getattr(error, "status", 0) in (0, *TEMPORARY_STATUSES) and UNKNOWN_FIELD not in message_of(error)
 
 
 def retry_delay(error: Exception, attempts: int) -> float:

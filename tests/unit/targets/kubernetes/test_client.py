@@ -48,9 +48,11 @@ def test_kubeconfig_without_usable_credentials_is_refused(tmp_path: Path, monkey
 
 def test_response_that_does_not_come_from_the_api_as_the_user_is_explained() -> None:
     anonymous = json.dumps({"message": 'pods is forbidden: User "system:anonymous" cannot list resource "pods"'})
+    unknown_field = '{"message": "failed to create typed patch object: .spec.x: field not declared in schema"}'
     for status, body, message in (
         (302, "", "redirects the request: Found"),
         (403, anonymous, "Authentication with the API of lab failed: pods is forbidden"),
+        (500, unknown_field, "refuses the object: failed to create typed patch object"),
         (0, None, "fails: SSLError .SSL. wrong version"),
     ):
         error: object = SimpleNamespace(status=status, reason="Found", body=body)
