@@ -232,6 +232,8 @@ def test_pod_that_cannot_run_the_ranks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "part-1").write_bytes(b"")
     for changes, variables, message in (
         ({}, {"ORCH_STACK": "intel-2.7"}, "stack 'intel-2.7'"),
+        ({"pods": 2}, {}, "planned for 2:"),
+        ({}, {"PET_NNODES": "1:3"}, "torchrun joins 1:3"),
         ({"project": damaged}, {}, "the project is not the one that was sent"),
         ({"run_dir": f"{tmp_path}/part-1/runs/r"}, {}, "volume cannot be written"),
     ):
@@ -296,7 +298,7 @@ def test_program_in_the_pod_network_runs_no_code_in_a_pod(tmp_path: Path) -> Non
     """Write to the rendezvous of a torchrun that waits for another pod."""
     port, mark = free_port(), tmp_path / "PWNED"
     environment = rendezvous(f"127.0.0.1:{port}", "r", ranks=2, restarts=0)
-    command = pod_command("torchrun", write_pod_config(tmp_path), make_script(tmp_path, SUM_SCRIPT))
+    command = pod_command("torchrun", write_pod_config(tmp_path, pods=2), make_script(tmp_path, SUM_SCRIPT))
     pod = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     subprocess.run([sys.executable, "-c", ATTACK, str(port), str(mark)], timeout=90, check=True)
     try:

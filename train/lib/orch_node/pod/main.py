@@ -76,6 +76,12 @@ def why_not(config: PodConfig) -> str | None:
     stack = os.environ.get("ORCH_STACK", config.stack)  # images that orch has not built do not set it
     if stack != config.stack:
         return f"the image has stack '{stack}', the run is planned for '{config.stack}'."
+    pods = os.environ.get("PET_NNODES", "1")  # of torchrun; with a minimum for elastic runs: 2:4
+    if pods.rpartition(":")[2] != str(config.pods):
+        return (
+            f"torchrun joins {pods} pods (PET_NNODES), but the run is planned for {config.pods}: the ranks would train "
+            "separate models, or with another global batch. Check the job's number of pods and its operator."
+        )
     flags = facts.cpu_flags()
     try:
         check_flags(flags)
