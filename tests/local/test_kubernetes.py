@@ -116,6 +116,9 @@ def test_refusal_of_pods_is_reported_once_for_all_their_random_names(api: Api, r
     refuse(2, run.job, "FailedCreate", "cpu=4")
     job_watch.follower.handle_change("ADDED", get_object(api, "pods", run.set_pod(0, {"phase": "Pending"})))
     refuse(3, run.job, "FailedCreate", "cpu=4")
+    job_watch.follower.handle_change("ADDED", get_object(api, "pods", run.set_pod(1, {"phase": "Pending"})))
+    job_watch.began = 0.0
+    assert job_watch.poll_job() is None, "a job that has pods has an operator, also without a status"
     messages = [event.text.partition(" is forbidden: ") for event in job_watch.follower.items.queue]
     assert [(text.partition(":")[0], quota[-5:]) for text, _, quota in messages] == [
         ("its pods are not admitted", "cpu=2"),

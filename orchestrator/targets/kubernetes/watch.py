@@ -309,7 +309,7 @@ class JobWatch:
         if pods < len(self.record.nodes) and (refusal := refusal_of(self.cluster, self.location.job)):
             subject = "some of its pods" if pods else "its pods"
             self.follower.report_once("pods", f"{subject} are not admitted: {refusal}")
-        elif not job.get("status") and time.time() - self.began > UNSEEN_SECONDS:
+        elif not (pods or job.get("status")) and time.time() - self.began > UNSEEN_SECONDS:
             message = f"no operator has accepted {self.location.job}. Is the operator of its kind running?"
             self.follower.report_once("job", message)
 
