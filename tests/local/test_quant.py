@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 from transformers import AutoModelForQuestionAnswering
 
@@ -80,3 +81,17 @@ def test_histograms_of_all_ranks_are_merged() -> None:
     assert float(counts.sum()) == 10_000
     expected = torch.histogram(all_samples, 2048, range=(low, high)).hist.cumsum(0)
     assert float((counts.cumsum(0) - expected).abs().max()) < 60
+
+
+@pytest.mark.parametrize("family", ["Roberta", "DebertaV2"])
+def test_sums_of_integers_are_not_calibrated(family: str) -> None:
+    """RoBERTa computes its positions in the model, DeBERTa the distances of tokens."""
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    distances = {"relative_attention": True, "position_buckets": 4, "pos_att_type": ["p2c", "c2p"]}
+    config = getattr(transformers, f"{family}Config")(**sizes, intermediate_size=8, **distances)
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{family}ForQuestionAnswering")(config).eval()
+    graph = prepared(model, ["input_ids", "attention_mask"], dynamic=False, longest=64)
+    inputs = (torch.randint(3, 20, (2, 16)), torch.ones(2, 16, dtype=torch.long))
+    with torch.no_grad():
+        torch.testing.assert_close(graph(*inputs), model(*inputs).to_tuple())

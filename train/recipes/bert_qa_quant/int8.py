@@ -56,7 +56,17 @@ def prepared(model: Any, names: Sequence[str], *, dynamic: bool, longest: int) -
     from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
-    quantizer = x86.X86InductorQuantizer()
+    class Quantizer(x86.X86InductorQuantizer):  # type: ignore[misc]
+        def annotate(self, graph: Any) -> Any:
+            """Leave out sums with integers, such as the positions of RoBERTa, which have no histograms."""
+            graph = super().annotate(graph)
+            for node in graph.graph.nodes:
+                values = [tensor.meta.get("val") for tensor in (node, *node.all_input_nodes)]
+                if any(isinstance(value, torch.Tensor) and not value.is_floating_point() for value in values):
+                    node.meta.pop("quantization_annotation", None)
+            return graph
+
+    quantizer = Quantizer()
     # Without VNNI, 16-bit sums of 8-bit products overflow.
     has_vnni = bool(torch.cpu._is_vnni_supported())
     quantizer.set_global(
