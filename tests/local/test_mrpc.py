@@ -39,7 +39,7 @@ def test_resumed_training_ends_with_the_same_weights(pair_model: Path, tmp_path:
 def test_invalid_data_file_is_reported_with_its_line(tmp_path: Path) -> None:
     bad = tmp_path / "bad.tsv"
     for text, message in (
-        ("sentence1\tsentence2\na\tb\n", "line 1: expected the columns label, sentence1, sent"),
+        ("sentence1\tsentence2\na\tb\n", "line 1: expected the columns label, sentence1, sentence2, separated by tabs"),
         (f"{HEADER}1\tonly one\n", "line 2: 2 fields, not 3"),
         (f"{HEADER}yes\ta\tb\n", "line 2: the label is 'yes', not 0 or 1"),
         (f"{HEADER}1\ta\t\n", "line 2: a sentence is missing"),
@@ -47,6 +47,12 @@ def test_invalid_data_file_is_reported_with_its_line(tmp_path: Path) -> None:
         bad.write_text(text)
         with pytest.raises(RecipeError, match=re.escape(f"{bad}, {message}")):
             read_tsv(bad)
+
+
+def test_sentence_may_contain_any_separator_except_tab_and_newline(tmp_path: Path) -> None:
+    path = tmp_path / "lines.tsv"
+    path.write_text(f"{HEADER}1\ta\x85b\tc\u2028d\x0ce\n\n")
+    assert read_tsv(path) == [Pair(label=1, sentence1="a\x85b", sentence2="c\u2028d\x0ce")]
 
 
 def test_file_in_the_format_of_microsofts_corpus_is_read(tmp_path: Path) -> None:

@@ -68,15 +68,18 @@ def read_tsv(path: Path) -> list[Pair]:
         RecipeError: if the file cannot be read, or a line is invalid.
     """
     try:
-        header, *lines = path.read_text(encoding="utf-8-sig").splitlines() or [""]
+        # splitlines() would also split at U+2028 and similar characters, which sentences may contain
+        header, *lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: {error}.") from error
     names = header.split("\t")
     columns = next((expected_columns for expected_columns in COLUMNS if set(expected_columns) <= set(names)), None)
     if columns is None:
-        raise RecipeError(f"{path}, line 1: expected the columns {', '.join(COLUMNS[0])}.")
+        raise RecipeError(f"{path}, line 1: expected the columns {', '.join(COLUMNS[0])}, separated by tabs.")
     sentence_pairs = []
     for number, line in enumerate(lines, start=2):
+        if not line:
+            continue
         fields = line.split("\t")
         if len(fields) != len(names):
             raise RecipeError(f"{path}, line {number}: {len(fields)} fields, not {len(names)}.")
