@@ -5,6 +5,7 @@ Trainings use a tiny random BERT (32 wide, 2 layers) with MiniLM's tokenizer.
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import random
@@ -125,8 +126,9 @@ FIELD = "data[0].paragraphs[0].qas[1]"
         ),
         (make_invalid(lambda q: q.update(id="d1")), "the id 'd1' occurs twice"),
         ('{"data": [\n{"title": "x",\n}]}', "line 3: not valid JSON: "),
+        ("{}\n{}\n", "line 2: not valid JSON: Extra data; a file with a row on each line must end in .jsonl"),
     ],
-    ids=["no-id", "empty-question", "no-answers", "type", "wrong-answer-start", "duplicate-id", "invalid-json"],
+    ids=["no-id", "empty-question", "no-answers", "type", "wrong-answer-start", "duplicate-id", "invalid-json", "rows"],
 )
 def test_invalid_file_is_reported_with_line_and_field(tmp_path: Path, content: object, message: str) -> None:
     path = write(tmp_path / "train.json", content)
@@ -134,6 +136,13 @@ def test_invalid_file_is_reported_with_line_and_field(tmp_path: Path, content: o
         squad.read_questions(path, unanswerable=False)
     assert str(exc_info.value).startswith(str(path))
     assert message in str(exc_info.value)
+
+
+def test_file_of_another_kind_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "train.json.gz"
+    path.write_bytes(gzip.compress(b"{}"))
+    with pytest.raises(RecipeError, match="data files end in"):
+        squad.read_questions(path, unanswerable=False)
 
 
 def test_unanswerable_questions_are_read_if_allowed(tmp_path: Path) -> None:

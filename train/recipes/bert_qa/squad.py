@@ -169,14 +169,12 @@ def read_questions(path: Path, *, unanswerable: bool) -> list[Question]:
     Raises:
         RecipeError: if the file cannot be read, or a field is invalid.
     """
+    if path.suffix not in (".json", ".jsonl"):
+        raise RecipeError(f"{path}: data files end in .json or .jsonl.")
     text = read_text(path)
     if path.suffix == ".jsonl":
-        located = list(located_rows(path, text, unanswerable))
-    elif path.suffix == ".json":
-        located = [(None, question) for question in read_document(path, text, unanswerable)]
-    else:
-        raise RecipeError(f"{path}: data files end in .json or .jsonl.")
-    return unique(path, located)
+        return unique(path, located_rows(path, text, unanswerable))
+    return unique(path, ((None, question) for question in read_document(path, text, unanswerable)))
 
 
 def read_text(path: Path) -> str:
@@ -223,7 +221,8 @@ def read_document(path: Path, text: str, unanswerable: bool) -> list[Question]:
     try:
         return document_questions(Node(json.loads(text)), unanswerable)
     except json.JSONDecodeError as error:
-        raise RecipeError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}.") from error
+        hint = "; a file with a row on each line must end in .jsonl" if error.msg == "Extra data" else ""
+        raise RecipeError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}{hint}.") from error
     except BadFieldError as error:
         line = line_of(text, error.path)
         raise RecipeError(f"{path}, line {line}: {error}.") from error
