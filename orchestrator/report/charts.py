@@ -156,7 +156,8 @@ def describe_stragglers(measured: Measures) -> str:
 
 def loss_chart(measured: Measures) -> Chart | None:
     """Return the chart of the loss, or None if neither the script nor a rank reports a loss."""
-    points, note = measured.loss, "The mean of all ranks, as the script reports it."
+    points: Points = [(step, loss) for step, loss in measured.loss if is_number(loss)]
+    note = "The mean of all ranks, as the script reports it."
     if not points:
         samples = (sample for rank in measured.ranks for sample in rank.samples if sample.steps)
         points = tuple(sorted((s.step, s.loss) for s in samples if is_number(s.loss)))

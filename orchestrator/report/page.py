@@ -86,7 +86,7 @@ def figures(outcome: Outcome, measured: Measures) -> Iterator[tuple[str, str]]:
     if steps:
         yield "steps", str(steps)
     if speed := sum(rank.samples_per_second or 0.0 for rank in measured.ranks):
-        yield "samples/s, all ranks", f"{speed:.4g}"
+        yield "samples/s, all ranks", f"{speed:.4g}" if speed < 1000 else f"{speed:.0f}"
     if measured.loss:
         yield "loss, last", f"{measured.loss[-1][1]:.4f}"
     for name, value in scores(outcome.result).after.items():

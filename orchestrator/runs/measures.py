@@ -119,7 +119,7 @@ class Measures:
     Attributes:
         began: the time of the first event, or of the creation of the run if there are no events.
         ranks: the measurements of each rank.
-        loss: the loss as the script reported it, as (step, mean over the ranks).
+        loss: the loss as the script reported it, also NaN, as (step, mean over the ranks).
         events: the readable events.
     """
 
@@ -213,9 +213,9 @@ def losses(events: Iterable[Event]) -> Iterator[tuple[float, float]]:
     """
     losses_by_step: dict[float, float] = {}
     for event in events:
-        if isinstance(event, Progress) and event.rank == 0 and is_number(event.loss):
+        if isinstance(event, Progress) and event.rank == 0 and event.loss is not None:
             step = len(losses_by_step) if event.step is None else event.step
-            losses_by_step[float(step)] = float(event.loss or 0.0)
+            losses_by_step[float(step)] = float(event.loss)
     yield from sorted(losses_by_step.items())
 
 

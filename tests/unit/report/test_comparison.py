@@ -53,3 +53,12 @@ def test_run_whose_result_is_not_a_number_is_not_the_best(base: Path) -> None:
     (base / f"{ARRAY}-0/events.jsonl").write_text(json.dumps(result) + "\n")
     for name in ("f1", "eval_loss"):
         assert ranking(base, name)[0].run == f"{ARRAY}-1"
+
+
+def test_run_whose_loss_has_become_nan_is_not_the_best(base: Path) -> None:
+    for number, last_loss in enumerate((float("nan"), 0.5)):
+        losses = [
+            {"event": "progress", "rank": 0, "step": step, "loss": loss} for step, loss in ((1, 0.1), (2, last_loss))
+        ]
+        (base / f"{ARRAY}-{number}/events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in losses))
+    assert [run.run[-1] for run in ranking(base, "loss")] == list("1023")

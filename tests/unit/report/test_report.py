@@ -132,6 +132,17 @@ def test_page_escapes_what_it_shows(tmp_path: Path) -> None:
     assert "<i>qa" not in text
 
 
+def test_figures_of_the_page_are_those_of_the_end(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, "run", ranks=256, seconds=20)
+    with (folder / "events.jsonl").open("a") as events:
+        events.write(json.dumps({"event": "progress", "rank": 0, "time": 1.0, "step": 1000, "loss": math.nan}) + "\n")
+    run = runs.load(folder)
+    result = dict(page.figures(outcome_of(run), measures(run)))
+    assert result["loss, last"] == "nan"
+    assert 10_000 < int(result["samples/s, all ranks"]) < 10_500
+    assert "nan" not in str(charts.loss_chart(measures(run)))
+
+
 def test_runs_are_compared(tmp_path: Path) -> None:
     folder = make_run(tmp_path, "a", settings={"learning_rate": 1e-4, "seed": 0}, precision="auto")
     with (folder / "events.jsonl").open("a") as events:
