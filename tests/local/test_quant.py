@@ -85,7 +85,7 @@ def test_histograms_of_all_ranks_are_merged() -> None:
 
 @pytest.mark.parametrize("family", ["Roberta", "DebertaV2"])
 def test_sums_of_integers_are_not_calibrated(family: str) -> None:
-    """RoBERTa computes its positions in the model, DeBERTa the distances of tokens."""
+    """Calibrate models that compute positions (RoBERTa) and distances of tokens (DeBERTa)."""
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     distances = {"relative_attention": True, "position_buckets": 4, "pos_att_type": ["p2c", "c2p"]}
     config = getattr(transformers, f"{family}Config")(**sizes, intermediate_size=8, **distances)

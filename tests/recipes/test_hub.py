@@ -95,7 +95,7 @@ def test_model_without_sdpa_is_loaded(tmp_path: Path, model: Any) -> None:
 def test_head_of_other_labels_is_replaced_and_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: Any, head: str
 ) -> None:
-    """The model was trained to choose one of three labels, like those for MNLI."""
+    """Load a model for three labels, such as one for MNLI."""
     BertForSequenceClassification(BertConfig(**TINY, num_labels=3)).save_pretrained(tmp_path)
     result = load_model(kind, ModelArguments(model_name_or_path=str(tmp_path)), seed=0)
     assert getattr(result, head).out_features == 2
