@@ -200,8 +200,7 @@ class Leave(Request):
     kind = "leave"
 
 
-REQUEST_TYPES = (TakeClaim, ReleaseClaim, Ping, TakeStackTraces, PreemptRanks, StartContainer, EndAll, WriteFile, Leave)
-REQUESTS: dict[str, type[Request]] = {request.kind: request for request in REQUEST_TYPES}
+REQUESTS: dict[str, type[Request]] = {request.kind: request for request in Request.__subclasses__()}
 
 
 @lru_cache(maxsize=1)  # the same request goes to all agents, one after the other

@@ -111,24 +111,6 @@ STEPS_PER_SECOND = "steps_per_second"  # a figure of progress events that orch a
 
 
 @dataclass(frozen=True)
-class ScriptEnded(Event):
-    """The rank's script has ended without an error, but its process has not left the group yet.
-
-    The script may also be about to end its process by os._exit(0).
-
-    Attributes:
-        world_collectives: collectives of the default group, including the last one.
-        groups: as in Heartbeat.
-        trained: whether there was a backward pass or an optimizer step.
-    """
-
-    kind = "script_ended"
-    world_collectives: int = 0
-    groups: dict[str, int] = field(default_factory=dict)
-    trained: bool = True
-
-
-@dataclass(frozen=True)
 class Progress(Event):
     """The progress that the script reports; `figures` are its other values."""
 
@@ -171,6 +153,24 @@ class Raised(Event):
 
     kind = "exception"
     text: str = ""
+
+
+@dataclass(frozen=True)
+class ScriptEnded(Event):
+    """The rank's script has ended without an error, but its process has not left the group yet.
+
+    The script may also be about to end its process by os._exit(0).
+
+    Attributes:
+        world_collectives: collectives of the default group, including the last one.
+        groups: as in Heartbeat.
+        trained: whether there was a backward pass or an optimizer step.
+    """
+
+    kind = "script_ended"
+    world_collectives: int = 0
+    groups: dict[str, int] = field(default_factory=dict)
+    trained: bool = True
 
 
 @dataclass(frozen=True)
@@ -346,26 +346,7 @@ class Finished(Event):
 
 
 RUN_EVENTS = (Launched, Waiting, Refused, Failed, Stalled, NodesLost, NodeNews, Stopping, Ended, Restarting, Finished)
-KINDS: dict[str, type[Event]] = {
-    event_type.kind: event_type
-    for event_type in (
-        Started,
-        Joined,
-        FirstStep,
-        Heartbeat,
-        Progress,
-        Result,
-        Preempted,
-        Unanswered,
-        Raised,
-        ScriptEnded,
-        Exited,
-        Warned,
-        Decided,
-        UnreadableEvent,
-        *RUN_EVENTS,
-    )
-}
+KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in Event.__subclasses__() if kind is not Other}
 # Events that a script may report, in addition to those that it defines.
 SCRIPT_EVENTS = (Progress, Result, Warned)
 # Events that show progress of a rank.
