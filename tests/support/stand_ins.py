@@ -26,7 +26,7 @@ from orch_node.protocol import agent, events, files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, Started
 from orch_node.protocol.layout import Spare
-from orch_node.protocol.outcome import ProcessRecord
+from orch_node.protocol.outcome import NodeEnd
 from orch_node.protocol.record import RankPlacement, RunNode, render
 
 from orchestrator.files import TRAIN
@@ -170,9 +170,8 @@ class StandIns(threading.Thread):
             self.written[node, request.name] = hash(request.content)
         response = request.response()
         if isinstance(response, agent.AllEnded):
-            process = ProcessRecord(pid=2, role="rank", name="python", state="S", rank=0)
             ranks = self.ranks.get(node, ())
-            return replace(response, ended=(process,) * len(ranks), logs={f"rank-{rank}.log": "" for rank in ranks})
+            return replace(response, end=NodeEnd(ended=len(ranks)), logs={f"rank-{rank}.log": "" for rank in ranks})
         return response
 
     # The ranks.

@@ -49,7 +49,7 @@ from orch_node.protocol.agent import (
     render_response,
 )
 from orch_node.protocol.batch import SignedLines
-from orch_node.protocol.outcome import ProcessRecord
+from orch_node.protocol.outcome import NodeEnd, ProcessRecord
 
 SILENCE_SECONDS = 30.0  # the supervisor sends a request every 2 s
 # After a dropped ssh connection, the supervisor may start a new agent.
@@ -157,14 +157,14 @@ class Agent:
         termination = processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
         removed, remaining = containers.remove_all(self.run_dir, self.node)
         segments = shared_memory.remove(self.notes)
-        return AllEnded(
-            ended=(*termination.ended, *removed),
+        end = NodeEnd(
+            ended=len(termination.ended) + len(removed),
             left=(*termination.remaining, *remaining),
             segments=segments.removed,
             segments_left=segments.remaining,
             seconds=termination.seconds,
-            logs=None if termination.remaining or remaining else self.small_logs(request.max_log_bytes),
         )
+        return AllEnded(end, logs=None if end.left else self.small_logs(request.max_log_bytes))
 
     def small_logs(self, max_bytes: int) -> dict[str, str] | None:
         """Return the files of the ranks here, unless they are too large or unreadable, or node0 has them anyway."""

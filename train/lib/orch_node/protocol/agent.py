@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from orch_node.protocol import values
-from orch_node.protocol.outcome import ProcessRecord
+from orch_node.protocol.outcome import NodeEnd
 from orch_node.protocol.record import number_ranges
 
 FIRST_GPU = 96_000  # the number of GPU 0 among the numbers of CPUs and GPUs
@@ -104,11 +104,7 @@ class AllEnded(Response):
         logs: the files of the node's ranks in base64, by name; None if they are too large or not complete.
     """
 
-    ended: tuple[ProcessRecord, ...] = ()
-    left: tuple[ProcessRecord, ...] = ()  # they could not be ended
-    segments: tuple[str, ...] = ()  # of /dev/shm, removed
-    segments_left: tuple[str, ...] = ()  # not known to be safe to remove
-    seconds: float = 0.0
+    end: NodeEnd = field(default_factory=NodeEnd)
     logs: dict[str, str] | None = None
 
 
