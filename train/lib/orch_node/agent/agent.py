@@ -37,7 +37,6 @@ from orch_node.protocol.agent import (
     Ping,
     PreemptedRanks,
     PreemptRanks,
-    ReleaseClaim,
     Request,
     Response,
     StackTraces,
@@ -113,13 +112,10 @@ class Agent:
     def take_claim(self, request: TakeClaim) -> ClaimConflicts:
         return ClaimConflicts(self.claims.take(request.claim))
 
-    def release_claim(self, request: Request) -> Response:
+    def leave(self, request: Leave) -> Response:
+        shared_memory.forget(self.notes)
         self.claims.release(self.run_dir.name)
         return Response()
-
-    def leave(self, request: Request) -> Response:
-        shared_memory.forget(self.notes)
-        return self.release_claim(request)
 
     def ping(self, request: Ping) -> Alive:
         if not self.launcher.wrappers:
@@ -217,7 +213,6 @@ class Agent:
 
 HANDLERS: dict[type[Request], Callable[[Agent, Any], Response]] = {
     TakeClaim: Agent.take_claim,
-    ReleaseClaim: Agent.release_claim,
     Ping: Agent.ping,
     TakeStackTraces: Agent.take_stack_traces,
     PreemptRanks: Agent.preempt_ranks,

@@ -131,13 +131,6 @@ class TakeClaim(Request):
 
 
 @dataclass(frozen=True)
-class ReleaseClaim(Request):
-    """Release the cores of the run."""
-
-    kind = "release"
-
-
-@dataclass(frozen=True)
 class Ping(Request):
     """Ask for a sign of life."""
 

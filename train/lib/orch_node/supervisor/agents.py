@@ -24,7 +24,6 @@ from orch_node.protocol.agent import (
     EndAll,
     Leave,
     Ping,
-    ReleaseClaim,
     Request,
     Response,
     TakeClaim,
@@ -136,8 +135,8 @@ class Channel:
         """Send a request. If it cannot be sent, the missing response shows that the node is lost."""
         self.responses.pop(type(request), None)
         self.requested_at = time.time()
-        if isinstance(request, (TakeClaim, ReleaseClaim)):
-            self.claimed = request.claim if isinstance(request, TakeClaim) else None
+        if isinstance(request, TakeClaim):
+            self.claimed = request.claim
         data = self.sign(render_request(request))
         deadline = time.monotonic() + SEND_SECONDS + len(data) / SEND_BYTES_PER_SECOND
         with contextlib.suppress(ConnectionError):

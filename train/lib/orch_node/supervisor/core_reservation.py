@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orch_node.protocol.agent import Claim, ClaimConflicts, ReleaseClaim, Response, TakeClaim
+from orch_node.protocol.agent import Claim, ClaimConflicts, TakeClaim
 from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED, Failure
 from orch_node.supervisor.agents import Agents
@@ -35,15 +35,11 @@ def reserve_cores(
     for node in sorted([*layout.node_names, *layout.spare_hosts]):
         response = request_claim(agents, node, claim_of(str(run_dir), layout, node), stopped)
         if stopped():
-            refusal = AttemptResult(STOPPED)
-        elif response is None:
-            refusal = AttemptResult(FAILED, f"{node} cannot be reached: {agents.lost[node]}")
-        elif response.taken:
-            refusal = AttemptResult(REFUSED, describe_conflicts(node, response.taken))
-        else:
-            continue
-        agents.request(ReleaseClaim(), Response, seconds=2.0)
-        return refusal
+            return AttemptResult(STOPPED)
+        if response is None:
+            return AttemptResult(FAILED, f"{node} cannot be reached: {agents.lost[node]}")
+        if response.taken:
+            return AttemptResult(REFUSED, describe_conflicts(node, response.taken))
     return None
 
 
