@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node.protocol import values
 from orch_node.protocol.node_reports import Cleaned
 from orch_node.protocol.outcome import ProcessRecord
 from orch_node.protocol.record import RunNode, RunRecord
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator.files import TRAIN, state_home
 from orchestrator.load import packages
@@ -44,6 +42,7 @@ def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
         lambda host: node_program(
             record, "cleanup", "end", record.run_dir, *(node0_options if host == record.node0 else [])
         ),
+        Cleaned,
         seconds=CLEANUP_SECONDS,
         connect_seconds=CONNECT_SECONDS,
     )
@@ -54,7 +53,7 @@ def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
     )
 
 
-def result_of(response: NodeResponse, *, names_runs: bool = True, dry_run: bool = False) -> NodeCleanup:
+def result_of(response: NodeResponse[Cleaned], *, names_runs: bool = True, dry_run: bool = False) -> NodeCleanup:
     """Return the result of `node.py cleanup` on a node.
 
     Args:
@@ -62,15 +61,9 @@ def result_of(response: NodeResponse, *, names_runs: bool = True, dry_run: bool 
         names_runs: whether the texts about processes begin with the id of their run.
         dry_run: whether the node has only looked.
     """
-    problem = response.problem
-    if response.value is not None:
-        try:
-            values.check_schema(response.value, "its response")
-            report = values.read_known(Cleaned, response.value, "its response")
-        except ProtocolError as error:
-            problem = str(error)
-    if problem:
-        return unreachable(response.node, problem)
+    report = response.value
+    if report is None:
+        return unreachable(response.node, response.problem)
     leftovers, segments = describe_processes(report.left, names_runs=names_runs), all_segments(report.segments)
     if dry_run:
         leftovers += tuple(f"{path}: no run uses it" for path in report.unused)
@@ -124,7 +117,7 @@ def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         damaged = ["--damaged"] if inventory else []  # this machine also has the copies of runs elsewhere
         return (*program, "cleanup", action, folder, "--store", sent, *damaged, "--except", *live_runs)
 
-    responses = query_all(paths, command, seconds=CLEANUP_SECONDS * 2)
+    responses = query_all(paths, command, Cleaned, seconds=CLEANUP_SECONDS * 2)
     nodes = tuple(result_of(response, dry_run=dry_run) for response in responses)
     if inventory is None:
         nodes = tuple(

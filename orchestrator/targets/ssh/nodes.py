@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 from orch_node.protocol import values
 from orch_node.protocol.node_reports import NodeUsage
@@ -29,6 +29,7 @@ from orchestrator.targets.interface import LiveNode
 
 MAX_PARALLEL_QUERIES = 64  # nodes that are queried in parallel
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 USAGE_SECONDS = 10.0  # time limit of a node's response
 USAGE_CONNECT_SECONDS = 5
 
@@ -58,31 +59,33 @@ def node_program(record: RunRecord, name: str, *arguments: str) -> tuple[str, ..
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeResponse:
+class NodeResponse(Generic[Value]):
     """The response of a node's program.
 
     Attributes:
-        value: the JSON object that the program printed, or None if it failed.
-        problem: why it failed.
+        value: what the program printed, or None if it failed.
+        problem: why it failed, or why its output cannot be read.
     """
 
     node: str
-    value: dict[str, Any] | None
+    value: Value | None
     problem: str = ""
 
 
 def query_all(
     hosts: Iterable[RunNode],
     command: Callable[[RunNode], tuple[str, ...]],
+    kind: type[Value],
     *,
     seconds: float,
     connect_seconds: int = CONNECT_SECONDS,
-) -> list[NodeResponse]:
+) -> list[NodeResponse[Value]]:
     """Run a program that prints one JSON object on all nodes in parallel.
 
     Args:
         hosts: the nodes to query.
         command: called with each node; returns the command to run there.
+        kind: the class of the object.
         seconds: the time limit of the program on each node.
         connect_seconds: the time limit of each connection attempt.
 
@@ -90,15 +93,16 @@ def query_all(
         One response for each node, in the order of `hosts`.
     """
 
-    def query(host: RunNode) -> NodeResponse:
+    def query(host: RunNode) -> NodeResponse[Value]:
         try:
             with closing(connection_to(host, connect_seconds)) as connection:
                 result = connection.capture(command(host), seconds=seconds)
             if result.code != 0:
                 problem = last_line(result.err) or "it failed without an error message"
                 return NodeResponse(node=host.node, value=None, problem=problem)
-            value = values.check_object(values.loads(result.out, "its response"), "its response")
-            return NodeResponse(node=host.node, value=value)
+            content = values.check_object(values.loads(result.out, "its response"), "its response")
+            values.check_schema(content, "its response")
+            return NodeResponse(node=host.node, value=values.read_known(kind, content, "its response"))
         except ExecuteError as error:
             return NodeResponse(node=host.node, value=None, problem=error.message)
         except ProtocolError as error:
@@ -125,9 +129,12 @@ def query_usage(nodes: Sequence[Node]) -> list[LiveNode]:
     commands = {node.name: usage_command(node) for node in nodes}
     hosts = [RunNode(node=node.name, via=node.via) for node in nodes]
     responses = query_all(
-        hosts, lambda host: commands[host.node], seconds=USAGE_SECONDS, connect_seconds=USAGE_CONNECT_SECONDS
+        hosts, lambda host: commands[host.node], NodeUsage, seconds=USAGE_SECONDS, connect_seconds=USAGE_CONNECT_SECONDS
     )
-    return [live_node(node, response) for node, response in zip(nodes, responses, strict=True)]
+    return [
+        LiveNode(name=node.name, cores=len(node.facts.cores), usage=response.value, problem=response.problem)
+        for node, response in zip(nodes, responses, strict=True)
+    ]
 
 
 def usage_command(node: Node) -> tuple[str, ...]:
@@ -135,13 +142,3 @@ def usage_command(node: Node) -> tuple[str, ...]:
     if node.local:
         return (sys.executable, f"{TRAIN}/node.py", "usage", claims_folder(str(state_home() / "store")))
     return (node.python, f"{node.root}/train/node.py", "usage", claims_folder(f"{node.root}/store"))
-
-
-def live_node(node: Node, response: NodeResponse) -> LiveNode:
-    usage, problem = None, response.problem
-    if response.value is not None:
-        try:
-            usage = values.read(NodeUsage, response.value, "its usage")
-        except ProtocolError as error:
-            problem = str(error)
-    return LiveNode(name=node.name, cores=len(node.facts.cores), usage=usage, problem=problem)

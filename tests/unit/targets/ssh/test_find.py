@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from orch_node.protocol import values
+from orch_node.protocol.node_reports import Listing
 from orch_node.protocol.record import RunNode, RunRecord, parse, render
 from orch_node.protocol.values import ProtocolError
 
@@ -17,7 +19,7 @@ from orchestrator.errors import OrchError
 from orchestrator.targets.identity import UntrustedRecordError
 from orchestrator.targets.interface import ignore
 from orchestrator.targets.ssh.find import InventoryRuns, check_same_nodes, find_run, merge_response, trusted_record
-from orchestrator.targets.ssh.nodes import NodeResponse
+from orchestrator.targets.ssh.nodes import NodeResponse, query_all
 from tests.conftest import make_cluster, make_node
 from tests.support.hostile import JSON
 from tests.support.recorded import RUN_RECORD as RECORD
@@ -44,7 +46,7 @@ def merge_responses(**responses: dict[str, Any]) -> InventoryRuns:
     """Return the result of merging the responses of the nodes, in this order."""
     merged = InventoryRuns(cluster=CLUSTER)
     for node, value in responses.items():
-        merge_response(merged, NodeResponse(node=node, value=value))
+        merge_response(merged, NodeResponse(node=node, value=values.read(Listing, value, "its response")))
     return merged
 
 
@@ -101,13 +103,24 @@ def test_damaged_entries_are_reported_and_hide_no_others() -> None:
             {"record": "\x1b[2J"},
             {"record": render(make_sent_record()) | {"recipe": "\ud800"}},
             damaged=[{"folder": "../x", "problem": "\x1b[2J"}],
-        ),
-        node1={"runs": 7},
+        )
     )
     assert len(merged.runs) == 1
     assert len(merged.warnings) == 4
-    assert [response.node for response in merged.failed_responses] == ["node1"]
     assert all(line.isprintable() for line in merged.warnings)
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        pytest.param("[]", "its response is [], not an object.", id="no-object"),
+        pytest.param('{"schema": 2}', "its response has schema 2, not 1.", id="schema"),
+        pytest.param('{"schema": 1, "runs": 7}', "its response: runs is 7, not a list.", id="type"),
+    ],
+)
+def test_output_of_another_form_is_a_problem_of_its_node(output: str, problem: str) -> None:
+    (response,) = query_all([RunNode(node="here")], lambda host: ("echo", output), Listing, seconds=10.0)
+    assert response == NodeResponse(node="here", value=None, problem=problem)
 
 
 def test_ssh_commands_programs_and_folders_come_from_this_controller() -> None:
