@@ -3,7 +3,7 @@
   node.py run-files list RUN_DIR TOKEN       print what the run has written in its copy of the project on this node, or
                                              that the folder is shared with the node that has this token
   node.py run-files receive RUN_DIR SUFFIX   read node0's list, then an archive of the files that differ, from stdin
-  node.py run-files send RUN_DIR -           read paths from stdin, and print ARCHIVE_BEGIN and an archive
+  node.py run-files send RUN_DIR -           read paths from stdin, and print an archive
 
 Contents that this node wrote to the same paths are kept: the suffix is added to the names of their files.
 """
@@ -28,7 +28,6 @@ from orch_node.protocol.values import ProtocolError
 
 BYTECODE = "__pycache__"
 STAGING = ".received-"
-ARCHIVE_BEGIN = b"\0orch-archive\0"  # before an archive on standard output, after what a login shell has printed
 
 
 @dataclass(frozen=True)
@@ -141,9 +140,7 @@ def unpack_command(folder: str) -> tuple[str, ...]:
 
 def send(run_dir: Path) -> int:
     """Print an archive of the files whose paths are in standard input; return the exit code."""
-    names = sys.stdin.buffer.read()
-    sys.stdout.buffer.write(ARCHIVE_BEGIN)
-    sys.stdout.buffer.flush()
+    names = sys.stdin.buffer.read()  # whole, because the sender writes all of them before it reads
     return subprocess.run(pack_command(run_dir), input=names).returncode
 
 

@@ -17,7 +17,7 @@ from tests.support.hosts import missing_requirements
 pytestmark = pytest.mark.skipif(bool(missing_requirements()), reason=missing_requirements() or "runs here")
 
 PROJECT = {"train.py": "print()", "conf/a b.json": "{}", "data.txt": "data"}
-RUN_ON_NODE = 'test "$1" = shared || mount --bind "$2/$1" "$2/run"; shift 2; exec "$@"'
+RUN_ON_NODE = 'echo orch:program-output; test "$1" = shared || mount --bind "$2/$1" "$2/run"; shift 2; exec "$@"'
 
 
 class Nodes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,12 +22,11 @@ from orch_node.content_store import StoreError
 from orch_node.protocol import files, values
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
-from orch_node.reach import START_MARKER, program_errors
+from orch_node.reach import START_MARKER, StartFilter, program_errors
 from orch_node.run_files import Header, Received, Written
 
 MAX_BYTES = 100 * 10**9  # of the files that node0 gives to a node
 MAX_NAMES = 5  # in a message
-MAX_NOISE = 1 << 20  # bytes that a login shell may print
 
 
 def main(argv: list[str]) -> int:
@@ -90,32 +88,25 @@ class FileSharing(threading.Thread):
             StoreError: if a node cannot be reached or cannot write the files, or they are too large.
         """
         arguments = ("run-files", "list", str(self.run_dir), run_files.token_of(self.run_dir) or "none")
-        commands = [self.command(node, arguments, subprocess.DEVNULL) for node in self.nodes]
-        leaving = [self.command(node, arguments, subprocess.DEVNULL) for node in self.leaving]
-        local = run_files.written_files(self.run_dir) if commands or leaving else Written()
-        raise_failures([command for command in commands if command.end() != 0])
+        commands = [self.command(node, arguments, subprocess.DEVNULL) for node in (*self.nodes, *self.leaving)]
+        local = run_files.written_files(self.run_dir) if commands else Written()
+        failed = [command for command in commands if command.end() != 0]
+        raise_failures([command for command in failed if command.node in self.nodes])
+        self.news += [f"without the files that only {command.node} has: {command.problem()}" for command in failed]
         lists = {
-            command.node: values.parse(Written, command.output, f"the list of {command.node}") for command in commands
+            command.node: values.parse(Written, command.output, f"the list of {command.node}")
+            for command in commands
+            if command not in failed
         }
         receivers: dict[tuple[str, ...], list[str]] = {}
-        for node, remote in {**lists, **self.lists_of_leaving(leaving)}.items():
+        for node, remote in lists.items():
             local = self.gather(node, local, remote)
         for node, remote in lists.items():
-            if not remote.shared and (local, remote.files) != (Written(), {}):
+            if node in self.nodes and not remote.shared and (local, remote.files) != (Written(), {}):
                 differing = tuple(path for path, content in local.files.items() if remote.files.get(path) != content)
                 receivers.setdefault(differing, []).append(node)
         for paths, nodes in receivers.items():
             self.send(local, paths, nodes)
-
-    def lists_of_leaving(self, commands: Sequence[RemoteCommand]) -> dict[str, Written]:
-        """Return the files of nodes that the next attempt does not have; report those that do not respond."""
-        lists = {}
-        for command in commands:
-            if command.end() == 0:
-                lists[command.node] = values.parse(Written, command.output, f"the list of {command.node}")
-            else:
-                self.news.append(f"without the files that only {command.node} has: {command.problem()}")
-        return lists
 
     def gather(self, node: str, local: Written, remote: Written) -> Written:
         """Take the files that only another node has written, such as its parts of a checkpoint.
@@ -136,9 +127,7 @@ class FileSharing(threading.Thread):
         command = self.command(node, ("run-files", "send", str(self.run_dir), "-"), subprocess.PIPE)
         with tempfile.TemporaryDirectory(prefix=run_files.STAGING, dir=self.run_dir) as name:
             command.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
-            command.receive(run_files.ARCHIVE_BEGIN, run_files.unpack_command(name))
-            if command.end() != 0:
-                raise StoreError(command.problem())
+            command.receive(run_files.unpack_command(name))
             for path in paths:
                 source, target = Path(name, path), self.run_dir / files.PROJECT / path
                 if not os.path.lexists(source) or run_files.content_of(source) != remote.files[path]:
@@ -236,28 +225,25 @@ class RemoteCommand:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(block)
 
-    def receive(self, begin: bytes, command: Sequence[str]) -> None:
-        """Close its standard input, and pass what it prints after `begin` on to a command.
+    def receive(self, command: Sequence[str]) -> None:
+        """Close its standard input, and pass what it prints on to a command.
 
         Raises:
-            StoreError: if it does not print `begin`, or the command fails.
+            StoreError: if one of the two fails.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.stdin = None  # which end() would flush
-        head = b""
-        while begin not in head:
-            block = self.process.stdout.read(1)
-            if not block or len(head) > MAX_NOISE:
-                self.end()
-                raise StoreError(self.problem())
-            head += block
+        start_filter = StartFilter()
         with subprocess.Popen(command, stdin=subprocess.PIPE) as receiver:
             assert receiver.stdin is not None
             with contextlib.suppress(BrokenPipeError):
-                shutil.copyfileobj(self.process.stdout, receiver.stdin, content_store.CHUNK)
+                while block := self.process.stdout.read(content_store.CHUNK):
+                    receiver.stdin.write(start_filter.output(block))
+        if self.end() != 0:
+            raise StoreError(self.problem())
         if receiver.returncode != 0:
             raise StoreError(f"{command[0]}: exit code {receiver.returncode}")
 
