@@ -26,7 +26,7 @@ from pathlib import Path
 
 from orch_node import atomic_write, content_store, lease
 from orch_node.agent import containers, processes, run_folders, shared_memory
-from orch_node.agent.shared_memory import SHM, Removal
+from orch_node.agent.shared_memory import Removal
 from orch_node.protocol import files, outcome, values
 from orch_node.protocol.node_reports import Cleaned
 from orch_node.protocol.outcome import ProcessRecord
@@ -36,8 +36,6 @@ SUPERVISOR_SECONDS = 5.0  # for the supervisor to end the run on all nodes itsel
 PATIENCE_SECONDS = 2.0
 TERM_SECONDS = 2.0
 END_SECONDS = 3.5  # below 10 s together with the two above
-
-Segments = dict[str, tuple[str, ...]]  # run id -> paths
 
 
 def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) -> Cleaned:
@@ -125,49 +123,52 @@ def wait_while(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(processes.SCAN_SECONDS)
 
 
-def shared_memory_notes(run_dir: Path) -> list[Path]:
-    return sorted(run_dir.glob("shm-*.json"))
+def remove_segments(run_dir: Path, *, dry_run: bool = False) -> Removal:
+    """Remove the run's segments in /dev/shm, or only list them."""
+    removed: set[str] = set()
+    remaining: set[str] = set()
+    for notes in run_dir.glob("shm-*.json"):
+        removal = shared_memory.remove(notes, dry_run=dry_run)
+        removed |= {*removal.removed}
+        remaining |= {*removal.remaining}
+        if not dry_run:
+            shared_memory.forget(notes)
+    return Removal(tuple(sorted(removed)), tuple(sorted(remaining - removed)))
 
 
-def remove_segments(run_dir: Path) -> Removal:
-    """Remove the run's segments in /dev/shm."""
-    removals = []
-    for notes in shared_memory_notes(run_dir):
-        removals.append(shared_memory.remove(notes))
-        shared_memory.forget(notes)
-    return Removal(
-        removed=tuple(path for removal in removals for path in removal.removed),
-        remaining=tuple(path for removal in removals for path in removal.remaining),
-    )
-
-
-def find_leftovers(runs_dir: str, excluded: Iterable[str] = ()) -> Cleaned:
-    """Return what runs below `runs_dir` have left that neither a supervisor nor an agent watches.
+def clean(runs_dir: str, excluded: Iterable[str] = (), *, dry_run: bool = False) -> Cleaned:
+    """End and remove what runs below `runs_dir` have left that neither a supervisor nor an agent watches.
 
     Args:
         runs_dir: folder of the runs.
         excluded: ids of runs whose supervisors live on other nodes.
+        dry_run: only report it.
     """
-    unwatched, living = divide_runs(runs_dir, excluded)
-    leftovers = {run: tuple(processes) for run, processes in unwatched.items()}
-    for run, ids in unwatched_containers(runs_dir, living).items():
-        leftovers[run] = (*leftovers.get(run, ()), *(containers.to_record(container_id[:12]) for container_id in ids))
-    removable, remaining = segments(runs_dir, living)
-    return Cleaned(left=leftovers, segments=removable, segments_left=remaining)
-
-
-def divide_runs(runs_dir: str, excluded: Iterable[str]) -> tuple[dict[str, list[ProcessRecord]], set[str]]:
-    """Return the processes of the runs that have ended, by run, and the ids of the runs that may be alive."""
-    by_run = processes_by_run(runs_dir)
+    folders, by_run = sorted(Path(runs_dir).glob("*")), processes_by_run(runs_dir)
     watched = [run for run in by_run if any(process.role in processes.WATCHERS for process in by_run[run])]
-    living = {*watched, *excluded, *runs_elsewhere(runs_dir)}
-    return {run: by_run[run] for run in by_run if run not in living}, living
-
-
-def runs_elsewhere(runs_dir: str) -> list[str]:
-    """Return the ids of the runs whose supervisors may live on hosts that are not visible here."""
-    folders = sorted(Path(runs_dir).glob("*"))
-    return [folder.name for folder in folders if lease.may_run_elsewhere(folder) is not None]
+    # The supervisors of these runs may live on hosts that are not visible here.
+    elsewhere = [folder.name for folder in folders if lease.may_run_elsewhere(folder) is not None]
+    living = {*watched, *excluded, *elsewhere}
+    ended: dict[str, tuple[ProcessRecord, ...]] = {}
+    leftovers = {run: tuple(by_run[run]) for run in by_run if run not in living}
+    for run in leftovers if not dry_run else ():
+        result = terminate_run(os.path.join(os.path.abspath(runs_dir), run))
+        ended[run], leftovers[run] = result.ended, result.remaining
+    for run, ids in unwatched_containers(runs_dir, living).items():
+        remaining = [containers.to_record(container_id[:12]) for container_id in ids]
+        if not dry_run:
+            removed, remaining = containers.remove_all(Path(runs_dir, run))
+            ended[run] = (*ended.get(run, ()), *removed)
+        leftovers[run] = (*leftovers.get(run, ()), *remaining)
+    removals = {
+        folder.name: remove_segments(folder, dry_run=dry_run) for folder in folders if folder.name not in living
+    }
+    return Cleaned(
+        ended=ended,
+        left=leftovers,
+        segments={run: removal.removed for run, removal in removals.items() if removal.removed},
+        segments_left={run: removal.remaining for run, removal in removals.items() if removal.remaining},
+    )
 
 
 def unwatched_containers(runs_dir: str, living: set[str]) -> dict[str, list[str]]:
@@ -194,42 +195,6 @@ def processes_by_run(runs_dir: str) -> dict[str, list[ProcessRecord]]:
 def names_of(runs_dir: str) -> set[str]:
     """Return the folder's absolute path, with and without links resolved."""
     return {os.path.realpath(runs_dir), os.path.abspath(runs_dir)}
-
-
-def segments(runs_dir: str, living: set[str]) -> tuple[Segments, Segments]:
-    """Return what runs have left in /dev/shm: what may be removed, and what must stay."""
-    removable: Segments = {}
-    remaining: Segments = {}
-    for folder in sorted(Path(runs_dir).glob("*")):
-        notes = [] if folder.name in living else shared_memory_notes(folder)
-        removable_names = {name for path in notes for name in shared_memory.removable(path)}
-        remaining_names = {name for path in notes for name in shared_memory.remaining(path)} - removable_names
-        for result, names in ((removable, removable_names), (remaining, remaining_names)):
-            if names:
-                result[folder.name] = tuple(SHM + name for name in sorted(names))
-    return removable, remaining
-
-
-def clean(runs_dir: str, excluded: Iterable[str]) -> Cleaned:
-    """End and remove what `find_leftovers` finds."""
-    unwatched, living = divide_runs(runs_dir, excluded)
-    ended: dict[str, tuple[ProcessRecord, ...]] = {}
-    leftovers: dict[str, tuple[ProcessRecord, ...]] = {}
-    for run in unwatched:
-        result = terminate_run(os.path.join(os.path.abspath(runs_dir), run))
-        ended[run], leftovers[run] = result.ended, result.remaining
-    for run in unwatched_containers(runs_dir, living):
-        removed, remaining = containers.remove_all(Path(runs_dir, run))
-        ended[run] = (*ended.get(run, ()), *removed)
-        leftovers[run] = (*leftovers.get(run, ()), *remaining)
-    folders = [folder for folder in sorted(Path(runs_dir).glob("*")) if folder.name not in living]
-    removals = {folder.name: remove_segments(folder) for folder in folders}
-    return Cleaned(
-        ended=ended,
-        left=leftovers,
-        segments={run: removal.removed for run, removal in removals.items() if removal.removed},
-        segments_left={run: removal.remaining for run, removal in removals.items() if removal.remaining},
-    )
 
 
 def unused_folders(folder: Path | None, excluded: list[str], *, dry_run: bool) -> tuple[str, ...]:
@@ -267,7 +232,7 @@ def main(argv: list[str]) -> None:
         report = Cleaned(unused=unused_folders(Path(options.folder), options.excluded, dry_run=options.dry_run))
     else:
         is_look = options.command == "look"
-        report = (find_leftovers if is_look else clean)(options.folder, options.excluded)
+        report = clean(options.folder, options.excluded, dry_run=is_look)
         report = replace(report, unused=unused_folders(options.store, options.excluded, dry_run=is_look))
         damaged = run_folders.list_runs(Path(options.folder)).damaged if options.damaged else ()
         targets = {

@@ -152,19 +152,23 @@ def remaining(path: Path) -> dict[str, int]:
     return {name: inode for name, inode in read_notes(path).used.items() if is_unchanged(name, inode)}
 
 
-def remove(path: Path) -> Removal:
-    """Unlink the removable segments that no process uses; the notes keep what remains."""
+def remove(path: Path, *, dry_run: bool = False) -> Removal:
+    """Unlink the removable segments that no process uses; the notes keep what remains.
+
+    Args:
+        path: the notes.
+        dry_run: remove nothing, and return what may be removed once no process uses it.
+    """
     if not read_notes(path).used:
         return Removal()
-    in_use = {name for pid in all_pids() for name in used_by(pid)}
-    removed = []
-    for name in removable(path):
-        if name not in in_use:
+    in_use = set() if dry_run else {name for pid in all_pids() for name in used_by(pid)}
+    removed = [name for name in removable(path) if name not in in_use]
+    if not dry_run:
+        for name in removed:
             os.unlink(SHM + name)
-            removed.append(SHM + name)
-    remaining_segments = remaining(path)
-    write_notes(path, replace(read_notes(path), used=remaining_segments))
-    return Removal(tuple(removed), tuple(SHM + name for name in remaining_segments))
+        write_notes(path, replace(read_notes(path), used=remaining(path)))
+    remaining_names = [name for name in remaining(path) if name not in removed]
+    return Removal(tuple(SHM + name for name in removed), tuple(SHM + name for name in remaining_names))
 
 
 def forget(path: Path) -> None:
