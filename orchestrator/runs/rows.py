@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orch_node.protocol.events import Progress, Result
-from orch_node.protocol.node_reports import Standing
 from orch_node.protocol.outcome import Failure, Outcome
 from orch_node.protocol.record import RunRecord
 
@@ -34,7 +33,7 @@ class Report:
     """
 
     started: float | None = None
-    progress: Progress | Standing | None = None
+    progress: Progress | None = None
     result: Mapping[str, Any] = field(default_factory=dict)
     is_nan: bool = False
     outcome: Outcome | None = None
@@ -152,7 +151,7 @@ def row_of(
     )
 
 
-def progress_words(progress: Progress | Standing | None) -> str:
+def progress_words(progress: Progress | None) -> str:
     """Return the phase and the step of a run, or an empty string without progress."""
     if progress is None or progress.step is None:
         return ""

@@ -9,20 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orch_node.protocol.agent import Claim
+from orch_node.protocol.events import Progress
 from orch_node.protocol.outcome import Outcome, ProcessRecord
 from orch_node.protocol.values import Measured
 
 SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Standing:
-    """The newest progress that a rank has reported."""
-
-    phase: str | None
-    step: float | None
-    steps: float | None
-    loss: Measured | None
 
 
 @dataclass(frozen=True)
@@ -31,7 +22,7 @@ class ListedRun:
 
     record: Any  # its run.json
     state: str | None  # None if only node0 knows it
-    progress: Standing | None
+    progress: Progress | None  # the newest that a rank has reported, without figures
     result: dict[str, Any] = field(default_factory=dict)  # the figures that its script reported at its end
     is_nan: bool = False  # whether the last warning of a rank is that its loss stays NaN
     started: Measured | None = None  # seconds since the epoch
