@@ -24,9 +24,6 @@ CLEANUP_SECONDS = 20.0
 CONNECT_SECONDS = 5
 POSSIBLY_ALIVE = ("running", "unknown")  # states of a run
 
-# The command of a node's programs, its folder of all runs, and that of what controllers have sent to it.
-CleanupPaths = tuple[tuple[str, ...], str, str]
-
 
 def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
     """End all processes of a run on its nodes, and check that nothing is left.
@@ -109,50 +106,33 @@ def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         dry_run: only report the leftovers and damaged runs, and change nothing.
     """
     start_time = time.monotonic()
-    paths, live_runs, unreadable_nodes = cleanup_paths(base, inventory)
     action = "look" if dry_run else "clean"
-
-    def command(host: RunNode) -> tuple[str, ...]:
-        program, folder, sent = paths[host]
-        damaged = ["--damaged"] if inventory else []  # this machine also has the copies of runs elsewhere
-        return (*program, "cleanup", action, folder, "--store", sent, *damaged, "--except", *live_runs)
-
-    responses = query_all(paths, command, Cleaned, seconds=CLEANUP_SECONDS * 2)
-    nodes = tuple(result_of(response, dry_run=dry_run) for response in responses)
-    if inventory is None:
-        nodes = tuple(
-            remove_unused_packages(set_aside_locally(node, base, dry_run=dry_run), dry_run=dry_run) for node in nodes
-        )
-    seconds = round(time.monotonic() - start_time, 2)
-    return CleanupReport(run_id="", seconds=seconds, nodes=(*nodes, *unreadable_nodes))
-
-
-def cleanup_paths(
-    base: Path, inventory: str | None
-) -> tuple[dict[RunNode, CleanupPaths], list[str], list[NodeCleanup]]:
-    """Return what is needed to clean up the nodes.
-
-    Returns:
-        The programs and the folders of each node, the ids of the live runs, and a result for
-        each node whose recorded facts are damaged.
-    """
+    commands: dict[RunNode, tuple[str, ...]] = {}
+    unreadable_nodes: Mapping[str, str] = {}  # those with damaged facts
     if inventory is None:
         live_runs = [run.id for run in store.recorded(base).runs if run.state in POSSIBLY_ALIVE]
-        sent = str(state_home() / "store")
-        local_paths: CleanupPaths = ((sys.executable, str(TRAIN / "node.py")), str(base), sent)
-        return {RunNode(node="node0"): local_paths}, live_runs, []
-    recorded = query_inventory(inventory)
-    paths: dict[RunNode, CleanupPaths] = {
-        RunNode(node=node.name, via=node.via): (
-            (node.python, f"{node.root}/train/node.py"),
-            f"{node.root}/runs",
-            f"{node.root}/store",
-        )
-        for node in recorded.cluster.nodes
-    }
-    live_runs = [run_id for run_id, node_run in recorded.runs.items() if node_run.state in POSSIBLY_ALIVE]
-    unreadable_nodes = recorded.cluster.damaged.items()
-    return paths, live_runs, [unreachable(name, problem) for name, problem in unreadable_nodes]
+        program, sent = (sys.executable, f"{TRAIN}/node.py"), f"{state_home()}/store"
+        # Without --damaged: this machine also has the copies of runs elsewhere.
+        commands[RunNode(node="node0")] = (*program, "cleanup", action, str(base), "--store", sent)
+    else:
+        recorded = query_inventory(inventory)
+        live_runs = [run_id for run_id, node_run in recorded.runs.items() if node_run.state in POSSIBLY_ALIVE]
+        unreadable_nodes = recorded.cluster.damaged
+        for node in recorded.cluster.nodes:
+            program, root = (node.python, f"{node.root}/train/node.py"), node.root
+            options = (f"{root}/runs", "--store", f"{root}/store", "--damaged")
+            commands[node.run_node] = (*program, "cleanup", action, *options)
+    responses = query_all(
+        commands, lambda host: (*commands[host], "--except", *live_runs), Cleaned, seconds=CLEANUP_SECONDS * 2
+    )
+    nodes = tuple(result_of(response, dry_run=dry_run) for response in responses)
+    if inventory is None:
+        nodes = tuple(add_local_results(node, base, dry_run=dry_run) for node in nodes)
+    return CleanupReport(
+        run_id="",
+        seconds=round(time.monotonic() - start_time, 2),
+        nodes=(*nodes, *(unreachable(name, problem) for name, problem in unreadable_nodes.items())),
+    )
 
 
 def all_segments(segments: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -160,29 +140,22 @@ def all_segments(segments: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(path for paths in segments.values() for path in paths)
 
 
-def set_aside_locally(node: NodeCleanup, base: Path, *, dry_run: bool) -> NodeCleanup:
-    """Add the damaged runs of this machine to a node's result, after moving them aside unless `dry_run`."""
-    damaged_runs = store.recorded(base).damaged
-    if dry_run:
-        return add_results(node, [damaged_run.describe() for damaged_run in damaged_runs], [])
+def add_local_results(node: NodeCleanup, base: Path, *, dry_run: bool) -> NodeCleanup:
+    """Add the damaged runs and unused packages of this machine to its result, after removing them unless `dry_run`."""
+    damaged_runs, unused = store.recorded(base).damaged, packages.remove_unused(dry_run=dry_run)
     leftovers, moved = [], []
-    for damaged_run in damaged_runs:
+    if dry_run:
+        leftovers = [damaged_run.describe() for damaged_run in damaged_runs]
+        leftovers += [f"{path}: no run uses it" for path in unused]
+    for damaged_run in damaged_runs if not dry_run else ():
         if target := store.quarantine(damaged_run):
             moved.append(f"{damaged_run.folder} is damaged; moved to {target}")
         else:
             leftovers.append(f"{damaged_run.folder}: a process of this run may still be alive")
-    return add_results(node, leftovers, moved)
-
-
-def remove_unused_packages(node: NodeCleanup, *, dry_run: bool) -> NodeCleanup:
-    """Add the unused packages of this machine to its result, after deleting them unless `dry_run`."""
-    unused = packages.remove_unused(dry_run=dry_run)
-    if not dry_run:
-        return replace(node, unused=(*node.unused, *unused))
-    return add_results(node, [f"{path}: no run uses it" for path in unused], list(node.moved))
-
-
-def add_results(node: NodeCleanup, leftovers: list[str], moved: list[str]) -> NodeCleanup:
-    """Return the result with further leftovers and with the runs that were moved aside."""
-    state = "left" if leftovers and node.state == "clean" else node.state
-    return replace(node, state=state, left=(*node.left, *leftovers), moved=tuple(moved))
+    return replace(
+        node,
+        state="left" if leftovers and node.state == "clean" else node.state,
+        left=(*node.left, *leftovers),
+        moved=tuple(moved),
+        unused=node.unused if dry_run else (*node.unused, *unused),
+    )
