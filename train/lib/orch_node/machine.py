@@ -14,6 +14,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from orch_node.standalone.facts import read_text
+
 ALIVE, DEAD, UNKNOWN = "alive", "dead", "unknown"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -62,8 +64,8 @@ def this_machine() -> Machine:
         namespace = ""
     return Machine(
         host=socket.gethostname(),
-        machine_id=first_line("/etc/machine-id"),
-        boot=first_line("/proc/sys/kernel/random/boot_id"),
+        machine_id=read_text(Path("/etc/machine-id")),
+        boot=read_text(Path("/proc/sys/kernel/random/boot_id")),
         pid_namespace=namespace,
     )
 
@@ -72,15 +74,6 @@ def this_process() -> ProcessIdentity:
     """Return the identity of this process."""
     start = start_time(os.getpid()) or 0
     return ProcessIdentity(machine=this_machine(), pid=os.getpid(), start=start)
-
-
-def first_line(path: str) -> str:
-    """Return the first line of a file, or '' if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.readline().strip()
-    except OSError:
-        return ""
 
 
 def condition_of(process: ProcessIdentity) -> str:
@@ -168,10 +161,7 @@ def open_pidfd(pid: int) -> int | None:
 
 def read_stat(pid: int) -> tuple[str, list[str]]:
     """Return a process' name, and its state, parent and further fields of proc(5); no fields if it has ended."""
-    try:
-        text = Path("/proc", str(pid), "stat").read_text(errors="replace")
-    except OSError:
-        return "", []
+    text = read_text(Path("/proc", str(pid), "stat"))
     name, _, fields = text.partition("(")[2].rpartition(")")
     return name, fields.split()
 

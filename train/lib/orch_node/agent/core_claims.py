@@ -25,6 +25,7 @@ from orch_node.agent.processes import run_processes
 from orch_node.protocol import values
 from orch_node.protocol.agent import Claim
 from orch_node.protocol.node_reports import NodeUsage
+from orch_node.standalone.facts import read_text
 
 # Abstract sockets (unix(7)): every user of the machine sees their names, and they end with their
 # process. /proc/net/unix shows the names: user, first CPU, mask of CPUs from it on, run, process.
@@ -180,12 +181,8 @@ def listening_user(name: bytes) -> int | None:
 
 def claims_of_other_users() -> Iterator[Claim]:
     """Yield what agents of other users have announced on this machine, one claim per run."""
-    try:
-        lines = Path("/proc/net/unix").read_bytes().splitlines()
-    except OSError:
-        return
     cpus_by_run: dict[str, set[int]] = {}
-    for line in lines:
+    for line in read_text(Path("/proc/net/unix")).encode().splitlines():
         match = SOCKET.search(line)
         if match and int(match[1]) != os.getuid() and listening_user(match[0][1:]) == int(match[1]):
             first, mask = int(match[2]), int(match[3], 16)
@@ -206,11 +203,8 @@ def node_usage(claims: Path) -> NodeUsage:
 
 def memory_available() -> int:
     """Return the bytes of memory that new programs can use, as the kernel estimates them (proc(5), MemAvailable)."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    return 0
+    match = re.search(r"^MemAvailable: *(\d+) kB", read_text(Path("/proc/meminfo")), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
 
 
 def main(argv: list[str]) -> None:

@@ -19,6 +19,7 @@ from orch_node import machine
 from orch_node.program import MARK, PROGRAM
 from orch_node.protocol.environment import STACK_SIGNAL
 from orch_node.protocol.outcome import ProcessRecord
+from orch_node.standalone.facts import read_text
 
 PROC = Path("/proc")
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -241,10 +242,7 @@ def kernel_state(pid: int) -> dict[str, str]:
     """Return a process' state, and where it waits in the kernel as far as it may be read."""
     fields = {}
     for name in ("wchan", "syscall", "stack"):
-        try:
-            text = (PROC / str(pid) / name).read_text(errors="replace").strip()
-        except OSError:
-            continue
+        text = read_text(PROC / str(pid) / name)
         if text and text != "0":
             fields[name] = text
     process = read_process(pid, [])
@@ -253,11 +251,8 @@ def kernel_state(pid: int) -> dict[str, str]:
 
 def handles_signal(pid: int, number: int) -> bool:
     """Return whether the process has a handler for the signal; otherwise it would die of it."""
-    try:
-        text = (PROC / str(pid) / "status").read_text()
-    except OSError:
-        return False
-    mask = next((line.split()[1] for line in text.splitlines() if line.startswith("SigCgt")), "0")
+    lines = read_text(PROC / str(pid) / "status").splitlines()
+    mask = next((line.split()[1] for line in lines if line.startswith("SigCgt")), "0")
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 

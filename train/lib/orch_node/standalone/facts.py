@@ -241,11 +241,8 @@ def interfaces() -> dict[str, list[str]]:
     for offset in range(0, struct.unpack("iL", request)[0], 40):  # each record is a name and a sockaddr_in
         name = buffer[offset : offset + 16].split(b"\0")[0].decode().partition(":")[0]
         addresses.setdefault(name, []).append(socket.inet_ntoa(buffer[offset + 20 : offset + 24]))
-    try:
-        ipv6 = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
-    except OSError:  # a kernel without IPv6
-        ipv6 = []
-    for parts in ipv6:
+    for line in read_text(Path("/proc/net/if_inet6")).splitlines():  # empty for a kernel without IPv6
+        parts = line.split()
         addresses.setdefault(parts[-1], []).append(str(ipaddress.IPv6Address(bytes.fromhex(parts[0]))))
     return addresses
 
