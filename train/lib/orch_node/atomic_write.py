@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 PRIVATE = 0o600
@@ -11,6 +13,16 @@ PRIVATE = 0o600
 def private(path: str, flags: int) -> int:
     """Open a file that only its user may read if it is new. This is an opener for open()."""
     return os.open(path, flags, PRIVATE)
+
+
+@contextlib.contextmanager
+def opened(path: str | Path, flags: int) -> Iterator[int]:
+    """Yield a descriptor of a file or folder, and close it with the context."""
+    descriptor = os.open(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def write(path: Path, content: str | bytes, *, mode: int = PRIVATE) -> None:
@@ -41,10 +53,5 @@ def write(path: Path, content: str | bytes, *, mode: int = PRIVATE) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Flush the names in a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError:  # not supported by some network file systems; the file itself is complete
-        pass
-    finally:
-        os.close(descriptor)
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor, contextlib.suppress(OSError):
+        os.fsync(descriptor)  # not supported by some network file systems; the file itself is complete

@@ -155,11 +155,8 @@ def fill_once(folder: Path, content: str, fill: Callable[[Path], None]) -> bool:
 
 def sync(folder: Path) -> None:
     """Write a folder's files to the disk, so that its name is right even after a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with atomic_write.opened(folder, os.O_RDONLY) as descriptor:
         ctypes.CDLL(None).syncfs(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def lock_if_possible(file: BinaryIO, kind: int = fcntl.LOCK_EX) -> bool:

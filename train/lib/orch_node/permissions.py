@@ -14,6 +14,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from orch_node.atomic_write import opened
+
 ROOT = 0  # root can write every file in any case
 WRITABLE_BY_GROUP, WRITABLE_BY_ALL = 0o020, 0o002
 MAX_LINKS = 40  # the limit of the kernel
@@ -95,11 +97,8 @@ def check_own_folder(path: str | Path) -> None:
     For folders of an installation: who can change a folder above it can replace orch's programs, too.
     """
     check_owner(os.lstat(path), str(path))
-    descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) as descriptor:
         check(descriptor, str(path), last=True)
-    finally:
-        os.close(descriptor)
 
 
 def check_tree(path: str | Path) -> None:
@@ -124,14 +123,11 @@ def check_entry(path: str | Path) -> int:
         OSError: if there is no such file.
     """
     name = os.fspath(path)
-    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with opened(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC) as descriptor:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISLNK(mode):
             raise UntrustedError(name, "it is a symbolic link")
         check(descriptor, name, last=True)
-    finally:
-        os.close(descriptor)
     return mode
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orch_node import program
+from orch_node.atomic_write import opened
 
 SSH_CONFIG = program.ROOT / "ssh" / "config"  # written by `orch provision`
 JOINING = "ORCH_JOINING"  # a variable with the command of the batch system that starts a launcher as part of the job
@@ -47,15 +48,12 @@ def share_connections() -> None:
 
 def remove_unused(folder: Path) -> None:
     """Remove a folder of sockets of this user unless a process holds its lock."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            is_new = time.time() - os.fstat(descriptor).st_mtime < NEW_SECONDS
-            if os.fstat(descriptor).st_uid == os.getuid() and not is_new:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        finally:
-            os.close(descriptor)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    with contextlib.suppress(OSError), opened(folder, flags) as descriptor:
+        is_new = time.time() - os.fstat(descriptor).st_mtime < NEW_SECONDS
+        if os.fstat(descriptor).st_uid == os.getuid() and not is_new:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def end_sharing() -> None:
