@@ -136,6 +136,7 @@ class Streams:
         rank: the rank to read, or None for all ranks.
         earlier: the sizes of the logs before the run was resumed, if only later lines are requested.
         rank_nodes: the nodes of the ranks, as far as they are known.
+        followed_rank: the rank if only the nodes on which it starts are read.
         errors: why the lines of a node cannot be read.
         read_nodes: the nodes with an error that have sent lines before.
     """
@@ -148,37 +149,21 @@ class Streams:
         self.earlier = earlier
         self.rank_nodes = rank_nodes
         self.notify = notify
-        self.follows_rank = rank is not None and rank_nodes.watched
+        self.followed_rank = rank if rank_nodes.watched else None
         self.streamed_nodes: set[str] = set()
         self.errors: dict[str, str] = {}
         self.read_nodes: set[str] = set()
 
     def new(self) -> list[Stream]:
         """Return a stream for each node that does not have one yet."""
-        hosts = [host for host in self.hosts() if host.node not in self.streamed_nodes]
+        hosts = [host for host in self.record.nodes if host.node not in self.streamed_nodes]
+        if self.followed_rank is not None:
+            node = self.rank_nodes.nodes.get(self.followed_rank)
+            hosts = [host for host in hosts if host.node == node]
         self.streamed_nodes.update(host.node for host in hosts)
         rank = ("--rank", str(self.rank)) if self.rank is not None else ()
         options = (*["--latest"] * bool(self.earlier.events), *rank)
         return [Stream(record=self.record, host=host, options=options) for host in hosts]
-
-    def hosts(self) -> Iterable[RunNode]:
-        """Return the nodes that may hold requested lines, as far as they are known now."""
-        if not self.follows_rank or self.rank is None:
-            return self.record.nodes
-        node = self.rank_nodes.nodes.get(self.rank)
-        return (host for host in self.record.nodes if host.node == node)
-
-    @property
-    def may_grow(self) -> bool:
-        """Return whether the requested rank may still start on another node."""
-        return self.follows_rank and self.rank_nodes.watched
-
-    def add_error(self, stream: Stream, error: ExecuteError) -> None:
-        """Record and report why the lines of a node cannot be read."""
-        self.errors[stream.host.node] = error.message
-        self.notify(error.message)
-        if stream.offsets:
-            self.read_nodes.add(stream.host.node)
 
 
 def log_lines(streams: Streams, run: Run, *, follow: bool) -> Iterator[LogLine]:
@@ -222,13 +207,17 @@ def interleaved_lines(streams: Streams) -> Iterator[LogLine]:
             for line in stream.lines_with_reconnects(streams.notify):
                 lines.put(line)
         except ExecuteError as error:
-            streams.add_error(stream, error)
+            streams.errors[stream.host.node] = error.message
+            streams.notify(error.message)
+            if stream.offsets:
+                streams.read_nodes.add(stream.host.node)
         finally:
             lines.put(None)
 
     running = 0
     while True:
-        grows = streams.may_grow  # read before the streams, so that the last new one is not missed
+        # Whether the rank may still start on another node: read before the streams, so that no new one is missed.
+        grows = streams.followed_rank is not None and streams.rank_nodes.watched
         for stream in streams.new() if lines.empty() else ():
             threading.Thread(target=read, args=(stream,), daemon=True).start()
             running += 1
