@@ -9,15 +9,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from orch_node import lease
+from orch_node.agent.processes import read_argv
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.outcome import Outcome, SupervisorProcess
+from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.files import write_whole
 
 PLAN = files.PLAN
 ACCOUNTING = "accounting.json"  # the batch system's record of the job
+supervisor_of = lease.read_supervisor  # which nodes use, too
 
 
 def outcome_in(folder: Path) -> Outcome | None:
@@ -40,22 +43,10 @@ def read_outcome(folder: Path) -> tuple[Outcome | None, str]:
     return outcome, ""
 
 
-def supervisor_of(folder: Path) -> SupervisorProcess | None:
-    """Return the supervisor recorded in a run's folder, or None if there is none that can be read."""
-    try:
-        supervisor = outcomes.parse_supervisor((folder / files.SUPERVISOR).read_bytes())
-    except (OSError, ProtocolError):
-        return None
-    return supervisor if supervisor.pid > 1 else None
-
-
 def supervises(pid: int, folder: Path) -> bool:
     """Return whether the process is this run's supervisor, since pids are reused."""
-    try:
-        argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    supervised_runs = [os.path.basename(run) for argument, run in pairwise(argv) if argument == b"supervise"]
+    arguments = pairwise(read_argv(pid))
+    supervised_runs = [os.path.basename(run) for argument, run in arguments if argument == b"supervise"]
     return os.fsencode(folder.name) in supervised_runs
 
 

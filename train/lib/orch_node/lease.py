@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node import machine
-from orch_node.agent import processes
 from orch_node.machine import ProcessIdentity
 from orch_node.protocol import files, outcome, values
 from orch_node.protocol.outcome import SupervisorProcess
@@ -295,8 +294,8 @@ def state_of(run_dir: Path, supervisor: SupervisorProcess) -> str:
     recently, and gone if it has not for a long time. If the age of the lease cannot be measured,
     as through a read-only mount, its state is unknown.
     """
-    if supervisor.identity is None:  # it ended before it recorded its identity
-        return RUNNING if supervises(supervisor.pid, run_dir) else KILLED
+    if supervisor.identity is None:  # it was ended before it could record its identity
+        return KILLED
     condition = machine.condition_of(supervisor.identity)
     if condition != machine.UNKNOWN:
         return RUNNING if condition == machine.ALIVE else KILLED
@@ -321,15 +320,3 @@ def may_run_elsewhere(run_dir: Path) -> SupervisorProcess | None:
     if machine.condition_of(supervisor.identity) != machine.UNKNOWN:
         return None
     return None if state_of(run_dir, supervisor) == KILLED else supervisor
-
-
-def supervises(pid: int, run_dir: Path) -> bool:
-    """Return whether the process is the supervisor of the run, by its arguments."""
-    argv = processes.read_argv(pid)
-    folder = processes.run_argument(argv, pid)
-    if processes.role_of(argv, pid) != "supervisor" or not folder:
-        return False
-    try:
-        return Path(folder.decode(errors="surrogateescape")).samefile(run_dir)
-    except OSError:
-        return False
