@@ -34,15 +34,9 @@ def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
     """
     start_time = time.monotonic()
     node0_options = ["--node0", *(["--planned"] if planned else [])]
-    responses = query_all(
-        record.all_nodes,
-        lambda host: node_program(
-            record, "cleanup", "end", record.run_dir, *(node0_options if host == record.node0 else [])
-        ),
-        Cleaned,
-        seconds=CLEANUP_SECONDS,
-        connect_seconds=CONNECT_SECONDS,
-    )
+    command = node_program(record, "cleanup", "end", record.run_dir)
+    commands = {host: (*command, *(node0_options if host == record.node0 else [])) for host in record.all_nodes}
+    responses = query_all(commands, Cleaned, seconds=CLEANUP_SECONDS, connect_seconds=CONNECT_SECONDS)
     return CleanupReport(
         run_id=record.run_id,
         seconds=round(time.monotonic() - start_time, 2),
@@ -111,20 +105,18 @@ def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
     unreadable_nodes: Mapping[str, str] = {}  # those with damaged facts
     if inventory is None:
         live_runs = [run.id for run in store.recorded(base).runs if run.state in POSSIBLY_ALIVE]
-        program, sent = (sys.executable, f"{TRAIN}/node.py"), f"{state_home()}/store"
         # Without --damaged: this machine also has the copies of runs elsewhere.
-        commands[RunNode(node="node0")] = (*program, "cleanup", action, str(base), "--store", sent)
+        arguments = (action, str(base), "--store", f"{state_home()}/store", "--except", *live_runs)
+        commands[RunNode(node="node0")] = (sys.executable, f"{TRAIN}/node.py", "cleanup", *arguments)
     else:
         recorded = query_inventory(inventory)
         live_runs = [run_id for run_id, node_run in recorded.runs.items() if node_run.state in POSSIBLY_ALIVE]
         unreadable_nodes = recorded.cluster.damaged
         for node in recorded.cluster.nodes:
-            program, root = (node.python, f"{node.root}/train/node.py"), node.root
-            options = (f"{root}/runs", "--store", f"{root}/store", "--damaged")
-            commands[node.run_node] = (*program, "cleanup", action, *options)
-    responses = query_all(
-        commands, lambda host: (*commands[host], "--except", *live_runs), Cleaned, seconds=CLEANUP_SECONDS * 2
-    )
+            folders = (f"{node.root}/runs", "--store", f"{node.root}/store")
+            arguments = (action, *folders, "--damaged", "--except", *live_runs)
+            commands[node.run_node] = (node.python, f"{node.root}/train/node.py", "cleanup", *arguments)
+    responses = query_all(commands, Cleaned, seconds=CLEANUP_SECONDS * 2)
     nodes = tuple(result_of(response, dry_run=dry_run) for response in responses)
     if inventory is None:
         nodes = tuple(add_local_results(node, base, dry_run=dry_run) for node in nodes)

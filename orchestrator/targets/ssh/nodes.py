@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -73,8 +73,7 @@ class NodeResponse(Generic[Value]):
 
 
 def query_all(
-    hosts: Iterable[RunNode],
-    command: Callable[[RunNode], tuple[str, ...]],
+    commands: Mapping[RunNode, tuple[str, ...]],
     kind: type[Value],
     *,
     seconds: float,
@@ -83,20 +82,19 @@ def query_all(
     """Run a program that prints one JSON object on all nodes in parallel.
 
     Args:
-        hosts: the nodes to query.
-        command: called with each node; returns the command to run there.
+        commands: the command for each node.
         kind: the class of the object.
         seconds: the time limit of the program on each node.
         connect_seconds: the time limit of each connection attempt.
 
     Returns:
-        One response for each node, in the order of `hosts`.
+        One response for each node, in their order.
     """
 
     def query(host: RunNode) -> NodeResponse[Value]:
         try:
             with closing(connection_to(host, connect_seconds)) as connection:
-                result = connection.capture(command(host), seconds=seconds)
+                result = connection.capture(commands[host], seconds=seconds)
             if result.code != 0:
                 problem = last_line(result.err) or "it failed without an error message"
                 return NodeResponse(node=host.node, value=None, problem=problem)
@@ -108,7 +106,7 @@ def query_all(
         except ProtocolError as error:
             return NodeResponse(node=host.node, value=None, problem=str(error))
 
-    return on_each(hosts, query)
+    return on_each(commands, query)
 
 
 def on_each(hosts: Iterable[RunNode], action: Callable[[RunNode], Result]) -> list[Result]:
@@ -126,11 +124,8 @@ def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveN
 
 def query_usage(nodes: Sequence[Node]) -> list[LiveNode]:
     """Query nodes in parallel, and return who uses them, in their order."""
-    commands = {node.name: usage_command(node) for node in nodes}
-    hosts = [RunNode(node=node.name, via=node.via) for node in nodes]
-    responses = query_all(
-        hosts, lambda host: commands[host.node], NodeUsage, seconds=USAGE_SECONDS, connect_seconds=USAGE_CONNECT_SECONDS
-    )
+    commands = {node.run_node: usage_command(node) for node in nodes}
+    responses = query_all(commands, NodeUsage, seconds=USAGE_SECONDS, connect_seconds=USAGE_CONNECT_SECONDS)
     return [
         LiveNode(name=node.name, cores=len(node.facts.cores), usage=response.value, problem=response.problem)
         for node, response in zip(nodes, responses, strict=True)

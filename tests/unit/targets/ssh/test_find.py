@@ -119,7 +119,7 @@ def test_damaged_entries_are_reported_and_hide_no_others() -> None:
     ],
 )
 def test_output_of_another_form_is_a_problem_of_its_node(output: str, problem: str) -> None:
-    (response,) = query_all([RunNode(node="here")], lambda host: ("echo", output), Listing, seconds=10.0)
+    (response,) = query_all({RunNode(node="here"): ("echo", output)}, Listing, seconds=10.0)
     assert response == NodeResponse(node="here", value=None, problem=problem)
 
 
