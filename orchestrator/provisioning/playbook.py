@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orch_node.agent.processes import all_pids
-from orch_node.machine import ProcessHandle
+from orch_node.agent.processes import all_pids, read_argv, read_texts
+from orch_node.machine import ProcessHandle, read_stat
 
 from orchestrator.files import SHARE, ansible_home
 from orchestrator.load.inventory import ansible_environment
@@ -182,7 +182,8 @@ def end_workers(folder: str) -> None:
     workers = {pid for pid in all_pids() if is_worker(pid, folder)}
     for pid in all_pids() if workers else ():
         with contextlib.closing(ProcessHandle(pid)) as process:  # before the check: process numbers are reused
-            if session_of(pid) in workers:
+            _, fields = read_stat(pid)
+            if fields and int(fields[3]) in workers:  # its session
                 process.send(signal.SIGKILL)
 
 
@@ -192,20 +193,8 @@ def is_worker(pid: int, folder: str) -> bool:
     A pager with a file of the folder lacks the variable, and an ssh connection that outlives the playbook lacks the
     argument.
     """
-    try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended, or belongs to another user
-        return False
-    return f"{folder}/".encode() in arguments and f"{FOLDER_VARIABLE}={folder}".encode() in variables
-
-
-def session_of(pid: int) -> int | None:
-    """Return the session of a process, or None if it has ended."""
-    try:
-        return os.getsid(pid)
-    except OSError:
-        return None
+    names_folder = any(f"{folder}/".encode() in argument for argument in read_argv(pid))
+    return names_folder and f"{FOLDER_VARIABLE}={folder}".encode() in read_texts(pid, "environ")
 
 
 def settings(playbook: Playbook) -> dict[str, str]:
