@@ -297,8 +297,8 @@ def write_inventory(shared: SharedFolder) -> Path:
 
 def passes(session: Session, stack: Stack) -> bool:
     for name, probe in session.probes.items():
-        for problem in shared_folder_problems(probe, stack):
-            session.nodes[name].fail(problem)
+        for message, hint in shared_folder_problems(probe, stack):
+            session.nodes[name].fail(Finding(subject=name, message=message, hint=hint))
     return not any(node.failed for node in session.nodes.values())
 
 

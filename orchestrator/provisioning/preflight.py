@@ -12,6 +12,7 @@ from orchestrator.stacks.stack import Stack
 
 # Characters that MPI's launchers and ssh's remote shell do not accept in a path.
 FORBIDDEN_IN_ROOT = frozenset(" \t\n:;&|<>()$`\\\"'*?[]{}#~!")
+Problem = tuple[str, str]  # what is wrong with a node, and a hint or ''
 
 
 # Program or library that the probe looks for -> its package on Debian and on RHEL; "" if the node can do without it.
@@ -43,7 +44,7 @@ def find_problems(
         sudo_nodes: nodes whose sudo password is known.
     """
     problems = [
-        problem
+        (probe, problem)
         for probe in probes
         for problem in (
             *machine_problems(probe, limits[probe.name]),
@@ -53,141 +54,122 @@ def find_problems(
         )
     ]
     if len({probe.root for probe in probes}) > 1:
+        hint = "Set orch_root in the inventory to one absolute path for all nodes."
         problems += [
-            Finding(
-                subject=probe.name,
-                message=f"its folder would be {probe.root}, which differs between the nodes",
-                hint="Set orch_root in the inventory to one absolute path for all nodes.",
-            )
-            for probe in probes
+            (probe, (f"its folder would be {probe.root}, which differs between the nodes", hint)) for probe in probes
         ]
-    return (*problems, *connection_problems(probes, sudo_nodes))
+    nodes = {probe.name for probe in probes}
+    for probe in probes:
+        may_be_root = probe.sudo or probe.name in sudo_nodes
+        problems += [(probe, problem) for problem in connection_problems(probe, nodes, may_be_root=may_be_root)]
+    return tuple(Finding(subject=probe.name, message=message, hint=hint) for probe, (message, hint) in problems)
 
 
-def machine_problems(probe: Probe, limits: Limits) -> Iterator[Finding]:
+def machine_problems(probe: Probe, limits: Limits) -> Iterator[Problem]:
     """Yield problems of the hardware, the C library and the clock."""
     facts = probe.facts
     # A node with an installed stack needs space for repairs only.
     disk = limits.disk_gb * GIB / (5 if facts.packages else 1)
     if probe.disk_free < disk:
-        yield Finding(
-            subject=probe.name,
-            message=f"{probe.disk_free / GIB:.1f} GiB free for {probe.root}, needs {disk / GIB:.1f}",
-            hint="Free some disk space, or set orch_root to a folder on a larger disk. "
+        yield (
+            f"{probe.disk_free / GIB:.1f} GiB free for {probe.root}, needs {disk / GIB:.1f}",
+            "Free some disk space, or set orch_root to a folder on a larger disk. "
             "orch_limits: {disk_gb: ...} in the inventory sets the required space.",
         )
     if facts.memory_bytes < limits.memory_gb * GIB:
-        yield Finding(
-            subject=probe.name,
-            message=f"{facts.memory_bytes / GIB:.1f} GiB of memory, needs {limits.memory_gb:.1f}",
-            hint="orch_limits: {memory_gb: ...} in the inventory sets the required memory.",
+        yield (
+            f"{facts.memory_bytes / GIB:.1f} GiB of memory, needs {limits.memory_gb:.1f}",
+            "orch_limits: {memory_gb: ...} in the inventory sets the required memory.",
         )
     if facts.shm_bytes < limits.shm_gb * GIB:
-        yield Finding(
-            subject=probe.name,
-            message=f"{facts.shm_bytes >> 20} MiB free in /dev/shm, needs {int(limits.shm_gb * 1024)}",
-            hint="mount -o remount,size=1g /dev/shm; in a container: --shm-size 1g.",
+        yield (
+            f"{facts.shm_bytes >> 20} MiB free in /dev/shm, needs {int(limits.shm_gb * 1024)}",
+            "mount -o remount,size=1g /dev/shm; in a container: --shm-size 1g.",
         )
     if not probe.libc:
-        yield Finding(subject=probe.name, message="its C library is not glibc, which the wheels need")
+        yield "its C library is not glibc, which the wheels need", ""
     if "avx2" not in facts.flags:
-        yield Finding(subject=probe.name, message=f"its CPU ({facts.cpu_model}) has no AVX2")
+        yield f"its CPU ({facts.cpu_model}) has no AVX2", ""
     if abs(probe.skew) > limits.skew_seconds:
-        yield Finding(
-            subject=probe.name,
-            message=f"its clock is {probe.skew:+.0f} s off this machine's",
-            hint="Start a time service on the node (chrony or systemd-timesyncd).",
+        yield (
+            f"its clock is {probe.skew:+.0f} s off this machine's",
+            "Start a time service on the node (chrony or systemd-timesyncd).",
         )
 
 
-def python_problems(probe: Probe, stack: Stack) -> Iterator[Finding]:
+def python_problems(probe: Probe, stack: Stack) -> Iterator[Problem]:
     """Yield a problem if the stack does not run on the node's Python."""
     version = ".".join(map(str, probe.python))
     install = "Install another Python (dnf install python3.11), set" if probe.family == "rhel" else "Set"
     if not stack.runs_on_python(version):
-        yield Finding(
-            subject=probe.name,
-            message=f"Python {version} at {probe.python_path}; stack '{stack.name}' needs {stack.python}",
-            hint=f"{install} ansible_python_interpreter to another Python of the node, or use another --stack.",
+        yield (
+            f"Python {version} at {probe.python_path}; stack '{stack.name}' needs {stack.python}",
+            f"{install} ansible_python_interpreter to another Python of the node, or use another --stack.",
         )
 
 
-def permission_problems(probe: Probe, *, has_password: bool) -> Iterator[Finding]:
+def permission_problems(probe: Probe, *, has_password: bool) -> Iterator[Problem]:
     """Yield what the user may not do; `has_password`: whether the sudo password is known."""
     packages = missing_packages(probe)
     if packages and not probe.family:
-        yield Finding(
-            subject=probe.name,
-            message=f"{', '.join(packages)} missing, and orch knows the packages of Debian and RHEL only",
-            hint="Install packages that contain them.",
+        yield (
+            f"{', '.join(packages)} missing, and orch knows the packages of Debian and RHEL only",
+            "Install packages that contain them.",
         )
     elif packages and not (probe.sudo or has_password):
         tool = "apt-get" if probe.family == "debian" else "dnf"
-        yield Finding(
-            subject=probe.name,
-            message=f"{', '.join(packages)} missing, and {probe.user} may not install packages",
-            hint=f"Ask an administrator to run: {tool} install {' '.join(packages.values())}. "
+        yield (
+            f"{', '.join(packages)} missing, and {probe.user} may not install packages",
+            f"Ask an administrator to run: {tool} install {' '.join(packages.values())}. "
             "Or enter the sudo password: --ask-become-pass.",
         )
     if not probe.writable:
-        yield Finding(
-            subject=probe.name,
-            message=f"{probe.user} cannot write {probe.root}",
-            hint="Set orch_root in the inventory to a folder of this user.",
-        )
+        yield (f"{probe.user} cannot write {probe.root}", "Set orch_root in the inventory to a folder of this user.")
 
 
-def root_problems(probe: Probe) -> Iterator[Finding]:
+def root_problems(probe: Probe) -> Iterator[Problem]:
     """Yield a problem if a launcher would split the path: mpiexec passes several paths in one string."""
     if characters := sorted(FORBIDDEN_IN_ROOT & set(probe.root)):
-        yield Finding(
-            subject=probe.name,
-            message=f"its folder {probe.root} has {' '.join(map(repr, characters))} in its name, which "
+        yield (
+            f"its folder {probe.root} has {' '.join(map(repr, characters))} in its name, which "
             "MPI's launchers do not accept in a path",
-            hint="Set orch_root in the inventory to a folder without these characters.",
+            "Set orch_root in the inventory to a folder without these characters.",
         )
 
 
-def shared_folder_problems(probe: Probe, stack: Stack) -> Iterator[Finding]:
+def shared_folder_problems(probe: Probe, stack: Stack) -> Iterator[Problem]:
     """Yield the problems of a host that only fills a shared folder and does not train."""
     if not probe.libc:
-        yield Finding(subject=probe.name, message="its C library is not glibc, which the wheels need")
+        yield "its C library is not glibc, which the wheels need", ""
     yield from python_problems(probe, stack)
     yield from root_problems(probe)
     if not probe.writable:
-        yield Finding(subject=probe.name, message=f"{probe.user} cannot write {probe.root}")
+        yield f"{probe.user} cannot write {probe.root}", ""
 
 
-def connection_problems(probes: tuple[Probe, ...], sudo_nodes: Collection[str]) -> Iterator[Finding]:
-    """Yield the problems of each node with the addresses and names of the others."""
-    alive = {probe.name for probe in probes}
-    for probe in probes:
-        for name, peer in probe.peers.items():
-            if name not in alive:
-                continue
-            if peer.error:
-                yield Finding(
-                    subject=probe.name,
-                    message=f"{probe.name} cannot reach {name} ({peer.address or 'no address'}): {peer.error}",
-                    hint="Open the SSH port between the nodes, or set orch_address to the address "
-                    "at which the other nodes reach it.",
-                )
-            elif is_loopback(peer.address) and len(alive) > 1:
-                yield Finding(
-                    subject=probe.name,
-                    message=f"{probe.name} reaches {name} at the loopback address {peer.address}",
-                    hint="Set orch_address in the inventory to the node's address on the network.",
-                )
-            elif not (probe.sudo or probe.name in sudo_nodes) and (
-                peer.address not in peer.resolves or any(map(is_loopback, peer.resolves))
-            ):
-                # Without root rights /etc/hosts cannot be corrected.
-                yield Finding(
-                    subject=probe.name,
-                    message=f"on {probe.name} the name {name} resolves to {', '.join(peer.resolves) or 'nothing'} "
-                    f"instead of {peer.address}",
-                    hint=f"Ask an administrator to add '{peer.address} {name}' at the top of its /etc/hosts.",
-                )
+def connection_problems(probe: Probe, nodes: Collection[str], *, may_be_root: bool) -> Iterator[Problem]:
+    """Yield the problems of a node with the addresses and names of the others that were reached."""
+    for name, peer in probe.peers.items():
+        if name not in nodes:
+            continue
+        if peer.error:
+            yield (
+                f"{probe.name} cannot reach {name} ({peer.address or 'no address'}): {peer.error}",
+                "Open the SSH port between the nodes, or set orch_address to the address "
+                "at which the other nodes reach it.",
+            )
+        elif is_loopback(peer.address) and len(nodes) > 1:
+            yield (
+                f"{probe.name} reaches {name} at the loopback address {peer.address}",
+                "Set orch_address in the inventory to the node's address on the network.",
+            )
+        elif not may_be_root and (peer.address not in peer.resolves or any(map(is_loopback, peer.resolves))):
+            # Without root rights /etc/hosts cannot be corrected.
+            yield (
+                f"on {probe.name} the name {name} resolves to {', '.join(peer.resolves) or 'nothing'} "
+                f"instead of {peer.address}",
+                f"Ask an administrator to add '{peer.address} {name}' at the top of its /etc/hosts.",
+            )
 
 
 def is_loopback(address: str) -> bool:
