@@ -8,7 +8,8 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from orch_node import disk
@@ -28,11 +29,14 @@ def program_failure(argv: tuple[str, ...], code: int, output: str) -> ExecuteErr
     return ExecuteError(f"{program_name(argv)}: {reason}.", hint=WRITE_HINT)
 
 
-def not_started(name: str, error: OSError) -> ExecuteError:
-    """Return the error for a program that cannot be started."""
-    return ExecuteError(
-        f"{name} cannot be started: {error.strerror}.", hint=f"`command -v {name}` shows whether it is installed."
-    )
+@contextmanager
+def start_errors(program: str) -> Iterator[None]:
+    """Raise ExecuteError if a program cannot be started within the context."""
+    try:
+        yield
+    except OSError as error:
+        hint = f"`command -v {program}` shows whether it is installed."
+        raise ExecuteError(f"{program} cannot be started: {error.strerror}.", hint=hint) from None
 
 
 class Local:
@@ -50,15 +54,14 @@ class Local:
     @contextmanager
     def open_program(self, argv: tuple[str, ...]) -> Iterator[PipedProgram]:
         """Start a program with pipes; raise ExecuteError if it cannot be started."""
-        try:
-            with piped_program(argv, lambda code, output: program_failure(argv, code, output)) as program:
-                yield program
-        except FileNotFoundError as error:
-            raise not_started(argv[0], error) from None
+        with ExitStack() as stack:
+            with start_errors(argv[0]):
+                program = stack.enter_context(piped_program(argv, partial(program_failure, argv)))
+            yield program
 
     def start(self, command: Command, log: str) -> None:
         """Start a program that continues after this one; raise ExecuteError if it cannot be started."""
-        try:
+        with start_errors(command.argv[0]):
             Path(log).touch(mode=0o600)
             with open(log, "ab") as output:
                 subprocess.Popen(
@@ -69,8 +72,6 @@ class Local:
                     stderr=output,
                     start_new_session=True,
                 )
-        except OSError as error:
-            raise not_started(command.argv[0], error) from None
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         """Run a program, which Ctrl-C on the terminal does not reach, and return its exit code and output.
@@ -80,14 +81,13 @@ class Local:
         """
         null = subprocess.DEVNULL
         try:
-            process = subprocess.run(argv, capture_output=True, stdin=null, timeout=seconds, start_new_session=True)
+            with start_errors(argv[0]):
+                process = subprocess.run(argv, capture_output=True, stdin=null, timeout=seconds, start_new_session=True)
         except subprocess.TimeoutExpired:
             raise ExecuteError(
                 f"{program_name(argv)} has not answered for {seconds:.0f} s.",
                 hint="`top` and `df` show whether this machine is too busy, or a disk hangs.",
             ) from None
-        except OSError as error:
-            raise not_started(argv[0], error) from None
         return CommandResult(
             code=process.returncode,
             out=process.stdout.decode(errors="replace"),
@@ -101,17 +101,13 @@ class Local:
             ExecuteError: if the program cannot be started, or fails.
             OSError: if the file cannot be read, or temporary files cannot be written.
         """
-        try:
-            with source.open("rb") as file, tempfile.TemporaryFile() as joined:
-                if head:
-                    joined.write(head)
-                    shutil.copyfileobj(file, joined)
-                    joined.seek(0)
+        with source.open("rb") as file, tempfile.TemporaryFile() as joined:
+            if head:
+                joined.write(head)
+                shutil.copyfileobj(file, joined)
+                joined.seek(0)
+            with start_errors(argv[0]):
                 process = subprocess.run(argv, stdin=joined if head else file, capture_output=True)
-        except OSError as error:
-            if error.filename != argv[0]:
-                raise
-            raise not_started(argv[0], error) from None
         if process.returncode != 0:
             stderr = process.stderr.decode(errors="replace").strip()
             raise ExecuteError(f"{program_name(argv)}: {stderr or f'exit code {process.returncode}'}", hint=WRITE_HINT)
@@ -124,10 +120,8 @@ class Local:
 
     def relay(self, argv: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
         """Run a program as relay() does; raise ExecuteError if it cannot be started."""
-        try:
+        with start_errors(argv[0]):
             return relay(argv, receive, stop)
-        except OSError as error:
-            raise not_started(argv[0], error) from None
 
     def close(self) -> None:
         """Do nothing; the method exists for the interface of a connection."""
