@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from orch_node.protocol.events import Progress, Result
+from orch_node.protocol.node_reports import RunReport
 from orch_node.protocol.outcome import Failure, Outcome
 from orch_node.protocol.record import RunRecord
 
@@ -18,41 +19,6 @@ from orchestrator.runs.timeline import how_it_failed
 from orchestrator.runs.tracebacks import summary
 
 NO_SCORES = ("train_seconds", "train_samples_per_second")  # figures of a result that do not rate the model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """The report of a run until now, as far as it is known.
-
-    Attributes:
-        started: when its supervisor began, in seconds since the epoch.
-        progress: its newest progress.
-        result: the figures that its script reported at its end.
-        is_nan: whether the last warning of a rank is that its loss stays NaN.
-        outcome: how it ended.
-    """
-
-    started: float | None = None
-    progress: Progress | None = None
-    result: Mapping[str, Any] = field(default_factory=dict)
-    is_nan: bool = False
-    outcome: Outcome | None = None
-
-    @property
-    def loss(self) -> float | None:
-        """Return the last loss, or None if it is unknown or NaN."""
-        loss = self.progress.loss if self.progress else None
-        return None if loss is None or not math.isfinite(loss) else loss
-
-    @property
-    def has_nan_loss(self) -> bool:
-        loss = self.progress.loss if self.progress else None
-        return self.is_nan or (loss is not None and math.isnan(loss))
-
-    def scores(self) -> dict[str, float]:
-        """Return the finite scores of the trained model by name."""
-        after = numbers(self.result.get("after")) or numbers(self.result)
-        return {name: value for name, value in after.items() if name not in NO_SCORES and math.isfinite(value)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +60,10 @@ class RunRow:
     folder: str
 
 
-def report_of(run: Run) -> Report:
+def report_of(run: Run) -> RunReport:
     """Return what a run has reported, read from its folder on this machine."""
     supervisor, result = supervisor_of(run.folder), run.newest(Result)
-    return Report(
+    return RunReport(
         started=supervisor.started if supervisor else None,
         progress=run.newest(Progress),
         result=result.figures if result else {},
@@ -108,7 +74,7 @@ def report_of(run: Run) -> Report:
 
 def row_of(
     record: RunRecord,
-    report: Report,
+    report: RunReport,
     *,
     state: str,
     nodes: Iterable[str],
@@ -128,6 +94,7 @@ def row_of(
         precision: the one that its ranks chose, if it is known.
     """
     outcome = None if wait else report.outcome
+    loss = report.progress.loss if report.progress else None
     return RunRow(
         id=record.run_id,
         name=record.name,
@@ -139,9 +106,9 @@ def row_of(
         precision=precision or record.precision,
         nodes=tuple(nodes),
         progress=wait or progress_words(report.progress),
-        loss=report.loss,
-        has_nan_loss=report.has_nan_loss,
-        scores=report.scores(),
+        loss=None if loss is None or not math.isfinite(loss) else loss,
+        has_nan_loss=report.is_nan or (loss is not None and math.isnan(loss)),
+        scores=scores_of(report.result),
         cause=wait or cause_of(outcome),
         started_by=record.started_by,
         created=record.created,
@@ -149,6 +116,12 @@ def row_of(
         ended=outcome.ended if outcome else None,
         folder=folder,
     )
+
+
+def scores_of(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite scores of the trained model by name, from the figures that its script reported."""
+    after = numbers(result.get("after")) or numbers(result)
+    return {name: value for name, value in after.items() if name not in NO_SCORES and math.isfinite(value)}
 
 
 def progress_words(progress: Progress | None) -> str:

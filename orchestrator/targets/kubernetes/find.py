@@ -10,12 +10,13 @@ from pathlib import Path
 
 from orch_node.protocol import values
 from orch_node.protocol.events import NAN_LOSS, Progress, Result, Warned
+from orch_node.protocol.node_reports import RunReport
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import OrchError
 from orchestrator.runs import store
-from orchestrator.runs.rows import Report, RunRow, row_of
+from orchestrator.runs.rows import RunRow, row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.interface import Notify, RunList
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
@@ -136,9 +137,9 @@ def logged_pods(cluster: KubernetesClient) -> dict[str, list[PodState]]:
     return pods
 
 
-def report_in(cluster: KubernetesClient, pods: Sequence[PodState], record: RunRecord) -> Report:
+def report_in(cluster: KubernetesClient, pods: Sequence[PodState], record: RunRecord) -> RunReport:
     """Return what a run has reported at the end of the log of the first of these pods, as far as it can be read."""
-    report = Report()
+    report = RunReport()
     with suppress(OrchError):
         for pod in sorted(pods, key=lambda pod: pod.pod)[:1]:
             for line in cluster.log(pod.pod, pod.container, follow=False, since=None, tail=TAIL_LINES):

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from orch_node.protocol.events import Progress
+from orch_node.protocol.node_reports import RunReport
 from orch_node.protocol.outcome import DONE, FAILED, Failure, Outcome
 
 from orchestrator.report.run_list import different_arguments, text
-from orchestrator.runs.rows import Report, RunRow, cause, row_of
+from orchestrator.runs.rows import RunRow, cause, row_of
 from tests.support.recorded import RUN_RECORD
 
 NOW = RUN_RECORD.created + 7200
@@ -21,7 +22,7 @@ TRAINING = Progress(phase="train", step=15, steps=30, loss=0.5)
 
 def make_row(number: int = 0, *arguments: str, state: str = "done", wait: str = "", **report: Any) -> RunRow:
     record = replace(RUN_RECORD, run_id=f"run-{number}", arguments=arguments, name="sweep" if number else "")
-    return row_of(record, Report(started=2.0, **report), state=state, nodes=(), folder="", wait=wait)
+    return row_of(record, RunReport(started=2.0, **report), state=state, nodes=(), folder="", wait=wait)
 
 
 ROWS = (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.protocol.events import Launched, Progress, ScriptEnded, Warned
+from orch_node.protocol.node_reports import RunReport
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -16,7 +17,7 @@ from orchestrator.operations import runs
 from orchestrator.operations.runs import find_live, list_recorded_runs
 from orchestrator.runs import store
 from orchestrator.runs.outcome import nan_notes, untrained_notes
-from orchestrator.runs.rows import Report, row_of
+from orchestrator.runs.rows import row_of
 from orchestrator.targets import registry
 from orchestrator.targets.interface import Notify, RunList, ignore
 from tests.support.recorded import RUN_RECORD, make_outcome, make_run, write_json
@@ -113,7 +114,7 @@ class Target:
         return Handle(record, folder)
 
     def list_runs(self, inventory: str) -> RunList:
-        return RunList(rows=(row_of(RUN_RECORD, Report(), state="running", nodes=(), folder=""),))
+        return RunList(rows=(row_of(RUN_RECORD, RunReport(), state="running", nodes=(), folder=""),))
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> Handle:
         return Handle(replace(RUN_RECORD, run_id=name), base)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol import agent, container, events, layout, outcome, pod, record, values
-from orch_node.protocol.node_reports import Cleaned, ListedRun, Listing, LogChunk
+from orch_node.protocol.node_reports import Cleaned, ListedRun, Listing, LogChunk, RunReport
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.runs import provenance
@@ -54,7 +54,7 @@ def test_any_text_is_parsed_or_rejected(name: str, text: bytes) -> None:
 VALID: dict[str, dict[str, Any]] = {
     "layout.json": json.loads(layout.render(make_layout("a"))),
     "run.json": record.render(RUN_RECORD),
-    "Listing": {"schema": 1, "runs": [values.record(ListedRun({}, "done", None))], "damaged": []},
+    "Listing": {"schema": 1, "runs": [values.record(ListedRun({}, "done", RunReport()))], "damaged": []},
     "outcome.json": make_outcome(),
 }
 

@@ -39,7 +39,7 @@ def make_sent_record(**changes: Any) -> RunRecord:
 
 
 def make_response(*runs: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    return {"schema": 1, "runs": [{"state": "done", "progress": None, **run} for run in runs], **fields}
+    return {"schema": 1, "runs": [{"state": "done", "report": {}, **run} for run in runs], **fields}
 
 
 def merge_responses(**responses: dict[str, Any]) -> InventoryRuns:

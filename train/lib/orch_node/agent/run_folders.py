@@ -23,7 +23,7 @@ from orch_node.agent import processes
 from orch_node.protocol import events, files, record, values
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import NAN_LOSS, Event, Progress, Result, Warned
-from orch_node.protocol.node_reports import DamagedRun, ListedRun, Listing
+from orch_node.protocol.node_reports import DamagedRun, ListedRun, Listing, RunReport
 from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.values import ProtocolError
 from orch_node.tail import lines_backwards
@@ -57,15 +57,14 @@ def listed_run(folder: Path) -> ListedRun:
     state = lease.state_of(folder, supervisor) if supervisor and not outcome else None
     newest = newest_events(folder / files.EVENTS)
     progress, result, warning = newest.get(Progress), newest.get(Result), newest.get(Warned)
-    return ListedRun(
-        record=run_record,
-        state=outcome.state if outcome else state,
+    report = RunReport(
+        started=supervisor.started if supervisor else None,
         progress=replace(progress, figures={}) if isinstance(progress, Progress) else None,
         result=result.figures if isinstance(result, Result) else {},
         is_nan=isinstance(warning, Warned) and NAN_LOSS in warning.text,
-        started=supervisor.started if supervisor else None,
         outcome=outcome,
     )
+    return ListedRun(run_record, outcome.state if outcome else state, report)
 
 
 def run_folders(base: Path) -> list[Path]:

@@ -17,16 +17,23 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
+class RunReport:
+    """The report of a run until now, as far as it is known."""
+
+    started: Measured | None = None  # when its supervisor began, in seconds since the epoch
+    progress: Progress | None = None  # the newest that a rank has reported
+    result: dict[str, Any] = field(default_factory=dict)  # the figures that its script reported at its end
+    is_nan: bool = False  # whether the last warning of a rank is that its loss stays NaN
+    outcome: Outcome | None = None  # how it ended
+
+
+@dataclass(frozen=True)
 class ListedRun:
     """A run on the node."""
 
     record: Any  # its run.json
     state: str | None  # None if only node0 knows it
-    progress: Progress | None  # the newest that a rank has reported, without figures
-    result: dict[str, Any] = field(default_factory=dict)  # the figures that its script reported at its end
-    is_nan: bool = False  # whether the last warning of a rank is that its loss stays NaN
-    started: Measured | None = None  # seconds since the epoch
-    outcome: Outcome | None = None  # without the results of the nodes
+    report: RunReport  # without the figures of the progress and the results of the nodes
 
 
 @dataclass(frozen=True)
