@@ -11,7 +11,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from orch_node import atomic_write, program
@@ -222,10 +222,7 @@ def run_docker(*arguments: str, seconds: float = COMMAND_SECONDS) -> str:
     Raises:
         ContainerError: if it fails, with a hint if one is known.
     """
-    try:
-        return run_engine((ENGINE, *arguments), seconds=seconds)
-    except ContainerError as error:
-        raise ContainerError(explain_error(str(error))) from None
+    return run_engine((ENGINE, *arguments), explain_error, seconds=seconds)
 
 
 def explain_error(text: str) -> str:
@@ -250,8 +247,13 @@ class ContainerError(Exception):
     """An error of the engine, with a hint if one is known."""
 
 
-def run_engine(argv: Sequence[str], *, seconds: float) -> str:
+def run_engine(argv: Sequence[str], explain: Callable[[str], str], *, seconds: float) -> str:
     """Run a program of the engine, and return its output.
+
+    Args:
+        argv: the program and its arguments.
+        explain: returns the message for what the program has printed on standard error.
+        seconds: the time limit.
 
     Raises:
         ContainerError: if it cannot be started, fails, or takes longer than `seconds`.
@@ -265,7 +267,7 @@ def run_engine(argv: Sequence[str], *, seconds: float) -> str:
     except subprocess.TimeoutExpired:
         raise ContainerError(f"{argv[0]} {argv[1]} did not respond within {seconds:.0f} s") from None
     if process.returncode != 0:
-        raise ContainerError(process.stderr.strip() or f"exit code {process.returncode}")
+        raise ContainerError(explain(process.stderr.strip() or f"exit code {process.returncode}"))
     return process.stdout
 
 
@@ -292,10 +294,7 @@ def check_apptainer(spec: ContainerSpec) -> None:
     """
     if not Path(spec.image).exists():
         raise ContainerError(f"the image {spec.image} does not exist on this node. All nodes must have it")
-    try:
-        run_engine([*apptainer_prefix(spec), spec.python, "-c", ""], seconds=APPTAINER_SECONDS)
-    except ContainerError as error:
-        raise ContainerError(explain_apptainer_error(str(error))) from None
+    run_engine([*apptainer_prefix(spec), spec.python, "-c", ""], explain_apptainer_error, seconds=APPTAINER_SECONDS)
 
 
 def explain_apptainer_error(text: str) -> str:
