@@ -296,27 +296,27 @@ class Ssh:
     def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes | None:
         """Return at most `limit` bytes of a file from `offset` on, or None if there is no file."""
 
-        def act() -> bytes | None:
-            try:
-                with self.sftp.open(path, "rb") as file:
-                    file.seek(offset)
-                    return bytes(file.read(limit))
-            except FileNotFoundError:
-                return None
+        def act() -> bytes:
+            with self.sftp.open(path, "rb") as file:
+                file.seek(offset)
+                return bytes(file.read(limit))
 
-        return self.attempt(act, f"read {path}")
+        return self.if_exists(act, f"read {path}")
 
     def size(self, path: str) -> int:
         """Return the size of a regular file in bytes, or 0 if the path is anything else."""
+        status = self.if_exists(lambda: self.sftp.stat(path), f"read {path}")
+        return status.st_size or 0 if status and stat.S_ISREG(status.st_mode or 0) else 0
 
-        def act() -> int:
-            try:
-                status = self.sftp.stat(path)
-            except FileNotFoundError:
-                return 0
-            return status.st_size or 0 if stat.S_ISREG(status.st_mode or 0) else 0
+    def if_exists(self, action: Callable[[], Result], description: str) -> Result | None:
+        """Return the result of an action on a file or folder, or None if it does not exist; translate other errors."""
 
-        return self.attempt(act, f"read {path}")
+        def act() -> Result | None:
+            with contextlib.suppress(FileNotFoundError):
+                return action()
+            return None
+
+        return self.attempt(act, description)
 
     @contextlib.contextmanager
     def open_program(self, argv: tuple[str, ...]) -> Iterator[PipedProgram]:
@@ -356,13 +356,9 @@ class Ssh:
         """Return the sorted names in a folder, or no names if there is no folder."""
 
         def act() -> list[str]:
-            try:
-                entries = islice(self.sftp.listdir_iter(folder), MAX_NAMES)
-                return sorted(entry.filename for entry in entries)
-            except FileNotFoundError:
-                return []
+            return sorted(entry.filename for entry in islice(self.sftp.listdir_iter(folder), MAX_NAMES))
 
-        return self.attempt(act, f"list {folder}")
+        return self.if_exists(act, f"list {folder}") or []
 
     def terminate(self, pid: int, marker: str) -> None:
         """Send SIGINT to a process if its arguments contain `marker`.
