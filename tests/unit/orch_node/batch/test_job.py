@@ -16,7 +16,6 @@ from orch_node.protocol import batch, files
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import Launched, render
 from orch_node.protocol.outcome import FAILED, Failure, Outcome
-from orch_node.supervisor.core_reservation import AttemptResult
 
 from orchestrator.files import TRAIN
 
@@ -59,17 +58,17 @@ def test_memory_failure_is_explained_by_slurms_message(run_dir: Path) -> None:
     line = "slurmstepd: error: StepId=12.1 exceeded memory limit (700 > 500), being killed"
     (run_dir / files.LAUNCHER_LOG).write_text(f"{line}\n")
     code = "the launcher ended with exit code 137"
-    explained = job.explain_memory_failure(SYSTEM, run_dir, AttemptResult(FAILED, code))
+    explained = job.explain_memory_failure(SYSTEM, run_dir, Outcome(FAILED, problem=code))
     assert explained.problem == f"{SYSTEM.out_of_memory}: {line}; {code}"
-    killed = AttemptResult(FAILED, failure=Failure(rank=1, signal="SIGKILL"))
+    killed = Outcome(FAILED, first_failure=Failure(rank=1, signal="SIGKILL"))
     result = job.explain_memory_failure(SYSTEM, run_dir, killed)
-    assert result.failure.oom == line
-    raised = AttemptResult(FAILED, failure=Failure(rank=1, code=1))
+    assert result.first_failure.oom == line
+    raised = Outcome(FAILED, first_failure=Failure(rank=1, code=1))
     assert job.explain_memory_failure(SYSTEM, run_dir, raised) == raised
     # Slurm has killed all processes of a node, so only the rank of the other node reports its end.
     lost_peer = Failure(rank=0, node="n1", code=1, text="RuntimeError: Connection closed by peer [10.0.0.2]:40153")
-    result = job.explain_memory_failure(SYSTEM, run_dir, AttemptResult(FAILED, failure=lost_peer))
-    assert result.failure is None
+    result = job.explain_memory_failure(SYSTEM, run_dir, Outcome(FAILED, first_failure=lost_peer))
+    assert result.first_failure is None
     assert result.problem == f"{SYSTEM.out_of_memory}: {line}"
 
 

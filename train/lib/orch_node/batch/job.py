@@ -31,7 +31,6 @@ from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, Outcome
 from orch_node.protocol.values import ProtocolError
 from orch_node.standalone import facts
 from orch_node.supervisor import supervisor
-from orch_node.supervisor.core_reservation import AttemptResult
 
 # What an earlier start of this job, before it was requeued, may have left.
 EARLIER_FILES = (files.OUTCOME, files.SUPERVISOR)
@@ -155,7 +154,7 @@ class JobSupervisor(supervisor.Supervisor):
         self.system = system
         super().__init__(*arguments)
 
-    def finish(self, ending: AttemptResult) -> int:
+    def finish(self, ending: Outcome) -> int:
         """Record how the run ended; return its exit code.
 
         If the job was restarted meanwhile, exit and write nothing.
@@ -164,13 +163,13 @@ class JobSupervisor(supervisor.Supervisor):
         return super().finish(explain_memory_failure(self.system, self.run_dir, ending))
 
 
-def explain_memory_failure(system: NodeSystem, run_dir: Path, ending: AttemptResult) -> AttemptResult:
+def explain_memory_failure(system: NodeSystem, run_dir: Path, ending: Outcome) -> Outcome:
     """Return the result with the cause if the batch system reports that memory ran out.
 
     It may end all processes of a node, so that the only rank that reports its end is one that has
     lost its peer.
     """
-    failure = ending.failure
+    failure = ending.first_failure
     killed = failure is not None and failure.signal in ENDING_SIGNALS and not failure.oom
     lost_peer = failure is not None and failures.blames_another(failure.rank, failure.text)
     is_open = failure is None or killed or lost_peer
@@ -178,10 +177,10 @@ def explain_memory_failure(system: NodeSystem, run_dir: Path, ending: AttemptRes
     if not line:
         return ending
     if failure is not None and killed:
-        return replace(ending, failure=replace(failure, oom=line))
+        return replace(ending, first_failure=replace(failure, oom=line))
     problem = f"{system.out_of_memory}: {line}"
     problem = f"{problem}; {ending.problem}" if ending.problem else problem
-    return replace(ending, problem=problem, failure=None)
+    return replace(ending, problem=problem, first_failure=None)
 
 
 def job_output(system: NodeSystem, run_dir: Path) -> str:

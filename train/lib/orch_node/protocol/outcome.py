@@ -61,9 +61,12 @@ class NodeEnd:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a run; times are seconds since the epoch."""
+    """The result of a run, or of one of its attempts, which has no times, attempts and nodes.
 
-    state: str
+    Times are seconds since the epoch.
+    """
+
+    state: str  # done, failed, stopped, refused or preempted
     first_failure: Failure | None = None
     problem: str | None = None  # a cause other than a single rank
     launcher_code: int | None = None

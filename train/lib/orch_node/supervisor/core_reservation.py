@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.protocol.agent import Claim, ClaimConflicts, TakeClaim
 from orch_node.protocol.layout import RunLayout
-from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED, Failure
+from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED, Outcome
 from orch_node.supervisor.agents import Agents
 
 TICK_SECONDS = 0.1
 
 
-@dataclass(frozen=True)
-class AttemptResult:
-    """The end of an attempt."""
-
-    state: str  # done, failed, stopped, refused or preempted
-    problem: str | None = None  # what no single rank is to blame for
-    failure: Failure | None = None
-    launcher_code: int | None = None
-
-
-def reserve_cores(
-    run_dir: Path, layout: RunLayout, agents: Agents, stopped: Callable[[], bool]
-) -> AttemptResult | None:
+def reserve_cores(run_dir: Path, layout: RunLayout, agents: Agents, stopped: Callable[[], bool]) -> Outcome | None:
     """Claim the cores of a run on all of its nodes; return why that failed, or None.
 
     All runs ask the nodes in the same order, so of two runs that start together one gets all nodes.
@@ -35,11 +22,11 @@ def reserve_cores(
     for node in sorted([*layout.node_names, *layout.spare_hosts]):
         response = request_claim(agents, node, claim_of(str(run_dir), layout, node), stopped)
         if stopped():
-            return AttemptResult(STOPPED)
+            return Outcome(STOPPED)
         if response is None:
-            return AttemptResult(FAILED, f"{node} cannot be reached: {agents.lost[node]}")
+            return Outcome(FAILED, problem=f"{node} cannot be reached: {agents.lost[node]}")
         if response.taken:
-            return AttemptResult(REFUSED, describe_conflicts(node, response.taken))
+            return Outcome(REFUSED, problem=describe_conflicts(node, response.taken))
     return None
 
 

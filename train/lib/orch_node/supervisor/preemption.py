@@ -12,10 +12,9 @@ from orch_node.protocol import files
 from orch_node.protocol.agent import PreemptedRanks, PreemptRanks
 from orch_node.protocol.environment import PREEMPT_SIGNAL, configured_signal
 from orch_node.protocol.events import Event, Stopping
-from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED
+from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Outcome
 from orch_node.rank.environment import provisioned_environment, read_env_file
 from orch_node.supervisor.agents import Agents
-from orch_node.supervisor.core_reservation import AttemptResult
 from orch_node.supervisor.rank_tracker import RankTracker
 
 SECONDS_VARIABLE = "ORCH_PREEMPT_SECONDS"
@@ -37,13 +36,13 @@ class PreemptionMonitor:
         self.requested_at: float | None = None
         self.problem = ""
 
-    def poll(self, tracker: RankTracker) -> AttemptResult | None:
+    def poll(self, tracker: RankTracker) -> Outcome | None:
         """Ask the ranks for a checkpoint when requested; return the result once they are too late."""
         if self.requested_at is None and (self.is_requested() or tracker.any_preempted()):
             self.request_checkpoints(tracker)
         if self.requested_at is not None and time.monotonic() - self.requested_at > self.seconds:
             self.problem = f"none was written within {self.seconds:.0f} s"
-        return AttemptResult(PREEMPTED, self.describe(tracker)) if self.problem else None
+        return Outcome(PREEMPTED, problem=self.describe(tracker)) if self.problem else None
 
     def add_suspension(self, seconds: float) -> None:
         """Extend the time for the checkpoint: this process and its ranks were suspended for some seconds."""
@@ -68,18 +67,18 @@ class PreemptionMonitor:
             return "the ranks ended after a checkpoint but reported no step"
         return f"without a checkpoint: {self.problem or 'the ranks were ended before they wrote one'}"
 
-    def adjust_result(self, result: AttemptResult, tracker: RankTracker) -> AttemptResult:
+    def adjust_result(self, result: Outcome, tracker: RankTracker) -> Outcome:
         """Return the result as preempted if ranks ended after a checkpoint, or by the signals that follow a request."""
         if result.state == DONE:
             is_preempted = tracker.any_preempted()
         elif result.state == FAILED and (self.requested_at or tracker.any_preempted()):
-            failure = result.failure
+            failure = result.first_failure
             is_preempted = failure is None or (not failure.oom and failure.signal in ENDING_SIGNALS)
         else:
             is_preempted = False
         if not is_preempted:
             return result
-        return replace(result, state=PREEMPTED, problem=self.describe(tracker), failure=None)
+        return replace(result, state=PREEMPTED, problem=self.describe(tracker), first_failure=None)
 
 
 def environment(run_dir: Path) -> dict[str, str]:

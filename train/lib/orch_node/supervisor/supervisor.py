@@ -37,7 +37,7 @@ from orch_node.protocol.values import ProtocolError, record
 from orch_node.reach import BY_STEP
 from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.attempt import POLL_SECONDS, Attempt
-from orch_node.supervisor.core_reservation import AttemptResult, reserve_cores
+from orch_node.supervisor.core_reservation import reserve_cores
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.file_sharing import FileSharing
 from orch_node.supervisor.launcher import launcher_environment
@@ -48,7 +48,7 @@ OpenAgents = Callable[[Path, list[str], str, Pipes], Agents]
 # Nodes that get a file of some hundred bytes per node of the run at the same time, and their time limit.
 PASS_ON_NODES, PASS_ON_SECONDS = 64, 20.0
 EXIT_CODES = {DONE: 0, FAILED: 1, REFUSED: 1, PREEMPTED: EX_TEMPFAIL, STOPPED: 130}
-PREEMPTED_BEFORE_START = AttemptResult(PREEMPTED, "without a checkpoint: the run had not started")
+PREEMPTED_BEFORE_START = Outcome(PREEMPTED, problem="without a checkpoint: the run had not started")
 
 
 def main(argv: list[str]) -> int:
@@ -136,7 +136,7 @@ class Supervisor:
         A run that was stopped before it began does not connect to any other node.
         """
         if self.stop_signal:
-            return self.finish(AttemptResult(STOPPED))
+            return self.finish(Outcome(STOPPED))
         if self.preempted:
             return self.finish(PREEMPTED_BEFORE_START)
         try:
@@ -144,26 +144,26 @@ class Supervisor:
         except OSError as error:  # mostly a full disk
             return self.finish(self.end_after_disk_error(error))
 
-    def end_after_disk_error(self, error: OSError) -> AttemptResult:
+    def end_after_disk_error(self, error: OSError) -> Outcome:
         """End all processes without writing to the disk; return the result."""
         path = Path(error.filename) if isinstance(error.filename, str) else self.run_dir
         if "agents" in vars(self):  # the error may have prevented that they start
             self.agents.end_all()
             self.agents.leave()
-        return AttemptResult(FAILED, describe_on_node(self.layout.node_names[0], path, error))
+        return Outcome(FAILED, problem=describe_on_node(self.layout.node_names[0], path, error))
 
-    def supervise(self) -> AttemptResult:
+    def supervise(self) -> Outcome:
         """Reserve the nodes, and start attempts until one ends for good; return its result."""
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
         self.agents = self.open_agents(self.run_dir, nodes, claims, Pipes())
         if refusal := self.leases.acquire(self.is_to_end, self.record_news):
             self.agents.leave()
-            return AttemptResult(REFUSED, refusal)
+            return Outcome(REFUSED, problem=refusal)
         ending = reserve_cores(self.run_dir, self.layout, self.agents, self.is_to_end)
         if ending is None and (problem := self.prepare_nodes()):
-            ending = AttemptResult(STOPPED) if self.is_to_end() else AttemptResult(FAILED, problem)
-        if ending == AttemptResult(STOPPED) and not self.stop_signal:
+            ending = Outcome(STOPPED) if self.is_to_end() else Outcome(FAILED, problem=problem)
+        if ending == Outcome(STOPPED) and not self.stop_signal:
             ending = PREEMPTED_BEFORE_START
         while ending is None or self.may_restart(ending):
             ending = self.attempt()
@@ -200,7 +200,7 @@ class Supervisor:
         """Return the number of the newest attempt, also counting those before the run was resumed."""
         return self.attempts + int(self.options.first_attempt) - 1
 
-    def attempt(self) -> AttemptResult:
+    def attempt(self) -> Outcome:
         """Start the launcher once; return how that ended."""
         self.attempts += 1
         nodes = tuple(self.layout.node_names)
@@ -225,7 +225,7 @@ class Supervisor:
 
     # Restarts.
 
-    def launcher_will_restart(self, ending: AttemptResult) -> bool:
+    def launcher_will_restart(self, ending: Outcome) -> bool:
         """Return whether the launcher itself starts all ranks again; count it as a restart."""
         if not self.options.launcher_restarts or self.restarts >= self.options.max_restarts:
             return False
@@ -233,13 +233,13 @@ class Supervisor:
         self.record_restart(ending)
         return True
 
-    def record_restart(self, ending: AttemptResult) -> None:
+    def record_restart(self, ending: Outcome) -> None:
         """Record that the next attempt starts, and why."""
-        after = ending.problem or record(ending.failure)
+        after = ending.problem or record(ending.first_failure)
         event = Restarting(attempt=self.restarts + 1, of=self.options.max_restarts, after=after)
         self.event_log.record(event)
 
-    def may_restart(self, ending: AttemptResult) -> bool:
+    def may_restart(self, ending: Outcome) -> bool:
         """Return whether to start another attempt, after preparing it."""
         if ending.state != FAILED or self.is_to_end() or not self.attempts:
             return False
@@ -325,19 +325,12 @@ class Supervisor:
         """Record a message about the nodes of the run."""
         self.event_log.record(NodeNews(text=text))
 
-    def finish(self, ending: AttemptResult) -> int:
+    def finish(self, ending: Outcome) -> int:
         """Write outcome.json; return the exit code."""
         if ending.state != DONE and (problem := self.leases.problem()):
             ending = replace(ending, state=FAILED, problem=problem)
-        result = Outcome(
-            state=ending.state,
-            first_failure=ending.failure,
-            problem=ending.problem,
-            launcher_code=ending.launcher_code,
-            attempts=self.attempt_number,
-            nodes=self.nodes,
-            started=self.started,
-            ended=time.time(),
+        result = replace(
+            ending, attempts=self.attempt_number, nodes=self.nodes, started=self.started, ended=time.time()
         )
         if self.leases.lost_run_dir():
             # Another supervisor writes this run's files now.
