@@ -42,7 +42,7 @@ from orchestrator.targets.batch.plan import (
     with_size,
 )
 from orchestrator.targets.batch.settings import IMAGE_KEYS, IMAGE_LIST_KEYS, BatchSettings, Image
-from orchestrator.targets.batch.system import NEW, ONE_RANK, RESERVED_OPTIONS, BatchSystem
+from orchestrator.targets.batch.system import FLAG_VALUES, NEW, OFF, ON, ONE_RANK, RESERVED_OPTIONS, BatchSystem
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.interpreter import check_no_image, path_of, user_python
 
@@ -166,7 +166,7 @@ def batch_settings(
             settings = replace(settings, setup=(*settings.setup, option_value))
         elif name == MAX_REQUEUES:
             settings = replace(settings, max_requeues=requeue_limit(system, option_value))
-        elif equals or dict(system.long_options(name, "")).keys() <= {*system.flags}:
+        elif equals or system.is_flag(name):
             settings = with_option(settings, name, option_value, COMMAND_LINE)
         else:
             raise RequestError(
@@ -208,8 +208,8 @@ def with_file(settings: BatchSettings, values: SettingsFile, source: Path) -> Ba
     lists = {name: tuple(table[name]) for name in IMAGE_LIST_KEYS if name in table}
     settings = replace(settings, image=Image(path=path, **{**table, **lists}))
     for name, value in getattr(values, settings.system.submitter).items():
-        if value is not False:
-            text = "" if value is True else str(value)
+        text = ON if value is True else OFF if value is False else str(value)
+        if value is not False or settings.system.is_flag(name):
             settings = with_option(settings, name, text, str(source))
     return settings
 
@@ -228,14 +228,14 @@ def requeue_limit(system: BatchSystem, text: str) -> int:
 
 
 def with_option(settings: BatchSettings, name: str, value: str, source: str) -> BatchSettings:
-    """Return the settings with one option of the job; `exclusive=yes` is the same as `exclusive`, and `p` as partition.
+    """Return the settings with one option of the job; `hold=yes` is the same as `hold`, and `p` as partition.
 
     Raises:
         RequestError: if the option cannot be used.
     """
     for long_name, text in settings.system.long_options(name, value):
         key = long_name.replace("_", "-")
-        text = "" if key in settings.system.flags and text in ("yes", "true", "1") else text
+        text = FLAG_VALUES.get(text, text) if key in settings.system.flags else text
         options, sources = {**settings.options, key: text}, {**settings.sources, key: source}
         settings = replace(settings, options=options, sources=sources)
     return settings

@@ -19,6 +19,8 @@ from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch.options import PbsOptions
 from orchestrator.targets.batch.system import (
+    OFF,
+    ON,
     ONE_RANK,
     Allocation,
     BatchSystem,
@@ -335,7 +337,7 @@ class Pbs(BatchSystem):
     gpu_hint = "Request them: --pbs select=ncpus=N:ngpus=N."
     reserved = RESERVED_OPTIONS
     foreign = FOREIGN
-    flags = ("hold",)
+    flags = ("hold", "rerun")
     hints = HINTS
     resubmits = True
     has_arrays_of_one = False
@@ -466,12 +468,12 @@ class Pbs(BatchSystem):
         yield f"-N {shlex.quote(request.name)}"
         yield f"-l select={request.nodes}:{shlex.quote(chunk(request, options.get('select')))}:mpiprocs={request.ppn}"
         yield f"-l place={shlex.quote(placement(options.get('place', 'scatter')))}"
-        if "rerun" not in options:
-            yield "-r y"
+        rerun = options.get("rerun", ON)
+        yield f"-r {({ON: 'y', OFF: 'n'}).get(rerun) or shlex.quote(rerun)}"
+        if options.get("hold") == ON:
+            yield "-h"
         for name, value in options.items():
-            if name == "hold":
-                yield "-h"
-            elif name not in ("select", "place"):
+            if name not in ("select", "place", *self.flags):
                 letter = LETTERS.get(name)
                 yield f"{letter or '-l ' + name.replace('-', '_') + '='}{shlex.quote(value)}"
         if request.tasks:
@@ -516,7 +518,7 @@ class Pbs(BatchSystem):
         return "half of it is for a checkpoint before the end"
 
     def can_resume(self, options: Mapping[str, str]) -> bool:
-        return options.get("rerun") != "n"
+        return options.get("rerun") != OFF
 
 
 PBS = Pbs()

@@ -18,6 +18,9 @@ from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch.options import SlurmOptions
 from orchestrator.targets.batch.system import (
+    FLAG_VALUES,
+    OFF,
+    ON,
     ONE_RANK,
     Allocation,
     BatchSystem,
@@ -363,7 +366,8 @@ SIZES = ("exclusive", "cpus-per-task", "mem", "mem-per-cpu", "oversubscribe", "g
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 # The variables whose option has a different name; see INPUT ENVIRONMENT VARIABLES in sbatch(1).
 VARIABLES = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem"}
-NOT_OPTIONS = ("EXPORT", "DEBUG", "WAIT", "OUTPUT", "ERROR", "JOB_NAME", "OPEN_MODE", "ARRAY_INX")
+NOT_OPTIONS = ("WAIT", "OUTPUT", "ERROR", "JOB_NAME", "OPEN_MODE", "ARRAY_INX")
+SITE_SETTINGS = ("EXPORT", "DEBUG")  # left to sbatch
 
 
 def count_gpus(entries: Iterable[str]) -> int:
@@ -431,7 +435,7 @@ class Slurm(BatchSystem):
     gpu_hint = "Request them: --slurm gpus-per-node=N, or --slurm gres=gpu:N."
     reserved = RESERVED_OPTIONS
     foreign = FOREIGN
-    flags = ("exclusive", "requeue", "no-requeue", "contiguous", "spread-job", "hold", "oversubscribe")
+    flags = ("exclusive", "requeue", "contiguous", "spread-job", "hold", "oversubscribe")
     hints = HINTS
 
     launcher = "srun"
@@ -458,7 +462,8 @@ class Slurm(BatchSystem):
         """
         special_names = {option: name for name, option in VARIABLES.items()}
         options = [line.partition("=")[0].removeprefix("--") for line in step.options]
-        names = [f"SBATCH_{special_names.get(name) or name.upper().replace('-', '_')}" for name in options]
+        names = [special_names.get(name) or name.upper().replace("-", "_") for name in (*options, *self.flags)]
+        names = [f"SBATCH_{name}" for name in dict.fromkeys((*names, "NO_REQUEUE", *NOT_OPTIONS))]
         path = f"{step.run_dir}/{SCRIPT}"
         command = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path, path)
         return run_without((*names, *job_variables(os.environ)), command)
@@ -582,23 +587,30 @@ class Slurm(BatchSystem):
         yield "--open-mode=append"
         if request.survives_nodes:
             yield "--no-kill"
-        if "no-requeue" not in options and "requeue" not in options:
+        if "requeue" not in options:
             yield "--requeue"
         if "signal" not in options:  # At this signal the supervisor lets the ranks write a checkpoint.
             yield f"--signal=B:TERM@{CHECKPOINT_SECONDS}"
         for name, value in options.items():
-            yield f"--{name}={shlex.quote(value)}" if value else f"--{name}"
+            if name in self.flags and value == OFF:
+                yield from ["--no-requeue"] * (name == "requeue")
+            else:
+                yield f"--{name}={shlex.quote(value)}" if value else f"--{name}"
         if request.tasks:
             yield f"--array=0-{request.tasks - 1}" + (f"%{request.max_active}" if request.max_active else "")
 
     def long_options(self, name: str, value: str) -> Iterator[tuple[str, str]]:
-        yield LETTERS.get(name, name), value
+        """Yield an option under its long name; `no-requeue` is `requeue=no`."""
+        if name.replace("_", "-") == "no-requeue":
+            yield "requeue", ON if FLAG_VALUES.get(value) == OFF else OFF
+        else:
+            yield LETTERS.get(name, name), value
 
     def options_in(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
         """Yield the options of sbatch in the environment, as (name, value, variable)."""
         for variable, value in sorted(environ.items()):
             prefix, _, name = variable.partition("_")
-            if prefix == "SBATCH" and name not in NOT_OPTIONS:
+            if prefix == "SBATCH" and name not in (*NOT_OPTIONS, *SITE_SETTINGS):
                 yield VARIABLES.get(name) or name.lower().replace("_", "-"), value, variable
 
     def default_options(self, options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -639,7 +651,7 @@ class Slurm(BatchSystem):
         )
 
     def can_resume(self, options: Mapping[str, str]) -> bool:
-        return "no-requeue" not in options
+        return options.get("requeue") != OFF
 
 
 SLURM = Slurm()

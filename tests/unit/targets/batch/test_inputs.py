@@ -10,6 +10,7 @@ from orchestrator.errors import OrchError, RequestError
 from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.slurm import SLURM
+from orchestrator.targets.batch.system import JobRequest
 from tests.support.slurm_plans import make_plan, slurm_settings
 
 
@@ -78,6 +79,28 @@ def test_short_options_count_as_the_long_ones(tmp_path: Path) -> None:
     assert batch_settings(PBS, None, assignments, {}).options == {**expected, "hold": ""}
     with pytest.raises(RequestError, match="W=block=true"):
         batch_settings(PBS, None, ("W=block=true",), {})
+
+
+def test_an_option_that_is_set_to_no_is_switched_off(tmp_path: Path) -> None:
+    """Use both values of TOML and the command line; orch sets some of these options by default."""
+    path = tmp_path / "site.toml"
+    path.write_text("[sbatch]\nno-requeue = true\nexclusive = false\nhold = false\n")
+    script = make_plan({}, slurm_settings(path, (), {})).describe()
+    options = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert not {"#SBATCH --exclusive", "#SBATCH --mem=0", "#SBATCH --hold", "#SBATCH --requeue"} & {*options}
+    assert "#SBATCH --no-requeue" in options
+    path.write_text("[sbatch]\nrequeue = false\n")
+    for assignments, can_resume in (((), False), (("requeue",), True), (("no-requeue=no",), True), (("p=cpu",), False)):
+        settings = slurm_settings(path, assignments, {"SBATCH_REQUEUE": "1"})
+        assert SLURM.can_resume(settings.options) == can_resume
+        script = make_plan({}, settings).describe()
+        assert ("#SBATCH --requeue\n" in script, "#SBATCH --no-requeue\n" in script) == (can_resume, not can_resume)
+    path.write_text("[qsub]\nrerun = false\nhold = false\n")
+    result = batch_settings(PBS, path, (), {})
+    assert not PBS.can_resume(result.options)
+    options = [*PBS.job_options(JobRequest(name="x", nodes=1, ppn=1), result.options)]
+    assert "-r n" in options
+    assert "-h" not in options
 
 
 def test_option_that_a_job_cannot_have_is_refused() -> None:

@@ -79,7 +79,7 @@ def test_variables_of_sbatch_and_of_an_interactive_job_do_not_reach_the_new_job(
     Scheduler(SLURM, host).submit(step)
     argv = host.commands[-1]
     unset = {name for flag, name in itertools.pairwise(argv) if flag == "-u"}
-    assert {"SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SBATCH_TIMELIMIT", "SBATCH_ACCOUNT"} <= unset
+    assert {"SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SBATCH_TIMELIMIT", "SBATCH_ACCOUNT", "SBATCH_OUTPUT"} <= unset
     assert "SLURM_CONF" not in unset
 
 
