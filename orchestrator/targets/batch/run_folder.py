@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from orch_node import atomic_write
 from orch_node.protocol import batch, files, record, values
 from orch_node.protocol.record import RunRecord
 from orch_node.tail import last_text
@@ -51,7 +50,7 @@ class LocalFolder:
 
     def write(self, name: str, text: str) -> None:
         """Write a file of the run that every observer of the run sees."""
-        atomic_write.write(self.folder / name, text)
+        Local().put(str(self.folder / name), text)
 
     def has_file(self, name: str) -> bool:
         """Return whether the job has written this file."""

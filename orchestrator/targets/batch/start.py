@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
+from orch_node import disk
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.files import write_whole
 from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
 from orchestrator.planning.run_files import project_copy
@@ -21,7 +23,7 @@ from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.system import BatchSystem
 from orchestrator.targets.batch.watch import update_record
 from orchestrator.targets.connections.connection import Ssh
-from orchestrator.targets.connections.local import Local
+from orchestrator.targets.connections.local import WRITE_HINT, Local
 from orchestrator.targets.execute import execute
 
 
@@ -48,7 +50,8 @@ def start(system: BatchSystem, plan: Plan, folder: Path) -> tuple[RunRecord, Pos
 
     def forget_start() -> None:
         if earlier_plan:
-            write_whole(folder / PLAN, earlier_plan)
+            with contextlib.suppress(OSError):  # a full disk, which is reported already
+                write_whole(folder / PLAN, earlier_plan)
         else:
             delete_folders(plan, folders, host)
 
@@ -75,13 +78,23 @@ def start(system: BatchSystem, plan: Plan, folder: Path) -> tuple[RunRecord, Pos
 
 
 def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRecord:
-    """Write the job of each run of the plan into its record, and return the first record."""
+    """Write the job of each run of the plan into its record, and return the first record.
+
+    Raises:
+        ExecuteError: if a record cannot be written; on this machine, the job is cancelled.
+    """
     plans = plan.array or (plan,)
     job, cluster = scheduler.submitted, scheduler.cluster
     jobs = [scheduler.system.array_job(job, number) for number in range(len(plans))] if plan.array else [job]
     records = [with_job(member.run, job, cluster) for member, job in zip(plans, jobs, strict=True)]
-    for record, run_folder in zip(records, folders, strict=True):
-        update_record(record, run_folder)
+    try:
+        for record, run_folder in zip(records, folders, strict=True):
+            update_record(record, run_folder)
+    except OSError as error:
+        scheduler.cancel(job)
+        scheduler.submitted = ""
+        problem = disk.describe_error(folders[0], error)
+        raise ExecuteError(f"{problem}, so orch cancelled job {job}.", hint=WRITE_HINT) from None
     if isinstance(scheduler.host, Ssh):
         for record in records:
             write_remote_record(record, scheduler.host)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
+from orch_node import disk
 from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
@@ -145,7 +146,10 @@ class BatchHandle(RunHandle):
         job, state = watch.job, watch.last_state
         record = watch.run_folder.attempt(lambda: watch.scheduler.accounting(job, state), None)
         if record is not None:
-            write_json(self.folder / ACCOUNTING, asdict(record))
+            try:
+                write_json(self.folder / ACCOUNTING, asdict(record))
+            except OSError as error:
+                self.notify(disk.describe_error(self.folder / ACCOUNTING, error))
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         """Yield log lines over a separate connection.

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 
+from orch_node import disk
 from orch_node.protocol import batch, failures, files, outcome
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, NodeNews, Waiting
@@ -126,9 +127,16 @@ class JobWatch:
         if submitted.job == self.job or not submitted.restarts or not JOB.fullmatch(submitted.job):
             return False
         self.job = submitted.job
-        self.record = with_job(self.record, self.job)
-        update_record(self.record, self.folder)
+        self.save_record(with_job(self.record, self.job))
         return True
+
+    def save_record(self, record: RunRecord) -> None:
+        """Adopt a record of the run and write it to plan.json; warn if the disk is full, and follow the run anyway."""
+        self.record = record
+        try:
+            update_record(record, self.folder)
+        except OSError as error:
+            self.notify(disk.describe_error(self.folder / PLAN, error))
 
     # The methods of follow.Source.
 
@@ -149,7 +157,10 @@ class JobWatch:
 
         At SIGTERM the ranks would write a checkpoint first, as for a preemption.
         """
-        self.request_stop()
+        try:
+            self.request_stop()
+        except ExecuteError as error:  # The batch system ends the job also without this file.
+            self.notify(error.message)
         if not self.is_step:  # The stop file is enough for a step, which has no batch script.
             self.scheduler.interrupt(self.job)
 
@@ -275,8 +286,7 @@ class JobWatch:
         )
         if len(rank_places) == len(self.record.layout):
             nodes = tuple(RunNode(node=name) for name in names)
-            self.record = replace(self.record, node0=nodes[0], nodes=nodes, layout=rank_places)
-            update_record(self.record, self.folder)
+            self.save_record(replace(self.record, node0=nodes[0], nodes=nodes, layout=rank_places))
 
     def ensure_outcome(self) -> None:
         """Write the outcome if the batch system ended the job, or if the run has left none.

@@ -15,6 +15,7 @@ from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.start import record_jobs, start
 from orchestrator.targets.connections.connection import Ssh
+from tests.support.disks import small_file_system
 from tests.support.files import write_program
 from tests.support.slurm_plans import SITE, make_array, make_request, plan_request
 
@@ -34,6 +35,20 @@ def test_all_members_of_a_submitted_array_have_their_job(tmp_path: Path) -> None
     with pytest.raises(ExecuteError):
         record_jobs(plan, folders, Scheduler(SLURM, Full("login1", None), submitted="12"))
     assert [location_of(store.load(folder).record).job for folder in folders] == ["12_0", "12_1"]
+
+
+def test_job_that_cannot_be_recorded_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    disk, cancelled = tmp_path / "disk", tmp_path / "cancelled"
+    write_program(tmp_path / "sbatch", f"#!/bin/sh\ncat /dev/zero > {disk}/data 2>&-\necho 12\n")
+    write_program(tmp_path / "scancel", f'#!/bin/sh\necho "$@" > {cancelled}\n')
+    with small_file_system(disk, "1m"):
+        folder = disk / "runs" / SITE.run_id
+        plan = plan_request(make_request(), site=replace(SITE, run_dir=str(folder)))
+        with pytest.raises(ExecuteError, match=r"is full .* so orch cancelled job 12"):
+            start(SLURM, plan, folder)
+        assert not folder.exists()
+    assert cancelled.read_text() == "12\n"
 
 
 INTERRUPT = "#!/bin/sh\nkill -INT $PPID\nsleep 10\n"
