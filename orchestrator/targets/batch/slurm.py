@@ -213,6 +213,7 @@ def explain_reason(reason: str) -> tuple[str, str]:
 
 ACCOUNTING_FIELDS = ("JobID", "State", "Elapsed", "MaxRSS", "Start", "End")
 SACCT = ("sacct", "--noheader", "--parsable2", f"--format={','.join(ACCOUNTING_FIELDS)}")
+SCONTROL = ("scontrol", "show", "job", "--oneliner")
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)", re.ASCII)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 SCONTROL_STATE = re.compile(r"\bJobState=(\S+) .*\bRunTime=(\S+)")
@@ -501,6 +502,9 @@ class Slurm(BatchSystem):
         unknown_state = STATE_LINE.search(result.out) if result.code == 0 else None
         if reported is None and unknown_state is not None:
             raise self.unreachable(f"squeue reports job {job} as {unknown_state[1]}, a state unknown to orch.")
+        if reported is None and result.code == 0:  # squeue may be a site's program that lists jobs with a delay
+            record = parse_scontrol(job, output(programs, *SCONTROL, job))
+            reported = self.named_state(job, record.state) if record else None
         return reported or self.forgotten(job)
 
     def step_state(self, programs: Programs, step: str) -> JobState:
@@ -544,7 +548,7 @@ class Slurm(BatchSystem):
         """Return sacct's record of a job or a step, or scontrol's if the site has no accounting."""
         record = parse_sacct(job, output(programs, *SACCT, f"--jobs={job.partition('.')[0]}"))
         if record is None and "." not in job:  # Only sacct shows a step that has ended.
-            record = parse_scontrol(job, output(programs, "scontrol", "show", "job", "--oneliner", job))
+            record = parse_scontrol(job, output(programs, *SCONTROL, job))
         return record
 
     def named_state(self, job: str, word: str) -> JobState:
