@@ -49,6 +49,7 @@ FEATURES = re.compile(r"[\w.-]+(?:&[\w.-]+)*", re.ASCII)  # a constraint without
 MAX_SOCKETS = 8  # of one machine; more of them are the CPUs of a virtual machine
 # The ranks get 120 s before the time limit for a checkpoint. Slurm may send the signal up to 60 s early or late.
 CHECKPOINT_SECONDS = 150
+WARNING = re.compile(r"(?:[BR]+:)?(?:SIG)?(?:TERM|15)(?:@[0-9]+)?", re.ASCII | re.IGNORECASE)  # values of --signal
 PENDING = (
     *("PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
     "SPECIAL_EXIT",
@@ -582,12 +583,21 @@ class Slurm(BatchSystem):
     # Options of sbatch.
 
     def job_options(self, request: JobRequest, options: Mapping[str, str]) -> Iterator[str]:
-        """Yield the options of sbatch, one per line of the script."""
+        """Yield the options of sbatch, one per line of the script.
+
+        Raises:
+            PlanError: for a signal at which the run would not write a checkpoint.
+        """
         yield f"--job-name={shlex.quote(request.name)}"
         yield f"--nodes={request.nodes}"
         yield f"--ntasks-per-node={request.ppn}"
         if request.held:
             return
+        if not WARNING.fullmatch(options.get("signal", "TERM")):
+            raise PlanError(
+                f"{self.flag} signal={options['signal']}: signals other than SIGTERM end the run without a checkpoint.",
+                hint=f"Use {self.flag} signal=B:TERM@SECONDS, or leave it out: {CHECKPOINT_SECONDS} seconds.",
+            )
         yield "--open-mode=append"
         if request.survives_nodes:
             yield "--no-kill"

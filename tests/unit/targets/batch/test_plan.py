@@ -100,6 +100,10 @@ def test_impossible_requests_are_refused() -> None:
         ({}, {"root": "relative"}, "root=relative: expected an absolute path"),
         ({}, {"options": {"comment": "two\nlines"}}, "cannot be printed"),
         ({}, {"options": {"x y": "1"}}, "not an option of sbatch"),
+        *(
+            ({}, {"options": {"signal": signal}}, "without a checkpoint")
+            for signal in ("USR1@90", "B:SIGUSR1@90", "10")
+        ),
     ):
         with pytest.raises(PlanError) as caught:
             slurm_plans.make_plan(fields, slurm_plans.make_settings(**settings))
