@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orch_node import disk
 from orch_node.protocol.events import Event
+from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
@@ -155,6 +156,9 @@ class BatchHandle(RunHandle):
         """Yield log lines over a separate connection.
 
         A caller may iterate over events() at the same time.
+
+        Raises:
+            ExecuteError: with the job's output, if the run failed before any rank wrote a line.
         """
         with closing(host_at(location_of(self.record).login)) as host:
             watch = self.new_watch(host)
@@ -162,7 +166,16 @@ class BatchHandle(RunHandle):
             watch.refresh()
             watch.record_nodes()
             run, starts = store.load(self.folder), self.earlier.logs
-            yield from log_lines(watch, run, rank=rank, follow=follow, starts=starts)
+            is_empty = True
+            for line in log_lines(watch, run, rank=rank, follow=follow, starts=starts):
+                is_empty = False
+                yield line
+            has_failed = run.outcome is not None and run.outcome.state == FAILED
+            if is_empty and has_failed and rank is None and not follow and (output := watch.supervisor_output()):
+                raise ExecuteError(
+                    f"{run.id}: no rank has written a line. The output of job {watch.job}:\n{output}",
+                    hint=f"When its cause is removed: orch resume {run.id}.",
+                )
 
     def discard(self) -> None:
         """Keep the files: the job has claimed its nodes before its ranks can be refused."""

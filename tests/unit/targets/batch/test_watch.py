@@ -13,6 +13,7 @@ from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import NodeNews, Waiting
 from orch_node.protocol.outcome import Failure, Outcome
 
+from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
 from orchestrator.targets.batch.run_folder import RemoteFolder
@@ -178,6 +179,17 @@ def test_logs_do_not_depend_on_the_controller(folder: Path, monkeypatch: pytest.
     handle.notify = messages.append
     assert next(handle.logs(rank=0, follow=True)).text == "step 1"
     assert messages == []
+
+
+def test_logs_of_a_job_that_failed_before_its_ranks_started_are_its_output(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.targets.batch.target.host_at", lambda login: RecordedHost())
+    shutil.rmtree(folder / files.RANKS, ignore_errors=True)
+    (folder / "slurm-12.out").write_text("bash: module: command not found\nerror: --slurm setup=module load x failed\n")
+    write_job_outcome(folder, problem="job 12: the job failed")
+    with pytest.raises(ExecuteError, match=r"no rank has written a line.*\nbash: module: command not found\nerror:"):
+        list(BatchHandle(SLURM, store.load(folder).record, folder).logs(rank=None, follow=False))
 
 
 def test_followed_logs_continue_after_a_preempted_job_is_back_in_the_queue(folder: Path) -> None:
