@@ -101,6 +101,20 @@ def test_a_task_file_can_be_read_by_the_user_alone_and_is_deleted_at_once(tmp_pa
     assert (tmp_path / "log").read_text() == "log\n", "the file exists only until the program starts"
 
 
+def test_a_server_that_does_not_respond_at_first_is_queried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let qstat fail once; a job without its response knows neither its time limit nor its cores."""
+    qstat = f'#!/bin/sh\ncat {tmp_path}/response 2>&- || {{ echo "$RESPONSE" > {tmp_path}/response; exit 255; }}\n'
+    monkeypatch.setenv("PATH", f"{write_program(tmp_path / 'bin' / 'qstat', qstat).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PBS_JOBID", "7.pbs1")
+    monkeypatch.setenv("RESPONSE", '{"Jobs": {"7.pbs1": {"run_count": 3}}}')
+    monkeypatch.setattr(pbs, "RETRY_SECONDS", 0.1)
+    pbs.first_query.cache_clear()
+    assert pbs.SYSTEM.submission().restarts == 2
+    pbs.first_query.cache_clear()
+
+
 HELD = "#PBS -h\n#PBS -W depend=afterok:1\n#PBS -a 1200\n"  # for the first job only
 
 

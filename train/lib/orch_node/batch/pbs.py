@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,7 @@ CONNECT_SECONDS = 60.0
 # PBS would copy the output of a job to the host that submitted it, and retry that for a minute if it needs a key.
 NO_OUTPUT = ("-j", "oe", "-k", "n", "-o", "localhost:/dev/null")
 NOT_REPEATED = ("-J ", "-h", "-a ", "-W depend=")  # options that a job does not have when it is submitted again
+RETRY_SECONDS = 5.0  # between queries of a server that does not respond
 RUNNING = 42  # the substate of a job that runs; that of one that PBS requeues is 60 to 63
 DELETED = " and terminated by "  # in the comment of a job that a user has deleted, also while it still runs
 
@@ -93,7 +95,14 @@ def query() -> dict[str, Any]:
     return {}
 
 
-first_query = functools.cache(query)  # of what does not change while the job runs
+@functools.cache
+def first_query() -> dict[str, Any]:
+    """Return what query() returns of what does not change while the job runs; retry if the server does not respond."""
+    for _ in range(2):
+        if fields := query():
+            return fields
+        time.sleep(RETRY_SECONDS)
+    return query()
 
 
 def time_seconds(text: str) -> int | None:
