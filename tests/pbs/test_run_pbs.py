@@ -29,7 +29,7 @@ def test_training_runs_on_two_nodes(site: Site, launcher: str) -> None:
 def test_stop_ends_the_run_and_its_job(site: Site) -> None:
     site.orch("train", "faulty.py", *TWO_NODES, "--detach", *LONG_RUN)
     run = site.wait_for_event("joined")
-    wait_until(lambda: "script" in site.orch("logs", run.name), "the first line of the ranks")
+    wait_until(lambda: "script" in site.orch("logs", run.name, "--json"), "the first line of the ranks")
     site.orch("stop", run.name)
     assert json.loads((run / "outcome.json").read_text())["state"] == "stopped"
     site.wait_for_no_jobs()
