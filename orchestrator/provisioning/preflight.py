@@ -124,7 +124,12 @@ def permission_problems(probe: Probe, *, has_password: bool) -> Iterator[Problem
             "Or enter the sudo password: --ask-become-pass.",
         )
     if not probe.writable:
-        yield (f"{probe.user} cannot write {probe.root}", "Set orch_root in the inventory to a folder of this user.")
+        yield f"{probe.user} cannot write {probe.root}", "Set orch_root in the inventory to a folder of this user."
+    if probe.noexec:
+        yield (
+            f"the file system of {probe.root} is mounted with noexec, so that no program starts there",
+            "Set orch_root in the inventory to a folder on another file system.",
+        )
 
 
 def root_problems(probe: Probe) -> Iterator[Problem]:

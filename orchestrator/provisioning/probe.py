@@ -75,6 +75,7 @@ class ProbeResult(FromNode):
     sudo: bool  # without a password
     disk_free: Count  # bytes
     writable: bool  # root
+    noexec: bool  # the file system of root
     missing: list[Missable]  # programs and libraries
     host_keys: list[HostKey]
     hosts_file: Text  # text of /etc/hosts

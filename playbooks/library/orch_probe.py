@@ -81,6 +81,7 @@ def main() -> None:
         "sudo": os.getuid() == 0 or sudo_without_password(),
         "disk_free": shutil.disk_usage(existing_parent(root)).free,
         "writable": os.access(existing_parent(root), os.W_OK),
+        "noexec": bool(os.statvfs(existing_parent(root)).f_flag & os.ST_NOEXEC),
         "missing": missing_packages(),
         "host_keys": host_keys(),
         "hosts_file": read("/etc/hosts"),

@@ -96,6 +96,7 @@ def make_probe_result(**changes: Any) -> dict[str, Any]:
         "sudo": True,
         "disk_free": 1 << 40,
         "writable": True,
+        "noexec": False,
         "missing": ["ssh"],
         "host_keys": [make_host_key()],
         "hosts_file": "127.0.0.1 localhost\n",

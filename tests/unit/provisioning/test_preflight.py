@@ -28,6 +28,7 @@ def test_problem_of_a_node_is_reported() -> None:
         ({"skew": -90.0}, "-90 s off"),  # clock
         ({"python": [3, 8, 1]}, "Python 3.8.1"),
         ({"writable": False}, "cannot write"),  # rights
+        ({"noexec": True}, "is mounted with noexec"),
         ({"root": "/home/two words/orch"}, "/home/two words/orch has ' ' in its name"),  # space
         ({"facts": make_probe().facts.model_copy(update={"shm_bytes": 64 << 20})}, "64 MiB free in /dev/shm"),
         ({"facts": make_probe().facts.model_copy(update={"memory_bytes": GIB})}, "1.0 GiB of memory"),
