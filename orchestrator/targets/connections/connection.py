@@ -210,6 +210,11 @@ class Ssh:
             reason = str(error) or type(error).__name__
             if "connection" not in self.__dict__:
                 raise self.connection_error(reason) from None
+            if isinstance(error, paramiko.ChannelException):
+                raise ExecuteError(
+                    f"{self.node}: its sshd refuses a second session of this connection.",
+                    hint="Set MaxSessions to 2 or more in its sshd_config.",
+                ) from None
             hint = "" if kind is ConnectionLost else self.node_hint
             raise kind(f"{self.node}: could not {description}: {reason}", hint=hint) from None
         except UnicodeError:

@@ -1,12 +1,14 @@
-"""Read known_hosts files as ssh does."""
+"""Read known_hosts files as ssh does, and explain what sshd refuses."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import paramiko
 import pytest
 
+from orchestrator.errors import ExecuteError
 from orchestrator.targets.connections.connection import Ssh, trust_known_hosts_only
 from tests.conftest import require_program
 from tests.support.files import write_files
@@ -38,3 +40,16 @@ def test_known_hosts_are_read_as_ssh_does(
     trust_known_hosts_only(connection)
     keys = connection.client.get_host_keys().get(NAME, {}).values()
     assert [f"{key.get_name()} {key.get_base64()}" for key in keys] == expected
+
+
+def test_refused_session_is_explained() -> None:
+    """A connection needs two sessions, but administrators may set MaxSessions to 1."""
+
+    def refuse() -> None:
+        raise paramiko.ChannelException(2, "Connect failed")
+
+    node = Ssh("n1", None)
+    node.__dict__["connection"] = SimpleNamespace(transport=SimpleNamespace(is_active=lambda: True))
+    with pytest.raises(ExecuteError, match="second session") as exc_info:
+        node.attempt(refuse, "run sh")
+    assert "MaxSessions" in exc_info.value.hint
