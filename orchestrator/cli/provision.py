@@ -66,7 +66,13 @@ def become_password(is_interactive: bool) -> Iterator[Mapping[str, str]]:
         yield {name: os.environ[name] for name in PASSWORD_FILES if name in os.environ}
         return
     with tempfile.NamedTemporaryFile("w", prefix="orch-become-") as file:  # mode 0600
-        file.write(getpass.getpass("sudo password of the nodes: ") + "\n")
+        try:
+            file.write(getpass.getpass("sudo password of the nodes: ") + "\n")
+        except EOFError:
+            raise RequestError(
+                "There is no terminal to ask for the sudo password.",
+                hint=f"Set {PASSWORD_FILES[0]} to a file that contains it.",
+            ) from None
         file.flush()
         yield {PASSWORD_FILES[0]: file.name}
 

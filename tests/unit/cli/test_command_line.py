@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from pathlib import Path
 
@@ -176,3 +177,13 @@ def test_arguments_of_a_recipe_are_accepted_in_all_spellings() -> None:
     arguments = "--num-train-epochs=1 --no_cuda --no_do_eval --save_total 2 --eval_strategy no -1"
     check_script_arguments(load.recipe("bert-qa"), tuple(arguments.split()))
     check_script_arguments(load.recipe("bert-data"), tuple(["--kind", "text", "--input_files", "a", "b"]))
+
+
+def test_sudo_password_without_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(prompt: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr(getpass, "getpass", fail)
+    error = error_of("provision", "local", "--ask-become-pass")
+    assert "no terminal" in error.message
+    assert "ANSIBLE_BECOME_PASSWORD_FILE" in error.hint
