@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,13 @@ PERMISSION_DENIED = "Permission denied ("  # printed by OpenSSH if the host does
 NO_RESPONSE = "Check that it is running and reachable: `ssh HOST`; ansible_host sets its address."
 TOO_OLD = "its Python is too old"
 NEWER_PYTHON = "Install a newer one on the node (RHEL 8: dnf install python3.11), or set ansible_python_interpreter."
+# Printed by Intel MPI on a node, if ssh from there to another one fails. The error of ssh is on another line.
+NOT_STARTED = re.compile(r"Unable to run \S+ on ([\w.:-]+)")
+SSH_REASON = re.compile(r"^(?:.*: Permission denied \(.*|Host key verification failed\.|ssh: .*)", re.MULTILINE)
+NOT_STARTED_HINT = (
+    "The sshd of that node must accept the key that orch adds to ~/.ssh/authorized_keys: look at AuthorizedKeysFile, "
+    "AllowUsers and Match in its sshd_config."
+)
 # Parts of messages of OpenSSH and Ansible, each with the problem and a hint for the report.
 KNOWN_MESSAGES = (
     (
@@ -41,6 +49,11 @@ KNOWN_MESSAGES = (
         "nothing listens on its SSH port",
         "Start sshd on the node, or set ansible_port in the inventory.",
     ),
+    (
+        "HYD_sock_get_iface_ip",
+        "its network interface has no IPv4 address, which the MPI of the stack needs",
+        "Set orch_address in the inventory to an IPv4 address of the node.",
+    ),
     ("timed out", "it does not respond", NO_RESPONSE),
     ("No route to host", "it does not respond", NO_RESPONSE),
     ("Data could not be sent to remote host", "it does not respond", NO_RESPONSE),  # Ansible: ssh has ended
@@ -61,6 +74,10 @@ KNOWN_MESSAGES = (
 
 def explain(message: str) -> tuple[str, str]:
     """Return the problem and a hint for a message of ssh, Ansible or a module."""
+    if match := NOT_STARTED.search(message):
+        reason = SSH_REASON.search(message)
+        cause = f": {one_line(reason[0])[:200]}" if reason else ""
+        return f"it cannot start programs on {match[1]} over SSH{cause}", NOT_STARTED_HINT
     for signature, problem, hint in KNOWN_MESSAGES:
         if signature in message:
             return problem, hint

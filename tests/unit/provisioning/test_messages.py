@@ -25,6 +25,11 @@ def test_messages_of_ssh_are_explained() -> None:
         "ansible-core requires a minimum of Python",
     ):
         assert explain(f"Module result deserialization failed: {error}")[0] == "its Python is too old"
+    refused = "alice@10.0.0.2: Permission denied (publickey)."
+    problem, hint = explain(f"[mpiexec@n1] Error: Unable to run bstrap_proxy on 10.0.0.2 (pid 7)\n{refused}")
+    assert problem == f"it cannot start programs on 10.0.0.2 over SSH: {refused}"
+    assert "authorized_keys" in hint
+    assert "no IPv4" in explain("[mpiexec@n1] HYD_sock_get_iface_ip (...): unable to find interface eth0")[0]
 
 
 def test_hints_contain_address_port_user_and_key_of_the_host() -> None:
