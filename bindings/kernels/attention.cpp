@@ -958,13 +958,13 @@ Pair attention_by_seed(
         scale, seed);
     return {output.to(at::kHalf), stats};
   }
-  const auto problem = describe(query, key, {mask, query_offsets, key_offsets, p, scale, causal, seed});
   // As in torch, the dimensions have the order in memory of the query's: its view works if one of the query does.
   auto output = at::empty_like(query), stats = empty_stats(query);
   if (output.numel() == 0)
     return {output, stats};
-  if (problem.longest_key == 0)
+  if (key.size(2) == 0)
     return {output.zero_(), stats.zero_()};
+  const auto problem = describe(query, key, {mask, query_offsets, key_offsets, p, scale, causal, seed});
   dispatch(query.scalar_type(), problem.sequences * problem.heads, [&](auto element) {
     using T = decltype(element);
     return Forward<T>{&problem, View<const T>(query), View<const T>(key), View<const T>(value), View<T>(output),
@@ -983,10 +983,10 @@ Triple attention_backward(
         key_offsets, output.to(at::kFloat), stats, p, causal, scale, seed);
     return {dq.to(at::kHalf), dk.to(at::kHalf), dv.to(at::kHalf)};
   }
-  const auto problem = describe(query, key, {mask, query_offsets, key_offsets, p, scale, causal, seed});
   auto dq = at::empty_like(query), dk = at::empty_like(key), dv = at::empty_like(value);
-  if (output.numel() == 0 || problem.longest_key == 0)
+  if (output.numel() == 0 || key.size(2) == 0)
     return {dq.zero_(), dk.zero_(), dv.zero_()};
+  const auto problem = describe(query, key, {mask, query_offsets, key_offsets, p, scale, causal, seed});
   dispatch(query.scalar_type(), problem.sequences * problem.kv_heads, [&](auto element) {
     using T = decltype(element);
     return Backward<T>{&problem, View<const T>(query), View<const T>(key), View<const T>(value), View<const T>(output),

@@ -88,6 +88,15 @@ def test_results_and_gradients_are_those_of_eager_attention(shape: Any, mask: An
     assert largest_error(results, expected) <= 1.1 * largest_error(torchs, expected) + torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("shape", [(0, 2, 2, 70, 65, 16), (2, 2, 2, 0, 65, 16), (2, 2, 2, 70, 0, 16)])
+def test_masks_of_empty_inputs(shape: Any) -> None:
+    tensors, gradient = inputs(shape, torch.float32)
+    added = torch.zeros(1, 1, 1, shape[4]).expand(shape[0], 1, shape[3], shape[4])
+    results = with_gradients(torch.ops.orch.attention(*tensors, added, 0.5), tensors, gradient)
+    assert [result.shape for result in results] == [tensor.shape for tensor in (tensors[0], *tensors)]
+    assert not any(result.any() for result in results)
+
+
 @pytest.mark.parametrize("shape", [(1, 4, 2, 133, 129, 20), (1, 2, 2, 70, 600, 16)])
 def test_causal_attention_and_scale(shape: Any) -> None:
     tensors, gradient = inputs(shape, torch.float32)
