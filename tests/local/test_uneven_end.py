@@ -91,3 +91,24 @@ print("TRAINED")
 def test_rank_with_more_sends_than_others_may_continue_after_their_end(orch: Orch, tmp_path: Path) -> None:
     process = expect_exit(orch("train", write_script(tmp_path, MORE_SENDS), "--ppn", "2", "--backend", "gloo"))
     assert "needs all ranks" not in process.stdout + process.stderr
+
+
+EXIT_HANDLERS = """
+import atexit
+import torch
+import torch.distributed as dist
+dist.init_process_group()
+atexit.register(dist.destroy_process_group)
+def add():
+    ranks = torch.ones(1)
+    dist.all_reduce(ranks)
+    print("ADDED", ranks.item())
+atexit.register(add)
+"""
+
+
+@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+def test_exit_handlers_may_use_and_destroy_the_group(orch: Orch, tmp_path: Path, backend: str) -> None:
+    process = expect_exit(orch("train", write_script(tmp_path, EXIT_HANDLERS), "--ppn", "2", "--backend", backend))
+    assert "atexit" not in process.stdout + process.stderr
+    assert all("ADDED 2.0" in rank_log(last_run(tmp_path), rank) for rank in (0, 1))

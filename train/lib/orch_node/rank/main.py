@@ -242,7 +242,7 @@ def record_preemption() -> None:
 
 
 def leave(torch: ModuleType, backend: str, counts: Callable[[], Heartbeat]) -> NoReturn:
-    """End successfully: destroy the group, then do what an interpreter does at exit.
+    """End successfully: do what an interpreter does at exit, and destroy the group.
 
     The C++ exit handlers are skipped, also for plug-in backends, which may use gloo: gloo of torch
     often aborts there ("terminate called without an active exception"), even after
@@ -256,10 +256,10 @@ def leave(torch: ModuleType, backend: str, counts: Callable[[], Heartbeat]) -> N
         backend: of the run.
         counts: returns how far the rank is.
     """
+    vars(threading)["_shutdown"]()
+    atexit._run_exitfuncs()  # of the script, too: its handlers may use the group, or destroy it
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    vars(threading)["_shutdown"]()
-    atexit._run_exitfuncs()
     flush()
     flush_files()
     if backend in BACKENDS_THAT_EXIT:
