@@ -57,7 +57,8 @@ at::Tensor ProcessGroupCCL::allocateTensor(long elements, at::TensorOptions opti
       "ccl: ", group().describe(),
       " has no shared memory for tensors. It needs ranks that are all on one host, and ORCH_CCL_SHARED_MEMORY must not "
       "be 0.");
-  return empty_in_heap(elements, options);
+  const auto tensor = empty_in_heap(elements, options);
+  return tensor.is_complex() && ReducerAccess::has_real_buckets<> ? at::view_as_real(tensor).flatten() : tensor;
 }
 
 Group& ProcessGroupCCL::group() const {

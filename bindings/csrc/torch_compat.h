@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <torch/version.h>
 
 // Differences between the releases of torch. The other files use c10d's interface as of the newest one.
@@ -52,6 +53,13 @@ bool is_async(const Options& options) {
   else
     return true;
 }
+
+// Whether DDP reduces complex gradients as real numbers. It views its own buckets so, but not those of
+// allocateTensor().
+struct ReducerAccess : c10d::Reducer {
+  template <typename T = Bucket>
+  static constexpr bool has_real_buckets = requires(T bucket) { bucket.is_complex_bucket; };
+};
 
 // The name of the threads that run gloo's operations; before 2.11 it is the name of the process.
 #if TORCH_BEFORE(2, 11)

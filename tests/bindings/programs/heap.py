@@ -79,6 +79,9 @@ def ddp() -> None:
 
     with_heap = train(wrap, steps=4)
     assert all(in_heap_flags), in_heap_flags
+    layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2, dtype=torch.complex64))
+    torch.view_as_real(layer(torch.ones(1, 3, dtype=torch.complex64)) * (RANK + 1)).sum().backward()
+    assert all((parameter.grad == (1 + 1j) * (SIZE + 1) / 2).all() for parameter in layer.parameters())
     os.environ["DDP_DISABLE_COMM_MEM"] = "1"
     without_heap = train(wrap, steps=4)
     assert not any(in_heap_flags), in_heap_flags
