@@ -468,6 +468,11 @@ LAST_OF_MANY_WEIGHTS = {
     "ddp = DDP(many)\nif rank == 0:\n    torch.nn.init.zeros_(many[-1].weight)\n"
     "steps(ddp, torch.optim.SGD(many.parameters(), lr=0.1))"
 }
+OTHER_IMAGINARY_PARTS = {
+    "other-imaginary-parts": "layer = torch.nn.Linear(6, 1, dtype=torch.complex64); ddp = DDP(layer)\n"
+    "if rank == 0:\n    layer.weight.data.imag.zero_()\n"
+    "steps(lambda x: ddp(x + 0j).abs(), torch.optim.SGD(layer.parameters(), lr=0.1))"
+}
 ENDED_LATER = {
     "module-inside-later": "ddp = DDP(model); steps(ddp, adam); steps(model, adam)",
     "rates-of-each-rank": "ddp = DDP(model); steps(ddp, adam); adam.param_groups[0]['lr'] *= 1 + rank\n"
@@ -501,7 +506,10 @@ EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
     (ENDED_LATER, {f"RankError {TRAINS_ALONE}: after ": 1}),
     (PERHAPS_TOGETHER, {"finished": 2, "unless the ranks compute one model together": 1}),
     (HEAD_OUTSIDE, {"finished": 2, "that no DistributedDataParallel holds differ": 1}),
-    (REPLACED_WEIGHTS | LAST_OF_MANY_WEIGHTS, {"RankError the ranks do not start with the same weights": 1}),
+    (
+        REPLACED_WEIGHTS | LAST_OF_MANY_WEIGHTS | OTHER_IMAGINARY_PARTS,
+        {"RankError the ranks do not start with the same weights": 1},
+    ),
 ]
 
 

@@ -106,8 +106,9 @@ def checksum(torch: ModuleType, tensor: Any) -> int:
 
 
 def sample(weight: Any, size: int = 64) -> Any:
-    """Return a copy of about `size` elements of a weight, spread over all of it."""
-    return weight.detach().reshape(-1)[:: max(1, weight.numel() // size)].clone()
+    """Return a copy of about `size` elements of a weight, spread over all of it; complex ones are two numbers each."""
+    elements = weight.detach().reshape(-1)[:: max(1, weight.numel() // size)].clone()
+    return elements.view(elements.real.dtype) if elements.is_complex() else elements
 
 
 def shape_checksum(held: Iterable[Any]) -> int:
@@ -141,9 +142,7 @@ def is_changed_by_step(torch: ModuleType, weight: Any, learning_rate: float) -> 
     """Return whether a step of SGD changes the weight in its precision."""
     if not learning_rate > 0 or weight.grad.layout != torch.strided:
         return False
-    stride = max(1, weight.numel() // SAMPLE_SIZE)
-    values = weight.detach().reshape(-1)[::stride]
-    gradient = weight.grad.detach().reshape(-1)[::stride]
+    values, gradient = sample(weight, SAMPLE_SIZE), sample(weight.grad, SAMPLE_SIZE)
     if not gradient.isfinite().all():
         return False
     step = learning_rate * gradient.float().clamp(-1, 1)
