@@ -30,6 +30,9 @@ def test_error_is_shown_before_the_ranks_start_again(capsys: pytest.CaptureFixtu
     screen = live.Screen()
     screen.show(Failed(failure=Failure(rank=1, node="node0", code=1, text=SHAPES)))
     assert "mat1" not in capsys.readouterr().err
+    screen.show(Failed(failure=Failure(rank=-1, text="no layout")))
+    assert capsys.readouterr().err.splitlines()[0] == "a process without a rank failed"
+    screen.show(Failed(failure=Failure(rank=1, node="node0", code=1, text=SHAPES)))
     screen.show(Restarting(attempt=2, of=1))
     lines = capsys.readouterr().err.splitlines()
     assert "    return model(x)" in lines
