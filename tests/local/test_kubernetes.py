@@ -87,6 +87,18 @@ def test_refused_request_is_reported_and_leaves_nothing(api: Api, orch: Orch, tm
     assert "The cluster has no PyTorchJob kubeflow.org/v1" in expect_exit(orch(*train), 1).stderr
     assert api.names("configmaps") == []
     assert not list((tmp_path / "runs").glob("*/"))
+    api.fail_requests("DELETE", "configmaps", 409)
+    remaining = expect_exit(orch(*train), 1).stderr
+    config_map = get_object(api, "configmaps", api.names("configmaps")[0])
+    assert "Objects of the run may remain" in remaining
+    assert f"--selector orch/run={config_map['metadata']['labels']['orch/run']}" in remaining
+
+
+def test_started_run_is_followed_although_its_files_get_no_owner(api: Api, orch: Orch, tmp_path: Path) -> None:
+    api.fail_requests("PATCH", "configmaps.*fieldManager=orch-owner", 403)
+    run = start_run(api, orch, tmp_path)
+    expect_exit(orch("stop", run.id))
+    assert api.names("pytorchjobs") == api.names("configmaps") == []
 
 
 @pytest.mark.usefixtures("api")

@@ -18,7 +18,8 @@ from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.runs import store
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Positions
-from orchestrator.targets.kubernetes.client import KubernetesClient, connect
+from orchestrator.targets.kubernetes.client import KubernetesClient, Refused, connect
+from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.objects import (
     STOPPED,
     await_pods_gone,
@@ -59,20 +60,34 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
             # The API may create an object after nobody awaits the response; its deletion would come too early.
             with deferred_interrupt():
                 cluster.apply(manifest)
-    except (OrchError, KeyboardInterrupt):
+    except (OrchError, KeyboardInterrupt) as error:
         if earlier_plan:
             write_whole(folder / PLAN, earlier_plan)
         else:
             (folder / PLAN).unlink()  # nothing was started
             folder.rmdir()
+        remaining: list[OrchError] = []
         for delete in (delete_job, delete_other_objects):  # the latter also if the job cannot be deleted
-            with suppress(OrchError):  # the first error is reported
+            try:
                 delete(cluster, location_of(record), record.run_id)
+            except Refused:  # the user cannot have created such an object
+                pass
+            except OrchError as problem:
+                remaining.append(problem)
+        if remaining and isinstance(error, OrchError):
+            selector = f"--namespace {cluster.namespace} --selector {names.RUN}={record.run_id}"
+            kinds = ",".join(sorted({item["kind"].lower() for item in step.objects}))
+            raise ExecuteError(
+                f"{error.message} Objects of the run may remain: {remaining[0].message}",
+                hint=f"{error.hint} Delete them: kubectl delete {kinds} {selector}".lstrip(),
+            ) from None
         raise
     if earlier:
         store.forget_end(folder)
         (folder / STOPPED).unlink(missing_ok=True)
-    give_owner(cluster, location_of(record), other_objects)  # the job's time to live ends theirs
+    # The job's time to live ends theirs. Without an owner they stay until `orch stop` or `orch clean`.
+    with suppress(OrchError):
+        give_owner(cluster, location_of(record), other_objects)
     return record, earlier
 
 
