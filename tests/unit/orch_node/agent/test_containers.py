@@ -48,3 +48,14 @@ def test_entrypoint_gets_secrets_by_standard_input() -> None:
     environment, *received = json.loads(process.stdout)
     assert {name: environment[name] for name in secrets} == secrets
     assert received == [arguments, ""]
+
+
+def test_error_of_any_version_of_docker_is_named() -> None:
+    error = "docker: Error response from daemon: No such image: x:1"
+    for output in (
+        f"{error}.\nSee 'docker run --help'.",  # 20.10, of Debian 12
+        f"WARNING: no swap limit\n{error}\n\nRun 'docker run --help' for more information",
+        f"{error}\n\nUsage:  docker run [OPTIONS] IMAGE\n\nRun 'docker run --help' for more information",
+    ):
+        assert containers.explain_error(output).startswith(f"{error}. Load it")
+    assert containers.explain_error("exit code 1") == "exit code 1"

@@ -31,6 +31,7 @@ eval "$words"; unset words line; exec "$@" </dev/null"""
 START_SECONDS = 60.0
 COMMAND_SECONDS = 20.0
 LIST_SECONDS = 5.0
+USAGE = ("See 'docker ", "Run 'docker ", "Usage: ")  # of different versions of docker
 HINTS = {
     "No such image": "Load it: `orch provision --docker-load FILE.tar`, or `docker pull` there.",
     "permission denied while trying to connect": "Add the user to the group docker there.",
@@ -226,8 +227,8 @@ def run_docker(*arguments: str, seconds: float = COMMAND_SECONDS) -> str:
 
 
 def explain_error(text: str) -> str:
-    """Return the last line of the engine's output, and hints."""
-    message = text.replace("\nRun 'docker run --help' for more information", "").splitlines()[-1]
+    """Return the last line of the engine's output that is not about its usage, and hints."""
+    message = ([line for line in text.splitlines() if line and not line.startswith(USAGE)] or [text])[-1]
     return ". ".join([message.rstrip("."), *(hint for sign, hint in HINTS.items() if sign in text)])
 
 
