@@ -63,10 +63,10 @@ sync_folder = atomic_write.sync_folder
 
 
 def render_template(file: str, **values: object) -> str:
-    """Return the text that a template of orch describes, which is no HTML."""
+    """Return the text of a template that is not HTML, with the values filled in."""
     import jinja2  # here, because few commands need it
 
-    environment = jinja2.Environment(  # noqa: S701  no template is of HTML
+    environment = jinja2.Environment(  # noqa: S701  not HTML
         loader=jinja2.PackageLoader("orchestrator"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

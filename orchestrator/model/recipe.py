@@ -15,7 +15,7 @@ INTEGER, NUMBER, SWITCH, TEXT = "integer", "number", "switch", "text"
 FLAG = "flag"  # an option without a value
 DESCRIPTIONS = {INTEGER: "a whole number", NUMBER: "a number", SWITCH: "true or false", FLAG: "true or false"}
 # The values of a switch are those that transformers' parser accepts.
-WORDS = {SWITCH: ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0"), FLAG: ("true", "false")}
+SWITCH_VALUES = {SWITCH: ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0"), FLAG: ("true", "false")}
 # Arguments of transformers and of orch's recipes that have a token of a model hub.
 SECRETS = ("token", "hub_token", "push_to_hub_token")
 
@@ -29,8 +29,8 @@ def type_of(default: object) -> str:
 def matches(value: object, kind: str) -> bool:
     """Return whether a value, as the user wrote it, has the type."""
     text = str(value)
-    if kind in WORDS:
-        return text.lower() in WORDS[kind]
+    if kind in SWITCH_VALUES:
+        return text.lower() in SWITCH_VALUES[kind]
     try:
         if kind == INTEGER:
             int(text)
