@@ -90,10 +90,13 @@ class RanksOutput:
         """
         events = self.handle.events()
         for event in events:
-            if self.thread is None and self.shown != NONE and store.load(self.handle.folder).has_ended:
-                self.replay(itertools.chain((event,), events), show_event)
-                return
-            self.begin()
+            if self.thread is None and self.shown != NONE:
+                if store.load(self.handle.folder).has_ended:
+                    self.replay(itertools.chain((event,), events), show_event)
+                    return
+                threading.Thread(target=self.read, daemon=True).start()
+                self.thread = threading.Thread(target=self.print, daemon=True)
+                self.thread.start()
             show_event(event)
 
     def replay(self, events: Iterable[Event], show_event: Callable[[Event], None]) -> None:
@@ -106,13 +109,6 @@ class RanksOutput:
                     show_event(event)
             while lines := list(itertools.islice(group, MAX_BATCH)):
                 self.show(lines)
-
-    def begin(self) -> None:
-        """Start reading at the first event of the run. Later calls do nothing."""
-        if self.thread is None and self.shown != NONE:
-            threading.Thread(target=self.read, daemon=True).start()
-            self.thread = threading.Thread(target=self.print, daemon=True)
-            self.thread.start()
 
     def end(self) -> bool:
         """Wait for the last lines and return whether they have arrived."""
@@ -147,15 +143,11 @@ class RanksOutput:
             self.notify(f"output of {source} may be late or missing: {reason} Complete output: orch logs {run}")
 
     def print(self) -> None:
-        for lines in self.batches():
-            self.show(lines)
-
-    def batches(self) -> Iterator[list[LogLine]]:
-        """Yield the arrived lines in batches, as many together as there are."""
+        """Show the arrived lines, as many together as there are."""
         lines: list[LogLine] = []
         while (line := self.arrived.get()) is not None:
             lines.append(line)
             if self.arrived.empty() or len(lines) == MAX_BATCH:
-                yield lines
+                self.show(lines)
                 lines = []
-        yield lines
+        self.show(lines)
