@@ -89,7 +89,7 @@ def check(
         if inventory
         else [operation.environment_of(python or sys.executable, shell=shell)]
     )
-    checked = operation.check(environments, operation.expected_stack(stack, backend))
+    checked = operation.check(environments, load.stack(stack, backend) if stack else None)
     print_text(report.checked_as_json(checked) if as_json else report.checked_as_text(checked))
     if any(mismatches for _, _, mismatches in checked):
         raise typer.Exit(1)
@@ -104,7 +104,7 @@ def requirements(
     backend: ForBackend = None,
 ) -> None:
     """Print the packages of a stack as a requirements file for pip."""
-    stack = load.stack(name).for_listed_backend(backend) if backend else load.stack(name)
+    stack = load.stack(name, backend)
     for package, version in stack.requirements.items():
         if (package in stack.without_dependencies) == without_dependencies:
             print_text(f"{package}=={version}")

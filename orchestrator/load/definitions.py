@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from orch_node.protocol.environment import find_reserved
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError, create_model, field_validator
 
-from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.errors import PlanError, RequestError, did_you_mean
 from orchestrator.files import RECIPES, STACKS, entry_points
 from orchestrator.load.files import StrictModel, check_script_file, read_toml
 from orchestrator.model.process_group import Backend
@@ -349,11 +349,12 @@ def age(stack: Stack) -> tuple[bool, list[int]]:
     return stack.name == "current", [int(part) for part in stack.torch.split(".")]
 
 
-def stack(name: str) -> Stack:
-    """Load a stack.
+def stack(name: str, backend: str | None = None) -> Stack:
+    """Load a stack, reduced to a backend if one is given.
 
     Raises:
         RequestError: if there is no such stack, or naming the file, the line and the key that is wrong.
+        PlanError: if the stack does not have the backend.
     """
     paths = {path.stem: path for path in sorted(STACKS.glob("*.toml"))}
     if name not in paths:
@@ -363,4 +364,10 @@ def stack(name: str) -> Stack:
     if file.bindings and "ccl" in file.backends:
         requirements = {**requirements, BINDINGS: file.bindings.version}
     plugins = tuple(table.backend(f"stack '{name}'") for table in file.plugins)
-    return Stack(**{**dict(file), "name": name, "requirements": requirements, "plugins": plugins})
+    loaded = Stack(**{**dict(file), "name": name, "requirements": requirements, "plugins": plugins})
+    if backend and backend not in loaded.backends:
+        raise PlanError(
+            f"--backend {backend}: stack '{name}' has {' and '.join(loaded.backends)}.",
+            hint=did_you_mean(backend, loaded.backends),
+        )
+    return loaded.for_backend(backend) if backend else loaded

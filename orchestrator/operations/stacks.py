@@ -51,13 +51,6 @@ def this_machine() -> Machine:
     return Machine(python=platform.python_version(), system=platform.system(), machine=platform.machine())
 
 
-def expected_stack(name: str | None, backend: str | None) -> Stack | None:
-    """Return the named stack, reduced to a backend if one is given, or None without a name."""
-    if name is None:
-        return None
-    return load.stack(name).for_listed_backend(backend) if backend else load.stack(name)
-
-
 def check(
     environments: Sequence[Environment], expected: Stack | None
 ) -> list[tuple[Environment, Stack, tuple[Finding, ...]]]:

@@ -11,7 +11,7 @@ from typing import Literal
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from orchestrator.errors import PlanError, did_you_mean
+from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Node
 from orchestrator.model.process_group import GPU_HINT, Backend
 
@@ -99,15 +99,6 @@ class Stack:
         """Return the stack with this backend only; without the bindings unless it is `ccl`."""
         requirements = {p: v for p, v in self.requirements.items() if p != BINDINGS or name == "ccl"}
         return replace(self, backends=(name,), requirements=requirements)
-
-    def for_listed_backend(self, name: str) -> Stack:
-        """Return `for_backend(name)`; raise PlanError if the stack does not list the backend."""
-        if name not in self.backends:
-            raise PlanError(
-                f"--backend {name}: stack '{self.name}' has {' and '.join(self.backends)}.",
-                hint=did_you_mean(name, self.backends),
-            )
-        return self.for_backend(name)
 
     def for_processes(self) -> Stack:
         """Return the stack with MPI alone, for nodes whose ranks use an environment of the user's."""
