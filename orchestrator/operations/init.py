@@ -11,7 +11,6 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -53,14 +52,7 @@ VARIABLE_OF_KEY = {
 OPTION_OF_KEY = {"proxyjump": "ProxyJump", "proxycommand": "ProxyCommand", "hostkeyalias": "HostKeyAlias"}
 MAX_INCLUDES = 16  # of files in each other, as in ssh
 RECIPE_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """A node of the new inventory. The values of `variables` are written as YAML."""
-
-    name: str
-    variables: Mapping[str, str] = field(default_factory=dict)
+Host = tuple[str, Mapping[str, str]]  # the name of a node, and its variables, whose values are written as YAML
 
 
 def init(name: str, host_patterns: Sequence[str], ssh_config: Path | None) -> Path:
@@ -100,7 +92,7 @@ def init(name: str, host_patterns: Sequence[str], ssh_config: Path | None) -> Pa
 
 def check_hosts(hosts: Sequence[Host]) -> None:
     """Raise RequestError if there are no hosts, duplicates, or invalid names."""
-    names = [host.name for host in hosts]
+    names = [name for name, _ in hosts]
     if not names:
         raise RequestError("No hosts.", hint="Name hosts (alice@node1, node[1-8], 10.0.0.1), or use --from-ssh-config.")
     check_unique(names)
@@ -122,15 +114,12 @@ def check_unique(names: Iterable[str]) -> None:
 
 def render(name: str, path: str, hosts: Sequence[Host]) -> str:
     """Return the inventory as YAML with comments; variables that all hosts share appear once."""
-    shared = dict(set.intersection(*(set(host.variables.items()) for host in hosts)))
+    shared = dict(set.intersection(*(set(variables.items()) for _, variables in hosts)))
     shared.pop("ansible_host", None)
-    nodes = [
-        Host(
-            name=yaml_text(host.name),
-            variables={key: value for key, value in host.variables.items() if key not in shared},
-        )
-        for host in hosts
-    ]
+    nodes = {
+        yaml_text(host): {key: value for key, value in variables.items() if key not in shared}
+        for host, variables in hosts
+    }
     shared = dict(sorted(shared.items()))
     return render_template("inventory.yml.j2", name=name, path=path, hosts=nodes, shared=shared)
 
@@ -162,10 +151,10 @@ def listed_hosts(host_patterns: Iterable[str]) -> Iterator[Host]:
         variables = {"ansible_user": user, "ansible_port": port}
         for host in expand_range(address):
             if is_address(host):
-                yield Host(name=f"node{len(addresses)}", variables=yaml_values({"ansible_host": host} | variables))
+                yield f"node{len(addresses)}", yaml_values({"ansible_host": host} | variables)
                 addresses.append(f"{host} port {port}" if port else host)
             else:
-                yield Host(name=host, variables=yaml_values(variables))
+                yield host, yaml_values(variables)
     check_unique(addresses)
 
 
@@ -230,7 +219,7 @@ def configured(host_patterns: Sequence[str], path: Path) -> Iterator[Host]:
     selected = [name for name in names if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
     with ThreadPoolExecutor(MAX_PARALLEL_QUERIES) as pool:
         for name, variables in zip(selected, pool.map(lambda name: query_ssh(name, path), selected), strict=True):
-            yield Host(name=name, variables=yaml_values(variables))
+            yield name, yaml_values(variables)
 
 
 def host_names(path: Path, level: int = 0) -> Iterator[str]:
