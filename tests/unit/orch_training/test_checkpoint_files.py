@@ -59,5 +59,7 @@ def test_publish_replaces_a_damaged_checkpoint(tmp_path: Path, folder: Path) -> 
 def test_rotate_keeps_the_newest_checkpoints(tmp_path: Path) -> None:
     for step in (1, 10, 9):
         (tmp_path / f"checkpoint-{step}").mkdir()
+    checkpoint.rotate(tmp_path, -1)
+    assert len(checkpoint.list_checkpoints(tmp_path)) == 3
     checkpoint.rotate(tmp_path, 2)
     assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["checkpoint-10", "checkpoint-9"]

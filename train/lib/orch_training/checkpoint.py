@@ -103,8 +103,8 @@ def facts_of(folder: Path) -> dict[str, Any]:
 
 
 def rotate(folder: Path, limit: int | None) -> None:
-    """Keep the `limit` newest checkpoints; None or 0 keeps all."""
-    for old in list_checkpoints(folder)[limit:] if limit else []:
+    """Keep the `limit` newest checkpoints; None, 0 and negative numbers keep all."""
+    for old in list_checkpoints(folder)[limit:] if limit and limit > 0 else []:
         shutil.rmtree(old, ignore_errors=True)
 
 
