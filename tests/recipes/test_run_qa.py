@@ -294,8 +294,10 @@ def test_arguments_of_older_versions_are_accepted() -> None:
         (["--doc_stride", "384"], "--doc_stride 384 must be less than --max_seq_length 384"),
         (["--dataset_name", "squad"], "pass --dataset_name or data files, not both"),
         (["--ddp_backend", "ccl"], "--ddp_backend ccl is not one of this version"),
+        (["--num_train_epochs", "-1"], "--num_train_epochs must be over 0"),
+        (["--max_train_samples", "-1"], "--max_train_samples must be at least 1"),
     ],
-    ids=["misspelled", "float", "gpu", "stride", "two-sources", "old-version"],
+    ids=["misspelled", "float", "gpu", "stride", "two-sources", "old-version", "epochs", "samples"],
 )
 def test_invalid_argument_is_reported_in_one_line(extra: list[str], message: str) -> None:
     with pytest.raises(ArgumentError) as exc_info:

@@ -100,6 +100,11 @@ def task_requirements(model: ModelArguments, data: Any, training: Any) -> list[t
             training.do_eval and not (hub or data.validation_file),
             "--do_eval needs --validation_file or --dataset_name.",
         ),
+        *(
+            (value is not None and value < 1, f"--{name} must be at least 1.")
+            for name in ("max_train_samples", "max_eval_samples")
+            for value in [getattr(data, name)]
+        ),
     ]
 
 

@@ -26,7 +26,7 @@ COMPARED = (
     *("label_smoothing_factor", "dataloader_drop_last", "seed", "data_seed"),
 )
 # Arguments that must be at least 1.
-DATA_COUNTS = ("n_best_size", "max_answer_length", "max_train_samples", "max_eval_samples")
+DATA_COUNTS = ("n_best_size", "max_answer_length")
 TRAINING_COUNTS = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
 
 
@@ -187,5 +187,6 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
         (training.load_best_model_at_end, "--load_best_model_at_end is not supported: the last model is kept."),
         (training.push_to_hub, "--push_to_hub is not supported."),
         *config.run.communication_requirements(),
-        *((value is not None and value < 1, f"--{name} must be at least 1.") for name, value in counts),
+        (training.num_train_epochs <= 0 and training.max_steps <= 0, "--num_train_epochs must be over 0."),
+        *((value < 1, f"--{name} must be at least 1.") for name, value in counts),
     ]
