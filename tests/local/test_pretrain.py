@@ -19,7 +19,8 @@ pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm p
 sys.path.insert(0, str(PRETRAIN.parent))
 
 from pretrain_config import Phase, parse_arguments, phases_of  # noqa: E402
-from pretrain_model import Lamb  # noqa: E402
+from pretrain_model import Lamb, fresh_model  # noqa: E402
+from transformers import BertConfig  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,13 @@ def test_batch_that_cannot_be_divided_among_the_ranks_is_refused() -> None:
     args = parse_arguments(flags(output_dir="o", data_dir="d", train_batch_size=100))
     with pytest.raises(RecipeError, match="phase 1: 100 sequences per step cannot be dealt out"):
         phases_of(args)
+
+
+def test_configuration_with_fewer_positions_than_tokens_is_refused(tmp_path: Path) -> None:
+    BertConfig(max_position_embeddings=128).save_pretrained(tmp_path)
+    args = parse_arguments(flags(output_dir="o", data_dir="d", config_name=tmp_path))
+    with pytest.raises(RecipeError, match="has 128 positions, phase 2 needs 512"):
+        fresh_model(args, 30522, phases_of(args))
 
 
 def test_loss_falls_in_both_phases(orch: Orch) -> None:

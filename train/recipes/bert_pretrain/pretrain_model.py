@@ -7,14 +7,14 @@ ratio applies to parameters with weight decay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from orch_training import RecipeError, kernels
 from orch_training.models import locate, set_dropout
-from pretrain_config import PretrainArguments
+from pretrain_config import Phase, PretrainArguments
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from transformers import AutoConfig, BertConfig, BertForPreTraining, set_seed
@@ -23,15 +23,16 @@ CONFIGS = Path(__file__).resolve().parent / "configs"
 NO_DECAY = ("bias", "LayerNorm.weight")
 
 
-def fresh_model(args: PretrainArguments, vocabulary: int) -> Any:
+def fresh_model(args: PretrainArguments, vocabulary: int, phases: Sequence[Phase]) -> Any:
     """Return a model with random weights that depend on the seed.
 
     Args:
         args: the arguments of the run, with the name or folder of the model's configuration.
         vocabulary: the number of tokens that the tokenizer knows.
+        phases: the phases to train.
 
     Raises:
-        RecipeError: if the configuration cannot be read, is not one of BERT, or has fewer tokens.
+        RecipeError: if the configuration cannot be read, is not one of BERT, or has too few tokens or positions.
     """
     bundled_config = CONFIGS / args.config_name
     config_source = str(bundled_config) if bundled_config.is_dir() else locate(args.config_name)
@@ -48,6 +49,12 @@ def fresh_model(args: PretrainArguments, vocabulary: int) -> Any:
         raise RecipeError(f"{args.config_name} is not a BERT configuration, which this recipe requires.")
     if config.vocab_size < vocabulary:
         raise RecipeError(f"{args.config_name} knows {config.vocab_size} tokens, the tokenizer {vocabulary}.")
+    longest = max(phases, key=lambda phase: phase.length)
+    if config.max_position_embeddings < longest.length:
+        raise RecipeError(
+            f"{args.config_name} has {config.max_position_embeddings} positions, "
+            f"phase {longest.number} needs {longest.length}."
+        )
     set_dropout(config, args.dropout)
     set_seed(args.seed)
     return BertForPreTraining(config)

@@ -63,7 +63,7 @@ def run(args: PretrainArguments) -> None:
         check_vocabulary(data, tokenizer, data_dir)
 
         # model
-        model = fresh_model(args, len(tokenizer))
+        model = fresh_model(args, len(tokenizer), phases)
 
     # loop
     if ranks.planned_world_size() != ranks.world_size():
