@@ -607,7 +607,8 @@ class Slurm(BatchSystem):
             yield f"--signal=B:TERM@{CHECKPOINT_SECONDS}"
         for name, value in options.items():
             if name in self.flags and value == OFF:
-                yield from ["--no-requeue"] * (name == "requeue")
+                if name == "requeue":
+                    yield "--no-requeue"
             else:
                 yield f"--{name}={shlex.quote(value)}" if value else f"--{name}"
         if request.tasks:
