@@ -66,3 +66,10 @@ def test_changed_value_is_parsed_or_rejected(name: str, data: Any, value: Any) -
     key = data.draw(st.sampled_from(sorted(VALID[name])))
     with contextlib.suppress(ProtocolError):
         PARSERS[name](json.dumps({**VALID[name], key: value}).encode())
+
+
+def test_supervisor_pid_must_be_the_id_of_one_process() -> None:
+    """Reject these ids: kill(-1) signals all processes of a user and kill(0) those of a group."""
+    for pid in (-1, 0, 1, 2**40):
+        with pytest.raises(ProtocolError, match="pid"):
+            outcome.parse_supervisor(json.dumps({"pid": pid, "started": 1.0}))

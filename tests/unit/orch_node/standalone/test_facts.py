@@ -1,10 +1,11 @@
-"""Read the packages of a Python environment, and the GPUs of a node."""
+"""Check the programs that a node's own Python runs: the facts of a node, and the sender of files."""
 
 from __future__ import annotations
 
 import ast
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,13 @@ def test_gpus_of_amd_and_intel_are_counted_without_those_of_displays(tmp_path: P
     files = {f"sys/bus/pci/devices/{bus}/{name}": text for bus, texts in pci.items() for name, text in texts.items()}
     result = [(gpu["vendor"], gpu["memory_bytes"], gpu["numa"]) for gpu in facts.gpus(write_files(tmp_path, files))]
     assert result == [("intel", 0, 0), ("amd", 206141652992, None)]
+
+
+def test_program_ends_without_sending_when_its_input_ends(tmp_path: Path) -> None:
+    for request_line in ("", '["model.pt", 0, ""]\n'):
+        (tmp_path / "model.pt").write_text("weights")
+        command = [sys.executable, "-I", "-S", STANDALONE / "send_files.py"]
+        text = json.dumps([str(tmp_path)]) + "\n" + request_line
+        process = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=True)
+        assert "model.pt" in process.stdout
+        assert "weights" not in process.stdout

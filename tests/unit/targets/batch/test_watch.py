@@ -16,7 +16,7 @@ from orch_node.protocol.outcome import Failure, Outcome
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
-from orchestrator.targets.batch.run_folder import RemoteFolder
+from orchestrator.targets.batch.run_folder import JobMirror, RemoteFolder
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.target import BatchHandle
@@ -32,6 +32,7 @@ from tests.support.slurm_jobs import (
     squeue,
     write_job_outcome,
 )
+from tests.support.slurm_plans import make_plan
 from tests.unit.targets.connections.test_mirror import Folder
 
 AWAY = CommandResult(code=1, out="", err="Unable to contact slurm controller")
@@ -204,3 +205,21 @@ def test_followed_logs_continue_after_a_preempted_job_is_back_in_the_queue(folde
     write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
     assert not list(lines)
     assert states == [squeue("COMPLETED")], "the logs were followed until the job had ended"
+
+
+def test_copy_of_a_requeued_job_has_no_outcome(tmp_path: Path) -> None:
+    names = ("events.jsonl", "outcome.json", "supervisor.json")
+    remote_folder, copy = write_files(tmp_path / "remote", dict.fromkeys(names, "{}\n")), tmp_path / "copy"
+    copy.mkdir()
+    record = replace(make_plan().run, run_dir=str(remote_folder), layout=())
+    for _ in range(2):
+        JobMirror(Folder(remote_folder, []), record, copy).refresh()  # type: ignore[arg-type]
+        assert {path.name for path in copy.iterdir()} == {path.name for path in remote_folder.iterdir()}
+        (remote_folder / "outcome.json").unlink(missing_ok=True)
+        (remote_folder / "supervisor.json").unlink(missing_ok=True)
+        (remote_folder / "events.jsonl").write_text("{}\n{}\n")
+    assert (copy / "events.jsonl").read_text() == "{}\n{}\n"
+    (remote_folder / "outcome.json").write_text("{}\n")
+    (copy / "outcome.json").mkdir()
+    with pytest.raises(ExecuteError, match="cannot be written"):
+        JobMirror(Folder(remote_folder, []), record, copy).refresh()  # type: ignore[arg-type]

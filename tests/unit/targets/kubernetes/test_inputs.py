@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import RequestError
+from orchestrator.errors import PlanError, RequestError
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings, read_patch
-from orchestrator.targets.kubernetes.settings import KubernetesSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings, amount
 
 
 def test_values_of_settings_are_parsed() -> None:
@@ -45,3 +45,13 @@ def test_patch_file_must_be_a_list(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(RequestError, match="--k8s-patch"):
             read_patch(path)
+
+
+def test_quantities_are_exact() -> None:
+    assert amount("500m", "x") * 2 == 1
+    assert amount("64Gi", "x") == 64 * 2**30
+    assert amount("1.5", "x") == amount("1500m", "x")
+    assert amount("1e3", "x") == amount("1k", "x") == 1000
+    for text in ("", "0", "1 Gi", "1gi", "Gi", "1.2.3", "0x10", "1e", "-5", "5%"):
+        with pytest.raises(PlanError):
+            amount(text, "x")
