@@ -1,4 +1,4 @@
-"""Recognize the processes of a run, and orch's own programs among them."""
+"""Recognize the processes of a run, orch's own programs among them, and the end of a process of the launcher."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from orch_node import program
 from orch_node.agent import cleanup, processes
+from orch_node.agent.launcher_processes import CHECK_SECONDS, CONFIRM_SECONDS, LauncherProcesses
 from orch_node.agent.rank_signals import describe_position
 from orch_node.protocol.agent import RankStack
 from orch_node.protocol.environment import configured_signal, signal_name
 from orch_node.protocol.layout import render
 
 from orchestrator.files import TRAIN
-from tests.support.files import write_files
+from tests.support.files import write_files, write_program
 from tests.support.layouts import make_layout
 from tests.support.stand_ins import STACK
 from tests.support.waiting import wait_until
@@ -99,3 +101,45 @@ def test_stack_signal_is_a_name_or_a_number() -> None:
 
 def test_position_of_a_rank_leaves_out_the_import_system() -> None:
     assert describe_position(RankStack(STACK, {})) == "train.py:31 train < train.py:52 main"
+
+
+# A launcher's daemon without a trace of the run, which starts a wrapper.
+DAEMON = """#!{python}
+import os, subprocess, sys
+environment = {{**os.environ, "ORCH_RUN_DIR": sys.argv[1], "RANK": "3"}}
+subprocess.Popen([sys.executable, sys.argv[2], "rank", "--run", sys.argv[1]], env=environment).wait()
+"""
+# It starts a training process, and outlives the daemon.
+WRAPPER = """
+import subprocess, sys, time
+if sys.argv[1] == "rank":
+    subprocess.Popen([sys.executable, sys.argv[0], "run-script"])
+time.sleep(60)
+"""
+
+
+def test_lost_daemon_is_reported_unless_its_ranks_have_ended(tmp_path: Path) -> None:
+    run_dir, install = tmp_path / "run", tmp_path / "train"
+    write_files(install, {program.MARK: "", "node.py": WRAPPER})
+    path = write_program(tmp_path / "hydra_pmi_proxy", DAEMON.format(python=sys.executable))
+    launcher, later = LauncherProcesses(), LauncherProcesses()
+    with subprocess.Popen([path, run_dir, install / "node.py"]) as daemon:
+        try:
+            wait_until(lambda: len(processes.run_processes(str(run_dir))) == 3, "daemon, wrapper and rank", 60)
+            for recorder in (launcher, later):
+                recorder.add(processes.run_processes(str(run_dir)))
+                assert recorder.describe_lost(now=10.0) == ""
+        finally:
+            daemon.kill()
+    try:
+        first_check = 10.0 + CHECK_SECONDS
+        for recorder in (launcher, later):
+            assert recorder.describe_lost(first_check) == "", "the launcher may be ending its ranks"
+        message = launcher.describe_lost(first_check + CONFIRM_SECONDS)
+        assert f"hydra_pmi_proxy (process {daemon.pid})" in message
+        assert "rank 3" in message
+    finally:
+        for process in processes.run_processes(str(run_dir)):
+            processes.send_signal(process, signal.SIGKILL)
+    wait_until(lambda: not processes.run_processes(str(run_dir)), "no process of the run")
+    assert later.describe_lost(first_check + CONFIRM_SECONDS) == ""

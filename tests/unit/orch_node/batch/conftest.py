@@ -1,17 +1,13 @@
-"""The folder of a run, and connections of the agents of its job."""
+"""The folder of a run that is a job of Slurm."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from orch_node.batch import agent_connections
-from orch_node.batch.agent_connections import AgentConnections
-from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import batch
 
 from tests.support.files import write_program
@@ -39,19 +35,3 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "claims").mkdir(parents=True)
     (folder / batch.CONFIG).write_text("{}")
     return folder
-
-
-@pytest.fixture
-def connections(run_dir: Path) -> Iterator[AgentConnections]:
-    pending = AgentConnections(SYSTEM, run_dir, ["n1", "n2"])
-    yield pending
-    pending.end()
-
-
-@pytest.fixture
-def silent_connections(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentConnections]:
-    """Yield connections whose step starts no agents, so that a test can act as them."""
-    monkeypatch.setattr(AgentConnections, "start", lambda self: subprocess.Popen(["sleep", "60"]))
-    connections = AgentConnections(SYSTEM, run_dir, ["n1", "n2"])
-    yield connections
-    connections.end()

@@ -1,13 +1,20 @@
-"""The end of a rank's log, as the reason for its end."""
+"""Why a rank has ended: its traceback, the end of its log, and the kernel's counter of processes out of memory."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from orch_node.events import encode
+from orch_node.rank import oom
+from orch_node.rank.main import script_traceback
 from orch_node.rank.output import TAIL_BYTES, log_tail
 from orch_node.streams import MARKS, STDERR
+
+from orchestrator.runs.tracebacks import parse_last
 
 FRAME = '  File "/home/user/orch/train/recipes/bert_qa/run_qa.py", line 1 in main\n'
 
@@ -51,3 +58,41 @@ def test_log_tail_is_short_text_of_any_content(content: bytes, tmp_path: Path) -
     result = log_tail(path)
     assert len(result) <= TAIL_BYTES
     result.encode()
+
+
+def test_oom_kill_is_found_in_the_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = tmp_path / "memory.events"
+    events.write_text("oom 0\noom_kill 0\n")
+    monkeypatch.setattr(oom, "cgroup_files", lambda: [events])
+    monkeypatch.setattr(oom, "kernel_log", lambda: [])
+    detector = oom.OomDetector()
+    assert detector.find_evidence(1) is None
+    events.write_text("oom 1\noom_kill 1\n")
+    assert detector.find_evidence(1) == f"oom_kill in {events} rose from 0 to 1"
+
+
+FRAMES = "".join(f"\nframe #{index}: <unknown function> + 0x1 (0x7f in {'/lib' * 30}.so)" for index in range(40))
+LOST = "ccl: rank 1 has left"
+MISSING = "Error(s) in loading state_dict for Net:"
+SIZES = "\n\tsize mismatch for layer.weight: copying a param with shape torch.Size([2, 3])" * 200
+
+
+def step(depth: int, message: str) -> None:
+    if depth:
+        step(depth - 1, message)
+    raise RuntimeError(message)
+
+
+def test_traceback_in_an_event_keeps_the_exception_and_its_frames() -> None:
+    for message, first, last in (
+        (f"{LOST}\nException raised from error at x.cpp:1 (most recent call first):{FRAMES}", LOST, LOST),
+        (MISSING + SIZES, MISSING, SIZES.splitlines()[-1]),  # long-message
+    ):
+        with pytest.raises(RuntimeError) as exc_info:
+            step(50, message)
+        line = encode("exception", {"text": script_traceback(exc_info.value, is_short=True)})
+        traceback = parse_last(json.loads(line)["text"])
+        assert traceback.frames[-1].function == "step"
+        assert traceback.message[0] == f"RuntimeError: {first}"
+        assert traceback.message[-1].endswith(last)
+        assert script_traceback(exc_info.value).endswith(message)

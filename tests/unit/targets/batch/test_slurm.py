@@ -1,12 +1,21 @@
-"""Check how the states of jobs are described, and what is read from the accounting of Slurm."""
+"""Check how the programs of Slurm are called, and how their output and the states of jobs are read and described."""
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.errors import OrchError
+from orchestrator.model.printable import CommandResult
 from orchestrator.targets.batch import slurm
+from orchestrator.targets.batch.location import location_of, with_job
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
-from orchestrator.targets.batch.system import ONE_RANK
+from orchestrator.targets.batch.system import ONE_RANK, ControllerUnreachable
 from tests.support.slurm_jobs import RecordedHost, make_job, make_result
+from tests.support.slurm_plans import SITE, make_plan, make_settings, slurm_settings, submit_step
 
 # `cpu*` has two kinds of nodes; `virtual` has machines with 32 sockets.
 SINFO = """cpu*|30|2|56|224|icelake,ib
@@ -86,3 +95,108 @@ def test_controllers_state_counts_until_accounting_has_it() -> None:
     host = RecordedHost(sacct=[make_result(running), make_result(SACCT_ALLOCATION)])
     record = Scheduler(SLURM, host).accounting("12.2", make_job(slurm.STEP_ENDED))
     assert record.state == "COMPLETED"
+
+
+def submit(*results: CommandResult) -> Scheduler:
+    """Submit a job to a host that returns these results."""
+    scheduler = Scheduler(SLURM, RecordedHost(*results))
+    scheduler.submit(submit_step(make_plan()))
+    return scheduler
+
+
+def test_submit_finds_the_job_id_in_the_output_or_by_the_name_of_the_job() -> None:
+    """Find it although a site prints a banner or wraps sbatch; a running task has another id than its array."""
+    for output in ("Welcome\n\n12;cluster\n", "12\nYou have 340 hours left.\n", "Submitted batch job 12\nBye!\n"):
+        assert submit(make_result(output)).submitted == "12"
+    name = f"orch-{SITE.run_id}"
+    old_and_new = f"Welcome | to | us\n11|{name}|CANCELLED|N/A||None\n12|{name}|PENDING|N/A||None\n"
+    array = f"12_1|{name}|PENDING|N/A||Priority\n12_0|{name}|RUNNING|N/A|n1|None\n"
+    for first, listed in (
+        (CommandResult(code=3, out="12\nthe wrapper's mail was not sent\n", err=""), old_and_new),
+        (make_result("12\n340\n"), old_and_new),
+        (make_result("accepted\n"), array),
+    ):
+        scheduler = submit(first, make_result(listed))
+        assert scheduler.submitted == "12"
+        assert f"--name={name}" in scheduler.host.commands[-1]
+
+
+CLUSTERS = f"CLUSTER: west\nCLUSTER: east\n12|orch-{SITE.run_id}|PENDING|N/A||None\n"
+
+
+def test_job_of_another_cluster_is_queried_there() -> None:
+    for results in (
+        [make_result("Submitted batch job 12 on cluster east\n")],  # wrapper
+        [CommandResult(code=1, out="?", err=""), make_result(CLUSTERS)],  # looked-up
+    ):
+        step = submit_step(make_plan({}, slurm_settings(None, ["clusters=west,east"], {})))
+        assert "#SBATCH --clusters=west,east" in step.script
+        host = RecordedHost(*results, make_result("RUNNING|N/A|n1|None\n"))
+        scheduler = Scheduler(SLURM, host)
+        scheduler.submit(step)
+        assert (scheduler.submitted, scheduler.cluster) == ("12", "east")
+        record = with_job(make_plan().run, scheduler.submitted, scheduler.cluster)
+        assert location_of(record).cluster == "east"
+        assert scheduler.state("12").state == "RUNNING"
+        assert host.commands[-1][:2] == ("squeue", "--clusters=east")
+
+
+def test_run_folder_stays_if_the_job_may_have_been_accepted() -> None:
+    step = submit_step(make_plan())
+    scheduler = Scheduler(SLURM, RecordedHost(make_result("?"), CommandResult(code=1, out="", err="busy")))
+    with pytest.raises(OrchError):
+        scheduler.submit(step)
+    assert scheduler.uncertain
+
+
+def test_variables_of_sbatch_and_of_an_interactive_job_do_not_reach_the_new_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SLURM_CONF"):
+        monkeypatch.setenv(name, "1")
+    host = RecordedHost(make_result("12;cluster\n"))
+    step = submit_step(make_plan({}, make_settings(options={"time": "5", "account": "a"})))
+    Scheduler(SLURM, host).submit(step)
+    argv = host.commands[-1]
+    unset = {name for flag, name in itertools.pairwise(argv) if flag == "-u"}
+    assert {"SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SBATCH_TIMELIMIT", "SBATCH_ACCOUNT", "SBATCH_OUTPUT"} <= unset
+    assert "SLURM_CONF" not in unset
+
+
+BANNER = "RULES | be kind | clean up | pay\nMAINTENANCE|Friday|all nodes|sorry\n"
+
+
+def test_banner_is_not_read_as_the_state_of_a_job() -> None:
+    squeue_result = make_result(f"{BANNER}RUNNING|N/A|n1|None\n")
+    assert Scheduler(SLURM, RecordedHost(squeue_result)).state("12").state == "RUNNING"
+    forgotten = CommandResult(code=1, out=BANNER, err="slurm_load_jobs error: Invalid job id specified")
+    assert Scheduler(SLURM, RecordedHost(forgotten)).state("12").state == "GONE"
+    with pytest.raises(ControllerUnreachable, match="MAINTENANCE"):  # It may be a state of a newer Slurm.
+        Scheduler(SLURM, RecordedHost(replace(forgotten, code=0))).state("12")
+
+
+def test_listing_of_jobs_has_no_lines_of_a_banner_and_the_newest_job_of_a_run() -> None:
+    rows = (
+        "orch-x|orch-x|PENDING|b|c|d\n12|orch-x|RUNNING|N/A|n1|None\n"
+        "9|orch-x|CANCELLED|N/A||None\n14_1|orch-y|PENDING|N/A||Priority\n"
+    )
+    host = RecordedHost(make_result(BANNER + rows))
+    jobs = Scheduler(SLURM, host).query_jobs("orch-")
+    states = {name: (job.job, job.state) for name, job in jobs.items()}
+    assert states == {"orch-x": ("12", "RUNNING"), "orch-y-1": ("14_1", "PENDING")}
+    assert "--all" in host.commands[0], "else jobs in closed partitions are hidden"
+    assert "--array" in host.commands[0], "else squeue prints one line for all waiting tasks"
+
+
+def test_only_a_job_that_slurm_has_forgotten_is_gone() -> None:
+    away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    for stderr in ("", away, "Invalid user id", "Protocol authentication error"):
+        with pytest.raises(ControllerUnreachable):
+            Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=stderr))).state("12")
+    forgotten = "slurm_load_jobs error: Invalid job id specified"
+    state = Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=forgotten))).state("12")
+    assert (state.state, state.ended) == ("GONE", True)
+    assert "job 12: Slurm does not know it any more" in state.describe_end()
+    # A site's squeue may list a new job with a delay.
+    shown = make_result("JobId=12 JobName=x JobState=RUNNING Reason=None RunTime=00:00:05 TimeLimit=01:00:00")
+    assert Scheduler(SLURM, RecordedHost(squeue=make_result(""), scontrol=shown)).state("12").state == "RUNNING"
