@@ -1,4 +1,4 @@
-"""The environment of a rank: variables of users replace those of orch, whatever has written the run's files."""
+"""The environment of a rank, and of a user's command: variables of users replace those of orch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from orch_node import program
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.container import ContainerSpec, EnvFileError, RankRequest
+from orch_node.protocol.container import ContainerSpec, EnvFileError, RankRequest, render
 from orch_node.protocol.environment import OPENMP, interface_variables, planned_variables
 from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout
 from orch_node.rank import container, container_entry
@@ -32,6 +32,7 @@ lines = 1"
 export LD_LIBRARY_PATH="$CCL_ROOT/lib:${LD_LIBRARY_PATH:-}"
 [ -z "${MISLEADING:-}" ] || export CCL_ROOT=misled
 """
+SPEC = ContainerSpec(image="team/torch:3", start="rank", python="python3", preload=(), processes={}, options=())
 ORCH_VARIABLES = {**OPENMP, "CCL_WORKER_COUNT": "1"}
 VALUES = {"KMP_BLOCKTIME": "200", "GLOO_SOCKET_IFNAME": "lo", "CCL_WORKER_COUNT": "4"}
 
@@ -67,8 +68,7 @@ def test_rank_in_a_container_inherits_only_the_variables_of_the_launcher(
     for name in ("PMI_FD", "ACCELERATE_USE_CPU", "ORCH_ATTEMPT", "ORCH_EVENTS_FD"):
         monkeypatch.setenv(name, "2")
     layout, placement = make_run(tmp_path)
-    spec = ContainerSpec(image="orch", start="rank", python="python3", preload=(), processes={}, options=())
-    result = rank_variables.training_environment(tmp_path, layout, placement, spec)
+    result = rank_variables.training_environment(tmp_path, layout, placement, SPEC)
     assert result["ACCELERATE_USE_CPU"] == result["ORCH_ATTEMPT"] == "2"
     assert result.keys().isdisjoint({"PMI_FD", "PATH"})
 
@@ -164,6 +164,47 @@ def test_file_of_variables_replaces_what_orch_sets_and_the_request_replaces_both
 def test_file_of_variables_cannot_set_what_orch_sets_for_each_rank(tmp_path: Path) -> None:
     file = tmp_path / "variables.env"
     file.write_text("RANK=7\n")
-    spec = ContainerSpec("orch", "rank", "python3", preload=(), processes={}, options=(), env_file=str(file))
     with pytest.raises(EnvFileError, match="sets RANK: orch or the launcher sets"):
-        container.start(tmp_path, spec, RankRequest(PLACEMENT, {}, (), "", ""))
+        container.start(tmp_path, replace(SPEC, env_file=str(file)), RankRequest(PLACEMENT, {}, (), "", ""))
+
+
+ENTRY = NodeEntry("node1", "", None, None, interface=None, env={"GLOO_SOCKET_IFNAME": "eth7", "A": "node"})
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Return the folder of a run with a node and a working directory."""
+    (tmp_path / "project").mkdir()
+    run_layout = make_layout("node1", nodes=(ENTRY,), working_directory=str(tmp_path / "project"))
+    (tmp_path / "layout.json").write_text(layouts.render(run_layout))
+    (tmp_path / "env.json").write_text(json.dumps({"MASTER_PORT": "1", "A": "run", "B": "two\nlines"}))
+    return tmp_path
+
+
+def run_command(run_dir: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    argv = program.command("exec", f"--run={run_dir}", "--node=node1", "--", *command)
+    environment = {**os.environ, "PATH": "/usr/bin:/bin", "ORCH_RUN_DIR": "/another"}
+    # The command ends with its standard input, which stays open.
+    with subprocess.Popen(
+        argv, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        output, errors = process.stdout.read(), process.stderr.read()
+    return subprocess.CompletedProcess(argv, process.returncode, output, errors)
+
+
+def test_command_has_the_variables_of_the_run_and_of_its_node(run_dir: Path) -> None:
+    show = "import json, os; print(json.dumps([os.getcwd(), dict(os.environ)]))"
+    folder, environment = json.loads(run_command(run_dir, "python", "-c", show).stdout)
+    assert folder == str(run_dir / "project")
+    assert (environment["A"], environment["B"]) == ("node", "two\nlines")
+    assert environment["GLOO_SOCKET_IFNAME"] == "eth7"
+    assert environment["PATH"] == f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    assert "ORCH_RUN_DIR" not in environment, "the command would be ended with the run"
+
+
+def test_command_of_a_run_in_containers_is_refused(run_dir: Path) -> None:
+    (run_dir / "container.json").write_text(render(SPEC))
+    result = run_command(run_dir, "echo", "started")
+    assert result.returncode == 1
+    assert "docker exec" in result.stderr
+    assert "started" not in result.stdout

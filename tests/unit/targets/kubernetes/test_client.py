@@ -1,4 +1,4 @@
-"""Check how a cluster is found, and how error responses of its API are described."""
+"""Check how a cluster is found, what is wrong with its claim, and how error responses of its API are described."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from kubernetes.config import incluster_config
 
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.targets.kubernetes import client
+from orchestrator.targets.kubernetes import client, namespace
 from tests.support.kubernetes_api import write_kubeconfig
 
 
@@ -62,3 +62,10 @@ def test_response_that_does_not_come_from_the_api_as_the_user_is_explained() -> 
     response = SimpleNamespace(data=b"<html>log in", release_conn=lambda: None)
     with pytest.raises(ExecuteError, match="does not send this: <html>log in"):
         client.as_json(response)
+
+
+def test_claim_that_pods_cannot_share_is_found() -> None:
+    claim = {"metadata": {"name": "orch"}, "status": {"phase": "Bound"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
+    assert [namespace.claim_finding(claim, pods).severity for pods in (1, 2)] == ["ok", "miss"]
+    shared = {**claim, "spec": {"accessModes": ["ReadWriteMany"]}}
+    assert namespace.claim_finding(shared, 2).severity == "ok"

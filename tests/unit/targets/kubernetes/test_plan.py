@@ -1,4 +1,4 @@
-"""Check that manifests match the golden files, are valid, and are safe for hostile values."""
+"""Check that manifests match the golden files, are valid and safe for hostile values, and can be patched by users."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import os
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -25,6 +26,7 @@ from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.kubernetes.inputs import with_assignment
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind, shared_runtime
+from orchestrator.targets.kubernetes.patch import patched
 from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes
 from orchestrator.targets.kubernetes.run_record import new_location
 from orchestrator.targets.kubernetes.volume import reader_pod
@@ -280,3 +282,42 @@ def test_impossible_requests_and_settings_are_refused() -> None:
     ):
         with pytest.raises(PlanError, match=re.escape(problem)):
             make_plan(request=replace(REQUEST, **request), kubernetes=replace(SETTINGS, **changes))
+
+
+POD = "/spec/template/spec"
+JOB = objects(make_plan("job"))
+
+
+def make_operation(op: str, path: str, value: Any = None, kind: str = "Job") -> dict[str, Any]:
+    return {"kind": kind, "op": op, "path": path, **({} if value is None else {"value": value})}
+
+
+def test_patches_are_applied_and_reported() -> None:
+    operations = (
+        make_operation("add", f"{POD}/hostNetwork", True),
+        make_operation("replace", "/spec/backoffLimit", 7),
+        make_operation("add", "/metadata/labels/team", "a"),
+    )
+    inputs = PodInputs(loaded=Inputs(recipe=QA, stack=make_stack()), kubernetes=SETTINGS, patch=operations)
+    plan = plan_kubernetes(replace(REQUEST, launcher="job"), inputs, SITE)
+    job = objects(plan)[-1]
+    assert job["spec"]["template"]["spec"]["hostNetwork"] is True
+    assert job["spec"]["backoffLimit"] == 7
+    assert job["metadata"]["labels"]["team"] == "a"
+    descriptions = [decision.value for decision in plan.run.decisions if decision.topic == "patch"]
+    assert descriptions[0] == f"add {POD}/hostNetwork of Job"
+    assert len(descriptions) == len(operations)
+    assert objects(make_plan("job")) == JOB
+
+
+def test_patch_that_cannot_be_applied_or_hides_an_object_is_refused() -> None:
+    for operation, problem in (
+        (make_operation("remove", f"{POD}/hostNetwork"), "can't remove a non-existent object"),
+        (make_operation("replace", "/spec/x", 1, kind="Pod"), "this run has ConfigMap, Service, Job"),
+        (make_operation("frobnicate", "/spec", 1), "frobnicate /spec of Job"),
+        (make_operation("replace", "/metadata/name", "x"), "changes the name or the labels"),
+        (make_operation("replace", "/metadata/labels/orch~1run", "x"), "changes the name or the labels"),
+        (make_operation("replace", "", 3), "replace  of Job"),
+    ):
+        with pytest.raises(PlanError, match=re.escape(problem)):
+            patched(JOB, [operation])
