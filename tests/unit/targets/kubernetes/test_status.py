@@ -114,17 +114,13 @@ def make_condition(kind: str, status: str, **more: str) -> dict[str, Any]:
     return {"type": kind, "status": status, "lastProbeTime": None, "lastTransitionTime": STAMP} | more
 
 
-def make_running_pod(*conditions: dict[str, Any], deleted: bool = False, **status: Any) -> dict[str, Any]:
+def make_running_pod(*conditions: dict[str, Any], deleted: bool = False) -> dict[str, Any]:
     """Return a pod whose container runs, according to the API."""
-    metadata = {"name": "orch-x-worker-1", "uid": "1"}
-    if deleted:
-        metadata |= {"deletionTimestamp": STAMP}
-    running = [{"name": "pytorch", "ready": True, "state": {"running": {"startedAt": STAMP}}}]
-    return {
-        "metadata": metadata,
-        "spec": {"nodeName": "node-b", "containers": [{"name": "pytorch"}]},
-        "status": {"phase": "Running", "conditions": list(conditions), "containerStatuses": running} | status,
-    }
+    statuses = container_state(running={"startedAt": STAMP})
+    pod = make_pod(phase="Running", conditions=list(conditions), containerStatuses=statuses)
+    pod["spec"]["nodeName"] = "node-b"
+    pod["metadata"] |= {"deletionTimestamp": STAMP} if deleted else {}
+    return pod
 
 
 SCHEDULED = make_condition("PodScheduled", "True")
@@ -138,24 +134,16 @@ DELETES = "the cluster deletes the pod"
 
 
 def test_running_pod_that_is_about_to_be_lost_is_reported() -> None:
-    for pod, reason in (
-        (make_running_pod(SCHEDULED, CONTAINERS_READY, NOT_READY), NO_RESPONSE),  # node-not-ready
-        (
-            make_running_pod(NOT_READY, CONTAINERS_READY, BY_TAINT, deleted=True),
-            f"{NO_RESPONSE}; {DELETES}: Taint manager",
-        ),
-        (make_running_pod(READY, BY_EVICTION, deleted=True), f"{DELETES}: Eviction API"),
-    ):
-        result = pod_state(pod)
-        assert (result.reason, result.lost) == (reason, True)
-    assert result.state == "running", "its log is still read"
-
-
-def test_pod_that_runs_is_not_lost() -> None:
     not_ready = [make_condition(kind, "False", reason="ContainersNotReady") for kind in ("Ready", "ContainersReady")]
-    for conditions in ([READY, CONTAINERS_READY], not_ready):
-        result = pod_state(make_running_pod(*conditions))
-        assert (result.state, result.reason, result.lost) == ("running", "", False)
+    for conditions, deleted, state, reason in (
+        ([SCHEDULED, CONTAINERS_READY, NOT_READY], False, "waiting", NO_RESPONSE),  # node-not-ready
+        ([NOT_READY, CONTAINERS_READY, BY_TAINT], True, "waiting", f"{NO_RESPONSE}; {DELETES}: Taint manager"),
+        ([READY, BY_EVICTION], True, "running", f"{DELETES}: Eviction API"),  # its log is still read
+        ([READY, CONTAINERS_READY], False, "running", ""),
+        (not_ready, False, "running", ""),  # the container itself is not ready
+    ):
+        result = pod_state(make_running_pod(*conditions, deleted=deleted))
+        assert (result.state, result.reason, result.lost) == (state, reason, bool(reason))
 
 
 def make_event(event: str, rank: int, time: float, **fields: Any) -> dict[str, Any]:
@@ -210,23 +198,24 @@ def test_pod_killed_for_memory_names_its_rank_once() -> None:
     assert outcome_of(events, killed, evicted).problem == "worker-0: evicted: disk pressure"
 
 
-def test_problem_is_reported_if_no_rank_failed() -> None:
-    assert outcome_of([]).problem == "backoff"
-    refused = make_event("refused", -1, 1.0, text="worker-0: no BF16")
-    assert outcome_of([refused]).problem == "worker-0: no BF16"
-    evicted = PodState(pod="p", node="worker-1", state="failed", reason="evicted: memory")
-    assert outcome_of([], evicted).problem == "worker-1: evicted: memory"
-    assert outcome_of([], state="done").problem is None
-
-
 LOST = PodState(pod="p", node="worker-1", state="waiting", reason=NO_RESPONSE, lost=True)
 DELETED = PodState(pod="q", node="worker-0", state="failed", reason="its pod was deleted")
+EVICTED = PodState(pod="p", node="worker-1", state="failed", reason="evicted: memory")
 
 
-def test_deleted_pod_is_the_reason_unless_a_node_was_lost_or_the_job_deleted() -> None:
-    assert outcome_of([], LOST, DELETED).problem == f"worker-1: {NO_RESPONSE}"
-    assert outcome_of([], DELETED).problem == "worker-0: its pod was deleted"
-    assert outcome_of([], DELETED, missing=True).problem == "the job is gone"
+def test_problem_is_reported_if_no_rank_failed() -> None:
+    """Name a deleted pod unless a node was lost or the job deleted."""
+    refused = make_event("refused", -1, 1.0, text="worker-0: no BF16")
+    for events, pods, changes, problem in (
+        ([], [], {}, "backoff"),
+        ([refused], [], {}, "worker-0: no BF16"),
+        ([], [EVICTED], {}, "worker-1: evicted: memory"),
+        ([], [], {"state": "done"}, None),
+        ([], [LOST, DELETED], {}, f"worker-1: {NO_RESPONSE}"),
+        ([], [DELETED], {}, "worker-0: its pod was deleted"),
+        ([], [DELETED], {"missing": True}, "the job is gone"),
+    ):
+        assert outcome_of(events, *pods, **changes).problem == problem
 
 
 def test_ranks_that_ended_with_a_deleted_job_have_not_failed() -> None:
