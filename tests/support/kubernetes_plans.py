@@ -41,7 +41,7 @@ REQUEST = TrainRequest(recipe="qa", nodes=NodeCount(2), ppn=2)
 
 
 def make_plan(
-    launcher: str = "pytorchjob",
+    launcher: str | None = "pytorchjob",
     *,
     request: TrainRequest = REQUEST,
     recipe: Recipe = QA,

@@ -16,25 +16,23 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from orch_node.pod.torchrun_rank import entry_of, environment
 from orch_node.protocol import pod
-from orch_node.protocol.layout import PRECISION_PLACEHOLDER
+from orch_node.protocol.layout import PRECISION_PLACEHOLDER, RankEntry
 from orch_node.standalone import facts
 
 from orchestrator.errors import PlanError
 from orchestrator.model.hosts import NodeCount
 from orchestrator.model.project import Project
-from orchestrator.planning.resolve import Inputs
+from orchestrator.planning.plan import Plan
 from orchestrator.targets.kubernetes.inputs import with_assignment
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind, shared_runtime
 from orchestrator.targets.kubernetes.patch import patched
-from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes
 from orchestrator.targets.kubernetes.run_record import new_location
 from orchestrator.targets.kubernetes.volume import reader_pod
 from tests.conftest import make_stack
 from tests.support.kubernetes_plans import (
     OWN_CONTENTS,
     OWN_SCRIPT,
-    QA,
     REQUEST,
     SETTINGS,
     SITE,
@@ -73,16 +71,12 @@ def test_every_pod_is_admitted_in_a_restricted_namespace_and_gets_no_token() -> 
 def test_reader_pod_can_run_where_the_pods_of_the_run_can() -> None:
     """Give the reader pod the run's service account, tolerations and node affinity."""
     full = replace(SETTINGS, service_account="puller", tolerations=("spot:NoExecute",), node_affinity=("spot",))
-    locations = [new_location("r", "job", settings) for settings in (SETTINGS, full)]
-    plain, configured = (reader_pod(location, "r")["spec"] for location in locations)
+    locations = [new_location("r", "job", settings) for settings in (SETTINGS, SETTINGS, full)]
+    first, second, configured = (reader_pod(location, "r") for location in locations)
     toleration = {"key": "spot", "operator": "Exists", "effect": "NoExecute"}
     expected_fields = {"serviceAccountName": "puller", "tolerations": [toleration]}
-    assert configured == plain | expected_fields
-
-
-def test_each_reader_pod_has_its_own_name() -> None:
-    pods = [reader_pod(new_location("r", "job", SETTINGS), "r") for _ in range(2)]
-    assert pods[0]["metadata"]["name"] != pods[1]["metadata"]["name"], "a fetch that ends deletes its pod"
+    assert configured["spec"] == first["spec"] | expected_fields
+    assert first["metadata"]["name"] != second["metadata"]["name"], "a fetch that ends deletes its pod"
 
 
 def test_restarts_are_elastic_and_bounded() -> None:
@@ -95,7 +89,7 @@ def test_restarts_are_elastic_and_bounded() -> None:
     assert job["spec"]["runPolicy"]["backoffLimit"] == 3
 
 
-def test_users_script_is_sent() -> None:
+def test_users_files_are_sent_unless_they_are_too_large() -> None:
     plan = make_plan(recipe=OWN_SCRIPT, contents=OWN_CONTENTS, request=replace(REQUEST, script_args=("$(HOME)", "-n")))
     files, job = objects(plan)
     assert files["data"]["file-0"] == "print('hello')\n"
@@ -103,8 +97,6 @@ def test_users_script_is_sent() -> None:
     assert {"key": "file-0", "path": "files/0/own script.py"} in items["configMap"]["items"]
     assert containers(job)[0]["args"] == ["--", "/etc/orch/files/0/own script.py", "$$(HOME)", "-n"]
 
-
-def test_binary_files_are_sent_and_large_files_are_refused() -> None:
     binary = {OWN_SCRIPT.script: b"\xff\x00"}
     assert objects(make_plan(recipe=OWN_SCRIPT, contents=binary))[0]["binaryData"] == {"file-0": "/wA="}
     large = {OWN_SCRIPT.script: b"x" * 800_000}
@@ -210,8 +202,7 @@ def test_default_is_what_the_cluster_has() -> None:
         (Installed(launchers=("job",)), 0, "Job", "torchrun; the cluster has no TrainJob and no PyTorchJob"),
         (Installed(query_problem="no answer (x)"), 0, "TrainJob", "torchrun; assumed: no answer (x)"),
     ):
-        inputs = PodInputs(loaded=Inputs(recipe=QA, stack=make_stack()), kubernetes=SETTINGS, installed=installed)
-        plan = plan_kubernetes(replace(REQUEST, max_restarts=1, min_nodes=min_nodes), inputs, SITE)
+        plan = make_plan(None, request=replace(REQUEST, max_restarts=1, min_nodes=min_nodes), installed=installed)
         (decision,) = [decision for decision in plan.run.decisions if decision.topic == "launcher"]
         assert (decision.value.partition(" ")[0], decision.reason) == (kind, expected_reason)
     with pytest.raises(PlanError, match=r"has no PyTorchJob\."):
@@ -228,6 +219,16 @@ def test_pods_request_gpus() -> None:
         assert decisions == [f"8 {resource} in each pod", "16"]
 
 
+def place_ranks(plan: Plan, cpus: list[int], monkeypatch: pytest.MonkeyPatch) -> list[RankEntry]:
+    """Return the entries of both ranks of the first pod, which has these CPUs."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    entries = []
+    for local_rank in (0, 1):
+        monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+        entries.append(entry_of(pod.parse(json.dumps(config(plan))), "orch-x-worker-0", local_rank, cpus))
+    return entries
+
+
 def test_ranks_may_share_cores_if_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     for cpu, ppn in (("500m", 1), ("1", 2)):
         request = replace(REQUEST, ppn=ppn)
@@ -238,22 +239,14 @@ def test_ranks_may_share_cores_if_requested(monkeypatch: pytest.MonkeyPatch) -> 
         assert {placement.threads for placement in plan.layout.rank_places} == {1}
         worker = objects(plan)[1]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
         assert worker["containers"][0]["resources"]["requests"]["cpu"] == cpu
-    for local in (0, 1):
-        monkeypatch.setenv("LOCAL_RANK", str(local))
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-        placement = entry_of(pod.parse(json.dumps(config(plan))), "orch-x-worker-0", local, [7])
-        assert placement.cpus == (), "a pinned rank would keep the core from the others"
+    unpinned = [placement.cpus for placement in place_ranks(plan, [7], monkeypatch)]
+    assert unpinned == [(), ()], "a pinned rank would keep the core from the others"
 
 
 def test_ranks_with_exclusive_cpus_share_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
     # The CPUs 0 and 4, 1 and 5, 2 and 6, 3 and 7 are hardware threads of one core.
     monkeypatch.setattr(facts, "topology", lambda cpu: {"cpu": cpu, "core": cpu % 4, "socket": 0, "numa": 0})
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    pod_plan = pod.parse(json.dumps(config(make_plan(request=replace(REQUEST, ppn=2)))))
-    placements = []
-    for local in ("0", "1"):
-        monkeypatch.setenv("LOCAL_RANK", local)
-        placements.append(entry_of(pod_plan, "orch-x-worker-0", int(local), [*range(8)]))
+    placements = place_ranks(make_plan(), [*range(8)], monkeypatch)
     assert [(placement.cpus, placement.threads) for placement in placements] == [((0, 1), 2), ((2, 3), 2)]
 
 
@@ -298,8 +291,7 @@ def test_patches_are_applied_and_reported() -> None:
         make_operation("replace", "/spec/backoffLimit", 7),
         make_operation("add", "/metadata/labels/team", "a"),
     )
-    inputs = PodInputs(loaded=Inputs(recipe=QA, stack=make_stack()), kubernetes=SETTINGS, patch=operations)
-    plan = plan_kubernetes(replace(REQUEST, launcher="job"), inputs, SITE)
+    plan = make_plan("job", patch=operations)
     job = objects(plan)[-1]
     assert job["spec"]["template"]["spec"]["hostNetwork"] is True
     assert job["spec"]["backoffLimit"] == 7
