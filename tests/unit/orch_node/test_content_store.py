@@ -67,9 +67,7 @@ def make_old(path: Path, seconds: float) -> None:
     os.utime(path, (then, then))
 
 
-def test_an_unused_folder_is_reported_then_removed_and_can_be_sent_again(
-    step: StoreFolder, clean: Callable[..., NodeCleanup]
-) -> None:
+def test_unused_folder_is_removed_and_can_be_sent_again(step: StoreFolder, clean: Callable[..., NodeCleanup]) -> None:
     preview = clean(dry_run=True)
     assert (preview.state, preview.left) == ("left", (f"{step.path}: no run uses it",))
     assert content_store.hash_of(Path(step.path)) == Path(step.path).name

@@ -121,9 +121,7 @@ def test_lease_of_another_host_is_taken_over_only_when_it_has_expired(tmp_path: 
     assert lease.read(tmp_path / files.LEASE) == lease_here.content
 
 
-def test_later_start_of_a_run_takes_the_lease_over_and_the_earlier_one_notices(
-    tmp_path: Path, always_check: None
-) -> None:
+def test_later_start_of_a_run_takes_over_the_lease_and_the_earlier_notices(tmp_path: Path, always_check: None) -> None:
     first = Lease(tmp_path, make_holder("run", OTHER_HOST))
     assert first.acquire() == ""
     assert first.problem() == ""

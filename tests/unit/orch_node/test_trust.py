@@ -171,9 +171,7 @@ READERS = {
 
 @needs_root
 @pytest.mark.parametrize("name", READERS, ids=str)
-def test_settings_of_another_user_in_the_current_folder_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_settings_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     read, file = READERS[name], tmp_path / name
     read(None)

@@ -10,7 +10,7 @@ from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.project import Imports
-from orchestrator.planning.plan import CheckImports, PutFile, RunProgram, SendFile, Step
+from orchestrator.planning.plan import CheckImports, PutFile, RunProgram, SendFile
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import MAX_PARALLEL_NODES, execute, on_all
 
@@ -18,19 +18,16 @@ NODES = (RunNode(node="n0"),)
 IMPORTS = Imports(importers={}, source="stack current")
 
 
-@pytest.mark.parametrize(
-    ("step", "message"),
-    [
+def test_failed_step_names_the_node_or_the_file() -> None:
+    for step, message in (
         (RunProgram(nodes=NODES, command=("false",)), "n0: exit code 1."),
         (CheckImports(nodes=NODES, command=("sh", "-c", "exit 2"), imports=IMPORTS), "the imports: exit code 2."),
         (SendFile(nodes=NODES, source="/no/such", path="/tmp/x"), "/no/such: No such file or directory."),
         (PutFile(path="/dev/null/x", content=""), "/dev/null: "),
-    ],
-)
-def test_failed_step_names_the_node_or_the_file(step: Step, message: str) -> None:
-    with pytest.raises(ExecuteError) as exc_info:
-        execute([step], {"n0": Local()})
-    assert message in exc_info.value.message
+    ):
+        with pytest.raises(ExecuteError) as exc_info:
+            execute([step], {"n0": Local()})
+        assert message in exc_info.value.message
 
 
 def test_program_with_unreadable_input_is_not_called_missing() -> None:

@@ -51,9 +51,7 @@ def test_gpus_are_reserved_as_cores_are(tmp_path: Path) -> None:
     assert (usage.cpus, usage.gpus) == ((0,), (0, 1))
 
 
-def test_claim_of_another_machine_in_a_shared_folder_does_not_conflict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claim_of_another_machine_does_not_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Claims(tmp_path).take(make_claim("here", 0, 1)) == ()
     second = Claims(tmp_path)
     assert [claim.run for claim in second.take(make_claim("b", 0))] == ["here"]

@@ -11,32 +11,22 @@ from pathlib import Path
 
 import pytest
 from orch_node.agent import processes, shared_memory
-from orch_node.protocol.outcome import ProcessRecord
 
-# Opens the files of its arguments until standard input has a line.
+# Opens the files of its arguments until standard input ends.
 OPEN_FILES = """
 import sys
 files = [open(path, "ab") for path in sys.argv[1:]]
 print(1, flush=True)
-input()
+sys.stdin.read()
 """
 
 
-class Holder:
-    """A process that has files open."""
-
-    def __init__(self, *paths: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", OPEN_FILES, *map(str, paths)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        self.process.stdout.readline()
-
-    def read(self) -> ProcessRecord:
-        return processes.read_process(self.process.pid, [])
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+def open_files(*paths: Path) -> subprocess.Popen[bytes]:
+    """Return a process that has files open; communicate() ends it."""
+    command = [sys.executable, "-c", OPEN_FILES, *map(str, paths)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process.stdout.readline()
+    return process
 
 
 @pytest.fixture
@@ -59,10 +49,10 @@ def notes(tmp_path: Path) -> Path:
 
 def use_and_end(notes: Path, *paths: Path) -> None:
     """Open files in a process of the run, and end it."""
-    holder = Holder(*paths)
-    shared_memory.note_usage(notes, [holder.read()])
+    process = open_files(*paths)
+    shared_memory.note_usage(notes, [processes.read_process(process.pid, [])])
     assert shared_memory.remove(notes).removed == (), "segments in use stay"
-    holder.end()
+    process.communicate()
 
 
 def test_segment_from_before_the_run_stays(tmp_path: Path, memory: Path) -> None:
@@ -79,11 +69,11 @@ def test_segment_from_before_the_run_stays(tmp_path: Path, memory: Path) -> None
 
 
 def test_segment_stays_while_another_process_uses_it(notes: Path, memory: Path) -> None:
-    user = Holder(memory)
+    user = open_files(memory)
     shared_memory.begin(notes)  # A second agent of the run keeps the notes of the first.
     use_and_end(notes, memory)
     assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(memory),))
-    user.end()
+    user.communicate()
     assert shared_memory.remove(notes).removed == (str(memory),)
 
 

@@ -118,9 +118,7 @@ def test_address_in_slurm_is_used_for_a_node_name_that_is_no_host(run_dir: Path)
     assert listening_address(SYSTEM, ["no-such-host.invalid"]) == "127.0.0.1"
 
 
-def test_end_of_the_connections_sends_no_signal_that_cancels_a_step(
-    silent_connections: AgentConnections, run_dir: Path
-) -> None:
+def test_end_of_the_connections_does_not_cancel_the_step(silent_connections: AgentConnections, run_dir: Path) -> None:
     """Send no SIGTERM, at which srun cancels the step of this number, also in a later start of the job."""
     script = f"trap 'touch {run_dir}/terminated' TERM; touch {run_dir}/ready; while :; do sleep 0.1; done"
     silent_connections.step.kill()
@@ -184,9 +182,7 @@ def test_older_start_of_a_job_is_superseded(run_dir: Path) -> None:
         assert is_superseded(run_dir / batch.job_file("slurm"), Submitted("12", 1)) is superseded
 
 
-def test_supervisor_obeys_the_stop_file_and_loses_no_node_because_it_stood_still(
-    agents: JobAgents, run_dir: Path
-) -> None:
+def test_supervisor_obeys_the_stop_file_and_loses_no_node_after_a_pause(agents: JobAgents, run_dir: Path) -> None:
     received: list[int] = []
     previous = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
     try:

@@ -57,9 +57,7 @@ def test_a_remote_command_has_input_output_environment_and_exit_code(tmrsh: Path
     assert not list(tmrsh.parent.glob(".task-*"))
 
 
-def test_the_launcher_of_mpich_starts_a_program_whose_name_it_quotes(
-    tmrsh: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_launcher_of_mpich_starts_a_quoted_program(tmrsh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmrsh.parent)
     starter = pbs.SYSTEM.launcher_environment()["HYDRA_LAUNCHER_EXEC"]
     subprocess.run([starter, "pbs2", '"/bin/true"', "--control-port", "pbs1:1 2"], check=True)
@@ -76,9 +74,7 @@ def test_a_remote_command_ends_with_the_program_that_has_started_it(tmrsh: Path)
     assert (tmrsh.parent / "ended").exists()
 
 
-def test_tasks_run_on_each_node_and_their_secrets_are_in_a_private_file(
-    tmrsh: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_run_on_each_node_and_their_secrets_are_private(tmrsh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodefile = tmrsh.parent / "nodes"
     nodefile.write_text("n1\nn1\nn2\n")
     monkeypatch.setenv("PBS_NODEFILE", str(nodefile))
@@ -101,9 +97,7 @@ def test_a_task_file_can_be_read_by_the_user_alone_and_is_deleted_at_once(tmp_pa
     assert (tmp_path / "log").read_text() == "log\n", "the file exists only until the program starts"
 
 
-def test_a_server_that_does_not_respond_at_first_is_queried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_has_not_responded_is_queried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let qstat fail once; a job without its response knows neither its time limit nor its cores."""
     qstat = f'#!/bin/sh\ncat {tmp_path}/response 2>&- || {{ echo "$RESPONSE" > {tmp_path}/response; exit 255; }}\n'
     monkeypatch.setenv("PATH", f"{write_program(tmp_path / 'bin' / 'qstat', qstat).parent}:{os.environ['PATH']}")
@@ -134,9 +128,7 @@ def resubmission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_preempted_job_submits_the_next_one_and_records_it(
-    resubmission: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preempted_job_submits_and_records_the_next(resubmission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pbs.SYSTEM.requeue(resubmission) == ""
     options = (resubmission / "qsub.log").read_text()
     assert options.startswith("-f -N orch-x -l select=2:ncpus=1 -v ORCH_JOB_RESTARTS=1 ")

@@ -50,9 +50,7 @@ def test_pod_killed_while_it_writes_the_key_does_not_stop_later_pods(tmp_path: P
     assert len(rendezvous.key_of(tmp_path)) == rendezvous.SIZE
 
 
-def test_volume_without_hard_links_has_one_key_although_a_killed_pod_left_its_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_volume_without_hard_links_has_one_key_despite_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(errno.EPERM, "no hard links")))
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(rendezvous.key_of, [tmp_path] * 8))) == 1

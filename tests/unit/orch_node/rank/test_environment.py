@@ -62,9 +62,7 @@ def test_users_variables_replace_those_of_orch(tmp_path: Path, monkeypatch: pyte
     assert {name: result[name] for name in expected if name != "MASTER_PORT"} | {"MASTER_PORT": "1"} == expected
 
 
-def test_rank_in_a_container_inherits_only_the_variables_of_the_launcher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_in_a_container_inherits_only_launcher_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PMI_FD", "ACCELERATE_USE_CPU", "ORCH_ATTEMPT", "ORCH_EVENTS_FD"):
         monkeypatch.setenv(name, "2")
     layout, placement = make_run(tmp_path)
@@ -149,9 +147,7 @@ def test_cache_of_the_user_takes_precedence_over_copies(tmp_path: Path, monkeypa
 PLACEMENT = make_layout("node0").ranks[0]
 
 
-def test_file_of_variables_replaces_what_orch_sets_and_the_request_replaces_both(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_file_of_variables_replaces_those_of_orch_and_the_request_replaces_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "libraries", lambda prefix: {"libiomp5.so": "/lib/libiomp5.so"})
     environment = {"GLOO_SOCKET_IFNAME": "eth0", "MASTER_PORT": "1", **planned_variables({}, {"KMP_BLOCKTIME": "3"})}
     file_variables = {"KMP_AFFINITY": "none", "KMP_BLOCKTIME": "2", "GLOO_SOCKET_IFNAME": "lo"}

@@ -58,9 +58,7 @@ def test_nodes_that_read_nothing_delay_a_large_request_once(tmp_path: Path, monk
         reach.end_sharing()
 
 
-def test_nodes_that_have_responded_are_not_lost_while_others_are_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_node_that_has_responded_is_not_lost_during_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command_of = supervisor_agents.agent_command
     busy = [sys.executable, "-c", "import time; time.sleep(60)"]
     monkeypatch.setattr(

@@ -144,9 +144,7 @@ def test_nothing_is_copied_in_a_shared_folder(nodes: Nodes) -> None:
     assert not (nodes.run_dir / "received.json").exists()
 
 
-def test_unreachable_nodes_and_files_above_the_limit_are_problems(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_nodes_and_too_large_files_are_problems(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(nodes.run_dir / "project", {"model.pt": "weights"})
     assert "nowhere: " in nodes.share("nowhere").problem
     monkeypatch.setattr(file_sharing, "MAX_BYTES", 3)

@@ -155,9 +155,7 @@ def test_impossible_images_are_refused() -> None:
         assert problem in f"{refused.value.message} {refused.value.hint}"
 
 
-def test_relative_image_path_starts_at_the_current_folder_or_the_settings_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_image_path_starts_where_it_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RequestError, match="no such image"):
         check_image_exists(slurm_settings(None, (), {}, image="torch.sif"))
@@ -183,9 +181,7 @@ def test_image_needs_no_stack_on_the_nodes() -> None:
     assert spec.preload == load.stack("current").preload
 
 
-def test_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_in_apptainer_has_no_secret_in_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, config = plan_request(make_request(), make_settings(), planner=plan_run)
     spec = container.parse(config.files["container.json"])
     monkeypatch.setenv("PATH", str(tmp_path))

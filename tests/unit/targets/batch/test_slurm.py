@@ -149,9 +149,7 @@ def test_run_folder_stays_if_the_job_may_have_been_accepted() -> None:
     assert scheduler.uncertain
 
 
-def test_variables_of_sbatch_and_of_an_interactive_job_do_not_reach_the_new_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_variables_of_sbatch_and_an_interactive_job_do_not_reach_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SLURM_CONF"):
         monkeypatch.setenv(name, "1")
     host = RecordedHost(make_result("12;cluster\n"))

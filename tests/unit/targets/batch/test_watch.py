@@ -139,9 +139,7 @@ def test_job_that_slurm_ended_for_its_memory_is_not_reported_as_cancelled(folder
     assert not SYSTEM.memory_line("MemoryError: exceeded memory limit\ntorch: out of memory\n"), "of a script"
 
 
-def test_job_is_not_back_in_the_queue_because_the_controller_does_not_respond(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_is_not_requeued_because_the_controller_is_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attach to a run whose job has started, and whose state was never known here."""
     monkeypatch.setattr("orchestrator.targets.batch.watch.END_SECONDS", 0.0)
     watch = make_watch(folder, RecordedHost(squeue=AWAY))
@@ -182,9 +180,7 @@ def test_logs_do_not_depend_on_the_controller(folder: Path, monkeypatch: pytest.
     assert messages == []
 
 
-def test_logs_of_a_job_that_failed_before_its_ranks_started_are_its_output(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_of_a_job_that_failed_without_ranks_are_its_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.targets.batch.target.host_at", lambda login: RecordedHost())
     shutil.rmtree(folder / files.RANKS, ignore_errors=True)
     (folder / "slurm-12.out").write_text("bash: module: command not found\nerror: --slurm setup=module load x failed\n")

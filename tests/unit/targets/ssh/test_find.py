@@ -110,17 +110,14 @@ def test_damaged_entries_are_reported_and_hide_no_others() -> None:
     assert all(line.isprintable() for line in merged.warnings)
 
 
-@pytest.mark.parametrize(
-    ("output", "problem"),
-    [
-        pytest.param("[]", "its response is [], not an object.", id="no-object"),
-        pytest.param('{"schema": 2}', "its response has schema 2, not 1.", id="schema"),
-        pytest.param('{"schema": 1, "runs": 7}', "its response: runs is 7, not a list.", id="type"),
-    ],
-)
-def test_output_of_another_form_is_a_problem_of_its_node(output: str, problem: str) -> None:
-    (response,) = query_all({RunNode(node="here"): ("echo", output)}, Listing, seconds=10.0)
-    assert response == NodeResponse(node="here", value=None, problem=problem)
+def test_output_of_another_form_is_a_problem_of_its_node() -> None:
+    for output, problem in (
+        ("[]", "its response is [], not an object."),
+        ('{"schema": 2}', "its response has schema 2, not 1."),
+        ('{"schema": 1, "runs": 7}', "its response: runs is 7, not a list."),
+    ):
+        (response,) = query_all({RunNode(node="here"): ("echo", output)}, Listing, seconds=10.0)
+        assert response == NodeResponse(node="here", value=None, problem=problem)
 
 
 def test_ssh_commands_programs_and_folders_come_from_this_controller() -> None:
