@@ -28,6 +28,7 @@ def test_known_hosts_are_read_as_ssh_does(tmp_path: Path) -> None:
         ("n1", f"{DAMAGED}\n@cert-authority * {OTHER_KEY}\n10.* {KEY}", "", [KEY]),  # pattern
         ("n1", "", f"{NAME} {KEY}", [KEY]),
         ("n1", f"10.1.2.3 {KEY}", f"@revoked {NAME} {KEY}", []),
+        ("n1", f"{NAME} {KEY}", f"@revoked {NAME} {KEY}", []),
         ("n2", f"alias {KEY}\n{NAME} {OTHER_KEY}", "", [KEY]),
     ):
         write_files(tmp_path, {"config": config, "keys of user": user_file, "system": system_file})
