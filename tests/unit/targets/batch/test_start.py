@@ -1,23 +1,41 @@
-"""Interrupt the submission of a job, with programs of Slurm that are shell scripts."""
+"""Check how jobs are submitted and found, and which of them `orch clean` cancels; their programs are shell scripts."""
 
 from __future__ import annotations
 
 import os
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from orch_node.content_store import hash_of
 
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ExecuteError, OrchError
+from orchestrator.files import TRAIN
 from orchestrator.runs import store
+from orchestrator.targets.batch import find
 from orchestrator.targets.batch.location import location_of
 from orchestrator.targets.batch.scheduler import Scheduler
-from orchestrator.targets.batch.slurm import SLURM
+from orchestrator.targets.batch.slurm import SLURM, job_state
 from orchestrator.targets.batch.start import record_jobs, start
 from orchestrator.targets.connections.connection import Ssh
 from tests.support.disks import small_file_system
-from tests.support.files import write_program
+from tests.support.files import write_files, write_program
+from tests.support.recorded import make_run
+from tests.support.slurm_jobs import write_job_outcome
 from tests.support.slurm_plans import SITE, make_array, make_request, plan_request
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a folder on PATH whose squeue prints `jobs` and whose scancel records its arguments."""
+    bin_folder = tmp_path / "bin"
+    write_program(bin_folder / "squeue", f"#!/bin/sh\ncat {bin_folder}/jobs\n")
+    write_program(bin_folder / "scancel", f'#!/bin/sh\necho "$@" >> {bin_folder}/cancelled\n')
+    write_program(bin_folder / "sacct", "#!/bin/sh\nexit 1\n")
+    monkeypatch.setenv("PATH", f"{bin_folder}:/usr/bin:/bin")
+    return bin_folder
 
 
 class Full(Ssh):
@@ -37,18 +55,16 @@ def test_all_members_of_a_submitted_array_have_their_job(tmp_path: Path) -> None
     assert [location_of(store.load(folder).record).job for folder in folders] == ["12_0", "12_1"]
 
 
-def test_job_that_cannot_be_recorded_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    disk, cancelled = tmp_path / "disk", tmp_path / "cancelled"
-    write_program(tmp_path / "sbatch", f"#!/bin/sh\ncat /dev/zero > {disk}/data 2>&-\necho 12\n")
-    write_program(tmp_path / "scancel", f'#!/bin/sh\necho "$@" > {cancelled}\n')
+def test_job_that_cannot_be_recorded_is_cancelled(tmp_path: Path, programs: Path) -> None:
+    disk = tmp_path / "disk"
+    write_program(programs / "sbatch", f"#!/bin/sh\ncat /dev/zero > {disk}/data 2>&-\necho 12\n")
     with small_file_system(disk, "1m"):
         folder = disk / "runs" / SITE.run_id
         plan = plan_request(make_request(), site=replace(SITE, run_dir=str(folder)))
         with pytest.raises(ExecuteError, match=r"is full .* so orch cancelled job 12"):
             start(SLURM, plan, folder)
         assert not folder.exists()
-    assert cancelled.read_text() == "12\n"
+    assert (programs / "cancelled").read_text() == "12\n"
 
 
 INTERRUPT = "#!/bin/sh\nkill -INT $PPID\nsleep 10\n"
@@ -57,13 +73,9 @@ INTERRUPT = "#!/bin/sh\nkill -INT $PPID\nsleep 10\n"
 # subprocess.run() does not wait for a program that it kills because of Ctrl-C.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("accepted", [True, False])
-def test_interrupted_submission_is_recorded_only_if_slurm_has_accepted_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepted: bool
-) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    write_program(tmp_path / "sbatch", INTERRUPT)
-    listed = f"12|orch-{SITE.run_id}|PENDING|N/A||None" if accepted else ""
-    write_program(tmp_path / "squeue", f"#!/bin/sh\necho '{listed}'\n")
+def test_interrupted_submission_is_recorded_only_if_accepted(tmp_path: Path, programs: Path, accepted: bool) -> None:
+    write_program(programs / "sbatch", INTERRUPT)
+    (programs / "jobs").write_text(f"12|orch-{SITE.run_id}|PENDING|N/A||None\n" if accepted else "")
     folder = tmp_path / "runs" / SITE.run_id
     plan = plan_request(make_request(), site=replace(SITE, run_dir=str(folder)))
     with pytest.raises(KeyboardInterrupt):
@@ -71,3 +83,66 @@ def test_interrupted_submission_is_recorded_only_if_slurm_has_accepted_it(
     assert folder.exists() == accepted
     if accepted:
         assert location_of(store.load(folder).record).job == "12", "`orch stop` can end it"
+
+
+def test_damaged_record_names_no_other_host(tmp_path: Path) -> None:
+    location = {"name": "orch-x", "job": "12", "login": "-oProxyCommand=touch PWNED"}
+    folder = make_run(tmp_path, target="slurm", location=location)
+    with pytest.raises(OrchError, match="is not a valid host"):
+        location_of(store.load(folder).record)
+
+
+def test_clean_cancels_the_jobs_that_hold_nodes_long_after_their_run_has_ended(tmp_path: Path, programs: Path) -> None:
+    states = ("RUNNING", "COMPLETING", "SUSPENDED", "PENDING", "CONFIGURING", "REQUEUE_HOLD", "COMPLETED", "NODE_FAIL")
+    cases = [(state, 3600.0) for state in states] + [("RUNNING", 5.0), ("RUNNING", None)]
+    jobs = ""
+    for job, (state, seconds) in enumerate(cases):
+        location = {"name": f"orch-{job}", "job": str(job)}
+        folder = make_run(tmp_path, f"run-{job}", ranks=1, nodes=1, seconds=1, target="slurm", location=location)
+        (folder / "outcome.json").unlink()
+        if seconds is not None:  # The run has ended.
+            write_job_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - seconds)
+        jobs += f"{job}|orch-{job}|{state}|N/A|n1|None\n"
+    (programs / "jobs").write_text(jobs)
+    report = find.clean(SLURM, "slurm", tmp_path, dry_run=False)
+    assert [node.node for node in report.nodes] == ["job 0", "job 1", "job 2"]
+    assert (programs / "cancelled").read_text().split() == ["0", "1", "2"]
+
+
+def test_run_that_is_done_does_not_wait_although_slurm_has_requeued_its_job(folder: Path) -> None:
+    pending = job_state("12", "PENDING")
+    write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
+    assert find.run_state(store.load(folder), pending) == "waiting"
+    write_job_outcome(folder, state="done")
+    assert find.run_state(store.load(folder), pending) == "done"
+
+
+def test_clean_removes_what_no_run_has_used_for_30_days_from_the_store(tmp_path: Path, programs: Path) -> None:
+    runs = tmp_path / "runs"
+    location = {"name": "orch-x", "job": "12"}
+    make_run(runs, target="slurm", location=location, run_dir=str(runs / "x"), python=sys.executable, train=str(TRAIN))
+    (programs / "jobs").write_text("13|orch-queued|PENDING|N/A|n1|Priority\n")
+    (runs / ".orch/store").mkdir(mode=0o700, parents=True)
+    unused, *used = (
+        store_folder(tmp_path, user, days) for user, days in (("ended", 31), ("ended2", 29), ("queued", 31))
+    )
+    report = find.clean(SLURM, "slurm", runs, dry_run=True)
+    assert [(node.left, node.unused) for node in report.nodes] == [((f"{unused}: no run uses it",), ())]
+    assert unused.exists()
+    report = find.clean(SLURM, "slurm", runs, dry_run=False)
+    assert [(node.state, node.unused) for node in report.nodes] == [("clean", (str(unused),))]
+    assert [folder.exists() for folder in (unused, *used)] == [False, True, True]
+
+
+def store_folder(base: Path, user: str, days: float) -> Path:
+    """Put a folder into the store that a run has used so many days ago, and return its path there."""
+    write_files(base / user, {"file": user})
+    runs = base / "runs"
+    stored = runs / ".orch/store" / hash_of(base / user)
+    stored.mkdir(mode=0o700)
+    lock = stored.with_name(f".{stored.name}.lock")
+    lock.write_text(f"{runs / user}\n")
+    lock.chmod(0o600)
+    used = time.time() - days * 24 * 3600
+    os.utime(lock, (used, used))
+    return stored
