@@ -1,4 +1,4 @@
-"""Check which runs the nodes of an inventory report, and which of them orch trusts."""
+"""Check which runs the nodes of an inventory report, which of them orch trusts, and what it does on the nodes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from orch_node.protocol.node_reports import Listing
 from orch_node.protocol.record import RunNode, RunRecord, parse, render
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.targets.identity import UntrustedRecordError
 from orchestrator.targets.interface import ignore
+from orchestrator.targets.ssh.commands import SshCommands
 from orchestrator.targets.ssh.find import InventoryRuns, check_same_nodes, find_run, merge_response, trusted_record
-from orchestrator.targets.ssh.nodes import NodeResponse, query_all
+from orchestrator.targets.ssh.handle import SshHandle
+from orchestrator.targets.ssh.logs import Stream
+from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, NodeResponse, query_all
 from tests.conftest import make_cluster, make_node
 from tests.support.hostile import JSON
-from tests.support.recorded import RUN_RECORD as RECORD
+from tests.support.recorded import FAR_NODE, RUN_RECORD
 
 FIRST, SECOND = "20260101-120000-qa-0000", "20260102-120000-qa-0000"
 NODE0, NODE1 = RunNode(node="node0"), RunNode(node="node1")
@@ -35,7 +38,7 @@ CLUSTER = make_cluster(
 
 def make_sent_record(**changes: Any) -> RunRecord:
     """Return a record as a node sends it."""
-    return replace(RECORD, **{"node0": NODE0, "nodes": (NODE0, NODE1), **changes})
+    return replace(RUN_RECORD, **{"node0": NODE0, "nodes": (NODE0, NODE1), **changes})
 
 
 def make_response(*runs: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -155,7 +158,7 @@ def test_untrusted_records_are_refused() -> None:
             trusted_record(make_sent_record(**changes), CLUSTER, sender=sender)
 
 
-@given(name=st.sampled_from(sorted(render(RECORD))), value=JSON)
+@given(name=st.sampled_from(sorted(render(RUN_RECORD))), value=JSON)
 def test_no_record_changes_hosts_or_folders(name: str, value: Any) -> None:
     try:
         record = trusted_record(parse({**render(make_sent_record()), name: value}), CLUSTER, sender="node0")
@@ -164,3 +167,54 @@ def test_no_record_changes_hosts_or_folders(name: str, value: Any) -> None:
     assert {node.via for node in record.nodes} <= {node.via for node in CLUSTER.nodes if node.via}
     assert record.run_dir == f"/opt/orch/runs/{record.run_id}" == os.path.normpath(record.run_dir)
     assert (record.train, record.target) == ("/opt/orch/train", "ssh")
+
+
+ID = "20260101-120000-qa-0000"
+
+
+def discard(runs: Path, run_dir: str, run_id: str = ID) -> list[str]:
+    """Discard a run of this machine; return the messages."""
+    node = RunNode(node="localhost")
+    record = replace(RUN_RECORD, run_id=run_id, run_dir=run_dir, node0=node, nodes=(node,))
+    messages: list[str] = []
+    handle = SshHandle(record, runs / ID)
+    handle.notify = messages.append
+    handle.discard()
+    return messages
+
+
+def test_only_the_folder_of_the_run_is_deleted(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for folder in (ID, f"other/{ID}", "x"):
+        (runs / folder).mkdir(parents=True)
+    for run_dir in (f"{runs}", f"{runs}/other", f"{runs}/other/{ID}", f"{runs}/x/../{ID}", ID, "/", ""):
+        (message,) = discard(runs, run_dir)
+        assert "was not deleted" in message
+    (message,) = discard(runs, str(runs), run_id="runs")
+    assert "was not deleted" in message, "the id of a run has a date"
+    assert sorted(path.name for path in runs.iterdir()) == [ID, "other", "x"]
+    assert (runs / "other" / ID).is_dir()
+    assert discard(runs, str(runs / ID)) == []
+    assert sorted(path.name for path in runs.iterdir()) == ["other", "x"]
+
+
+WITH_NAME = ("sh", "-c", 'shift; NODE="$0" exec "$@"')
+WAIT_FOR_LAST = 'touch "$1/$NODE"; for i in $(seq 100); do [ -e "$1/last" ] && exit 0; sleep 0.1; done; exit 1'
+
+
+def test_command_runs_on_all_nodes_at_the_same_time(tmp_path: Path) -> None:
+    names = [*(f"node{number}" for number in range(MAX_PARALLEL_QUERIES)), "last"]
+    commands = SshCommands({RunNode(node=name): (*WITH_NAME, name) for name in names})
+    ends = commands.run(("sh", "-c", WAIT_FOR_LAST, "sh", str(tmp_path)), lambda node, stream, part: None)
+    assert [node for node, end in ends.items() if end != 0] == [], "they waited for the last node"
+
+
+def test_line_that_is_no_chunk_of_the_runs_logs_is_refused() -> None:
+    for line, message in (
+        ('{"rank": 99, "at": 0, "lines": ["a"]}', "unexpected rank 99"),  # rank of another run
+        ('{"rank": 0, "at": -1, "lines": []}', "unexpected rank 0"),  # position
+        ("[" * 100_000, "nested too deeply"),
+        ("5", "not an object"),  # number
+    ):
+        with pytest.raises(ExecuteError, match=message):
+            Stream(record=RUN_RECORD, host=FAR_NODE, options=()).chunk_of(line)
