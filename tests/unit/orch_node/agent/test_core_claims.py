@@ -19,6 +19,7 @@ from orch_node.protocol.agent import Claim
 from orch_node.supervisor.core_reservation import describe_conflicts
 
 from orchestrator.files import LIB
+from tests.support.processes import running_python
 
 OTHER_USER = 65534
 FIRST_CORE = 9600  # All users of the machine see an announced claim, so it is for cores that no run uses.
@@ -148,11 +149,8 @@ sys.stdin.read()
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
 def test_socket_in_the_name_of_another_user_is_no_claim(tmp_path: Path) -> None:
     for kind in ("SOCK_DGRAM", "SOCK_STREAM"):
-        command = [sys.executable, "-c", FORGE, str(OTHER_USER), kind, str(OTHER_USER - 1)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout.readline() == b"ready\n"
+        with running_python(FORGE, OTHER_USER, kind, OTHER_USER - 1):
             assert Claims(tmp_path).take(make_claim("run", FIRST_CORE)) == ()
-            process.communicate()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
@@ -161,10 +159,7 @@ def test_claims_of_two_users_conflict(tmp_path: Path) -> None:
         ("foreign", (1, 65), (1, 65)),  # few
         ("20260102-030405-pretraining-of-a-long-name", range(1, 1024), (1, 65, 1000)),  # many
     ):
-        command = [sys.executable, "-c", ANNOUNCE, str(OTHER_USER), run, *(str(FIRST_CORE + cpu) for cpu in cpus)]
-        with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout.readline() == b"ready\n"
+        with running_python(ANNOUNCE, OTHER_USER, run, *(FIRST_CORE + cpu for cpu in cpus), env=ENVIRONMENT):
             conflicts = Claims(tmp_path).take(make_claim("local", *(FIRST_CORE + cpu for cpu in (0, 1, 65, 1000))))
-            process.communicate()
         assert conflicts == (make_claim(f"{run[:40]} (user {OTHER_USER})", *(FIRST_CORE + cpu for cpu in conflicting)),)
         assert Claims(tmp_path).take(make_claim("local", FIRST_CORE, FIRST_CORE + 1, FIRST_CORE + 65)) == ()

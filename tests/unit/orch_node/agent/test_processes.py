@@ -22,6 +22,7 @@ from orch_node.protocol.layout import render
 from orchestrator.files import TRAIN
 from tests.support.files import write_files, write_program
 from tests.support.layouts import make_layout
+from tests.support.processes import running_python
 from tests.support.stand_ins import STACK
 from tests.support.waiting import wait_until
 
@@ -55,11 +56,8 @@ def test_process_belongs_to_a_run_by_its_environment_only(tmp_path: Path) -> Non
     """Ignore a pager that reads a log of the run."""
     for has_variable in (True, False):
         environment = {**os.environ, **({"ORCH_RUN_DIR": str(tmp_path)} if has_variable else {})}
-        command = [sys.executable, "-c", "print(flush=True); input()", str(tmp_path)]
-        with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            process.stdout.readline()
+        with running_python("import sys; print(flush=True); sys.stdin.read()", tmp_path, env=environment) as process:
             pids = [run_process.pid for run_process in processes.run_processes(str(tmp_path))]
-            process.communicate(b"\n")
         assert pids == ([process.pid] if has_variable else [])
 
 

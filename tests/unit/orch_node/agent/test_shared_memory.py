@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from orch_node.agent import processes, shared_memory
+
+from tests.support.processes import running_python
 
 # Opens the files of its arguments until standard input ends.
 OPEN_FILES = """
@@ -19,14 +20,6 @@ files = [open(path, "ab") for path in sys.argv[1:]]
 print(1, flush=True)
 sys.stdin.read()
 """
-
-
-def open_files(*paths: Path) -> subprocess.Popen[bytes]:
-    """Return a process that has files open; communicate() ends it."""
-    command = [sys.executable, "-c", OPEN_FILES, *map(str, paths)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    process.stdout.readline()
-    return process
 
 
 @pytest.fixture
@@ -49,10 +42,9 @@ def notes(tmp_path: Path) -> Path:
 
 def use_and_end(notes: Path, *paths: Path) -> None:
     """Open files in a process of the run, and end it."""
-    process = open_files(*paths)
-    shared_memory.note_usage(notes, [processes.read_process(process.pid, [])])
-    assert shared_memory.remove(notes).removed == (), "segments in use stay"
-    process.communicate()
+    with running_python(OPEN_FILES, *paths) as process:
+        shared_memory.note_usage(notes, [processes.read_process(process.pid, [])])
+        assert shared_memory.remove(notes).removed == (), "segments in use stay"
 
 
 def test_segment_from_before_the_run_stays(tmp_path: Path, memory: Path) -> None:
@@ -69,11 +61,10 @@ def test_segment_from_before_the_run_stays(tmp_path: Path, memory: Path) -> None
 
 
 def test_segment_stays_while_another_process_uses_it(notes: Path, memory: Path) -> None:
-    user = open_files(memory)
-    shared_memory.begin(notes)  # A second agent of the run keeps the notes of the first.
-    use_and_end(notes, memory)
-    assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(memory),))
-    user.communicate()
+    with running_python(OPEN_FILES, memory):
+        shared_memory.begin(notes)  # A second agent of the run keeps the notes of the first.
+        use_and_end(notes, memory)
+        assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(memory),))
     assert shared_memory.remove(notes).removed == (str(memory),)
 
 

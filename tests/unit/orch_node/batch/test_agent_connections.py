@@ -214,10 +214,8 @@ sys.exit(agent.main(sys.argv[2:]))
 
 def test_agent_that_was_stopped_continues(run_dir: Path) -> None:
     """Stop the agent as `scontrol suspend` does, so that no request arrives while it is stopped."""
-    arguments = (str(TRAIN / "lib"), str(run_dir), "n1", str(run_dir / "claims"))
-    with subprocess.Popen(
-        [sys.executable, "-c", QUICK_AGENT, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as agent:
+    command = [sys.executable, "-c", QUICK_AGENT, str(TRAIN / "lib"), str(run_dir), "n1", str(run_dir / "claims")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
         for pause in (0.0, 4.0):
             if pause:
                 agent.send_signal(signal.SIGSTOP)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from orch_node.supervisor.monitors import NO_CHILDREN_SECONDS, MismatchedCollect
 from orch_node.supervisor.rank_tracker import Position, RankTracker
 
 from tests.support.layouts import make_layout
+from tests.support.processes import running_python
 from tests.unit.orch_node.protocol.test_failures import NCCL_TIMEOUT
 
 
@@ -156,11 +155,8 @@ PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAIT!r
 @pytest.fixture(params=[WAIT, PARENT], ids=["childless", "parent"])
 def launcher(request: pytest.FixtureRequest) -> Iterator[tuple[int, bool]]:
     """Yield the id of a waiting process, and whether it has a child."""
-    command = [sys.executable, "-c", request.param]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    process.stdout.readline()  # The innermost process runs.
-    yield process.pid, request.param == PARENT
-    process.communicate()
+    with running_python(request.param) as process:  # The innermost process runs.
+        yield process.pid, request.param == PARENT
 
 
 def test_startup_fails_when_the_launcher_has_no_process(launcher: tuple[int, bool], tmp_path: Path) -> None:

@@ -46,16 +46,9 @@ def test_run_recovers_with_spare_nodes_first_and_then_without_nodes(tmp_path: Pa
     messages: list[str] = []
 
     def recover(lost: set[str], unreachable: set[str], **changes: Any) -> Any:
-        options = {"elastic": True, "keeps_batch": True, "min_nodes": 2, "size_at": 2, "nodes_at": 4, **changes}
-        return recovery.recover(
-            tmp_path,
-            layout,
-            argv,
-            lost=lost,
-            unreachable=lost | unreachable,
-            options=argparse.Namespace(**options),
-            notify=messages.append,
-        )
+        values = {"elastic": True, "keeps_batch": True, "min_nodes": 2, "size_at": 2, "nodes_at": 4, **changes}
+        fields = {"lost": lost, "unreachable": lost | unreachable, "options": argparse.Namespace(**values)}
+        return recovery.recover(tmp_path, layout, argv, notify=messages.append, **fields)
 
     assert recover({"node1", "node2"}, {"node8"}) is None
     assert recover({"node0", "node1", "node2"}, {"node8"}, min_nodes=1) is None
