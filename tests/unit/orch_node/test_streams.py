@@ -1,4 +1,4 @@
-"""The log of a rank has both of its streams, and each can be read again as it was written."""
+"""The log of a rank has both of its streams, and each can be read again as it was written; lines of pipes are whole."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from orch_node.line_pipes import Pipes
 from orch_node.streams import STDERR, STDOUT, LogWriter, without_marks
 from orch_node.tail import Tail
 
@@ -74,3 +75,21 @@ def test_log_that_cannot_be_written_ends_the_rank(tmp_path: Path) -> None:
     assert process.wait(60) != 0
     writer.drain()
     assert [error.strerror for error in errors] == ["No space left on device"]
+
+
+def test_lines_arrive_whole_however_they_are_divided() -> None:
+    for limit, expected in (
+        (100, [b"one\n", b"\n", b"a longer line\n"]),  # whole-lines
+        (4, [b"one\n", b"\n", b"a lon\n", b"ger l\n", b"ine\n"]),  # pieces-of-a-long-line
+    ):
+        reader, writer = os.pipe()
+        pipes, lines = Pipes(), list[bytes]()
+        pipes.add(reader, lines.append, limit)
+        for byte in b"one\n\na longer line\nno end":
+            os.write(writer, bytes([byte]))
+            pipes.pump(1.0)
+        os.close(writer)
+        pipes.pump(1.0)
+        assert not pipes.open(reader)
+        os.close(reader)
+        assert lines[: len(expected)] == expected

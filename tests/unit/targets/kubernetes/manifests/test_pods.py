@@ -1,4 +1,4 @@
-"""Check how settings for nodes, volumes, variables and queues appear in each kind of job."""
+"""Check how settings for nodes, volumes, variables and queues appear in each kind of job, and that names are valid."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.errors import PlanError
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
@@ -105,3 +107,21 @@ def test_packed_pods_have_an_affinity_to_each_other() -> None:
     affinity = pods.pod_affinity((), "topology.kubernetes.io/rack", names.labels("r"))
     (term,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "topology.kubernetes.io/rack"
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_run_ids_and_job_names_are_names(recipe: str, another_recipe: str) -> None:
+    run = names.run_id("20260101-120000", recipe, "ab12")
+    assert names.is_label_value(run)
+    assert run
+    job = names.job_name(run)
+    assert names.is_dns_label(f"{job}-launcher")
+    assert names.is_dns_label(f"{job}-node-0-4999-abcde")
+    assert names.is_subdomain(f"{job}-files")
+    assert names.job_name(names.run_id("20260101-120000", another_recipe, "ab13")) != job
+
+
+@given(st.text(max_size=300))
+def test_any_run_id_has_a_job_name(run: str) -> None:
+    assert names.is_dns_label(names.job_name(run))
+    assert len(names.job_name(run)) <= names.JOB_MAX
