@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,15 +46,10 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreFolder:
     return step
 
 
-@pytest.fixture
-def clean(tmp_path: Path) -> Callable[..., NodeCleanup]:
-    """Return a function that cleans this machine up, and returns the result."""
-
-    def clean(*, dry_run: bool = False) -> NodeCleanup:
-        (node,) = runs.clean(tmp_path / "runs", None, dry_run=dry_run).nodes
-        return node
-
-    return clean
+def clean(step: StoreFolder, *, dry_run: bool = False) -> NodeCleanup:
+    """Clean this machine up as if the user had called `orch clean`, and return the result."""
+    (node,) = runs.clean(Path(step.run_dir).parent, None, dry_run=dry_run).nodes
+    return node
 
 
 def lock_of(step: StoreFolder) -> Path:
@@ -67,40 +61,40 @@ def make_old(path: Path, seconds: float) -> None:
     os.utime(path, (then, then))
 
 
-def test_unused_folder_is_removed_and_can_be_sent_again(step: StoreFolder, clean: Callable[..., NodeCleanup]) -> None:
-    preview = clean(dry_run=True)
+def test_unused_folder_is_removed_and_can_be_sent_again(step: StoreFolder) -> None:
+    preview = clean(step, dry_run=True)
     assert (preview.state, preview.left) == ("left", (f"{step.path}: no run uses it",))
     assert content_store.hash_of(Path(step.path)) == Path(step.path).name
-    assert clean().unused == (step.path,)
+    assert clean(step).unused == (step.path,)
     assert list(Path(step.path).parent.iterdir()) == [lock_of(step)]
     assert content_store.hash_of(Path(step.copy)) == Path(step.path).name, "the run's copy stays"
-    assert clean(dry_run=True).state == "clean"
+    assert clean(step, dry_run=True).state == "clean"
     store(step, {"node0": Local()})
     assert content_store.hash_of(Path(step.path)) == Path(step.path).name
     make_old(lock_of(step), 31 * DAYS)
     store(replace(step, run_dir=f"{step.run_dir}2", copy=""), {"node0": Local()})
-    assert clean().unused == (), "it was used again"
+    assert clean(step).unused == (), "it was used again"
     assert Path(step.path).is_dir()
 
 
-def test_a_folder_that_an_unfinished_run_has_used_stays(step: StoreFolder, clean: Callable[..., NodeCleanup]) -> None:
+def test_a_folder_that_an_unfinished_run_has_used_stays(step: StoreFolder) -> None:
     variables = os.environ | {"ORCH_RUN_DIR": step.run_dir}
     command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=variables) as process:
         environment = Path(f"/proc/{process.pid}/environ")
         wait_until(lambda: step.run_dir.encode() in environment.read_bytes(), "a process of the run")
-        (process_left,) = clean(dry_run=True).left
+        (process_left,) = clean(step, dry_run=True).left
         assert f"other {process.pid} (" in process_left
-    assert clean().unused == (step.path,)
+    assert clean(step).unused == (step.path,)
 
 
-def test_incomplete_folders_are_removed_after_a_day(step: StoreFolder, clean: Callable[..., NodeCleanup]) -> None:
+def test_incomplete_folders_are_removed_after_a_day(step: StoreFolder) -> None:
     old, new = (Path(step.path).with_name(f".{Path(step.path).name}.part-{name}") for name in ("old", "new"))
     for part in (old, new):
         (part / "sub").mkdir(parents=True)
         (part / "sub").chmod(0o500)
     make_old(old, 2 * DAYS)
-    assert set(clean().unused) == {str(old), step.path}
+    assert set(clean(step).unused) == {str(old), step.path}
     assert (old.exists(), new.exists()) == (False, True)
 
 

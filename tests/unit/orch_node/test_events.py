@@ -100,9 +100,7 @@ def test_report_reads_the_number_in_a_tensor(pipe: Pipe) -> None:
     assert "2 elements" in unreadable.text
 
 
-def test_report_to_a_closed_pipe_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_needs_no_open_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for value in ("987654", "no number", ""):
         monkeypatch.setenv("ORCH_EVENTS_FD", value)
         report("progress", phase="train", step=1)

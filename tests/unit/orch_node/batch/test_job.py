@@ -17,7 +17,7 @@ from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import Launched, render
 from orch_node.protocol.outcome import FAILED, Failure, Outcome
 
-from orchestrator.files import TRAIN
+from orchestrator.files import LIB
 
 
 def test_superseded_start_writes_no_outcome(run_dir: Path) -> None:
@@ -25,14 +25,13 @@ def test_superseded_start_writes_no_outcome(run_dir: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-sys.path.append(sys.argv[1])
 from orch_node.batch import job, slurm
-sys.exit(job.fail(slurm.SYSTEM, Path(sys.argv[2]), "n2 cannot be reached", 1.0))
+sys.exit(job.fail(slurm.SYSTEM, Path(sys.argv[1]), "n2 cannot be reached", 1.0))
 """
     (run_dir / batch.job_file("slurm")).write_text(json.dumps({"job": "12", "restarts": 1, "notes": []}))
-    command = [sys.executable, "-c", program, str(TRAIN / "lib"), str(run_dir)]
+    command = [sys.executable, "-c", program, str(run_dir)]
     for restarts, is_written in (("0", False), ("1", True)):
-        variables = {**os.environ, "SLURM_RESTART_COUNT": restarts}
+        variables = {**os.environ, "PYTHONPATH": str(LIB), "SLURM_RESTART_COUNT": restarts}
         result = subprocess.run(command, env=variables, capture_output=True, text=True)
         assert result.returncode == 1
         assert ("Slurm has restarted this job elsewhere" in result.stderr) is not is_written, result.stderr

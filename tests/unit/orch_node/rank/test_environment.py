@@ -181,9 +181,8 @@ def run_command(run_dir: Path, *command: str) -> subprocess.CompletedProcess[str
     argv = program.command("exec", f"--run={run_dir}", "--node=node1", "--", *command)
     environment = {**os.environ, "PATH": "/usr/bin:/bin", "ORCH_RUN_DIR": "/another"}
     # The command ends with its standard input, which stays open.
-    with subprocess.Popen(
-        argv, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(argv, env=environment, text=True, **pipes) as process:
         output, errors = process.stdout.read(), process.stderr.read()
     return subprocess.CompletedProcess(argv, process.returncode, output, errors)
 

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from orch_node import reach
@@ -61,11 +62,11 @@ def test_nodes_that_read_nothing_delay_a_large_request_once(tmp_path: Path, monk
 def test_node_that_has_responded_is_not_lost_during_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command_of = supervisor_agents.agent_command
     busy = [sys.executable, "-c", "import time; time.sleep(60)"]
-    monkeypatch.setattr(
-        supervisor_agents,
-        "agent_command",
-        lambda run, node, *args, **kw: busy if node == "n1" else command_of(run, node, *args, **kw),
-    )
+
+    def start(run: Path, node: str, *arguments: Any, **options: Any) -> list[str]:
+        return busy if node == "n1" else command_of(run, node, *arguments, **options)
+
+    monkeypatch.setattr(supervisor_agents, "agent_command", start)
     for name, seconds in {"LOST_SECONDS": 1.5, "SUSPENSION_SECONDS": 1.5, "PING_SECONDS": 0.2}.items():
         monkeypatch.setattr(supervisor_agents, name, seconds)
     agents = supervisor_agents.Agents(tmp_path, ["n0", "n1"], str(tmp_path / "claims"), Pipes())

@@ -66,16 +66,13 @@ def test_launcher_that_ends_without_a_rank_is_a_failure(runs: Runs) -> None:
     assert "never reported an end: 0" in outcome["problem"]
 
 
-def test_connections_to_nodes_that_cannot_be_opened_are_a_failure(runs: Runs) -> None:
-    (runs.base / "run").mkdir()
-    (runs.base / "run" / "nodes").touch()  # in place of the folder
-    assert runs.supervise("run", "true").wait(20) == 1
-    assert "run/nodes cannot be written (File exists)" in runs.outcome()["problem"]
-
-
-def test_missing_launcher_is_a_failure(runs: Runs) -> None:
+def test_missing_launcher_and_connections_that_cannot_be_opened_are_failures(runs: Runs) -> None:
     assert runs.supervise("run", "/no/such/mpiexec").wait(20) == 1
     assert "could not be started" in runs.outcome()["problem"]
+    (runs.base / "unconnected").mkdir()
+    (runs.base / "unconnected" / "nodes").touch()  # in place of the folder
+    assert runs.supervise("unconnected", "true").wait(20) == 1
+    assert "unconnected/nodes cannot be written (File exists)" in runs.outcome("unconnected")["problem"]
 
 
 def test_sigterm_preempts_a_script_without_support_which_has_kept_others_from_its_cores(runs: Runs) -> None:

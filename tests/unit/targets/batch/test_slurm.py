@@ -14,7 +14,7 @@ from orchestrator.targets.batch.location import location_of, with_job
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.system import ONE_RANK, ControllerUnreachable
-from tests.support.slurm_jobs import RecordedHost, make_job, make_result
+from tests.support.slurm_jobs import FORGOTTEN, RecordedHost, make_job, make_result
 from tests.support.slurm_plans import SITE, make_plan, make_settings, slurm_settings, submit_step
 
 # `cpu*` has two kinds of nodes; `virtual` has machines with 32 sockets.
@@ -167,7 +167,7 @@ BANNER = "RULES | be kind | clean up | pay\nMAINTENANCE|Friday|all nodes|sorry\n
 def test_banner_is_not_read_as_the_state_of_a_job() -> None:
     squeue_result = make_result(f"{BANNER}RUNNING|N/A|n1|None\n")
     assert Scheduler(SLURM, RecordedHost(squeue_result)).state("12").state == "RUNNING"
-    forgotten = CommandResult(code=1, out=BANNER, err="slurm_load_jobs error: Invalid job id specified")
+    forgotten = replace(FORGOTTEN, out=BANNER)
     assert Scheduler(SLURM, RecordedHost(forgotten)).state("12").state == "GONE"
     with pytest.raises(ControllerUnreachable, match="MAINTENANCE"):  # It may be a state of a newer Slurm.
         Scheduler(SLURM, RecordedHost(replace(forgotten, code=0))).state("12")
@@ -191,8 +191,7 @@ def test_only_a_job_that_slurm_has_forgotten_is_gone() -> None:
     for stderr in ("", away, "Invalid user id", "Protocol authentication error"):
         with pytest.raises(ControllerUnreachable):
             Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=stderr))).state("12")
-    forgotten = "slurm_load_jobs error: Invalid job id specified"
-    state = Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=forgotten))).state("12")
+    state = Scheduler(SLURM, RecordedHost(FORGOTTEN)).state("12")
     assert (state.state, state.ended) == ("GONE", True)
     assert "job 12: Slurm does not know it any more" in state.describe_end()
     # A site's squeue may list a new job with a delay.

@@ -123,9 +123,8 @@ def test_clean_removes_what_no_run_has_used_for_30_days_from_the_store(tmp_path:
     make_run(runs, target="slurm", location=location, run_dir=str(runs / "x"), python=sys.executable, train=str(TRAIN))
     (programs / "jobs").write_text("13|orch-queued|PENDING|N/A|n1|Priority\n")
     (runs / ".orch/store").mkdir(mode=0o700, parents=True)
-    unused, *used = (
-        store_folder(tmp_path, user, days) for user, days in (("ended", 31), ("ended2", 29), ("queued", 31))
-    )
+    users = {"ended": 31, "ended2": 29, "queued": 31}
+    unused, *used = (store_folder(tmp_path, user, days) for user, days in users.items())
     report = find.clean(SLURM, "slurm", runs, dry_run=True)
     assert [(node.left, node.unused) for node in report.nodes] == [((f"{unused}: no run uses it",), ())]
     assert unused.exists()

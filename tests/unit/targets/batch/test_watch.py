@@ -110,10 +110,8 @@ def test_cancelled_job_counts_as_cancelled_although_it_wrote_a_checkpoint(folder
 
 def test_job_is_back_in_the_queue_although_a_rank_lost_its_peer_first(folder: Path) -> None:
     """Wait for the job although Slurm does not end the ranks of all nodes at the same moment."""
-    failure = Failure(
-        rank=0, node="n1", code=1, text="RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]"
-    )
-    write_job_outcome(folder, first_failure=failure)
+    text = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]"
+    write_job_outcome(folder, first_failure=Failure(rank=0, node="n1", code=1, text=text))
     watch = make_watch(folder, RecordedHost(squeue=[squeue("COMPLETING"), squeue("PENDING", "BeginTime")]))
     watch.ensure_outcome()
     assert watch.is_requeued()

@@ -40,9 +40,8 @@ def follow(copy: RunCopy, log: list[str], until: int, *, pod: str = "uid-0") -> 
     texts=st.lists(st.sampled_from(["[0] a", "[0] b", "[1] a", "words", JOINED]), max_size=12),
     kills=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=3),
 )
-def test_each_line_is_written_once_however_often_a_command_is_killed(
-    tmp_path_factory: object, texts: list[str], kills: list[tuple[int, int]]
-) -> None:
+def test_each_line_is_written_once(tmp_path_factory: object, texts: list[str], kills: list[tuple[int, int]]) -> None:
+    """Kill the commands that copy the lines at any time."""
     folder = tmp_path_factory.mktemp("run")  # type: ignore[attr-defined]
     reached = 0
     for saved, written in kills:
