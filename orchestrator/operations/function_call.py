@@ -10,7 +10,6 @@ import pickle  # its data comes from the user, and goes to nodes only
 import sys
 from pathlib import Path
 
-import torch.distributed as dist
 from orch_training import ranks
 
 
@@ -28,15 +27,17 @@ def main() -> None:
             f"{sys.version_info[0]}.{sys.version_info[1]}. Use the same version, or a script with orch.train."
         )
     function, args, kwargs = pickle.loads(call)  # noqa: S301  the user sent it
+    results = Path("results.json").absolute()  # the function may change the working directory
     result = function(*args, **kwargs)
     try:
         text = json.dumps(describe(result))
     except (TypeError, ValueError) as error:
         message = "A function returns numbers, text, lists, tuples and dicts; write anything else to a file."
-        raise TypeError(f"The result of rank {dist.get_rank()} cannot be sent as JSON: {error}. {message}") from None
+        raise TypeError(f"The result of rank {ranks.rank()} cannot be sent as JSON: {error}. {message}") from None
+    ranks.join()  # the function may have destroyed the group
     texts = ranks.gather(text)
-    if dist.get_rank() == 0:
-        Path("results.json").write_text(json.dumps(texts))
+    if ranks.is_main():
+        results.write_text(json.dumps(texts))
 
 
 def describe(value: object) -> object:

@@ -16,7 +16,7 @@ from tests.local.workspaces import Workspace
 
 ROOT = Path(__file__).parents[2]
 CALLS = """
-import os, sys, cloudpickle, orch
+import sys, cloudpickle, orch
 import constants, helper
 cloudpickle.register_pickle_by_value(constants)
 job = orch.submit(helper.add, 5, kwargs={"factor": 2}, inventory=sys.argv[1], ppn=1)
@@ -26,6 +26,7 @@ print("EVENTS", sorted({event.name for event in job.events()} & {"joined", "fini
 print("LINES", [line.text for line in job.logs(rank=1) if "hello" in line.text])
 """
 HELPER = """
+import os
 import constants
 import torch.distributed as dist
 SUMMAND = 3
@@ -34,7 +35,10 @@ def add(offset, factor):
     value = torch.ones(1) * (dist.get_rank() + offset) * factor
     dist.all_reduce(value)
     print("hello from", dist.get_rank())
-    return {"sum": value.item() + SUMMAND + constants.SUMMAND, "rank": dist.get_rank()}
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    os.chdir("/")
+    return {"sum": value.item() + SUMMAND + constants.SUMMAND, "rank": rank}
 """
 FAILURES = """
 import pathlib, sys, threading, orch
