@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import pickle  # its data comes from the user, and goes to nodes only
@@ -9,6 +10,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +23,7 @@ from orchestrator.operations import fetch
 from orchestrator.targets.interface import RunHandle
 
 RESULTS = "results.json"  # written by function_call.py
+REGISTRY_LOCK = threading.Lock()  # cloudpickle has one registry for all threads
 
 
 def write_call(folder: Path, function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Path:
@@ -35,14 +38,15 @@ def write_call(folder: Path, function: Callable[..., object], args: Sequence[Any
     Raises:
         RequestError: if the function or an argument cannot be pickled.
     """
+    source = function.func if isinstance(function, functools.partial) else function
     try:
-        call = pickled((function, tuple(args), dict(kwargs)), inspect.getmodule(function))
+        call = pickled((function, tuple(args), dict(kwargs)), inspect.getmodule(source))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise RequestError(
             f"The function or one of its arguments cannot be pickled: {error}.",
             hint="Create open files, locks and connections in the function.",
         ) from None
-    script = folder / f"call_{getattr(function, '__name__', 'function').strip('<>')}.py"
+    script = folder / f"call_{getattr(source, '__name__', 'function').strip('<>')}.py"
     shutil.copyfile(Path(__file__).with_name("function_call.py"), script)
     (folder / "call.pickle").write_bytes(pickle.dumps((sys.version_info[:2], call)))
     package = Path(cloudpickle.__file__).parent
@@ -54,11 +58,14 @@ def pickled(value: object, module: ModuleType | None) -> bytes:
     """Return a pickled value; what is defined in the module is pickled by value, unless it is installed."""
     if module is None or module.__name__ == "__main__" or is_installed(module):
         return bytes(cloudpickle.dumps(value))
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        return bytes(cloudpickle.dumps(value))
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
+    with REGISTRY_LOCK:
+        registered = module.__name__ in cloudpickle.list_registry_pickle_by_value()  # by the user
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            return bytes(cloudpickle.dumps(value))
+        finally:
+            if not registered:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def is_installed(module: ModuleType) -> bool:
