@@ -376,6 +376,8 @@ class Job(Run):
     def __init__(self, handle: RunHandle) -> None:
         super().__init__(handle)
         self.futures = tuple(Future() for _ in handle.record.layout)
+        for future in self.futures:
+            future.set_running_or_notify_cancel()  # a rank cannot be cancelled, so neither can its future
         threading.Thread(target=self._collect, daemon=True).start()
 
     def results(self, timeout: float | None = None) -> list[Any]:

@@ -20,6 +20,7 @@ import functools, sys, cloudpickle, orch
 import constants, helper
 cloudpickle.register_pickle_by_value(constants)
 job = orch.submit(functools.partial(helper.add, 5), kwargs={"factor": 2}, inventory=sys.argv[1], ppn=1)
+job.futures[0].cancel()  # as a timeout of asyncio does; a rank cannot be cancelled
 print("RESULTS", job.results(timeout=120))
 print("STATE", job.wait(show="1").state, orch.run(job.id).state, orch.runs()[-1].id == job.id)
 print("EVENTS", sorted({event.name for event in job.events()} & {"joined", "finished"}))
