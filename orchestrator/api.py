@@ -43,7 +43,11 @@ if TYPE_CHECKING:
     from orchestrator.operations.provision import Report
 
 RUNS_DIR = "runs"
-FUNCTION_HINT = "The function takes its place, with its own module."
+FUNCTION_HINTS = {
+    "args": "Pass the arguments after the function, or by name in kwargs.",
+    "module": "The function takes its place, with its own module.",
+    "project": "The function takes its place, with its own module.",
+}
 
 
 class TrainOptions(TypedDict, total=False):
@@ -312,7 +316,7 @@ def checked_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     types = get_type_hints(TrainRequest)
     for name, value in options.items():
         if name not in TrainOptions.__annotations__:
-            hint = did_you_mean(name, TrainOptions.__annotations__)
+            hint = did_you_mean(name, SubmitOptions.__annotations__)
             raise RequestError(f"orch.train has no option {name!r}.", hint=hint)
         yield name, tuple_of(name, value, get_origin(types[name]) is tuple)
 
@@ -433,8 +437,8 @@ def submit(
         raise RequestError(
             "orch.submit does not wait for cores.", hint="Call it again later, or train a script with `orch.train`."
         )
-    for name in options.keys() & {"project", "module"}:
-        raise RequestError(f"orch.submit has no argument {name!r}.", hint=FUNCTION_HINT)
+    for name in options.keys() & FUNCTION_HINTS:
+        raise RequestError(f"orch.submit has no argument {name!r}.", hint=FUNCTION_HINTS[name])
     with tempfile.TemporaryDirectory(prefix="orch-submit-") as folder:
         script = write_call(Path(folder), function, args, kwargs or {})
         options["project"] = folder

@@ -41,7 +41,7 @@ def write_call(folder: Path, function: Callable[..., object], args: Sequence[Any
     source = function.func if isinstance(function, functools.partial) else function
     try:
         call = pickled((function, tuple(args), dict(kwargs)), inspect.getmodule(source))
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
+    except Exception as error:  # objects decide what they raise
         raise RequestError(
             f"The function or one of its arguments cannot be pickled: {error}.",
             hint="Create open files, locks and connections in the function.",

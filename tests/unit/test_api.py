@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from dataclasses import fields
+from multiprocessing import Queue
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,9 @@ def test_wrong_argument_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: pyt
         (lambda: orch.train("bert-qa", target_options={"slurm": ["a=b"]}), "`on` has no option 'slurm'", "Add `on`"),
         (lambda: orch.train("bert-qa", settings={"config_name": None}), "config_name is None", "text, a number, True"),
         (lambda: orch.train("bert-qa", max_restart=1), "no option 'max_restart'", "'max_restarts'"),  # unknown option
+        (lambda: orch.train("bert-qa", pnn=1), "no option 'pnn'", "'ppn'"),
+        (lambda: orch.submit(len, args=([],)), "no argument 'args'", "after the function"),
+        (lambda: orch.submit(len, Queue()), "cannot be pickled", "Create"),
         (lambda: orch.submit("evaluate"), "'evaluate' is not a function", "without ()"),
         (lambda: orch.submit(len, [], project="."), "no argument 'project'", "module"),
         (lambda: orch.submit(len, [], wait_for_cores=True), "not wait for cores", "later"),  # waiting
