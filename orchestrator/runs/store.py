@@ -207,6 +207,8 @@ def recorded(base: Path) -> Recorded:
     runs: list[Run] = []
     damaged: list[Damaged] = []
     for folder in sorted(path.parent for path in base.glob(f"*/{PLAN}")):
+        if folder.is_symlink() and folder.resolve().parent == base.resolve():
+            continue  # a link to one of these runs, such as `latest`
         try:
             runs.append(load(folder))
         except ExecuteError as error:
@@ -306,7 +308,8 @@ def newest_run(all_runs: Recorded) -> Run:
         RequestError: if a damaged run may be newer, according to its id, which begins with the time.
     """
     runs = [run for run in all_runs.runs if run.state != REFUSED] or all_runs.runs
-    damaged = max((entry.folder.name for entry in all_runs.damaged), default="")
+    names = [entry.folder.name for entry in all_runs.damaged]
+    damaged = max((name for name in names if not runs or name[:1].isdigit()), default="")
     if not runs or damaged > runs[-1].id:
         suggestion = f" The newest that can be read: {runs[-1].id}." if runs else ""
         raise RequestError(

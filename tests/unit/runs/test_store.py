@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 from dataclasses import replace
@@ -54,7 +55,11 @@ def test_run_without_a_training_step_or_with_a_loss_of_nan_is_noted() -> None:
 def test_run_is_found_by_a_unique_prefix(tmp_path: Path) -> None:
     for run in (FIRST, SECOND):
         make_run(tmp_path, run)
+    (tmp_path / "latest").symlink_to(FIRST)  # the user's, for a run that is listed anyway
     assert store.find(tmp_path, "20260103").id == SECOND
+    assert store.find(tmp_path, "last", pytest.fail).id == SECOND
+    shutil.copytree(tmp_path / FIRST, tmp_path / "best")  # a copy, no newer run
+    assert store.find(tmp_path, "last").id == SECOND
     with pytest.raises(RequestError, match=r"2 runs .* begin with '2026'") as exc_info:
         store.find(tmp_path, "2026")
     assert SECOND in exc_info.value.hint
