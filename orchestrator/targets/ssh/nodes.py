@@ -116,10 +116,15 @@ def on_each(hosts: Iterable[RunNode], action: Callable[[RunNode], Result]) -> li
 
 
 def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveNode]:
-    """Query the nodes of an inventory, or those with these names, and return who uses them."""
+    """Query the nodes of an inventory, or those with these names, and return who uses them, in its order."""
     cluster = load.cluster(inventory)
     write_ssh_config(cluster)
-    return query_usage([node for node in cluster.nodes if names is None or node.name in names])
+    selected = [name for name in cluster.selection.hosts if names is None or name in names]
+    responses = {node.name: node for node in query_usage([node for node in cluster.nodes if node.name in selected])}
+    problems = {name: cluster.damaged.get(name, "not provisioned yet") for name in selected}
+    return [
+        responses.get(name) or LiveNode(name=name, cores=0, usage=None, problem=problems[name]) for name in selected
+    ]
 
 
 def query_usage(nodes: Sequence[Node]) -> list[LiveNode]:
