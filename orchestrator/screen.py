@@ -50,11 +50,13 @@ def print_text(text: object, *, err: bool = False, nl: bool = True, program: boo
         print(shown, end="\n" if nl else "", file=stream, flush=True)
     except BrokenPipeError:
         closed_output.end(stream.fileno())
+    except OSError as error:  # such as a full disk
+        closed_output.end(stream.fileno(), f"error: The output cannot be written: {error.strerror}.")
 
 
 @dataclass(slots=True)
 class ClosedOutput:
-    """The reaction to output that nobody reads any more, as in `orch train ... | head`.
+    """The reaction to output that nobody reads any more, as in `orch train ... | head`, or that cannot be written.
 
     Attributes:
         message: what is printed where it can still be read.
@@ -64,18 +66,24 @@ class ClosedOutput:
     message: str = ""
     is_ignored: bool = False
 
-    def end(self, descriptor: int) -> None:
-        """End the program with the exit code of SIGPIPE, or discard what goes to this output from now on."""
+    def end(self, descriptor: int, error: str = "") -> None:
+        """End the program, or discard what goes to this output from now on.
+
+        Args:
+            descriptor: the output.
+            error: why it cannot be written; the exit code is then 1 in place of that of SIGPIPE.
+        """
+        code = 1 if error else CLOSED
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, descriptor)
         os.close(null)
         if self.is_ignored:
             return
         with contextlib.suppress(OSError):
-            os.write(2, f"{self.message}\n".encode() if self.message else b"")
+            os.write(2, "".join(f"{line}\n" for line in (error, self.message) if line).encode())
         if threading.current_thread() is threading.main_thread():
-            raise SystemExit(CLOSED)
-        os._exit(CLOSED)  # another thread cannot raise in the main one, which may wait for hours
+            raise SystemExit(code)
+        os._exit(code)  # another thread cannot raise in the main one, which may wait for hours
 
 
 closed_output = ClosedOutput()

@@ -86,9 +86,16 @@ def test_closed_output_ends_train_but_only_an_interrupt_stops_its_run(
 
 @pytest.mark.parametrize(
     ("arguments", "code", "closed"),
-    [("logs none", 2, ">&- 2>&-"), ("train own.py --ppn 1 --detach", 0, "<&- >&- 2>&-")],
+    [
+        ("logs none", 2, ">&- 2>&-"),
+        ("train own.py --ppn 1 --detach", 0, "<&- >&- 2>&-"),
+        ("recipes", 1, "> /dev/full"),
+        ("train own.py --ppn 1", 1, "> /dev/full"),
+    ],
 )
-def test_closed_descriptor_is_no_bug(tmp_path: Path, arguments: str, code: int, closed: str) -> None:
+def test_output_that_cannot_be_written_is_no_bug(tmp_path: Path, arguments: str, code: int, closed: str) -> None:
     runs.write_script(tmp_path)
     command = ["sh", "-c", f'exec "$0" -m orchestrator.cli.main {arguments} {closed}', sys.executable]
-    runs.expect_exit(runs.run_in(tmp_path, *command), code)
+    err = runs.expect_exit(runs.run_in(tmp_path, *command), code).stderr
+    assert "Traceback" not in err
+    assert "No space left on device" in err or "full" not in closed
