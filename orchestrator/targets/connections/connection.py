@@ -167,7 +167,7 @@ class Ssh:
     @cached_property
     def sftp(self) -> paramiko.SFTPClient:
         """Return a client for the node's files; raise ExecuteError or ConnectionLost if there is none."""
-        client = self.attempt(lambda: open_sftp(self.connection.transport), "reach it")
+        client = self.attempt(lambda: open_sftp(self.connection.transport), "start its SFTP server")
         channel = client.get_channel()
         if channel is not None:
             channel.settimeout(SILENCE_SECONDS)

@@ -49,3 +49,19 @@ def test_refused_session_is_explained() -> None:
     with pytest.raises(ExecuteError, match="second session") as exc_info:
         node.attempt(refuse, "run sh")
     assert "MaxSessions" in exc_info.value.hint
+
+
+def test_missing_sftp_server_is_named() -> None:
+    """Debian has a separate package for it, and ForceCommand can replace it."""
+
+    class Transport:
+        def is_active(self) -> bool:
+            return True
+
+        def open_session(self) -> None:
+            raise paramiko.SSHException("EOF during negotiation")
+
+    node = Ssh("n1", None)
+    node.__dict__["connection"] = SimpleNamespace(transport=Transport())
+    with pytest.raises(ExecuteError, match="n1: could not start its SFTP server: EOF"):
+        _ = node.sftp
