@@ -295,7 +295,7 @@ def train(
         nodes=None if nodes is None else parse_nodes(str(nodes)),
         ppn=None if ppn is None else parse_ppn(str(ppn)),
         settings=tuple(f"{name}={setting_text(name, value)}" for name, value in (settings or {}).items()),
-        env=tuple(f"{name}={value}" for name, value in (env or {}).items()),
+        env=env_entries(env or {}),
         on=on,
         options=options_of_target(on, target_options or {}),
         runs_dir=Path(runs_dir),
@@ -366,6 +366,17 @@ def setting_text(name: str, value: object) -> str:
     if not isinstance(value, str | Real | Path):
         raise RequestError(f"settings: {name} is {value!r}.", hint="Use a text, a number, True or False, or omit it.")
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def env_entries(env: Mapping[str, object]) -> tuple[str, ...]:
+    """Return environment variables as --env takes them.
+
+    Raises:
+        RequestError: if one has no value, such as `os.environ.get(NAME)` of a missing variable.
+    """
+    if missing := [name for name, value in env.items() if value is None]:
+        raise RequestError(f"env: {missing[0]} is None.", hint="Use a text, or omit it.")
+    return tuple(f"{name}={value}" for name, value in env.items())
 
 
 class Job(Run):
@@ -488,7 +499,7 @@ def resume(
         ppn=None if ppn is None else str(ppn),
         precision=precision,
         max_restarts=max_restarts,
-        env=tuple(f"{name}={value}" for name, value in (env or {}).items()),
+        env=env_entries(env or {}),
         wait_for_cores=wait_for_cores,
         code=code,
         force=force,
