@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,19 +17,15 @@ from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, require_program
 from tests.support.files import write_files
 from tests.support.plans import LOCAL_SITE, QA_RECIPE, make_inputs
+from tests.support.projects import commit, git
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    def git(*arguments: str) -> None:
-        options = ("-c", "user.name=t", "-c", "user.email=t@t")
-        subprocess.run(["git", "-C", str(tmp_path), *options, *arguments], check=True)
-
     require_program("git")
     path = write_files(tmp_path / "two words", {"it's.py": "print(1)\n"}) / "it's.py"
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "first")
+    git(tmp_path, "init", "--quiet")
+    commit(tmp_path)
     return path
 
 
