@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,7 @@ def make_run(
         lines = [make_sample(rank, second, slow=rank == straggler) for second in range(1, seconds + 1)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / f"ranks/rank-{rank}.metrics.jsonl").write_text(text + '{"torn')
-    events = make_events(layout, seconds, fails)
-    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    write_events(folder, make_events(layout, seconds, fails))
     failure = fails is not None and {
         "rank": fails,
         "node": layout[fails]["node"],
@@ -102,6 +101,12 @@ def make_outcome(state: str = "done") -> dict[str, Any]:
 
 def write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value))
+
+
+def write_events(folder: Path, events: Iterable[dict[str, Any]], mode: str = "w") -> None:
+    """Write the events of a run, or append them with the mode "a"."""
+    with (folder / "events.jsonl").open(mode) as log:
+        log.writelines(json.dumps(event) + "\n" for event in events)
 
 
 def make_placement(rank: int, per_node: int) -> dict[str, Any]:

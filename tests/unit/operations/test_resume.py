@@ -13,15 +13,14 @@ from orchestrator.operations.resume import Changes, check_unfinished, find_runs,
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import store
 from orchestrator.targets.interface import ignore
-from tests.support.recorded import make_outcome, make_run, write_json
+from tests.support.recorded import make_outcome, make_run, write_events, write_json
 
 
 def make(base: Path, run_id: str, state: str, *, created: float = 1.0, attempts: int = 1, **fields: object) -> Path:
     """Write a run that has ended in this state after some attempts."""
     folder = make_run(base, run_id, ranks=1, nodes=1, seconds=1, created=created, **fields)
     write_json(folder / "outcome.json", make_outcome(state))
-    events = [{"event": "launched", "rank": -1, "time": 1.0, "attempt": number + 1} for number in range(attempts)]
-    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    write_events(folder, ({"event": "launched", "rank": -1, "attempt": number + 1} for number in range(attempts)))
     return folder
 
 

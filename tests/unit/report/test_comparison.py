@@ -11,10 +11,14 @@ import pytest
 from orchestrator.errors import RequestError
 from orchestrator.report.comparison import RankedRun, rank_runs, ranking_json, ranking_text
 from orchestrator.runs import store
-from tests.support.recorded import make_run
+from tests.support.recorded import make_run, write_events
 
 ARRAY = "20260101-120000-qa-0000"
 SCORES: tuple[dict[str, float] | None, ...] = ({"f1": 70.0}, {"f1": 90.5, "eval_loss": 0.5}, None, {"f1": 80.0})
+
+
+def make_result(scores: dict[str, float]) -> dict[str, Any]:
+    return {"event": "result", "rank": 0, "time": 1.0, "after": scores}
 
 
 @pytest.fixture
@@ -24,8 +28,7 @@ def base(tmp_path: Path) -> Path:
         values = {"run": "x", "array": f"lr={number} ({number + 1} of 4)"}
         decisions = [{"topic": topic, "value": value, "reason": ""} for topic, value in values.items()]
         folder = make_run(tmp_path, f"{ARRAY}-{number}", decisions=decisions)
-        result: dict[str, Any] = {"event": "result", "rank": 0, "time": 1.0, "after": scores}
-        (folder / "events.jsonl").write_text(json.dumps(result) + "\n" if scores else "")
+        write_events(folder, [make_result(scores)] if scores else [])
     make_run(tmp_path, f"{ARRAY}x-0")
     return tmp_path
 
@@ -48,17 +51,11 @@ def test_best_run_comes_first_and_runs_without_the_result_last(base: Path) -> No
     assert "f1" in exc_info.value.hint
 
 
-def test_run_whose_result_is_not_a_number_is_not_the_best(base: Path) -> None:
-    result = {"event": "result", "rank": 0, "time": 1.0, "after": {"f1": float("nan"), "eval_loss": float("nan")}}
-    (base / f"{ARRAY}-0/events.jsonl").write_text(json.dumps(result) + "\n")
+def test_run_whose_result_or_loss_is_not_a_number_is_not_the_best(base: Path) -> None:
+    write_events(base / f"{ARRAY}-0", [make_result({"f1": float("nan"), "eval_loss": float("nan")})])
     for name in ("f1", "eval_loss"):
         assert ranking(base, name)[0].run == f"{ARRAY}-1"
-
-
-def test_run_whose_loss_has_become_nan_is_not_the_best(base: Path) -> None:
     for number, last_loss in enumerate((float("nan"), 0.5)):
-        losses = [
-            {"event": "progress", "rank": 0, "step": step, "loss": loss} for step, loss in ((1, 0.1), (2, last_loss))
-        ]
-        (base / f"{ARRAY}-{number}/events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in losses))
+        losses = ({"event": "progress", "rank": 0, "loss": loss} for loss in (0.1, last_loss))
+        write_events(base / f"{ARRAY}-{number}", losses)
     assert [run.run[-1] for run in ranking(base, "loss")] == list("1023")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orch_node.protocol.events import Launched, Result, render
+from orch_node.protocol.events import Launched, render
 
 from orchestrator.report import charts, page, training
 from orchestrator.report.charts import thin
@@ -19,7 +19,7 @@ from orchestrator.report.html import PLOTLY, embedded
 from orchestrator.runs import store as runs
 from orchestrator.runs.measures import Measures, RankMeasures, Sample, measures
 from orchestrator.runs.outcome import outcome_of
-from tests.support.recorded import PRECISION_EVENT, make_run
+from tests.support.recorded import PRECISION_EVENT, make_run, write_events
 
 
 def measured(tmp_path: Path, **options: Any) -> Measures:
@@ -134,8 +134,7 @@ def test_page_escapes_what_it_shows(tmp_path: Path) -> None:
 
 def test_figures_of_the_page_are_those_of_the_end(tmp_path: Path) -> None:
     folder = make_run(tmp_path, "run", ranks=256, seconds=20)
-    with (folder / "events.jsonl").open("a") as events:
-        events.write(json.dumps({"event": "progress", "rank": 0, "time": 1.0, "step": 1000, "loss": math.nan}) + "\n")
+    write_events(folder, [{"event": "progress", "rank": 0, "time": 1.0, "step": 1000, "loss": math.nan}], "a")
     run = runs.load(folder)
     result = dict(page.figures(outcome_of(run), measures(run)))
     assert result["loss, last"] == "nan"
@@ -145,8 +144,7 @@ def test_figures_of_the_page_are_those_of_the_end(tmp_path: Path) -> None:
 
 def test_runs_are_compared(tmp_path: Path) -> None:
     folder = make_run(tmp_path, "a", settings={"learning_rate": 1e-4, "seed": 0}, precision="auto")
-    with (folder / "events.jsonl").open("a") as events:
-        events.write(json.dumps(PRECISION_EVENT) + "\n")
+    write_events(folder, [PRECISION_EVENT], "a")
     make_run(tmp_path, "b", ranks=16, seconds=60, fails=2, settings={"seed": 0, "new": True}, precision="fp32")
     result = compare(runs.load(tmp_path / "a"), runs.load(tmp_path / "b"))
     assert (result["a"], result["b"], result["states"]) == ("a", "b", ["done", "failed"])
@@ -183,8 +181,7 @@ def test_table_has_names_and_units(tmp_path: Path) -> None:
     name = "20260101-120000-a-script-with-a-name-that-is-longer-than-any-table-0000"
     folder = make_run(tmp_path, name, ranks=2, seconds=20)
     scores = {"before": {"em": 2.5}, "after": {"em": 81.25, "windows_per_second, int8": 40}}
-    with (folder / "events.jsonl").open("ab") as events:
-        events.write(render(Result(rank=0, time=40.0, figures={"units": {"em": "%"}, **scores})))
+    write_events(folder, [{"event": "result", "rank": 0, "time": 40.0, "units": {"em": "%"}, **scores}], "a")
     lines = training.text(outcome_of(runs.find(tmp_path, name))).splitlines()
     assert lines[0] == "done: qa"
     assert f"files: {tmp_path}/{name}" in lines

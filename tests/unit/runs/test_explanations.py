@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from orchestrator.runs.explanations import add_module_hint, add_volume_hint, exp
 from orchestrator.runs.known_errors import known_signatures
 from orchestrator.runs.outcome import outcome_of
 from tests.support.files import write_files
-from tests.support.recorded import make_outcome, make_run
+from tests.support.recorded import make_outcome, make_run, write_events, write_json
 
 ENTRY = re.compile(r"^\[(.+)\] (.+)\n((?:.+\n)+)", re.MULTILINE)
 GPU_ERROR = "AssertionError: Torch not compiled with CUDA enabled\n"  # a script may handle it
@@ -132,10 +131,9 @@ def test_lines_of_ranks_explain_only_what_they_ended(tmp_path: Path) -> None:
         folder = make_run(tmp_path / str(number), ranks=2, nodes=1, seconds=10)
         for rank in range(2):
             (folder / f"ranks/rank-{rank}.log").write_text(GPU_ERROR)
-        with (folder / "events.jsonl").open("a") as log:
-            log.write(json.dumps(event or {"event": "finished", "rank": -1, "time": 0}) + "\n")
+        write_events(folder, [event or {"event": "finished", "rank": -1, "time": 0}], "a")
         outcome = make_outcome("failed") | {"first_failure": failure, "problem": "the run has ended early"}
-        (folder / "outcome.json").write_text(json.dumps(outcome))
+        write_json(folder / "outcome.json", outcome)
         evidence = {explanation.evidence for explanation in outcome_of(store.load(folder)).explanations}
         assert (GPU_ERROR.strip() in evidence) == is_explained
 
