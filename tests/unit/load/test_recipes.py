@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -108,15 +107,10 @@ def test_conflicting_or_missing_recipe_folders_are_rejected(tmp_path: Path) -> N
         load.recipe_folders((tmp_path,))
 
 
-@pytest.fixture
-def uncached_entry_points() -> Iterator[None]:
-    entry_points.cache_clear()
-    yield
-    entry_points.cache_clear()
-
-
-@pytest.mark.usefixtures("uncached_entry_points")
-def test_recipe_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_of_an_installed_package_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(entry_points.cache_clear)
     folder = new_recipe("theirs", tmp_path / "their_package")
     (tmp_path / "their_package" / "__init__.py").touch()
     metadata = tmp_path / "their_package-1.dist-info"

@@ -80,30 +80,22 @@ def test_changed_inventory_is_matched_again(tmp_path: Path) -> None:
     assert len(choose(inventory, "slow").hosts) == 4
 
 
-def test_impossible_number_of_nodes_is_rejected(inventory: Path) -> None:
-    with pytest.raises(PlanError, match="--nodes 9, but cluster 'lab' has 8 nodes"):
-        choose(inventory, "9")
-    with pytest.raises(PlanError, match="--nodes 0"):
-        choose(inventory, "0")
-    with pytest.raises(PlanError, match="has 3 nodes to choose from"):
-        choose(inventory, "4", "fast")
-    with pytest.raises(PlanError, match="--nodes 10"):
-        choose(inventory, "7", spares=3)
-    with pytest.raises(RequestError, match="leaves none of 3 nodes"):
-        choose(inventory, "slow", spares=3)
-
-
-def test_part_of_a_pattern_that_matches_no_host_is_named(inventory: Path) -> None:
-    with pytest.raises(RequestError, match="--nodes node1,nodd2: nodd2 matches no host") as exc_info:
-        choose(inventory, "node1,nodd2")
+def test_impossible_number_of_nodes_or_pattern_without_a_host_is_rejected(inventory: Path) -> None:
+    for nodes, exclude, spares, error, message in (
+        ("9", None, 0, PlanError, "--nodes 9, but cluster 'lab' has 8 nodes"),
+        ("0", None, 0, PlanError, "--nodes 0"),
+        ("4", "fast", 0, PlanError, "has 3 nodes to choose from"),
+        ("7", None, 3, PlanError, "--nodes 10"),
+        ("slow", None, 3, RequestError, "leaves none of 3 nodes"),
+        ("node[4-10]", None, 0, RequestError, "matches no host"),
+        ("localhost", None, 0, RequestError, "matches no host"),
+        ("2", "node99", 0, RequestError, "--exclude node99: node99 matches no host"),
+        ("slow", "all", 0, RequestError, "--nodes slow --exclude all selects none of 8 hosts"),
+        ("node1,nodd2", None, 0, RequestError, "--nodes node1,nodd2: nodd2 matches no host"),
+    ):
+        with pytest.raises(error, match=message) as exc_info:
+            choose(inventory, nodes, exclude, spares)
     assert exc_info.value.hint == "Did you mean 'node2'?"
-    for nodes in ("node[4-10]", "localhost"):
-        with pytest.raises(RequestError, match="matches no host"):
-            choose(inventory, nodes)
-    with pytest.raises(RequestError, match="--exclude node99: node99 matches no host"):
-        choose(inventory, "2", "node99")
-    with pytest.raises(RequestError, match="--nodes slow --exclude all selects none of 8 hosts"):
-        choose(inventory, "slow", "all")
 
 
 def test_pattern_is_matched_without_a_home_directory_and_a_configuration_in_the_current_folder(
