@@ -94,24 +94,16 @@ UNSAFE_ENVIRONMENT = {
 }
 
 
-@pytest.fixture(scope="module")
-def cached_inventory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an inventory that Ansible has already read."""
-    path = tmp_path_factory.mktemp("cached") / "hosts.yml"
-    path.write_text("all: {hosts: {node0: {ansible_host: 192.0.2.1}}}")
-    read_inventory(path)
-    return path
-
-
-@pytest.mark.parametrize("name", UNSAFE_ENVIRONMENT, ids=str)
-def test_unsafe_environment_is_refused_even_if_the_inventory_is_cached(
-    name: str, cached_inventory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert read_inventory(cached_inventory)
-    monkeypatch.setenv(name, UNSAFE_ENVIRONMENT[name])
-    with pytest.raises(RequestError, match=name) as exc_info:
-        read_inventory(cached_inventory)
-    assert "ssh-keyscan" in exc_info.value.hint
+def test_unsafe_environment_is_refused_even_if_the_inventory_is_cached(tmp_path: Path) -> None:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text("all: {hosts: {node0: {ansible_host: 192.0.2.1}}}")
+    for name, value in UNSAFE_ENVIRONMENT.items():
+        assert read_inventory(inventory)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(name, value)
+            with pytest.raises(RequestError, match=name) as exc_info:
+                read_inventory(inventory)
+        assert "ssh-keyscan" in exc_info.value.hint
 
 
 def test_ssh_configuration_of_the_user_cannot_disable_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
