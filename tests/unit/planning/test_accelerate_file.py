@@ -49,9 +49,6 @@ def test_file_that_cannot_be_used_is_refused_with_what_it_is() -> None:
     ):
         with pytest.raises(PlanError, match=problem):
             accelerate_file.parse_options(values, "f.yaml")
-
-
-def test_file_for_gpus_is_refused_on_cpus() -> None:
     for values, problem in (
         ({"distributed_type": False, "use_cpu": False}, "its use_cpu is false"),
         ({"distributed_type": "MULTI_GPU", "num_machines": 2}, "its distributed_type is MULTI_GPU"),

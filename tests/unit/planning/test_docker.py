@@ -84,17 +84,11 @@ def test_settings_that_the_engine_would_misread_are_refused(test_stack: Stack) -
         ({"mounts": ("data",)}, "'data' is not SOURCE:TARGET"),
         ({"arguments": ("busybox",)}, "'busybox' is not an option"),
         ({"arguments": ("--network=none",)}, "orch sets --network itself"),
+        *(({"arguments": (word,)}, "is not an option") for word in HOSTILE_TEXTS if word != "-n"),
+        *(({"image": word}, "not the name of an image") for word in HOSTILE_TEXTS),
     ):
         with pytest.raises(PlanError, match=re.escape(problem)):
             plan(test_stack, replace(DOCKER, **changes))
-
-
-def test_hostile_text_is_not_taken_for_an_option(test_stack: Stack) -> None:
-    for word in [word for word in HOSTILE_TEXTS if word != "-n"]:
-        with pytest.raises(PlanError):
-            plan(test_stack, replace(DOCKER, arguments=(word,)))
-        with pytest.raises(PlanError):
-            plan(test_stack, replace(DOCKER, image=word))
 
 
 def test_options_that_the_entrypoint_decides_are_refused(test_stack: Stack) -> None:
