@@ -121,19 +121,9 @@ def test_bare_name_is_no_inventory_that_another_user_could_have_written(
     assert find_inventory("inventory/lab") == Path("inventory/lab"), "the user has named its path"
 
 
-def make_listing(host: str, **variables: object) -> dict[str, object]:
-    """Return the output of `ansible-inventory --list` for one host."""
-    return {"_meta": {"hostvars": {host: variables}}, "all": {"hosts": [host]}}
-
-
-def test_invalid_host_name_is_rejected() -> None:
-    for name in ("-oProxyCommand=id", "a b", "a\nb", "a;b", "$(id)", "{{ 1 }}", "a" * 64, "", "é"):
-        with pytest.raises(RequestError, match="is not a host name"):
-            parse_listing(make_listing(name))
-
-
-def test_invalid_address_or_port_is_rejected() -> None:
-    for variable, value in (
+def test_invalid_host_or_variable_is_rejected() -> None:
+    names = ("-oProxyCommand=id", "a b", "a\nb", "a;b", "$(id)", "{{ 1 }}", "a" * 64, "", "é")
+    values = (
         ("ansible_host", "10.0.0.1\nORCH_END_OF_FILE\nid"),  # host with more lines
         ("ansible_host", "-oProxyCommand=id"),  # host like an option
         ("orch_address", "10.0.0.1\nORCH_END_OF_FILE\nid"),  # address with more lines
@@ -142,17 +132,13 @@ def test_invalid_address_or_port_is_rejected() -> None:
         ("orch_port", 0),
         ("ansible_port", 70000),  # large port
         ("ansible_ssh_private_key_file", "key"),  # relative path
+    )
+    for host, variables, message in (
+        *((name, {}, "is not a host name") for name in names),
+        *(("node0", {variable: value}, f"{variable} of node0: ") for variable, value in values),
+        ("node0", {"orch_env": {"A": "", "E": None}}, "orch_env of node0 in the inventory: E has no value"),
+        ("node0", {"orch_root": "/data", "orch_evn": {"A": "1"}}, "'orch_evn' of node0"),
     ):
-        with pytest.raises(RequestError, match=f"{variable} of node0: "):
-            parse_listing(make_listing("node0", **{variable: value}))
-
-
-def test_variable_of_ranks_without_a_value_is_named() -> None:
-    with pytest.raises(RequestError, match="orch_env of node0 in the inventory: E has no value"):
-        parse_listing(make_listing("node0", orch_env={"A": "", "E": None}))
-
-
-def test_misspelled_variable_names_the_nearest() -> None:
-    with pytest.raises(RequestError, match="'orch_evn' of node0") as exc_info:
-        parse_listing(make_listing("node0", orch_root="/data", orch_evn={"A": "1"}))
+        with pytest.raises(RequestError, match=message) as exc_info:
+            parse_listing({"_meta": {"hostvars": {host: variables}}, "all": {"hosts": [host]}})
     assert exc_info.value.hint == "Did you mean 'orch_env'?"
