@@ -62,13 +62,13 @@ CASES: Mapping[str, Case] = {
     "wait_for_cores": (True, {}),
     "ppn": (2, {}),
     "launcher": ("torchrun", {}),
-    "mpi": ("openmpi", {}),
+    "mpi": ("mpich", {}),
     "accelerate_config": ("accelerate.yaml", {"launcher": "accelerate"}),
     "backend": ("gloo", {}),
     "ccl_workers": (1, {}),
     "fabric": ("psm3", {}),
     "precision": ("fp32", {}),
-    "allow_slow_bf16": (True, {"nodes": NodePattern("slow"), "precision": "bf16"}),
+    "allow_slow_bf16": (True, {"precision": "bf16"}),
     "ipex": (True, {}),
     "kernels": ("torch", {}),
     "stall_timeout": (1.0, {}),
@@ -83,12 +83,9 @@ CASES: Mapping[str, Case] = {
 }
 CASES_OF_TARGETS: Mapping[tuple[str, str], Case] = {
     ("kubernetes", "launcher"): ("pytorchjob", {}),
-    ("kubernetes", "allow_slow_bf16"): (True, {"precision": "bf16"}),
-    ("pbs", "mpi"): ("mpich", {}),
-    ("pbs", "allow_slow_bf16"): (True, {"precision": "bf16"}),
     ("pbs", "options"): ((PbsOptions(pbs=("queue=long",)),), {}),
     ("slurm", "mpi"): ("mpich", {"launcher": "mpirun"}),
-    ("slurm", "allow_slow_bf16"): (True, {"precision": "bf16"}),
+    ("ssh", "allow_slow_bf16"): (True, {"nodes": NodePattern("slow"), "precision": "bf16"}),
     ("slurm", "options"): ((SlurmOptions(slurm=("partition=cpu",)),), {}),
 }
 
