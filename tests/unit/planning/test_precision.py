@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,18 +107,13 @@ class Store:
     """A store for threads whose `get` waits for the key, like TCPStore of torch."""
 
     def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-        self.changed = threading.Condition()
+        self.values: dict[str, Future[bytes]] = {}
 
     def set(self, key: str, value: str) -> None:
-        with self.changed:
-            self.values[key] = value.encode()
-            self.changed.notify_all()
+        self.values.setdefault(key, Future()).set_result(value.encode())
 
     def get(self, key: str) -> bytes:
-        with self.changed:
-            assert self.changed.wait_for(lambda: key in self.values, timeout=10)
-            return self.values[key]
+        return self.values.setdefault(key, Future()).result(timeout=10)
 
 
 def choose_together(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], file: Path) -> list[list[str] | str]:
