@@ -38,15 +38,6 @@ def ranges() -> Iterator[Hub]:
         yield server
 
 
-@pytest.fixture
-def pages(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the URL and the folder of a server that lists folders and sends whole files."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-    with serve_folder(folder) as url:
-        yield url, folder
-
-
 def test_interrupted_download_continues_and_is_not_repeated(ranges: Hub) -> None:
     url = f"{ranges.url}/me/open/resolve/main/rows.bin?token=secret"
     ranges.cut["rows.bin"] = 20 << 20
@@ -89,15 +80,16 @@ def test_another_version_replaces_the_file(ranges: Hub) -> None:
     assert urls.download("data", url, print).read_bytes() == b"new"
 
 
-def test_folder_of_a_web_server_is_mirrored(pages: tuple[str, Path]) -> None:
-    url, folder = pages
-    write_files(folder, {name: name for name in ("set/a.txt", "set/deep/b.txt", "other.txt")})
-    copy = urls.download("data", f"{url}/set/", print)
-    assert copy.name == "set"
-    assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*.txt")) == ["a.txt", "deep/b.txt"]
-    (folder / "set/a.txt").unlink()
-    (folder / "set/deep/.gitignore").write_text("b.txt\n")
-    (source,) = find_sources([], [f"{url}/set/"], print)
+def test_folder_of_a_web_server_is_mirrored(tmp_path: Path) -> None:
+    names = ("set/a.txt", "set/deep/b.txt", "other.txt")
+    folder = write_files(tmp_path / "served", {name: name for name in names})
+    with serve_folder(folder) as url:
+        copy = urls.download("data", f"{url}/set/", print)
+        assert copy.name == "set"
+        assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*.txt")) == ["a.txt", "deep/b.txt"]
+        (folder / "set/a.txt").unlink()
+        (folder / "set/deep/.gitignore").write_text("b.txt\n")
+        (source,) = find_sources([], [f"{url}/set/"], print)
     assert [path.name for path in copy.rglob("*.txt")] == ["b.txt"]
     assert sorted(source.hashes) == ["deep/.gitignore", "deep/b.txt"], "the rules of .gitignore are for local folders"
 
