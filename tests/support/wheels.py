@@ -8,7 +8,11 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.files import write_files
+
 HEADER = "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\n"
+BUILD = "[build-system]\nrequires = []\nbuild-backend = 'copy_wheel'\nbackend-path = ['.']\n"
+COPY_WHEEL = "import shutil\ndef build_wheel(to, *_):\n    return shutil.copy(NAME, to)[len(to) + 1:]\nNAME = '%s'"
 
 
 def make_wheel(
@@ -39,6 +43,13 @@ def make_wheel(
         for file, content in {**files, record: f"{rows}{record},,\n"}.items():
             wheel.writestr(file, content)
     return path
+
+
+def make_project(folder: Path, name: str, *, module: str = "") -> Path:
+    """Write a project whose build backend copies a wheel, so that building needs no index; return its folder."""
+    wheel = make_wheel(folder, name, "1.0", module=module)
+    project = f'[project]\nname = "{name}"\nversion = "1.0"\n'
+    return write_files(folder, {"pyproject.toml": project + BUILD, "copy_wheel.py": COPY_WHEEL % wheel.name})
 
 
 def index_variables(folder: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ from orchestrator.model.packages import Packages, Requirements
 from tests.conftest import make_facts
 from tests.support.files import write_files
 from tests.support.projects import commit, git
-from tests.support.wheels import make_wheel
+from tests.support.wheels import make_project, make_wheel
 
 STACK = {"torch": "2.13.0+cpu", "numpy": "2.4.6", "oneccl-bind-pt": "2.13.0+orch.10"}
 
@@ -126,11 +126,7 @@ def test_a_file_with_another_hash_is_refused(index: Path) -> None:
 
 
 def test_a_package_in_a_git_repository_is_installed_by_its_commit(index: Path, tmp_path: Path) -> None:
-    wheel = make_wheel(tmp_path / "git", "mine", "1.0", module="A = 1")
-    repository = wheel.parent
-    project = '[project]\nname = "mine"\nversion = "1.0"\n[build-system]\nrequires = []\nbuild-backend = "copy_wheel"\n'
-    copy = "import shutil\ndef build_wheel(to, *_):\n    return shutil.copy(NAME, to)[len(to) + 1:]\nNAME = '%s'"
-    write_files(repository, {"pyproject.toml": project + "backend-path = ['.']", "copy_wheel.py": copy % wheel.name})
+    repository = make_project(tmp_path / "git", "mine", module="A = 1")
     git(repository, "init", "--quiet")
     commit(repository)
     line = f"mine @ git+file://{repository}"

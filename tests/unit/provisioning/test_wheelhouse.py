@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import tarfile
 from pathlib import Path
@@ -12,21 +11,10 @@ import pytest
 from orchestrator.errors import OrchError
 from orchestrator.model.packages import Platform, Requirements
 from orchestrator.provisioning.wheelhouse import Wheelhouse, add_packages, describe_wheel
-from tests.support.wheels import index_variables, make_wheel
+from tests.support.files import write_files
+from tests.support.wheels import index_variables, make_project, make_wheel
 
 NODE = Platform(python="3.11", machine="x86_64", libc="2.36")
-# A build backend inside the archive, so that building needs no index.
-BACKEND = """
-import pathlib, zipfile
-def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    name = "archived-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(pathlib.Path(wheel_directory, name), "w") as wheel:
-        wheel.writestr("archived-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: archived\\nVersion: 1.0\\n")
-        wheel.writestr("archived-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
-        wheel.writestr("archived-1.0.dist-info/RECORD", "")
-    return name
-"""
-BUILD = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 
 
 @pytest.fixture
@@ -53,19 +41,6 @@ def house(tmp_path: Path) -> Wheelhouse:
 def extend(house: Wheelhouse, *lines: str, notes: list[str] | None = None) -> Wheelhouse:
     requirements = Requirements(source="needs.txt", lines=lines)
     return add_packages(house, requirements, NODE, "current", (notes if notes is not None else []).append)
-
-
-def write_archive(index: Path) -> None:
-    """Write the source of a package in Python only."""
-    with tarfile.open(index / "archived-1.0.tar.gz", "w:gz") as archive:
-        for name, text in {
-            "pyproject.toml": BUILD,
-            "backend.py": BACKEND,
-            "PKG-INFO": "Metadata-Version: 2.1\nName: archived\nVersion: 1.0\n",
-        }.items():
-            info = tarfile.TarInfo(f"archived-1.0/{name}")
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text.encode()))
 
 
 def test_wheels_that_the_stack_lacks_are_added_to_those_of_the_stack(house: Wheelhouse, index: Path) -> None:
@@ -96,7 +71,12 @@ def test_a_file_with_another_hash_is_refused_and_leaves_nothing(house: Wheelhous
     assert sorted(house.folder.iterdir()) == before
 
 
-def test_packages_without_a_wheel_are_built_if_they_are_pure_python(house: Wheelhouse, index: Path) -> None:
-    write_archive(index)
+def test_packages_without_a_wheel_are_built_if_they_are_pure_python(
+    house: Wheelhouse, index: Path, tmp_path: Path
+) -> None:
+    project = make_project(tmp_path / "source", "archived")
+    write_files(project, {"PKG-INFO": "Metadata-Version: 2.1\nName: archived\nVersion: 1.0\n"})
+    with tarfile.open(index / "archived-1.0.tar.gz", "w:gz") as archive:
+        archive.add(project, "archived-1.0")
     files = [wheel.file for wheel in extend(house, "archived", "helper").wheels[3:]]
     assert files == ["archived-1.0-py3-none-any.whl", "helper-2.1-py3-none-any.whl"]
