@@ -91,13 +91,6 @@ def test_last_is_never_a_refused_run(tmp_path: Path) -> None:
     assert store.match_id("last", records[1:], "on other hosts", ignore, refused=[SECOND]) == SECOND
 
 
-def test_run_that_only_its_target_can_see_counts_as_running(tmp_path: Path) -> None:
-    folder = make_run(tmp_path, "run", target="kubernetes", location={"job": "orch-r"})
-    assert store.load(folder).state == "done"
-    (folder / "outcome.json").unlink()
-    assert store.load(folder).state == "running"
-
-
 class Handle:
     """A remote run that has ended; the node of the third reports an error, that of the fourth does not respond."""
 
