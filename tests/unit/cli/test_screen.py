@@ -22,7 +22,7 @@ from orchestrator.cli.main import make_app
 from orchestrator.report import live
 from orchestrator.runs.logs import LogLine
 from orchestrator.screen import escape_control_chars
-from tests.support.recorded import make_run
+from tests.support.recorded import make_run, write_events
 from tests.unit.project.test_architecture import FILES, ROOT
 
 
@@ -95,17 +95,6 @@ def test_attach_shows_the_newest_progress_after_older_output(
         assert [line.partition(" 00:")[0] for line in output.err.splitlines()] == lines
 
 
-@pytest.fixture(scope="module")
-def scored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run with scores and a log that contain control characters; no command changes it."""
-    folder = make_run(tmp_path_factory.mktemp("scored") / "runs", ranks=1, nodes=1, seconds=3)
-    lines = (folder / "events.jsonl").read_text().splitlines()
-    result = json.loads(lines[-1]) | {"before": {"f1": 1.0}, "after": {"f1": 2.0, "[/x]\x1b": 1.0}}
-    (folder / "events.jsonl").write_text("\n".join([*lines[:-1], json.dumps(result), ""]))
-    (folder / "ranks/rank-0.log").write_bytes(b"one \x1b[31mred\x1b[0m\n\xff two\n")
-    return folder
-
-
 # Run commands in child processes of one that has imported orch.
 RUN_COMMANDS = """
 import json, os, sys
@@ -118,9 +107,13 @@ for command in json.loads(sys.argv[1]):
 """
 
 
-def test_outputs_on_a_terminal_have_no_escaped_codes(scored_run: Path) -> None:
-    folder = scored_run.parent.parent
-    (folder / "own.py").touch()
+def test_outputs_on_a_terminal_have_no_escaped_codes(tmp_path: Path) -> None:
+    """Print scores and a log that contain control characters."""
+    run = make_run(tmp_path / "runs", ranks=1, nodes=1, seconds=3)
+    scores = {"before": {"f1": 1.0}, "after": {"f1": 2.0, "[/x]\x1b": 1.0}}
+    write_events(run, [{"event": "result", "rank": 0, "time": 1.0, **scores}], "a")
+    (run / "ranks/rank-0.log").write_bytes(b"one \x1b[31mred\x1b[0m\n\xff two\n")
+    (tmp_path / "own.py").touch()
     commands = (
         ("attach",),  # the end of train
         ("runs", "show"),
@@ -131,16 +124,16 @@ def test_outputs_on_a_terminal_have_no_escaped_codes(scored_run: Path) -> None:
         ("train", "nosuch.py"),
     )
     environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "ORCH_RUNS_DIR")}
-    homes = {name: str(folder / "home") for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME")}
+    homes = {name: str(tmp_path / "home") for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME")}
     program = [sys.executable, "-c", RUN_COMMANDS, json.dumps(commands)]
-    shown = run_on_terminal(program, {**environment, **homes, "TERM": "xterm-256color"}, folder)
+    shown = run_on_terminal(program, {**environment, **homes, "TERM": "xterm-256color"}, tmp_path)
     assert shown.count("Before") == 2
     texts = ("report.html", "NODE", "ranks", "error: There is no script", "\x1b[")
     for text in (*texts, "[/x]\\x1b", "one \\x1b[31mred\\x1b[0m", "\ufffd two"):
         assert text in shown
     assert shown.replace("[/x]\\x1b", "").count("\\x1b") == shown.count("one \\x1b") * 2, "no code of orch is escaped"
     assert "Traceback" not in shown
-    result = CliRunner().invoke(make_app(), ["logs", "--runs-dir", str(scored_run.parent), "--json"])
+    result = CliRunner().invoke(make_app(), ["logs", "--runs-dir", str(tmp_path / "runs"), "--json"])
     assert json.loads(result.output.splitlines()[0])["line"] == "one \x1b[31mred\x1b[0m"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from orch_node import content_store
 
 from orchestrator.model.project import Project
@@ -19,18 +18,12 @@ def read_project(folder: Path) -> Project:
     return Project(folder=str(folder), files={entry.name: entry.sha256 for entry in entries}, kinds=kinds, size=0)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Create a project with a link and a file that cannot be written."""
+def test_copy_is_the_project_as_it_was_submitted(tmp_path: Path) -> None:
+    """Keep the copy when the runs are resumed, and replace it only by a whole other project."""
     folder = write_files(tmp_path / "home", {"train.py": "1"})
     (folder / "train.py").chmod(0o444)
     (folder / "link").symlink_to("train.py")
     write_program(folder / "sub/run.sh", "")
-    return folder
-
-
-def test_copy_is_the_project_as_it_was_submitted(folder: Path, tmp_path: Path) -> None:
-    """Keep the copy when the runs are resumed, and replace it only by a whole other project."""
     submitted = read_project(folder)
     copy_project(submitted, tmp_path)
     (folder / "train.py").unlink()

@@ -160,12 +160,6 @@ DAMAGED_LINES = (
 )
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Return the folder of a run of two ranks."""
-    return make_run(tmp_path, "run", ranks=2, nodes=1, seconds=12)
-
-
 def add_lines(folder: Path, *lines: str | bytes) -> store.Run:
     """Add lines to the event log of a run, and return the run."""
     with (folder / "events.jsonl").open("ab") as log:
@@ -179,7 +173,8 @@ def make_page(base: Path) -> str:
     return page.write(store.find(base, "last")).read_text()
 
 
-def test_run_with_damaged_events_is_listed_shown_compared_and_reported(folder: Path) -> None:
+def test_run_with_damaged_events_is_listed_shown_compared_and_reported(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, "run", ranks=2, nodes=1, seconds=12)
     assert outcome_of(store.load(folder)).notes == ()
     run = add_lines(folder, *DAMAGED_LINES, '{"event": "progress", "rank": 0, "time": 5.0, "step": "x"}')
     assert measures(run).began > STARTED, "a chart that begins in 1970 shows nothing"

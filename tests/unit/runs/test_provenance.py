@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from orch_node.protocol import values
 
 from orchestrator.planning.request import TrainRequest
@@ -20,16 +19,11 @@ from tests.support.plans import LOCAL_SITE, QA_RECIPE, make_inputs
 from tests.support.projects import commit, git
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
+def test_checkout_is_dirty_if_its_script_is_changed_or_untracked(tmp_path: Path) -> None:
     require_program("git")
-    path = write_files(tmp_path / "two words", {"it's.py": "print(1)\n"}) / "it's.py"
+    script = write_files(tmp_path / "two words", {"it's.py": "print(1)\n"}) / "it's.py"
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
-    return path
-
-
-def test_checkout_is_dirty_if_its_script_is_changed_or_untracked(script: Path) -> None:
     (script.parent / "runs.txt").write_text("not known to git")
     state = git_state(script)
     assert len(state.commit) == 40
