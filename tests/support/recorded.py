@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from orch_node.protocol.record import Decision, RankPlacement, RunNode, RunRecord
+from orch_node.protocol.record import Decision, RankPlacement, RunNode, RunRecord, render
 
 NODE0: dict[str, Any] = {"node": "node0", "via": []}
 STARTED = 1_767_268_800.0  # 2026-01-01 12:00 UTC
@@ -121,23 +121,15 @@ def make_placement(rank: int, per_node: int) -> dict[str, Any]:
 
 
 def make_plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "schema": 1,
+    return render(RUN_RECORD) | {
         "run_id": folder.name,
         "request": {"recipe": "qa"},
         "directory": str(folder.parent),
         "created": STARTED,
-        "recipe": "qa",
         "node0": NODE0,
         "nodes": [NODE0],
-        "train": "/train",
-        "python": "python3",
-        "started_by": "me@here",
         "run_dir": str(folder),
-        "resumes": True,
         "output_dir": f"{folder}/output",
-        "backend": "ccl",
-        "precision": "bf16",
         "layout": layout,
         "decisions": [
             {"topic": "backend", "value": "ccl", "reason": "oneCCL over Intel MPI"},
