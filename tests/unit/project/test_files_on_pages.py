@@ -37,55 +37,44 @@ ORCH_MODULE = re.compile(r"orch_node|orch_training")
 PLUGINS = TypeAdapter(dict[str, list[BackendTable]])
 
 
-def check_inventory(path: Path) -> None:
-    assert run_ansible_inventory(path).hosts
-
-
-def check_variables(path: Path) -> None:
+def check_variables(path: Path) -> bool:
     values = yaml.safe_load(path.read_text())
-    assert values.keys() <= {"orch_limits"}, "add a reader for the other variables"
     limits("node0", values)
+    return values.keys() <= {"orch_limits"}  # add a reader for other variables
 
 
-def check_slurm_settings(path: Path) -> None:
+def check_slurm_settings(path: Path) -> object:
     settings = slurm_settings(path, (), {})
     settings.check()
-    assert settings.options or settings.image
+    return settings.options or settings.image
 
 
-def check_pbs_settings(path: Path) -> None:
+def check_pbs_settings(path: Path) -> object:
     settings = batch_settings(PBS, path, (), {})
     settings.check()
-    assert settings.options
+    return settings.options
 
 
-def check_kubernetes_settings(path: Path) -> None:
+def check_kubernetes_settings(path: Path) -> object:
     settings = kubernetes_settings(path, [])
     settings.check()
-    assert objects(make_plan("job", kubernetes=replace(settings, context=None)))
+    return objects(make_plan("job", kubernetes=replace(settings, context=None)))
 
 
-def check_entry_points(path: Path) -> None:
+def check_entry_points(path: Path) -> bool:
     groups = tomllib.loads(path.read_text())["project"]["entry-points"]
-    assert groups.keys() <= {definitions.GROUP, definitions.ENTRY_POINTS, registry.GROUP}
+    return groups.keys() <= {definitions.GROUP, definitions.ENTRY_POINTS, registry.GROUP}
 
 
-def check_backend(path: Path) -> None:
+def check_backend(path: Path) -> object:
     values: dict[str, object] = {}
     exec(path.read_text(), values)
-    BackendTable.model_validate(values["BACKEND"])
+    return BackendTable.model_validate(values["BACKEND"])
 
 
-def check_plugins(path: Path) -> None:
-    assert PLUGINS.validate_python(tomllib.loads(path.read_text()))["plugins"]
-
-
-def check_labels(path: Path) -> None:
-    assert yaml.safe_load(path.read_text()).keys() == names.labels(SITE.run_id).keys()
-
-
+# Functions that return a true value, or raise an error, for each kind of file.
 READERS: dict[str, Callable[[Path], object]] = {
-    "inventory": check_inventory,
+    "inventory": lambda path: run_ansible_inventory(path).hosts,
     "variables of the inventory": check_variables,
     "orch-slurm.toml": check_slurm_settings,
     "orch-pbs.toml": check_pbs_settings,
@@ -93,18 +82,18 @@ READERS: dict[str, Callable[[Path], object]] = {
     "recipe.toml": lambda path: read_toml(path, RecipeFile),
     "entry points": check_entry_points,
     "a backend": check_backend,
-    "plug-ins of a stack": check_plugins,
+    "plug-ins of a stack": lambda path: PLUGINS.validate_python(tomllib.loads(path.read_text()))["plugins"],
     "a patch": read_patch,
-    "labels": check_labels,
+    "labels": lambda path: yaml.safe_load(path.read_text()).keys() == names.labels(SITE.run_id).keys(),
     "[tool.orch]": lambda path: parse_table(path, tomllib.loads(path.read_text())["tool"]["orch"]),
 }
 
 
 def test_file_is_valid(tmp_path: Path) -> None:
-    for _page, block in CHECKED_BLOCKS:
+    for page, block in CHECKED_BLOCKS:
         path = tmp_path / f"shown.{block.language.replace('yaml', 'yml')}"
         path.write_text(block.text + "\n")
-        READERS[block.mark.removeprefix(CHECKED)](path)
+        assert READERS[block.mark.removeprefix(CHECKED)](path), f"{page.name}:{block.line}"
 
 
 def functions_of(module: str) -> set[str]:
