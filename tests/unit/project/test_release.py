@@ -25,20 +25,6 @@ def test_wheel_contains_all_sources_of_the_bindings() -> None:
     assert [path for path in paths if not included & {path, *path.parents}] == []
 
 
-@pytest.fixture
-def release(tmp_path: Path) -> tuple[Path, Path, Path]:
-    """Return the folder of a signed release, its key and the file of the keys that may sign."""
-    folder, key, signers = tmp_path / "release", tmp_path / "key", tmp_path / "allowed_signers"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    signers.write_text(f'alice@example.org namespaces="{NAMESPACE}" {key.with_suffix(".pub").read_text()}')
-    folder.mkdir()
-    (folder / "orch.whl").write_text("wheel")
-    sums = subprocess.run(["sha256sum", "orch.whl"], cwd=folder, capture_output=True, check=True)
-    (folder / SUMS).write_bytes(sums.stdout)
-    sign(folder / SUMS, key, signers)
-    return folder, key, signers
-
-
 def verify(folder: Path, signers: Path) -> int:
     """Run the page's commands and return their exit code."""
     section = PAGE.read_text().partition("## Verify a release")[2]
@@ -48,21 +34,21 @@ def verify(folder: Path, signers: Path) -> int:
     return subprocess.run(["bash", "-ec", commands], cwd=folder, capture_output=True).returncode
 
 
-def test_commands_of_the_page_accept_only_an_unchanged_release(release: tuple[Path, Path, Path]) -> None:
-    folder, _, signers = release
+def test_commands_of_the_page_accept_only_an_unchanged_release_of_a_listed_key(tmp_path: Path) -> None:
+    folder, key, signers, nobody = (tmp_path / name for name in ("release", "key", "allowed_signers", "nobody"))
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    signers.write_text(f'alice@example.org namespaces="{NAMESPACE}" {key.with_suffix(".pub").read_text()}')
+    folder.mkdir()
+    (folder / "orch.whl").write_text("wheel")
+    sums = subprocess.run(["sha256sum", "orch.whl"], cwd=folder, capture_output=True, check=True)
+    (folder / SUMS).write_bytes(sums.stdout)
+    sign(folder / SUMS, key, signers)
     assert verify(folder, signers) == 0
     for name in ("orch.whl", SUMS, f"{SUMS}.sig"):
         data = (folder / name).read_bytes()
         (folder / name).write_bytes(bytes([data[0] ^ 1]) + data[1:])
         assert verify(folder, signers) != 0, name
         (folder / name).write_bytes(data)
-
-
-def test_key_that_is_not_listed_signs_no_release_and_is_refused(
-    release: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
-    folder, key, _ = release
-    nobody = tmp_path / "nobody"
     nobody.write_text("")
     assert verify(folder, nobody) != 0
     with pytest.raises(subprocess.CalledProcessError):
