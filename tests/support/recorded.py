@@ -73,16 +73,11 @@ def make_run(
         lines = [make_sample(rank, second, slow=rank == straggler) for second in range(1, seconds + 1)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / f"ranks/rank-{rank}.metrics.jsonl").write_text(text + '{"torn')
-    write_events(folder, make_events(layout, seconds, fails))
-    failure = fails is not None and {
-        "rank": fails,
-        "node": layout[fails]["node"],
-        "code": 1,
-        "signal": None,
-        "text": "Traceback (most recent call last):\nValueError: <b>boom</b> & more",
-    }
+    text = "Traceback (most recent call last):\nValueError: <b>boom</b> & more"
+    failure = None if fails is None else {"rank": fails, "node": layout[fails]["node"], "code": 1, "text": text}
+    write_events(folder, make_events(layout, seconds, failure))
     outcome = make_outcome("failed" if failure else "done")
-    write_json(folder / "outcome.json", outcome | {"first_failure": failure or None, "ended": STARTED + seconds + 12})
+    write_json(folder / "outcome.json", outcome | {"first_failure": failure, "ended": STARTED + seconds + 12})
     return folder
 
 
@@ -170,7 +165,7 @@ def make_sample(rank: int, second: int, *, slow: bool) -> dict[str, Any]:
     }
 
 
-def make_events(layout: list[dict[str, Any]], seconds: int, fails: int | None) -> Iterator[dict[str, Any]]:
+def make_events(layout: list[dict[str, Any]], seconds: int, failure: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     """Yield the events of a run, in the order in which they are recorded."""
     for placement in layout:
         rank = placement["rank"]
@@ -190,22 +185,16 @@ def make_events(layout: list[dict[str, Any]], seconds: int, fails: int | None) -
             "steps": (seconds - 8) * 10,
             "loss": loss,
         }
-    if fails is not None:
-        failure = {"rank": fails, "node": layout[fails]["node"], "code": 1, "signal": None}
-        yield {"event": "failed", "time": STARTED + seconds + 2, "rank": -1, "failure": failure}
+    if failure:
+        yield {"event": "failed", "time": STARTED + seconds + 2, "rank": -1, "failure": failure | {"text": ""}}
     for placement in layout:
         rank = placement["rank"]
         end = {"rank": rank, "node": placement["node"], "time": STARTED + seconds + 2}
-        if fails == rank:
-            yield {"event": "exception", "text": "Traceback\nValueError: <b>boom</b>", **end}
-        yield {
-            "event": "exit",
-            "code": int(fails is not None),
-            "signal": None,
-            "stopped": fails not in (None, rank),
-            **end,
-        }
-    if fails is None:
+        failed = bool(failure) and failure["rank"] == rank
+        if failed:
+            yield {"event": "exception", "text": failure["text"], **end}
+        yield {"event": "exit", "code": int(bool(failure)), "stopped": bool(failure) and not failed, **end}
+    if not failure:
         yield {
             "event": "result",
             "rank": 0,
