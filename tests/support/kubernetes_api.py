@@ -63,7 +63,6 @@ class State:
     drop_streams: int = 0  # number of watches and logs that the server ends in the middle of a chunk
     grace_seconds: float = 0.0  # for which a pod is Terminating
     break_execs: int = 0  # number of `exec`s whose connection ends without the exit code
-    namespaces: set[str] = field(default_factory=lambda: {"team"})
     role: set[tuple[str, str, str]] | None = None  # (verb, group, resource) that the user's Role allows; None: all
     used_permissions: set[tuple[str, str, str]] = field(default_factory=set)
     denied_permissions: set[tuple[str, str]] = field(default_factory=set)  # (verb, resource)
