@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -44,7 +45,8 @@ def error_of(*arguments: str) -> OrchError:
     return result.exception
 
 
-def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path) -> None:
+def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getpass", Mock(side_effect=EOFError))
     make_run(tmp_path / "runs", ranks=1, nodes=1, seconds=1)
     (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
     (tmp_path / "broken.yml").write_text("all:\n  hosts: [\n")
@@ -82,6 +84,9 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path) -> None:
         (("train", "bert-qa", "learning_rate=1e-4"), "Unexpected argument 'learning_rate=1e-4'", ""),
         (("runs", "--json", "show"), "--json has no effect before 'show'", ""),
         (("k8s", "init", "--json"), "--json requires --apply", ""),
+        (("train", "own.py", "--epochs", "3"), "No such option: --epochs", "--: orch train script.py -- --epochs 3."),
+        (("train", "own.py", "--node", "3"), "--nodes", ""),
+        (("provision", "local", "--ask-become-pass"), "no terminal", "ANSIBLE_BECOME_PASSWORD_FILE"),
         (("provision", "inventory/prod"), "", "`orch init prod HOST...` creates inventory/prod."),
         (("provision", "hosts.ini"), "", "`orch init NAME HOST...` creates inventory/NAME. Included"),
         (("runs", "--inventory", "./lab.yml"), "", "orch provision ./lab.yml"),
@@ -98,6 +103,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path) -> None:
         assert "\n" not in error.message
         assert len(error.hint) < 200
         assert len(list((tmp_path / "runs").iterdir())) == 1
+    assert "after --" not in orch("runs", "--epochs", "3").stderr, "only a script has other options"
 
 
 def test_setting_of_a_wrong_type_is_refused_before_anything_starts() -> None:
@@ -107,14 +113,6 @@ def test_setting_of_a_wrong_type_is_refused_before_anything_starts() -> None:
         assert error.message == "--set num_train_epochs=abc: not a number."
         assert "Its default is 6." in error.hint
         assert "Did you mean 'num_train_epochs'?" in error_of(*arguments, "num_train_epoch=3").hint
-
-
-def test_unknown_option_may_belong_to_the_script() -> None:
-    error = error_of("train", "own.py", "--epochs", "3")
-    assert "No such option: --epochs" in error.message
-    assert "go after --: orch train script.py -- --epochs 3." in error.hint
-    assert "--nodes" in error_of("train", "own.py", "--node", "3").message
-    assert "after --" not in orch("runs", "--epochs", "3").stderr
 
 
 def test_plan_is_a_manifest_for_pods_and_a_script_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,13 +160,3 @@ def test_arguments_of_a_recipe_are_accepted_in_all_spellings() -> None:
     arguments = "--num-train-epochs=1 --no_cuda --no_do_eval --save_total 2 --eval_strategy no -1"
     check_script_arguments(load.recipe("bert-qa"), tuple(arguments.split()))
     check_script_arguments(load.recipe("bert-data"), tuple(["--kind", "text", "--input_files", "a", "b"]))
-
-
-def test_sudo_password_without_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(prompt: str) -> str:
-        raise EOFError
-
-    monkeypatch.setattr(getpass, "getpass", fail)
-    error = error_of("provision", "local", "--ask-become-pass")
-    assert "no terminal" in error.message
-    assert "ANSIBLE_BECOME_PASSWORD_FILE" in error.hint
