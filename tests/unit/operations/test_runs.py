@@ -41,26 +41,24 @@ class Attempts:
         list(self.events())
 
 
-@pytest.mark.parametrize("followed", ["events", "logs"])
-def test_refused_run_that_waits_again_is_followed_further(
-    tmp_path: Path, followed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_waiting_run(tmp_path)
-    attempts = Attempts(folder)
-    monkeypatch.setattr(runs, "handle_of", lambda run: attempts)
-    waiting = WaitingRun(folder)
+def put_back(folder: Path) -> None:
+    queued.mark(folder, folder.name)
+    store.forget_end(folder)
+    threading.Timer(0.7, queued.unmark, [folder]).start()
 
-    def put_back() -> None:
-        queued.mark(folder, folder.name)
-        store.forget_end(folder)
-        threading.Timer(0.7, queued.unmark, [folder]).start()
 
-    with queued.lock(folder):
-        queued.unmark(folder)
-        threading.Timer(0.2, put_back).start()
-        list(waiting.events() if followed == "events" else waiting.logs(rank=0, follow=True))
-    assert store.load(folder).state == DONE
-    assert not attempts.states
+def test_refused_run_that_waits_again_is_followed_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for followed in ("events", "logs"):
+        folder = make_waiting_run(tmp_path / followed)
+        attempts = Attempts(folder)
+        monkeypatch.setattr(runs, "handle_of", lambda run, attempts=attempts: attempts)
+        waiting = WaitingRun(folder)
+        with queued.lock(folder):
+            queued.unmark(folder)
+            threading.Timer(0.2, put_back, [folder]).start()
+            list(waiting.events() if followed == "events" else waiting.logs(rank=0, follow=True))
+        assert store.load(folder).state == DONE
+        assert not attempts.states
 
 
 def test_refused_run_without_a_queue_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
