@@ -26,12 +26,15 @@ All = ["my_model[eval]", "tensorboard"]
 """
 
 
+WriteScript = Callable[..., Recipe]
+
+
 def make_request(requirements: str | None = None, **options: Any) -> TrainRequest:
     return TrainRequest(recipe="train.py", requirements=requirements, **options)
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Callable[..., Recipe]:
+def script(tmp_path: Path) -> WriteScript:
     """Return a function that writes a script below a repository, and other files of it."""
 
     def make(text: str = "", **files: str) -> Recipe:
@@ -42,7 +45,7 @@ def script(tmp_path: Path) -> Callable[..., Recipe]:
     return make
 
 
-def test_metadata_of_a_script_precedes_the_project(script: Callable[..., Recipe]) -> None:
+def test_metadata_of_a_script_precedes_the_project(script: WriteScript) -> None:
     recipe = script("\ufeff# /// script\n# requires-python = '>=3.99'\n# ///\n")
     assert requirements_of(recipe, make_request()).python == ">=3.99"
     recipe = script(INLINE + "import einops\n", pyproject_DOT_toml=PYPROJECT)
@@ -55,9 +58,7 @@ def test_metadata_of_a_script_precedes_the_project(script: Callable[..., Recipe]
     assert (result.source, result.lines) == ("--with", ("peft",))
 
 
-def test_dependencies_of_the_project_with_its_extras_and_locked_versions(
-    script: Callable[..., Recipe], tmp_path: Path
-) -> None:
+def test_dependencies_of_the_project_with_its_extras_and_locked_versions(script: WriteScript, tmp_path: Path) -> None:
     lock = (
         '[[package]]\nname = "hydra-core"\nversion = "1.3.2"\nsource = { registry = "https://pypi.org/simple" }\n'
         '[[package]]\nname = "my-model"\nversion = "0.1"\nsource = { editable = "." }\n'
@@ -76,7 +77,7 @@ def test_dependencies_of_the_project_with_its_extras_and_locked_versions(
     assert "'eval'" in error.value.hint
 
 
-def test_nothing_above_the_repository_is_read(script: Callable[..., Recipe], tmp_path: Path) -> None:
+def test_nothing_above_the_repository_is_read(script: WriteScript, tmp_path: Path) -> None:
     recipe = script()
     (tmp_path.parent / "pyproject.toml").write_text(PYPROJECT)
     try:
@@ -87,7 +88,7 @@ def test_nothing_above_the_repository_is_read(script: Callable[..., Recipe], tmp
         (tmp_path.parent / "pyproject.toml").unlink()
 
 
-def test_a_file_replaces_other_sources_and_includes_files(script: Callable[..., Recipe], tmp_path: Path) -> None:
+def test_a_file_replaces_other_sources_and_includes_files(script: WriteScript, tmp_path: Path) -> None:
     recipe = script(
         INLINE, pyproject_DOT_toml=PYPROJECT, base_DOT_txt="\ufeff# comment \\\npeft == 0.9 \\\n  --hash=sha256:00\n"
     )
@@ -103,9 +104,7 @@ def test_a_file_replaces_other_sources_and_includes_files(script: Callable[..., 
     assert result.constraints == ("tqdm<5",)
 
 
-def test_packages_of_the_inventory_are_added_to_those_of_the_script(
-    script: Callable[..., Recipe], tmp_path: Path
-) -> None:
+def test_packages_of_the_inventory_are_added_to_those_of_the_script(script: WriteScript, tmp_path: Path) -> None:
     recipe = script(INLINE, all_DOT_txt="rich<15\n-c limits.txt\n", limits_DOT_txt="pygments<3\n")
     common_file = common_requirements(tmp_path, {"a": {"orch_requirements": "all.txt"}})
     result = requirements_of(recipe, make_request(), common_file=common_file)
@@ -117,7 +116,7 @@ def test_packages_of_the_inventory_are_added_to_those_of_the_script(
 
 
 def test_packages_that_an_image_has_to_contain_are_named(
-    script: Callable[..., Recipe], test_stack: Stack, tmp_path: Path
+    script: WriteScript, test_stack: Stack, tmp_path: Path
 ) -> None:
     recipe = script(INLINE.replace("[\n", '[\n#   "torch",\n'))
     result = with_image_requirements(recipe, make_request(), test_stack, "image")
@@ -135,7 +134,7 @@ def test_packages_that_an_image_has_to_contain_are_named(
         with_image_requirements(recipe, make_request("needs.txt"), test_stack, "image")
 
 
-def test_wrong_lines_of_a_file_are_named(script: Callable[..., Recipe], tmp_path: Path) -> None:
+def test_wrong_lines_of_a_file_are_named(script: WriteScript, tmp_path: Path) -> None:
     (tmp_path / "loop.txt").symlink_to("loop.txt")
     for text, message in (
         ("einops=>1", "'einops=>1' is not a requirement"),
