@@ -39,9 +39,7 @@ def test_what_moves_a_terminal_is_shown() -> None:
         assert escape_control_chars(text) == shown
 
 
-def test_lines_of_ranks_are_text_and_a_bar_that_writes_over_itself_is_one_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_lines_of_ranks_are_text_and_an_overwritten_bar_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [
         LogLine(rank=0, node="node0", text="[b] \x1b[2J"),
         LogLine(rank=12, node="node0", text="\r 10%|#\r100%|##########\r"),

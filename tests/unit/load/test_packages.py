@@ -160,9 +160,7 @@ def test_packages_without_use_for_30_days_are_removed(index: Path) -> None:
     assert resolved("helper<2.2") == old, "they can be installed again"
 
 
-def test_indexes_of_pip_are_passed_to_uv_unless_it_has_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_indexes_of_pip_are_passed_to_uv_unless_it_has_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))

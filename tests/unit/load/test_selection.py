@@ -98,9 +98,7 @@ def test_impossible_number_of_nodes_or_pattern_without_a_host_is_rejected(invent
     assert exc_info.value.hint == "Did you mean 'node2'?"
 
 
-def test_pattern_is_matched_without_a_home_directory_and_a_configuration_in_the_current_folder(
-    inventory: Path, tmp_path: Path
-) -> None:
+def test_pattern_is_matched_without_a_home_directory_and_ansible_cfg(inventory: Path, tmp_path: Path) -> None:
     """Isolate Ansible, which reads its configuration also as a library of this process."""
     (tmp_path / "ansible.cfg").write_text("[defaults]\nforks = 77\n")
     program = (

@@ -59,9 +59,7 @@ def test_queue_forgets_an_active_run_whose_folder_was_deleted(tmp_path: Path) ->
     assert queue.active == {}
 
 
-def test_run_that_is_put_back_is_never_seen_as_neither_refused_nor_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_that_is_put_back_is_always_refused_or_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run(tmp_path, "run", ranks=1, nodes=1)
     store.record_end(folder, REFUSED)
     queue = Queue(tmp_path, make_user_folder(tmp_path / "queue"), waiting=[], limit=None, unmasked={})

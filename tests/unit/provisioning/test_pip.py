@@ -90,9 +90,7 @@ def write_index(folder: Path, wheels: Path) -> None:
         page.write_text(f'<a href="{path.as_uri()}#sha256={sha256(path)}">{path.name}</a>')
 
 
-def test_verified_wheel_is_not_replaced_by_a_later_download(
-    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verified_wheel_is_never_replaced(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pip trusts the hash of the index for packages that it needs only as dependencies."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "simple").as_uri())

@@ -71,9 +71,7 @@ def test_a_file_with_another_hash_is_refused_and_leaves_nothing(house: Wheelhous
     assert sorted(house.folder.iterdir()) == before
 
 
-def test_packages_without_a_wheel_are_built_if_they_are_pure_python(
-    house: Wheelhouse, index: Path, tmp_path: Path
-) -> None:
+def test_pure_python_packages_without_a_wheel_are_built(house: Wheelhouse, index: Path, tmp_path: Path) -> None:
     project = make_project(tmp_path / "source", "archived")
     write_files(project, {"PKG-INFO": "Metadata-Version: 2.1\nName: archived\nVersion: 1.0\n"})
     with tarfile.open(index / "archived-1.0.tar.gz", "w:gz") as archive:

@@ -10,9 +10,7 @@ from orchestrator.report.training import error_lines
 from tests.unit.runs.test_tracebacks import SHAPES
 
 
-def test_error_that_is_on_the_screen_is_repeated_with_its_line_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_on_the_screen_is_repeated_with_its_line_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = SHAPES.replace("/home/me/net", str(tmp_path))
     assert list(error_lines(text, is_shown=True)) == [

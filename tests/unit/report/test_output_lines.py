@@ -32,9 +32,7 @@ def make_rank_lines(*, is_live: bool = False) -> tuple[RankLines, list[str]]:
     return lines, printed
 
 
-def test_rank_lines_print_what_a_terminal_finally_shows_and_states_after_the_interval(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rank_lines_print_what_a_terminal_finally_shows_and_states_when_due(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, printed = make_rank_lines()
     lines.add([make_line("\r 10%\r 20%"), make_line("over")])
     for state in ("10%", "20%"):

@@ -118,9 +118,7 @@ class Target:
         return Handle(replace(RUN_RECORD, run_id=name), base)
 
 
-def test_newest_live_run_is_found_after_remote_runs_were_refreshed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_newest_live_run_is_found_after_refreshing_remote_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for second, run in enumerate((OLDEST, FIRST, SECOND, THIRD)):
         folder = make_run(tmp_path, run, created=float(second), **({"node0": REMOTE_NODE} if run == SECOND else {}))
         if run != THIRD:
@@ -134,9 +132,7 @@ def test_newest_live_run_is_found_after_remote_runs_were_refreshed(
     assert (handle.record.run_id, other_runs) == (RUN_RECORD.run_id, ())
 
 
-def test_list_of_runs_has_the_state_that_nodes_report_within_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_of_runs_has_the_states_that_nodes_report_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for second, run in enumerate((FIRST, SECOND, THIRD, FOURTH)):
         folder = make_run(tmp_path, run, created=float(second), node0=REMOTE_NODE)
         if run != FIRST:
