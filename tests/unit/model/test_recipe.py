@@ -38,25 +38,19 @@ def test_setting_removes_the_defaults_that_it_excludes() -> None:
     assert RECIPE.settings("full", {"train_file": "/mine.json"})["train_file"] == "/mine.json"
 
 
-def test_unknown_setting_or_preset_names_the_nearest() -> None:
-    with pytest.raises(RequestError, match="has no setting 'epocs'") as exc_info:
-        RECIPE.settings(None, {"epocs": 1})
-    assert "Did you mean 'epochs'?" in exc_info.value.hint
-    with pytest.raises(RequestError, match="no preset 'ful'") as exc_info:
-        RECIPE.settings("ful", {})
-    assert "full" in exc_info.value.hint
-
-
-def test_argument_that_orch_passes_is_no_setting() -> None:
-    for name in ("output_dir", "use_ipex", "bf16"):
-        with pytest.raises(RequestError, match=f"--set {name}: orch passes --{name} itself"):
-            RECIPE.settings(None, {name: True})
-
-
-def test_token_is_refused_because_it_would_be_recorded() -> None:
-    with pytest.raises(RequestError, match="--set token: the record of the run would show a secret") as exc_info:
-        replace(RECIPE, declared={"token": Setting()}).settings(None, {"token": "x"})
-    assert "orch_secrets" in exc_info.value.hint
+def test_setting_or_preset_that_cannot_be_used_is_refused() -> None:
+    with_token = replace(RECIPE, declared={"token": Setting()})
+    for recipe, preset, name, message, hint in (
+        (RECIPE, None, "epocs", "has no setting 'epocs'", "Did you mean 'epochs'?"),
+        (RECIPE, "ful", "epochs", "no preset 'ful'", "full"),
+        (with_token, None, "token", "--set token: the record of the run would show a secret", "orch_secrets"),
+        (RECIPE, None, "output_dir", "--set output_dir: orch passes --output_dir itself", ""),
+        (RECIPE, None, "use_ipex", "--set use_ipex: orch passes --use_ipex itself", ""),
+        (RECIPE, None, "bf16", "--set bf16: orch passes --bf16 itself", ""),
+    ):
+        with pytest.raises(RequestError, match=message) as exc_info:
+            recipe.settings(preset, {name: 1})
+        assert hint in exc_info.value.hint
 
 
 def test_value_of_a_wrong_type_is_rejected() -> None:
