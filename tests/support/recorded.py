@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from orch_node.protocol import outcome, values
+from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.record import Decision, RankPlacement, RunNode, RunRecord, render
 
 NODE0: dict[str, Any] = {"node": "node0", "via": []}
@@ -76,22 +78,14 @@ def make_run(
     text = "Traceback (most recent call last):\nValueError: <b>boom</b> & more"
     failure = None if fails is None else {"rank": fails, "node": layout[fails]["node"], "code": 1, "text": text}
     write_events(folder, make_events(layout, seconds, failure))
-    outcome = make_outcome("failed" if failure else "done")
-    write_json(folder / "outcome.json", outcome | {"first_failure": failure, "ended": STARTED + seconds + 12})
+    end = {"first_failure": failure, "ended": STARTED + seconds + 12}
+    write_json(folder / "outcome.json", make_outcome("failed" if failure else "done") | end)
     return folder
 
 
 def make_outcome(state: str = "done") -> dict[str, Any]:
     """Return the outcome.json of a run in which no rank has failed."""
-    return {
-        "schema": 1,
-        "state": state,
-        "first_failure": None,
-        "problem": None,
-        "launcher_code": 0,
-        "started": STARTED,
-        "ended": STARTED + 12,
-    }
+    return dict(json.loads(outcome.render(Outcome(state=state, launcher_code=0, started=STARTED, ended=STARTED + 12))))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -105,14 +99,9 @@ def write_events(folder: Path, events: Iterable[dict[str, Any]], mode: str = "w"
 
 
 def make_placement(rank: int, per_node: int) -> dict[str, Any]:
-    return {
-        "rank": rank,
-        "node": f"node{rank // per_node}",
-        "local_rank": rank % per_node,
-        "local_world_size": per_node,
-        "cpus": [0, 1, 2, 3],
-        "threads": 4,
-    }
+    node, local_rank = divmod(rank, per_node)
+    sizes = {"local_world_size": per_node, "cpus": (0, 1, 2, 3), "threads": 4}
+    return values.record(RankPlacement(rank=rank, node=f"node{node}", local_rank=local_rank, **sizes))
 
 
 def make_plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
