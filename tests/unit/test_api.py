@@ -20,7 +20,7 @@ from orchestrator.planning.request import OPTION, TrainRequest
 RENAMED = {"script_args": "args", "options": "target_options"}
 
 
-def test_train_and_submit_have_all_options_of_the_command_line() -> None:
+def test_train_submit_and_resume_have_all_options_of_the_command_line() -> None:
     parameters = {*inspect.signature(api.train).parameters} - {"options"}
     own_names = {RENAMED.get(item.name, item.name) for item in fields(TrainRequest) if OPTION not in item.metadata}
     assert own_names - {"defaults"} <= parameters
@@ -28,9 +28,6 @@ def test_train_and_submit_have_all_options_of_the_command_line() -> None:
     assert {*api.TrainOptions.__annotations__} == {*options, "venv"}
     parameters |= {*api.TrainOptions.__annotations__}
     assert parameters - {*api.SubmitOptions.__annotations__} == {"recipe", "args", "settings"}
-
-
-def test_resume_has_all_changes_of_the_command_line() -> None:
     assert {*CHANGES} <= {*inspect.signature(api.resume).parameters}
 
 

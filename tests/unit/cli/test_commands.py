@@ -11,8 +11,6 @@ from orchestrator.operations.nodes import check_ends, find_commands
 from orchestrator.targets.interface import ignore
 from tests.support.recorded import make_run
 
-SLURM = {"target": "slurm", "location": {"name": "orch-x", "job": "12", "login": "head"}}
-
 
 def test_summary_groups_the_nodes_by_their_exit_codes() -> None:
     check_ends({"node0": 0})
@@ -25,7 +23,7 @@ def test_summary_groups_the_nodes_by_their_exit_codes() -> None:
 
 
 def test_place_without_nodes_of_orch_is_refused(tmp_path: Path) -> None:
-    make_run(tmp_path, **SLURM)
+    make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12", "login": "head"})
     for name, message, hint in (
         ("nowhere", "no inventory 'nowhere'", "orch init"),  # unknown inventory
         ("slurm", "to jobs", "srun --pty"),

@@ -26,23 +26,19 @@ def make_linked_node(index: int, *, route: str = "eth1", address: str = "", **de
 
 
 NODE1, NODE2 = make_linked_node(1), make_linked_node(2)
-NO_ROUTES = (make_linked_node(1, route=""), make_linked_node(2, route=""))
-
-
-def link_addresses(*nodes: Node) -> list[tuple[str, str]]:
-    return [(link.interface, link.address) for link in links(nodes)]
 
 
 def test_interface_of_the_route_or_the_address_is_chosen() -> None:
     for nodes, reason in (
         ((NODE1, NODE2), "route to the other nodes"),
-        (NO_ROUTES, "has the node's address"),  # older record
+        ((make_linked_node(1, route=""), make_linked_node(2, route="")), "has the node's address"),  # older record
         ((make_linked_node(1, address="203.0.113.1"), NODE2), "which use another address"),  # NAT
         ((make_linked_node(1, node9="eth0"), NODE2), "route to the other nodes"),  # irrelevant detour
         ((make_linked_node(1, node2="eth0"), NODE2), "to some nodes leave through eth0"),  # detour
     ):
-        assert link_addresses(*nodes) == [("eth1", "10.0.0.1"), ("eth1", "10.0.0.2")]
-        assert reason in links(nodes)[0].reason
+        result = links(nodes)
+        assert [(link.interface, link.address) for link in result] == [("eth1", "10.0.0.1"), ("eth1", "10.0.0.2")]
+        assert reason in result[0].reason
 
 
 def test_two_routes_without_an_address_are_rejected() -> None:

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from orch_training import checkpoint
 
-DAMAGE = ("", "{", "[]", "7", "{}", '{"schema": 1, "files": 7}', "[" * 100_000, "\0" * 40)
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -22,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_damaged_manifest_is_reported(folder: Path) -> None:
-    for text in DAMAGE:
+    for text in ("", "{", "[]", "7", "{}", '{"schema": 1, "files": 7}', "[" * 100_000, "\0" * 40):
         (folder / "manifest.json").write_text(text)
         assert "damaged" in (checkpoint.find_problem(folder) or "")
 

@@ -26,7 +26,6 @@ from tests.support.layouts import make_layout
 from tests.support.node_responses import make_reported_facts
 
 RECIPE = Recipe(name="qa", script="qa.py", precisions={"bf16": ("--bf16",), "fp32": ("--no-bf16",)})
-REQUEST = TrainRequest(recipe="qa")
 RESUME = Resume(run_id="old", run_dir="/runs/old", started_by="me@here", created=1.0, state="failed", precision="bf16")
 
 
@@ -39,7 +38,7 @@ def make_nodes(*flags: str) -> tuple[Node, ...]:
 
 
 def choose(*flags: str, recipe: Recipe = RECIPE, resume: Resume | None = None, **request: Any) -> Any:
-    return choose_precision(recipe, make_nodes(*flags), replace(REQUEST, **request), resume)
+    return choose_precision(recipe, make_nodes(*flags), TrainRequest(recipe="qa", **request), resume)
 
 
 def test_auto_is_the_fastest_precision_of_all_nodes() -> None:

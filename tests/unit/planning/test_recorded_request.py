@@ -15,14 +15,14 @@ from orchestrator.targets.batch.options import SlurmOptions
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 
 KINDS: dict[str | None, type[TargetOptions]] = {"slurm": SlurmOptions, "k8s": KubernetesOptions}
-KUBERNETES = KubernetesOptions(k8s=("cpu=2",), k8s_file=Path("x.toml"))
 
 
 def test_request_is_recorded_without_loss() -> None:
+    kubernetes = KubernetesOptions(k8s=("cpu=2",), k8s_file=Path("x.toml"))
     for request_ in (
         TrainRequest(recipe="train.py", script_args=("--lr", "1"), nodes=NodePattern("node[1-2]"), ppn=2, ipex=True),
         TrainRequest(recipe="q", recipe_path=(PurePath("a b"),), env=("A=1", "B"), env_file=PurePath("e")),
-        TrainRequest(recipe="q", on="k8s", nodes=NodeCount(2), stall_timeout=5.0, options=(KUBERNETES,)),
+        TrainRequest(recipe="q", on="k8s", nodes=NodeCount(2), stall_timeout=5.0, options=(kubernetes,)),
     ):
         assert parse(json.loads(json.dumps(render(request_))), KINDS.get) == request_
 
