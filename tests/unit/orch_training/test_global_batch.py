@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from orch_training.global_batch import Dealing, GlobalBatch, global_batch
 
 few = st.integers(1, 9)
+COUNTS = {"planned": few, "micro": few, "accumulation": st.integers(1, 4)}
 
 
 def distribute(batch: GlobalBatch, dealing: Dealing, examples: int) -> list[list[list[range]]]:
@@ -21,7 +22,7 @@ def distribute(batch: GlobalBatch, dealing: Dealing, examples: int) -> list[list
     ]
 
 
-@given(planned=few, ranks=few, micro=few, accumulation=st.integers(1, 4), extra=st.integers(0, 200))
+@given(**COUNTS, ranks=few, extra=st.integers(0, 200))
 def test_parts_of_a_step_are_the_step(planned: int, ranks: int, micro: int, accumulation: int, extra: int) -> None:
     batch = global_batch(micro=micro, accumulation=accumulation, planned=planned, facts=None)
     examples = batch.at_once + extra
@@ -36,14 +37,7 @@ def test_parts_of_a_step_are_the_step(planned: int, ranks: int, micro: int, accu
     assert len(positions) == len(set(positions)) == examples // batch.at_once * batch.at_once
 
 
-@given(
-    planned=few,
-    ranks=few,
-    micro=few,
-    accumulation=st.integers(1, 4),
-    extra=st.integers(0, 60),
-    seed=st.integers(0, 2**32),
-)
+@given(**COUNTS, ranks=few, extra=st.integers(0, 60), seed=st.integers(0, 2**32))
 def test_weighted_mean_is_exact_and_no_rank_waits(
     planned: int, ranks: int, micro: int, accumulation: int, extra: int, seed: int
 ) -> None:
@@ -70,7 +64,7 @@ def mean(positions: range, losses: list[int]) -> Fraction:
     return Fraction(sum(losses[position] for position in positions), len(positions))
 
 
-@given(planned=few, micro=few, accumulation=st.integers(1, 4))
+@given(**COUNTS)
 def test_as_planned_nothing_changes(planned: int, micro: int, accumulation: int) -> None:
     """Deal out micro batches of equal weight in turn, as accelerate does."""
     batch = GlobalBatch(micro * planned, accumulation)
