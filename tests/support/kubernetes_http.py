@@ -15,9 +15,7 @@ from tests.support import kubernetes_exec
 TOKEN = "good-token"
 GARBAGE_SECONDS = 0.3
 Json = dict[str, Any]
-KIND_NAMES = """
-    ConfigMap Secret Pod Event PersistentVolumeClaim PyTorchJob TrainJob TrainingRuntime Job Service
-"""
+KIND_NAMES = "ConfigMap Secret Pod Event PersistentVolumeClaim PyTorchJob TrainJob TrainingRuntime Job Service"
 KINDS = {f"{kind.lower()}s": kind for kind in KIND_NAMES.split()}
 PATH = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"
