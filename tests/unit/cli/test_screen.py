@@ -73,9 +73,7 @@ def test_one_line_shows_that_ranks_start(capsys: pytest.CaptureFixture[str], mon
         assert capsys.readouterr().err.count("starting the ranks") == lines
 
 
-def test_attach_shows_the_newest_progress_after_older_output(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attach_shows_newest_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Show what `orch attach` receives of a run that has trained 6 of 8 steps: events, then the ranks' output."""
     events = [Progress(time=float(step), rank=0, phase="train", step=step, steps=8) for step in range(9)]
     for later_events, lines in (((), ["train: 6/8"]), (events[7:], ["train: 7/8", "train: 8/8"])):

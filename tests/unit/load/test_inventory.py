@@ -69,9 +69,7 @@ def test_changed_inventory_and_each_run_of_a_program_are_not_read_from_the_cache
     assert cache_path(write_program(inventory.parent / "dynamic", "")) is None
 
 
-def test_unreadable_inventory_and_another_configuration_are_refused(
-    inventory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_inventory_or_configuration_is_refused(inventory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inventory.write_text("all: [\n")
     with pytest.raises(RequestError, match=r"Ansible cannot read inventory .*: line 2: YAML"):
         read_inventory(inventory)
@@ -81,9 +79,7 @@ def test_unreadable_inventory_and_another_configuration_are_refused(
 
 
 @pytest.mark.parametrize("path", ["local", "inventory/local", "inventory/lab", "lab"])
-def test_bare_name_never_runs_a_program_of_the_current_folder(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bare_name_runs_no_program_of_this_folder(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_program(tmp_path / path, f"#!/bin/sh\ntouch {tmp_path / 'ran'}\necho '{{}}'\n")
     monkeypatch.chdir(tmp_path)
     name = Path(path).name

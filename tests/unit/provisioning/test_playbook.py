@@ -14,9 +14,7 @@ from orchestrator.provisioning.playbook import RESULTS, Playbook, TaskResult, ha
 from tests.support.hostile import ESCAPE_SEQUENCE, JSON
 
 
-def test_ansible_evaluates_no_template_and_reads_files_of_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ansible_evaluates_no_template_and_reads_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", "vault_password")
     (tmp_path / "vault_password").write_text("x")
@@ -49,9 +47,7 @@ def test_events_are_logged_without_escape_sequences(tmp_path: Path) -> None:
 
 @example(res=None, duration=10**400, task="", state="ok")
 @given(res=JSON, duration=JSON, task=JSON, state=st.sampled_from(sorted(RESULTS.values())))
-def test_any_result_of_a_task_is_reported_as_printable_text(
-    res: object, duration: object, task: object, state: str
-) -> None:
+def test_any_result_of_a_task_is_reported_as_printable(res: object, duration: object, task: object, state: str) -> None:
     data = {"host": "node0", "res": res, "duration": duration, "task": task}
     result = task_result(state, data)
     assert isinstance(result, TaskResult)

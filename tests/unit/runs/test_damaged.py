@@ -198,9 +198,7 @@ def make_small_run(factory: pytest.TempPathFactory, **files: bytes) -> Path:
 
 
 @given(log=FILES, outcome=st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()), figure=JSON)
-def test_any_run_can_be_shown(
-    log: bytes, outcome: bytes, figure: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_run_can_be_shown(log: bytes, outcome: bytes, figure: Any, tmp_path_factory: Any) -> None:
     sample = {"time": STARTED, "seconds": 0, "step": 1, "steps": 1}
     samples = [figure, sample, {**sample, "seconds": 1.0, "loss": figure}]
     figures = "".join(json.dumps(entry) + "\n" for entry in samples).encode()
