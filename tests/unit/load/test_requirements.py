@@ -115,9 +115,7 @@ def test_packages_of_the_inventory_are_added_to_those_of_the_script(script: Writ
         common_requirements(tmp_path, {"a": {"orch_requirements": "all.txt"}, "b": {}})
 
 
-def test_packages_that_an_image_has_to_contain_are_named(
-    script: WriteScript, test_stack: Stack, tmp_path: Path
-) -> None:
+def test_packages_that_an_image_must_contain_are_named(script: WriteScript, test_stack: Stack, tmp_path: Path) -> None:
     recipe = script(INLINE.replace("[\n", '[\n#   "torch",\n'))
     result = with_image_requirements(recipe, make_request(), test_stack, "image")
     assert result.image_requirements == "einops>=0.8 (train.py)"
@@ -143,13 +141,11 @@ def test_wrong_lines_of_a_file_are_named(script: WriteScript, tmp_path: Path) ->
         ("-r loop.txt", "loop.txt cannot be read: Too many levels"),
         ("https://me:pa55word@h/a --hash=sha256:00", r"'https://me:<masked>@h/a --hash=sha256:00' is not"),
         ("-r other.txt", r"other.txt cannot be read: No such file"),
+        ("# /// script\n# dependencies = [\n# ///\n", "is not TOML"),
+        (f"{INLINE}\n{INLINE}", "2 blocks"),
     ):
         (tmp_path / "bad.txt").write_text(text)
+        is_script = text.startswith("# /// script")
+        recipe, request = script(text if is_script else ""), None if is_script else str(tmp_path / "bad.txt")
         with pytest.raises(RequestError, match=message):
-            requirements_of(script(), make_request(str(tmp_path / "bad.txt")))
-    for text, message in (
-        ("# /// script\n# dependencies = [\n# ///\n", "is not TOML"),
-        (INLINE + "\n" + INLINE, "2 blocks"),
-    ):
-        with pytest.raises(RequestError, match=message):
-            requirements_of(script(text), make_request())
+            requirements_of(recipe, make_request(request))
