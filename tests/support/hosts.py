@@ -250,9 +250,8 @@ class Hosts:
 
     def disconnect(self, host: Host) -> None:
         """Disconnect a host from both networks, so that packets in both directions are lost."""
-        set_link = ("nsenter", "--target", str(host.process.pid), "--net", "ip", "link", "set")
         for name in ("eth0", "wire0"):
-            run_program(*set_link, name, "down")
+            run_program(*ip_in(host.process.pid), "link", "set", name, "down")
 
     def stop(self) -> None:
         for index, host in enumerate(self.hosts):

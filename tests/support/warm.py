@@ -137,14 +137,7 @@ class ForkedProgram:
         assert not differing, f"the server was started with different values of {differing}"
         self.returncode: int | None = None
         self.socket = server.connect()
-        request = {
-            "argv": argv,
-            "env": dict(env),
-            "cwd": str(cwd),
-            "files": [*files],
-            "file_limit": file_limit,
-            "normal_exit": False,
-        }
+        request = {"argv": argv, "env": dict(env), "cwd": str(cwd), "files": [*files], "file_limit": file_limit}
         socket.send_fds(self.socket, [json.dumps(request).encode()], [*files.values()])
         self.responses = self.socket.makefile()
         self.pid = int(self.responses.readline())

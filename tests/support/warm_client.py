@@ -18,14 +18,7 @@ def main(path: str, argv: list[str]) -> int:
     files = open_files()
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(path)
-        request = {
-            "argv": argv,
-            "env": dict(os.environ),
-            "cwd": os.getcwd(),
-            "files": files,
-            "file_limit": None,
-            "normal_exit": True,
-        }
+        request = {"argv": argv, "env": dict(os.environ), "cwd": os.getcwd(), "files": files, "normal_exit": True}
         socket.send_fds(server, [json.dumps(request).encode()], files)
         responses = server.makefile()
         pid = int(responses.readline())

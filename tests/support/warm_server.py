@@ -136,7 +136,7 @@ def fork(client: socket.socket, sockets: list[socket.socket], path: list[str]) -
     request = json.loads(message)
     renumber(files, request["files"])
     prepare(request, path)
-    if request["normal_exit"]:
+    if request.get("normal_exit"):
         run_as_main(sys.argv[0])
         sys.exit()  # with everything that Python does at its exit
     os._exit(run_program(sys.argv[0]))
@@ -158,7 +158,7 @@ def prepare(request: dict[str, Any], path: list[str]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
-    if request["file_limit"]:
+    if request.get("file_limit"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
     reseed()
     tempfile.tempdir = None
