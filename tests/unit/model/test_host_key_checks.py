@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from orchestrator.load.inventory import CONFIG, parse_listing, read_inventory
 from orchestrator.model.ssh_options import find_unsafe_argument, find_unsafe_setting
 from orchestrator.provisioning.playbook import Playbook
 from orchestrator.provisioning.playbook import settings as settings_of
-from tests.conftest import require_program
+from tests.support.openssh import openssh_options
 
 UNSAFE_ARGUMENTS = [
     "-oStrictHostKeyChecking=no",
@@ -108,13 +107,11 @@ def test_unsafe_environment_is_refused_even_if_the_inventory_is_cached(tmp_path:
 
 def test_ssh_configuration_of_the_user_cannot_disable_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify host keys even if ~/.ssh/config disables it: options on the command line win."""
-    require_program("ssh")
     (tmp_path / "config").write_text("Host *\n    StrictHostKeyChecking no\n")
     config = configparser.ConfigParser(interpolation=None)
     config.read(CONFIG)
     monkeypatch.setenv("ANSIBLE_SSH_ARGS", "-C")
     playbook = Playbook(name="x", inventory=tmp_path, variables={}, state=tmp_path, log=tmp_path)
     for text in (config["ssh_connection"]["ssh_args"], settings_of(playbook)["ANSIBLE_SSH_ARGS"]):
-        argv = ["ssh", "-F", str(tmp_path / "config"), *shlex.split(text), "-G", "host"]
-        result = subprocess.run(argv, capture_output=True, text=True, check=True)
-        assert "stricthostkeychecking true" in result.stdout
+        options = openssh_options("-F", str(tmp_path / "config"), *shlex.split(text), "host")
+        assert options["stricthostkeychecking"] == "true"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import paramiko
@@ -10,7 +9,7 @@ import pytest
 
 from orchestrator.errors import RequestError
 from orchestrator.model.ssh_options import host_block
-from tests.conftest import require_program
+from tests.support.openssh import openssh_options
 
 ARGUMENTS = "-o 'UserKnownHostsFile=\"/known hosts\"' -oIdentitiesOnly=yes -J jump -o StrictHostKeyChecking=ask"
 OTHER_ARGUMENTS = "-4Cvp 23 -i '/k e y' -o 'ProxyCommand ssh -o User=bob gate'"
@@ -18,12 +17,9 @@ OPTIONS = {"host": "10.0.0.7", "port": "2222", "user": "me", "key": "/keys/the k
 
 
 def test_openssh_and_paramiko_read_the_same_options(tmp_path: Path) -> None:
-    require_program("ssh")
     text = host_block("node1", **OPTIONS) + host_block("other", host="10.0.0.8", arguments=OTHER_ARGUMENTS)
     (tmp_path / "config").write_text(text)
-    command = ["ssh", "-G", "-F", str(tmp_path / "config"), "node1"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    openssh_options = dict(line.split(" ", 1) for line in output.splitlines() if " " in line)
+    options = openssh_options("-F", str(tmp_path / "config"), "node1")
     expected = {
         "hostname": "10.0.0.7",
         "port": "2222",
@@ -32,8 +28,8 @@ def test_openssh_and_paramiko_read_the_same_options(tmp_path: Path) -> None:
         "proxyjump": "jump",
         "identitiesonly": "yes",
     }
-    assert {name: openssh_options[name] for name in expected} == expected
-    assert openssh_options["stricthostkeychecking"] in ("true", "yes")
+    assert {name: options[name] for name in expected} == expected
+    assert options["stricthostkeychecking"] in ("true", "yes")
     paramiko_options = paramiko.SSHConfig.from_text(text).lookup("node1")
     assert paramiko_options["hostname"] == "10.0.0.7"
     assert paramiko_options["identityfile"] == ["/keys/the key"]

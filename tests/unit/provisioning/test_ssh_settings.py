@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import paramiko
@@ -17,9 +16,9 @@ from orchestrator.provisioning.ssh_settings import (
     resolve_connection,
     ssh_config,
 )
-from tests.conftest import require_program
 from tests.roles.modules import load_module
 from tests.support.files import write_files
+from tests.support.openssh import openssh_options
 from tests.support.probes import ADDRESSES, TWO_PROBES, make_peer, make_probe
 
 
@@ -52,10 +51,8 @@ Host outer
 
 
 def test_settings_of_the_node_and_its_jump_hosts_are_recorded(config: Path, tmp_path: Path) -> None:
-    require_program("ssh")
     connection = resolve_connection(NodeConnection(host="node1"), config)
     (tmp_path / "orch").write_text(connection_blocks("n1", connection))
-    command = ["ssh", "-G", "-F", str(tmp_path / "orch")]
     expected = {
         "n1": {
             "hostname": "node1.example.com",
@@ -70,8 +67,7 @@ def test_settings_of_the_node_and_its_jump_hosts_are_recorded(config: Path, tmp_
         "outer": {"hostname": "192.0.2.2", "user": "carol"},
     }
     for host, values in expected.items():
-        output = subprocess.run([*command, host], capture_output=True, text=True, check=True).stdout
-        options = dict(line.split(" ", 1) for line in output.splitlines() if " " in line)
+        options = openssh_options("-F", str(tmp_path / "orch"), host)
         assert {name: options[name] for name in values} == values
         assert not {"remotecommand", "localforward"} & options.keys()
     result = paramiko.SSHConfig.from_path(str(tmp_path / "orch")).lookup("n1")
