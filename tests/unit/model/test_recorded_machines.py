@@ -46,16 +46,15 @@ class Machine:
 
 
 XEON_6230_CORES = (0, 4, 1, 3, 2, 12, 8, 11, 9, 10, 16, 20, 17, 19, 18, 28, 24, 27, 25, 26)
-EPYC = Machine(
-    source="lscpu x86_64-epyc_7451: 2 sockets with 4 NUMA nodes each, SMT",
-    cores="0-47",
-    step=48,
-    numa={node: f"{node * 6}-{node * 6 + 5},{node * 6 + 48}-{node * 6 + 53}" for node in range(8)},
-    packages={0: "0-23,48-71", 1: "24-47,72-95"},
-    core_ids=(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30),
-)
 MACHINES = {
-    "epyc-7451": EPYC,
+    "epyc-7451": Machine(
+        source="lscpu x86_64-epyc_7451: 2 sockets with 4 NUMA nodes each, SMT",
+        cores="0-47",
+        step=48,
+        numa={node: f"{node * 6}-{node * 6 + 5},{node * 6 + 48}-{node * 6 + 53}" for node in range(8)},
+        packages={0: "0-23,48-71", 1: "24-47,72-95"},
+        core_ids=(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30),
+    ),
     "xeon-4108": Machine(
         source="hwloc 32intel64-2p8co2t+8ve: 2 sockets, SMT",
         cores="0-15",
