@@ -165,15 +165,8 @@ def make_events(layout: list[dict[str, Any]], seconds: int, failure: dict[str, A
     for second in range(5, seconds):
         phase = "evaluate before" if second < 8 else "save" if second % 40 == 0 else "train"
         loss = 4.5 * math.exp(-second / 50) + 0.3 if phase == "train" else None
-        yield {
-            "event": "progress",
-            "rank": 0,
-            "time": STARTED + second,
-            "phase": phase,
-            "step": (second - 8) * 10,
-            "steps": (seconds - 8) * 10,
-            "loss": loss,
-        }
+        figures = {"step": (second - 8) * 10, "steps": (seconds - 8) * 10, "loss": loss}
+        yield {"event": "progress", "rank": 0, "time": STARTED + second, "phase": phase, **figures}
     if failure:
         yield {"event": "failed", "time": STARTED + seconds + 2, "rank": -1, "failure": failure | {"text": ""}}
     for placement in layout:
@@ -184,10 +177,5 @@ def make_events(layout: list[dict[str, Any]], seconds: int, failure: dict[str, A
             yield {"event": "exception", "text": failure["text"], **end}
         yield {"event": "exit", "code": int(bool(failure)), "stopped": bool(failure) and not failed, **end}
     if not failure:
-        yield {
-            "event": "result",
-            "rank": 0,
-            "time": STARTED + seconds + 1,
-            "train_samples_per_second": 320.0,
-            "after": {"em": 20.5, "f1": 31.25},
-        }
+        figures = {"train_samples_per_second": 320.0, "after": {"em": 20.5, "f1": 31.25}}
+        yield {"event": "result", "rank": 0, "time": STARTED + seconds + 1, **figures}
