@@ -40,19 +40,14 @@ def test_names_of_files_are_not_in_variables_of_ansible(tmp_path: Path) -> None:
         assert list(json.loads(Path(trees[0]["manifest"]).read_text())) == [name]
 
 
-def test_two_folders_of_one_name_are_refused(tmp_path: Path) -> None:
-    write_files(tmp_path, {"a/rows": "", "b/rows": ""})
-    with pytest.raises(RequestError, match="already copied to data/rows"):
-        find_sources([], [str(tmp_path / "a/rows"), str(tmp_path / "b/rows")], print)
-
-
-def test_file_whose_name_is_not_utf_8_is_named(tmp_path: Path) -> None:
-    (tmp_path / os.fsdecode(b"caf\xe9")).touch()
-    with pytest.raises(RequestError, match=r"caf\\udce9 is not UTF-8"):
-        find_sources([], [str(tmp_path)], print)
-
-
-def test_what_is_neither_a_path_nor_a_name_is_refused() -> None:
-    for text in ("./gone", "/gone", "a/b/c", "x@../y", ".hidden", "x@a..b", ESCAPE_SEQUENCE):
-        with pytest.raises(RequestError, match="no such file or folder"):
-            find_sources([text], [], print)
+def test_unusable_names_are_refused(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a/rows": "", "b/rows": "", os.fsdecode(b"c/caf\xe9"): ""})
+    folders = [str(tmp_path / name) for name in ("a/rows", "b/rows", "c")]
+    names = ("./gone", "/gone", "a/b/c", "x@../y", ".hidden", "x@a..b", ESCAPE_SEQUENCE)
+    for models, data, message in (
+        ([], folders[:2], "already copied to data/rows"),
+        ([], folders[2:], r"caf\\udce9 is not UTF-8"),
+        *(([name], [], "no such file or folder") for name in names),
+    ):
+        with pytest.raises(RequestError, match=message):
+            find_sources(models, data, print)
