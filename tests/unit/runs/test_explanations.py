@@ -143,14 +143,11 @@ def explanation_of(module: str) -> Finding:
     return explanation
 
 
-def test_misspelled_module_of_the_project_is_corrected(tmp_path: Path) -> None:
+def test_misspelled_module_is_corrected_and_a_missing_package_comes_with_the_lines_to_paste(tmp_path: Path) -> None:
     write_files(tmp_path, dict.fromkeys(("train.py", "pkg/__init__.py", "pkg/data/loader.py"), ""))
     for name, intended in (("pkg.data.laoder", "pkg.data.loader"), ("pgk", "pkg")):
         assert add_module_hint(explanation_of(name), tmp_path).hint == f"Did you mean your module {intended}?"
     assert "dependencies" not in add_module_hint(explanation_of("pkg.models"), tmp_path).hint
-
-
-def test_missing_package_comes_with_the_lines_to_paste() -> None:
     result = add_module_hint(explanation_of("sklearn.metrics"), None)
     assert result.hint.endswith('The block:\n# /// script\n# dependencies = ["scikit-learn"]\n# ///')
 
