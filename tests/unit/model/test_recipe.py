@@ -30,9 +30,7 @@ def test_user_values_win_over_presets_and_these_over_defaults() -> None:
     assert RECIPE.settings(None, {"epochs": 5})["epochs"] == 5
     assert RECIPE.settings("full", {})["epochs"] == 3
     assert RECIPE.settings("full", {"epochs": 7})["epochs"] == 7
-
-
-def test_setting_removes_the_defaults_that_it_excludes() -> None:
+    # Settings remove the defaults that they exclude.
     assert "train_file" not in RECIPE.settings(None, {"dataset_name": "squad"})
     assert "train_file" not in RECIPE.settings("full", {})
     assert RECIPE.settings("full", {"train_file": "/mine.json"})["train_file"] == "/mine.json"
