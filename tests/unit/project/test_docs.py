@@ -98,9 +98,10 @@ def test_page_of_events_is_up_to_date() -> None:
     )
 
 
-def test_orch_accepts_every_command_in_a_block() -> None:
+def test_orch_accepts_every_command_in_a_block_and_in_its_help() -> None:
     assert len(COMMAND_LINES) > 60
     errors = {f"{page.name}: {' '.join(arguments)}": usage_error(arguments[1:]) for page, arguments in COMMAND_LINES}
+    errors |= {example: usage_error(example.split()[1:]) for example in EXAMPLES}
     assert {command: error for command, error in errors.items() if error} == {}
 
 
@@ -110,10 +111,6 @@ def test_commands_and_options_in_sentences_exist() -> None:
     assert len(texts) > 30
     errors = {text: usage_error(text.replace("|", " ").split()) for text in texts}
     assert {text: error for text, error in errors.items() if error.startswith("No such")} == {}
-
-
-def test_orch_accepts_the_examples_of_its_help() -> None:
-    assert {example: error for example in EXAMPLES if (error := usage_error(example.split()[1:]))} == {}
 
 
 def test_configuration_page_lists_every_variable_of_inventories_and_the_environment() -> None:
