@@ -27,14 +27,9 @@ def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     """Return the environment of a rank as a launcher sets it."""
     variables = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     if ranks > 1:
-        variables |= {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(ranks),
-            "LOCAL_WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
+        variables |= dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+        variables |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks))
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return {**os.environ, **variables}
 
 

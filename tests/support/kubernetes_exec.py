@@ -28,12 +28,8 @@ def serve_exec(request: Any, query: dict[str, list[str]]) -> None:
     key = request.headers["Sec-WebSocket-Key"]
     accept = base64.b64encode(hashlib.sha1(f"{key}{MAGIC}".encode()).digest()).decode()
     request.send_response(101)
-    headers = {
-        "Upgrade": "websocket",
-        "Connection": "Upgrade",
-        "Sec-WebSocket-Accept": accept,
-        "Sec-WebSocket-Protocol": PROTOCOL,
-    }
+    headers = {"Upgrade": "websocket", "Connection": "Upgrade"}
+    headers |= {"Sec-WebSocket-Accept": accept, "Sec-WebSocket-Protocol": PROTOCOL}
     for name, value in headers.items():
         request.send_header(name, value)
     request.end_headers()
@@ -102,13 +98,8 @@ def exit_status(code: int) -> dict[str, Any]:
     if code == 0:
         return {"metadata": {}, "status": "Success"}
     causes = [{"reason": "ExitCode", "message": str(code)}]
-    return {
-        "metadata": {},
-        "status": "Failure",
-        "reason": "NonZeroExitCode",
-        "message": f"command terminated with exit code {code}",
-        "details": {"causes": causes},
-    }
+    status = {"metadata": {}, "status": "Failure", "reason": "NonZeroExitCode"}
+    return {**status, "message": f"command terminated with exit code {code}", "details": {"causes": causes}}
 
 
 def send_frame(request: Any, opcode: int, data: bytes) -> None:

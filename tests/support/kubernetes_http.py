@@ -26,14 +26,8 @@ PATH = re.compile(
 def error_status(code: int, message: str) -> Json:
     """Return the Status with which Kubernetes reports an error."""
     reasons = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired"}
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "status": "Failure",
-        "message": message,
-        "reason": reasons.get(code, "InternalError"),
-        "code": code,
-    }
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+    return {**status, "message": message, "reason": reasons.get(code, "InternalError"), "code": code}
 
 
 def matches_labels(value: Json, selector: str) -> bool:

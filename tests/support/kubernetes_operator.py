@@ -129,13 +129,8 @@ def make_conditions(*kinds: str) -> Json:
 
 
 def owner_reference(job: Json) -> Json:
-    return {
-        "apiVersion": job["apiVersion"],
-        "kind": job["kind"],
-        "controller": True,
-        "name": job["metadata"]["name"],
-        "uid": job["metadata"]["uid"],
-    }
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    return {"apiVersion": job["apiVersion"], "kind": job["kind"], "controller": True, "name": name, "uid": uid}
 
 
 def pod_template(api: Api, job: Json) -> tuple[Json, int, int]:
