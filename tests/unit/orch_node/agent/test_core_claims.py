@@ -148,18 +148,22 @@ sys.stdin.read()
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
 def test_socket_in_the_name_of_another_user_is_no_claim(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
     for kind in ("SOCK_DGRAM", "SOCK_STREAM"):
         with running_python(FORGE, OTHER_USER, kind, OTHER_USER - 1):
-            assert Claims(tmp_path).take(make_claim("run", FIRST_CORE)) == ()
+            assert claims.take(make_claim("run", FIRST_CORE)) == ()
+        claims.release("run")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
 def test_claims_of_two_users_conflict(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
     for run, cpus, conflicting in (
         ("foreign", (1, 65), (1, 65)),  # few
         ("20260102-030405-pretraining-of-a-long-name", range(1, 1024), (1, 65, 1000)),  # many
     ):
         with running_python(ANNOUNCE, OTHER_USER, run, *(FIRST_CORE + cpu for cpu in cpus), env=ENVIRONMENT):
-            conflicts = Claims(tmp_path).take(make_claim("local", *(FIRST_CORE + cpu for cpu in (0, 1, 65, 1000))))
+            conflicts = claims.take(make_claim("local", *(FIRST_CORE + cpu for cpu in (0, 1, 65, 1000))))
         assert conflicts == (make_claim(f"{run[:40]} (user {OTHER_USER})", *(FIRST_CORE + cpu for cpu in conflicting)),)
-        assert Claims(tmp_path).take(make_claim("local", FIRST_CORE, FIRST_CORE + 1, FIRST_CORE + 65)) == ()
+        assert claims.take(make_claim("local", FIRST_CORE, FIRST_CORE + 1, FIRST_CORE + 65)) == ()
+        claims.release("local")
