@@ -12,6 +12,7 @@ import re
 import sys
 from collections import UserDict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -216,12 +217,12 @@ def local_facts(python: str) -> Facts:
     return parse_facts({**gathered, "fabrics": LocalFabrics(prefix, gathered["devices"])})
 
 
+@dataclass(eq=False)
 class LocalFabrics(UserDict[str, str]):
     """The problems of each fabric on this machine, determined when they are first needed: fi_info takes 0.1 s."""
 
-    def __init__(self, prefix: Path, devices: Any) -> None:
-        self.prefix = prefix
-        self.devices = devices
+    prefix: Path
+    devices: Any
 
     @cached_property
     def data(self) -> dict[str, str]:  # type: ignore[override]

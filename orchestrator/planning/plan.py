@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 from orch_node.protocol.node_names import fold
-from orch_node.protocol.record import RunNode, RunRecord, number_ranges
+from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, number_ranges
 
 from orchestrator.model.cluster import Layout
 from orchestrator.model.decision import Decision
@@ -391,12 +391,12 @@ class Plan:
 
     def summary(self) -> list[str]:
         """Return the decisions with their reasons, one line each, and the place of every rank."""
-        return [*(decision.describe() for decision in self.run.decisions), *describe_places(self.layout)]
+        return [*(decision.describe() for decision in self.run.decisions), *describe_places(self.run.layout)]
 
 
-def describe_places(layout: Layout) -> list[str]:
+def describe_places(places: tuple[RankPlacement, ...]) -> list[str]:
     """Return a line for each rank, or one for the ranks of all nodes whose ranks have the same cores."""
-    by_node = layout.by_node()
+    by_node = Layout(rank_places=places).by_node()
     nodes_by_bindings: dict[tuple[str, ...], list[str]] = {}
     for node, local_places in by_node.items():
         bindings = tuple(rank_place.binding() for rank_place in local_places)
