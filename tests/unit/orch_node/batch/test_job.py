@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.agent import run_folders
-from orch_node.batch import job
+from orch_node.batch import job, slurm
 from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import batch, files
 from orch_node.protocol import outcome as outcomes
@@ -18,6 +18,7 @@ from orch_node.protocol.events import Launched, render
 from orch_node.protocol.outcome import FAILED, Failure, Outcome
 
 from orchestrator.files import LIB
+from tests.support.files import write_program
 
 
 def test_superseded_start_writes_no_outcome(run_dir: Path) -> None:
@@ -94,3 +95,24 @@ def test_job_is_requeued_only_while_its_checkpoint_advances(run_dir: Path, monke
         result = job.requeue_problem(SYSTEM, run_dir, problem, limit)
         assert refused in result
         assert bool(result) is bool(refused)
+
+
+# The controller responds to the last of so many requests.
+SCONTROL = """#!/bin/sh
+echo "$*" >>requests
+[ "$(wc -l <requests)" -ge "$NEEDED" ] || { echo "Unable to contact slurm controller" >&2; exit 1; }
+"""
+
+
+def test_requeue_is_tried_again_if_the_controller_does_not_respond(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(slurm, "REQUEUE_SECONDS", 0.0)
+    monkeypatch.chdir(run_dir)
+    for name, text in (("scontrol", SCONTROL), ("squeue", "#!/bin/sh\n")):
+        write_program(run_dir.parent / "bin" / name, text)
+    for needed, problem in (("3", ""), ("9", "Unable to contact slurm controller")):
+        monkeypatch.setenv("NEEDED", needed)
+        assert SYSTEM.requeue(run_dir) == problem
+    assert (run_dir / "requests").read_text() == "requeue 12\n" * 6
