@@ -77,7 +77,9 @@ def explain(message: str) -> tuple[str, str]:
     if match := NOT_STARTED.search(message):
         reason = SSH_REASON.search(message)
         cause = f": {one_line(reason[0])[:200]}" if reason else ""
-        return f"it cannot start programs on {match[1]} over SSH{cause}", NOT_STARTED_HINT
+        is_denied = reason is not None and PERMISSION_DENIED in reason[0]
+        hint = NOT_STARTED_HINT if is_denied else f"Run `ssh {match[1]}` on this node, and open the SSH port."
+        return f"it cannot start programs on {match[1]} over SSH{cause}", hint
     for signature, problem, hint in KNOWN_MESSAGES:
         if signature in message:
             return problem, hint

@@ -96,9 +96,11 @@ def test_head_of_other_labels_is_replaced_and_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: Any, head: str
 ) -> None:
     """Load a model for three labels, such as one for MNLI."""
-    BertForSequenceClassification(BertConfig(**TINY, num_labels=3)).save_pretrained(tmp_path)
+    config = BertConfig(**TINY, num_labels=3, problem_type="multi_label_classification")
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
     result = load_model(kind, ModelArguments(model_name_or_path=str(tmp_path)), seed=0)
     assert getattr(result, head).out_features == 2
+    assert result.config.problem_type is None, "it has one label of two"
     assert f"weights are new, drawn from the seed: {head}.bias, {head}.weight." in capfd.readouterr().out
 
 

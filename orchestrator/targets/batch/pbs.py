@@ -470,7 +470,7 @@ class Pbs(BatchSystem):
         yield f"-l place={shlex.quote(placement(options.get('place', 'scatter')))}"
         rerun = options.get("rerun", ON)
         yield f"-r {({ON: 'y', OFF: 'n'}).get(rerun) or shlex.quote(rerun)}"
-        if options.get("hold") == ON:
+        if options.get("hold", OFF) != OFF:
             yield "-h"
         for name, value in options.items():
             if name not in ("select", "place", *self.flags):

@@ -290,7 +290,7 @@ class JobWatch:
         except NotThere:
             reason = f"the job {self.location.job} is gone: it was deleted, or its time limit has passed"
             return JobState(state="failed", reason=reason, missing=True)
-        except (ConnectionLost, Refused) as error:
+        except ExecuteError as error:  # also a response that a proxy may have sent
             self.handle_loss(error)
             return None
         if self.lost_since is not None:
@@ -336,7 +336,7 @@ class JobWatch:
         if self.lost_since is None:
             self.lost_since = now
             self.notify(f"{error.message} The run continues; retrying.")
-        limit = REFUSED_SECONDS if isinstance(error, Refused) else GIVE_UP_SECONDS
+        limit = GIVE_UP_SECONDS if isinstance(error, ConnectionLost) else REFUSED_SECONDS
         if now - self.lost_since > limit:
             raise error
 

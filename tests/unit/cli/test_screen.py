@@ -61,12 +61,12 @@ def test_one_line_shows_that_ranks_start(capsys: pytest.CaptureFixture[str], mon
         ([Launched(ranks=1), Joined(rank=0), Launched(ranks=1)], 1),  # again
         ([None, Launched(ranks=1), Joined(rank=0), Launched(ranks=1), None], 2),  # again after the line
     ):
-        monkeypatch.setattr(live, "START_SECONDS", 0.2)
+        monkeypatch.setattr(live, "START_SECONDS", 0.1)
         shown = live.Screen()
         shown.begin([])
         for event in (*events, None):
             if event is None:
-                time.sleep(0.4)
+                time.sleep(0.6)
             else:
                 shown.show(event)
         shown.end()

@@ -84,6 +84,7 @@ def load_model(kind: Any, args: ModelArguments, seed: int) -> Any:
             locate(args.config_name or args.model_name_or_path),
             attn_implementation=kernels.attention(),
             num_labels=2,
+            problem_type=None,  # of the head that is replaced, such as a regression
             **options,
         )
         set_dropout(config, args.dropout)

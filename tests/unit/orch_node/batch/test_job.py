@@ -100,7 +100,7 @@ def test_job_is_requeued_only_while_its_checkpoint_advances(run_dir: Path, monke
 # The controller responds to the last of so many requests.
 SCONTROL = """#!/bin/sh
 echo "$*" >>requests
-[ "$(wc -l <requests)" -ge "$NEEDED" ] || { echo "Unable to contact slurm controller" >&2; exit 1; }
+[ "$(wc -l <requests)" -ge "$NEEDED" ] || { echo "$PROBLEM" >&2; exit 1; }
 """
 
 
@@ -112,7 +112,9 @@ def test_requeue_is_tried_again_if_the_controller_does_not_respond(
     monkeypatch.chdir(run_dir)
     for name, text in (("scontrol", SCONTROL), ("squeue", "#!/bin/sh\n")):
         write_program(run_dir.parent / "bin" / name, text)
-    for needed, problem in (("3", ""), ("9", "Unable to contact slurm controller")):
+    away, disabled = "Unable to contact slurm controller (connect failure)", "Requested operation is presently disabled"
+    for needed, problem, requests in (("3", away, 3), ("99", away, 6), ("99", disabled, 7)):
         monkeypatch.setenv("NEEDED", needed)
-        assert SYSTEM.requeue(run_dir) == problem
-    assert (run_dir / "requests").read_text() == "requeue 12\n" * 6
+        monkeypatch.setenv("PROBLEM", problem)
+        assert SYSTEM.requeue(run_dir) == ("" if needed == "3" else problem)
+        assert (run_dir / "requests").read_text() == "requeue 12\n" * requests

@@ -169,7 +169,7 @@ TWO_NODES = JobRequest(name="orch-x", nodes=2, ppn=4)
 def test_options_are_written_as_qsub_takes_them() -> None:
     """Request whole nodes by default."""
     assert options(TWO_NODES) == ["-N orch-x", "-l select=2:ncpus=4:mpiprocs=4", "-l place=scatter:excl", "-r y"]
-    values = {"queue": "long", "walltime": "2:00:00", "account": "a b", "site_res": "1", "hold": ""}
+    values = {"queue": "long", "walltime": "2:00:00", "account": "a b", "site_res": "1", "hold": "u"}
     result = options(TWO_NODES, select="ncpus=8:mem=32gb", **values)
     assert result[:4] == ["-N orch-x", "-l select=2:ncpus=8:mem=32gb:mpiprocs=4", "-l place=scatter", "-r y"]
     assert sorted(result[4:]) == ["-A 'a b'", "-h", "-l site_res=1", "-l walltime=2:00:00", "-q long"]

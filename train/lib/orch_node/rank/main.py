@@ -257,7 +257,8 @@ def leave(torch: ModuleType, backend: str, counts: Callable[[], Heartbeat]) -> N
         counts: returns how far the rank is.
     """
     vars(threading)["_shutdown"]()
-    atexit._run_exitfuncs()  # of the script, too: its handlers may use the group, or destroy it
+    with contextlib.suppress(BaseException):  # Python 3.9 raises the last error again, after it has printed it
+        atexit._run_exitfuncs()  # of the script, too: its handlers may use the group, or destroy it
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     flush()

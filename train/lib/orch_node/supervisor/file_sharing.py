@@ -242,6 +242,8 @@ class RemoteCommand:
             with contextlib.suppress(BrokenPipeError):
                 while block := self.process.stdout.read(content_store.CHUNK):
                     receiver.stdin.write(start_filter.output(block))
+        while self.process.stdout.read(content_store.CHUNK):  # after a failure of the receiver; end() would keep it all
+            pass
         if self.end() != 0:
             raise StoreError(self.problem())
         if receiver.returncode != 0:
