@@ -35,7 +35,8 @@ def live_rows(inventory: str) -> list[dict[str, Any]]:
 def live_row(node: LiveNode) -> dict[str, Any]:
     usage = node.usage
     if usage is None:
-        return {**dict.fromkeys(LIVE_COLUMNS), "node": node.name, "state": f"no response: {node.problem}"}
+        state = f"no response: {node.problem}" if node.asked else node.problem
+        return {**dict.fromkeys(LIVE_COLUMNS), "node": node.name, "state": state}
     return {
         "node": node.name,
         "state": "busy" if usage.reserved else "free",

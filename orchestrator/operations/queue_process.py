@@ -354,7 +354,7 @@ def choose_nodes(nodes: Sequence[LiveNode], count: int) -> tuple[tuple[str, ...]
     users: dict[str, list[str]] = {}
     for node in nodes:
         if node.usage is None:
-            users.setdefault("does not respond", []).append(node.name)
+            users.setdefault("does not respond" if node.asked else "is not provisioned", []).append(node.name)
         elif node.usage.reserved:
             users.setdefault(f"is taken by run {node.usage.reserved[0].run}", []).append(node.name)
     reasons = "; ".join(f"{fold(names)} {user}" for user, names in users.items())

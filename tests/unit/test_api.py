@@ -69,4 +69,4 @@ def test_values_of_a_node_that_is_not_recorded_are_none(tmp_path: Path, monkeypa
     table = CliRunner().invoke(main.make_app("nodes"), ["nodes", str(tmp_path / "lab.yml")]).stdout
     assert table.splitlines()[1].split()[:4] == ["node0", "unknown", "-", "-"]
     table = CliRunner().invoke(main.make_app("nodes"), ["nodes", str(tmp_path / "lab.yml"), "--live"]).stdout
-    assert table.splitlines()[1].split(maxsplit=1)[1].startswith("no response: not provisioned yet ")
+    assert table.splitlines()[1].split(maxsplit=1)[1].startswith("not provisioned yet ")

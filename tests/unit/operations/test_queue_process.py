@@ -33,6 +33,8 @@ NODES = (make_node("a1", "other"), make_node("a2"), make_node("a3", responds=Fal
 def test_run_gets_the_first_free_nodes_or_names_who_has_the_others() -> None:
     assert choose_nodes(NODES, 2) == (("a2", "a4"), "")
     assert choose_nodes(NODES, 3) == ((), "waits for 3 free nodes: a1 is taken by run other; a3 does not respond")
+    unknown = LiveNode(name="a5", cores=0, usage=None, problem="not provisioned yet", asked=False)
+    assert choose_nodes([unknown], 1) == ((), "waits for 1 free node: a5 is not provisioned")
 
 
 @pytest.mark.parametrize("holder_lives", [True, False])
