@@ -42,7 +42,15 @@ from orchestrator.targets.batch.plan import (
     with_size,
 )
 from orchestrator.targets.batch.settings import IMAGE_KEYS, IMAGE_LIST_KEYS, BatchSettings, Image
-from orchestrator.targets.batch.system import FLAG_VALUES, NEW, OFF, ON, ONE_RANK, RESERVED_OPTIONS, BatchSystem
+from orchestrator.targets.batch.system import (
+    FLAG_OFF,
+    FLAG_ON,
+    FLAG_VALUES,
+    NEW,
+    ONE_RANK,
+    RESERVED_OPTIONS,
+    BatchSystem,
+)
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.interpreter import check_no_image, path_of, user_python
 
@@ -208,7 +216,7 @@ def with_file(settings: BatchSettings, values: SettingsFile, source: Path) -> Ba
     lists = {name: tuple(table[name]) for name in IMAGE_LIST_KEYS if name in table}
     settings = replace(settings, image=Image(path=path, **{**table, **lists}))
     for name, value in getattr(values, settings.system.submitter).items():
-        text = ON if value is True else OFF if value is False else str(value)
+        text = FLAG_ON if value is True else FLAG_OFF if value is False else str(value)
         if value is not False or settings.system.is_flag(name):
             settings = with_option(settings, name, text, str(source))
     return settings
@@ -235,7 +243,7 @@ def with_option(settings: BatchSettings, name: str, value: str, source: str) -> 
     """
     for long_name, text in settings.system.long_options(name, value):
         key = long_name.replace("_", "-")
-        text = FLAG_VALUES.get(text, text) if key in settings.system.flags else text
+        text = FLAG_VALUES.get(text.lower(), text) if key in settings.system.flags else text
         options, sources = {**settings.options, key: text}, {**settings.sources, key: source}
         settings = replace(settings, options=options, sources=sources)
     return settings

@@ -19,8 +19,8 @@ from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch.options import PbsOptions
 from orchestrator.targets.batch.system import (
-    OFF,
-    ON,
+    FLAG_OFF,
+    FLAG_ON,
     ONE_RANK,
     Allocation,
     BatchSystem,
@@ -213,6 +213,7 @@ def ended_state(job: str, word: str, comment: str = "") -> JobState:
 # Options of qsub.
 
 # Options with a letter or a part of -W; all others are resources of -l.
+LETTER_OF_FLAG = {FLAG_ON: "y", FLAG_OFF: "n"}  # of -r
 LETTERS = {
     "mail-points": "-m ",
     "mail-users": "-M ",
@@ -468,9 +469,9 @@ class Pbs(BatchSystem):
         yield f"-N {shlex.quote(request.name)}"
         yield f"-l select={request.nodes}:{shlex.quote(chunk(request, options.get('select')))}:mpiprocs={request.ppn}"
         yield f"-l place={shlex.quote(placement(options.get('place', 'scatter')))}"
-        rerun = options.get("rerun", ON)
-        yield f"-r {({ON: 'y', OFF: 'n'}).get(rerun) or shlex.quote(rerun)}"
-        if options.get("hold", OFF) != OFF:
+        rerun = options.get("rerun", FLAG_ON)
+        yield f"-r {LETTER_OF_FLAG.get(rerun, shlex.quote(rerun))}"
+        if options.get("hold", FLAG_OFF) != FLAG_OFF:
             yield "-h"
         for name, value in options.items():
             if name not in ("select", "place", *self.flags):
@@ -518,7 +519,7 @@ class Pbs(BatchSystem):
         return "half of it is for a checkpoint before the end"
 
     def can_resume(self, options: Mapping[str, str]) -> bool:
-        return options.get("rerun") != OFF
+        return options.get("rerun") != FLAG_OFF
 
 
 PBS = Pbs()

@@ -18,9 +18,9 @@ from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch.options import SlurmOptions
 from orchestrator.targets.batch.system import (
+    FLAG_OFF,
+    FLAG_ON,
     FLAG_VALUES,
-    OFF,
-    ON,
     ONE_RANK,
     Allocation,
     BatchSystem,
@@ -596,7 +596,7 @@ class Slurm(BatchSystem):
         if not WARNING.fullmatch(options.get("signal", "TERM")):
             raise PlanError(
                 f"{self.flag} signal={options['signal']}: signals other than SIGTERM end the run without a checkpoint.",
-                hint=f"Use {self.flag} signal=B:TERM@SECONDS, or leave it out: {CHECKPOINT_SECONDS} seconds.",
+                hint=f"Use {self.flag} signal=B:TERM@SECONDS. Without it or SBATCH_SIGNAL: {CHECKPOINT_SECONDS} s.",
             )
         yield "--open-mode=append"
         if request.survives_nodes:
@@ -606,7 +606,7 @@ class Slurm(BatchSystem):
         if "signal" not in options:  # At this signal the supervisor lets the ranks write a checkpoint.
             yield f"--signal=B:TERM@{CHECKPOINT_SECONDS}"
         for name, value in options.items():
-            if name in self.flags and value == OFF:
+            if name in self.flags and value == FLAG_OFF:
                 if name == "requeue":
                     yield "--no-requeue"
             else:
@@ -617,7 +617,7 @@ class Slurm(BatchSystem):
     def long_options(self, name: str, value: str) -> Iterator[tuple[str, str]]:
         """Yield an option under its long name; `no-requeue` is `requeue=no`."""
         if name.replace("_", "-") == "no-requeue":
-            yield "requeue", ON if FLAG_VALUES.get(value) == OFF else OFF
+            yield "requeue", FLAG_ON if FLAG_VALUES.get(value.lower()) == FLAG_OFF else FLAG_OFF
         else:
             yield LETTERS.get(name, name), value
 
@@ -666,7 +666,7 @@ class Slurm(BatchSystem):
         )
 
     def can_resume(self, options: Mapping[str, str]) -> bool:
-        return options.get("requeue") != OFF
+        return options.get("requeue") != FLAG_OFF
 
 
 SLURM = Slurm()

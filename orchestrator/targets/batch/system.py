@@ -22,8 +22,11 @@ from orchestrator.planning.request import TargetOptions
 from orchestrator.runs.state_files import Accounting
 
 HELD, NEW = "held", "new"  # The values of the setting `allocation`.
-ON, OFF = "", "no"  # The values of a flag in the options of a job.
-FLAG_VALUES = {**dict.fromkeys(("yes", "true", "1", "y"), ON), **dict.fromkeys(("no", "false", "0", "n"), OFF)}
+FLAG_ON, FLAG_OFF = "", "no"  # The values of a flag in the options of a job.
+FLAG_VALUES = {
+    **dict.fromkeys(("yes", "true", "1", "y"), FLAG_ON),
+    **dict.fromkeys(("no", "false", "0", "n"), FLAG_OFF),
+}
 # Options of jobs that orch itself sets on every batch system, with a hint about each.
 RESERVED_OPTIONS = {
     "nodes": "Use --nodes.",
@@ -248,7 +251,7 @@ class BatchSystem(ABC):
         gpu_hint: how to request GPUs.
         reserved: the options that orch itself sets besides RESERVED_OPTIONS, with a hint about each.
         foreign: the options of other batch systems, with the option that users mean by each.
-        flags: the options that need no value; OFF switches one off that orch itself sets.
+        flags: the options that need no value; FLAG_OFF switches one off that orch itself sets.
         hints: what the user can do about a rejected job, by a part of the message in lower case.
         resubmits: whether a preempted job continues as another job, whose id it records in the run's folder.
         has_arrays_of_one: whether an array may have a single task; otherwise its run is a job with the run's name.
@@ -376,7 +379,7 @@ class BatchSystem(ABC):
 
     def is_flag(self, name: str) -> bool:
         """Return whether an option needs no value."""
-        return dict(self.long_options(name, ON)).keys() <= {*self.flags}
+        return dict(self.long_options(name, FLAG_ON)).keys() <= {*self.flags}
 
     def options_in(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
         """Yield the options in the environment, as (name, value, variable)."""

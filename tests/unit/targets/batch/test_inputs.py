@@ -103,7 +103,12 @@ def test_an_option_that_is_set_to_no_is_switched_off(tmp_path: Path) -> None:
     assert not {"#SBATCH --exclusive", "#SBATCH --mem=0", "#SBATCH --hold", "#SBATCH --requeue"} & {*options}
     assert "#SBATCH --no-requeue" in options
     path.write_text("[sbatch]\nrequeue = false\n")
-    for assignments, can_resume in (((), False), (("requeue",), True), (("no-requeue=no",), True), (("p=cpu",), False)):
+    for assignments, can_resume in (
+        ((), False),
+        (("requeue",), True),
+        (("no-requeue=no",), True),
+        (("requeue=False",), False),
+    ):
         settings = slurm_settings(path, assignments, {"SBATCH_REQUEUE": "1"})
         assert SLURM.can_resume(settings.options) == can_resume
         script = make_plan({}, settings).describe()
