@@ -91,9 +91,14 @@ def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRec
         for record, run_folder in zip(records, folders, strict=True):
             update_record(record, run_folder)
     except OSError as error:
-        scheduler.cancel(job)
-        scheduler.submitted = ""
         problem = disk.describe_error(folders[0], error)
+        try:
+            scheduler.cancel(job)
+        except ExecuteError as failure:
+            raise ExecuteError(
+                f"{problem}, so job {job} is not recorded. {failure.message}", hint=failure.hint
+            ) from None
+        scheduler.submitted = ""
         raise ExecuteError(f"{problem}, so orch cancelled job {job}.", hint=WRITE_HINT) from None
     if isinstance(scheduler.host, Ssh):
         for record in records:

@@ -64,7 +64,11 @@ def test_job_that_cannot_be_recorded_is_cancelled(tmp_path: Path, programs: Path
         with pytest.raises(ExecuteError, match=r"is full .* so orch cancelled job 12"):
             start(SLURM, plan, folder)
         assert not folder.exists()
-    assert (programs / "cancelled").read_text() == "12\n"
+        assert (programs / "cancelled").read_text() == "12\n"
+        (disk / "data").unlink()
+        write_program(programs / "scancel", "#!/bin/sh\necho not now >&2\nexit 1\n")
+        with pytest.raises(ExecuteError, match=r"is full .* so job 12 is not recorded\. .*not now"):
+            start(SLURM, plan, folder)
 
 
 INTERRUPT = "#!/bin/sh\nkill -INT $PPID\nsleep 10\n"
