@@ -125,10 +125,15 @@ def permission_problems(probe: Probe, *, has_password: bool) -> Iterator[Problem
         )
     if not probe.writable:
         yield f"{probe.user} cannot write {probe.root}", "Set orch_root in the inventory to a folder of this user."
+    yield from noexec_problem(probe)
+
+
+def noexec_problem(probe: Probe) -> Iterator[Problem]:
+    """Yield a problem if no program can be started in orch's folder."""
     if probe.noexec:
         yield (
             f"the file system of {probe.root} is mounted with noexec, so that no program starts there",
-            "Set orch_root in the inventory to a folder on another file system.",
+            "Choose a folder on another file system: orch_root in the inventory, `root` of a batch system.",
         )
 
 
@@ -150,6 +155,7 @@ def shared_folder_problems(probe: Probe, stack: Stack) -> Iterator[Problem]:
     yield from root_problems(probe)
     if not probe.writable:
         yield f"{probe.user} cannot write {probe.root}", ""
+    yield from noexec_problem(probe)
 
 
 def connection_problems(probe: Probe, nodes: Collection[str], *, may_be_root: bool) -> Iterator[Problem]:
