@@ -333,6 +333,7 @@ class StackTable(StrictModel):
 STACK_TYPES = {**get_type_hints(Stack), "plugins": tuple[BackendTable, ...]}
 # The keys of stacks/NAME.toml are the fields of a stack, with their defaults.
 STACK_FIELDS: Any = {item.name: (STACK_TYPES[item.name], item) for item in fields(Stack) if item.name != "name"}
+STACK_FIELDS["sources"] = (STACK_TYPES["sources"], ...)  # a file must name them
 StackFile: Any = create_model("StackFile", __base__=StackTable, **STACK_FIELDS)
 
 
