@@ -68,6 +68,7 @@ SCRIPT_ERRORS = [
     "train.py: error: the following arguments are required: --data, --ranking",
     make_traceback("ImportError: cannot import name 'f' (most likely due to a circular import) (/a.py)", "/b.py"),
     "FileNotFoundError: [Errno 2] No such file or directory: 'git'",  # a program
+    "git@github.com: Permission denied (publickey).",
 ]
 
 
