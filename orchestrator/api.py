@@ -317,7 +317,7 @@ def checked_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in options.items():
         if name not in TrainOptions.__annotations__:
             hint = did_you_mean(name, SubmitOptions.__annotations__)
-            raise RequestError(f"orch.train has no option {name!r}.", hint=hint)
+            raise RequestError(f"There is no option {name!r}.", hint=hint)
         yield name, tuple_of(name, value, get_origin(types[name]) is tuple)
 
 

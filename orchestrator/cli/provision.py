@@ -70,7 +70,7 @@ def become_password(is_interactive: bool) -> Iterator[Mapping[str, str]]:
             file.write(getpass.getpass("sudo password of the nodes: ") + "\n")
         except EOFError:
             raise RequestError(
-                "There is no terminal to ask for the sudo password.",
+                "The sudo password was not entered: there is no terminal, or its input has ended.",
                 hint=f"Set {PASSWORD_FILES[0]} to a file that contains it.",
             ) from None
         file.flush()

@@ -394,9 +394,9 @@ class Plan:
         return [*(decision.describe() for decision in self.run.decisions), *describe_places(self.run.layout)]
 
 
-def describe_places(places: tuple[RankPlacement, ...]) -> list[str]:
+def describe_places(rank_places: tuple[RankPlacement, ...]) -> list[str]:
     """Return a line for each rank, or one for the ranks of all nodes whose ranks have the same cores."""
-    by_node = Layout(rank_places=places).by_node()
+    by_node = Layout(rank_places=rank_places).by_node()
     nodes_by_bindings: dict[tuple[str, ...], list[str]] = {}
     for node, local_places in by_node.items():
         bindings = tuple(rank_place.binding() for rank_place in local_places)

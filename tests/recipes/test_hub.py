@@ -76,32 +76,25 @@ def test_new_and_unused_weights_are_reported_in_one_line_each(capfd: pytest.Capt
 TINY = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 
 
-@pytest.mark.parametrize(
-    "model",
-    [DebertaV2ForMaskedLM(DebertaV2Config(**TINY)), MPNetForMaskedLM(MPNetConfig(**TINY))],
-    ids=["DeBERTa", "MPNet"],
-)
-def test_model_without_sdpa_is_loaded(tmp_path: Path, model: Any) -> None:
-    model.save_pretrained(tmp_path)
-    result = load_model(AutoModelForQuestionAnswering, ModelArguments(model_name_or_path=str(tmp_path)), seed=0)
-    assert result.config._attn_implementation == "eager"
+def test_model_without_sdpa_is_loaded(tmp_path: Path) -> None:
+    for model in (DebertaV2ForMaskedLM(DebertaV2Config(**TINY)), MPNetForMaskedLM(MPNetConfig(**TINY))):
+        model.save_pretrained(tmp_path)
+        result = load_model(AutoModelForQuestionAnswering, ModelArguments(model_name_or_path=str(tmp_path)), seed=0)
+        assert (result.base_model_prefix, result.config._attn_implementation) == (model.base_model_prefix, "eager")
 
 
-@pytest.mark.parametrize(
-    ("kind", "head"),
-    [(AutoModelForQuestionAnswering, "qa_outputs"), (AutoModelForSequenceClassification, "classifier")],
-    ids=["question answering", "classification"],
-)
-def test_head_of_other_labels_is_replaced_and_reported(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: Any, head: str
-) -> None:
+def test_head_of_other_labels_is_replaced_and_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Load a model for three labels, such as one for MNLI."""
     config = BertConfig(**TINY, num_labels=3, problem_type="multi_label_classification")
     BertForSequenceClassification(config).save_pretrained(tmp_path)
-    result = load_model(kind, ModelArguments(model_name_or_path=str(tmp_path)), seed=0)
-    assert getattr(result, head).out_features == 2
-    assert result.config.problem_type is None, "it has one label of two"
-    assert f"weights are new, drawn from the seed: {head}.bias, {head}.weight." in capfd.readouterr().out
+    for kind, head in (
+        (AutoModelForQuestionAnswering, "qa_outputs"),
+        (AutoModelForSequenceClassification, "classifier"),
+    ):
+        result = load_model(kind, ModelArguments(model_name_or_path=str(tmp_path)), seed=0)
+        assert getattr(result, head).out_features == 2
+        assert result.config.problem_type is None, "it has one label of two"
+        assert f"weights are new, drawn from the seed: {head}.bias, {head}.weight." in capfd.readouterr().out
 
 
 def test_model_of_another_configuration_is_refused(tmp_path: Path) -> None:

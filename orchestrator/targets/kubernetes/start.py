@@ -70,7 +70,7 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
         for delete in (delete_job, delete_other_objects):  # the latter also if the job cannot be deleted
             try:
                 delete(cluster, location_of(record), record.run_id)
-            except Refused:  # the user cannot have created such an object
+            except Refused:  # without the right to delete it, the user could most likely not create it either
                 pass
             except OrchError as problem:
                 remaining.append(problem)

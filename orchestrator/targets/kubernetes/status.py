@@ -98,7 +98,7 @@ def describe_remaining(status: Json) -> str:
     running = [entry["name"] for entry in statuses if (entry.get("state") or {}).get("running") is not None]
     if not running or status.get("phase") != "Running":
         return ""
-    return f"its ranks have ended, but its container {', '.join(running)}, which orch has not added, keeps it alive"
+    return f"its ranks have ended, but containers that orch has not added keep it alive: {', '.join(running)}"
 
 
 def is_node_lost(status: Json) -> bool:

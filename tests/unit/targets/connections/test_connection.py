@@ -38,30 +38,26 @@ def test_known_hosts_are_read_as_ssh_does(tmp_path: Path) -> None:
         assert [f"{key.get_name()} {key.get_base64()}" for key in keys] == expected
 
 
-def test_refused_session_is_explained() -> None:
-    """A connection needs two sessions, but administrators may set MaxSessions to 1."""
+class Transport:
+    """A connection whose sshd opens no session."""
+
+    def is_active(self) -> bool:
+        return True
+
+    def open_session(self) -> None:
+        raise paramiko.SSHException("EOF during negotiation")
+
+
+def test_refused_session_and_missing_sftp_server_are_explained() -> None:
+    """Some administrators set MaxSessions to 1, have no package of the SFTP server, or replace it by ForceCommand."""
 
     def refuse() -> None:
         raise paramiko.ChannelException(2, "Connect failed")
 
     node = Ssh("n1", None)
-    node.__dict__["connection"] = SimpleNamespace(transport=SimpleNamespace(is_active=lambda: True))
+    node.__dict__["connection"] = SimpleNamespace(transport=Transport())
     with pytest.raises(ExecuteError, match="second session") as exc_info:
         node.attempt(refuse, "run sh")
     assert "MaxSessions" in exc_info.value.hint
-
-
-def test_missing_sftp_server_is_named() -> None:
-    """Debian has a separate package for it, and ForceCommand can replace it."""
-
-    class Transport:
-        def is_active(self) -> bool:
-            return True
-
-        def open_session(self) -> None:
-            raise paramiko.SSHException("EOF during negotiation")
-
-    node = Ssh("n1", None)
-    node.__dict__["connection"] = SimpleNamespace(transport=Transport())
     with pytest.raises(ExecuteError, match="n1: could not start its SFTP server: EOF"):
         _ = node.sftp
