@@ -49,6 +49,7 @@ if sys.argv[2] == "launcher":
 """
 STACK = """Current thread 0x00007f0000000000 (most recent call first):
   File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed
+  File "/opt/orch/train/lib/orch_node/rank/metrics.py", line 78 in backward
   File "/home/me/train.py", line 31 in train
   File "/home/me/train.py", line 52 in main
 """

@@ -97,8 +97,11 @@ def test_stack_signal_is_a_name_or_a_number() -> None:
     assert [signal_name(number) for number in (signal.SIGRTMIN + 11, signal.SIGUSR1)] == ["SIGRTMIN+11", "SIGUSR1"]
 
 
-def test_position_of_a_rank_leaves_out_the_import_system() -> None:
+def test_position_of_a_rank_has_the_line_of_its_script_without_frames_of_imports_and_of_orch() -> None:
     assert describe_position(RankStack(STACK, {})) == "train.py:31 train < train.py:52 main"
+    paths = (*(f"/usr/lib/python3/dist-packages/{number}.py" for number in range(6)), "/me/train.py")
+    deep = "".join(f'  File "{path}", line 9 in f\n' for path in paths)
+    assert describe_position(RankStack(deep, {})) == "0.py:9 f < 1.py:9 f < 2.py:9 f < 3.py:9 f < ... < train.py:9 f"
 
 
 # A launcher's daemon without a trace of the run, which starts a wrapper.

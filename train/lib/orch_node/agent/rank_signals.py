@@ -21,7 +21,9 @@ WRITE_SECONDS = 0.3  # faulthandler writes the traces of a rank within milliseco
 MAX_CHARACTERS = 20_000  # of one rank
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 MAIN_FRAME = re.compile(rf'File "{re.escape(str(PROGRAM))}", line \d+ in <module>')
-FRAME = re.compile(r'^  File "(?!<frozen importlib)(.+)", line (\d+) in (.+)$', re.MULTILINE)
+FRAME = re.compile(r'^  File "(?!<frozen importlib|.*/orch_node/)(.+)", line (\d+) in (.+)$', re.MULTILINE)
+LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3")
+SHOWN_FRAMES = 4
 
 
 def collect(run_dir: Path, processes: list[ProcessRecord]) -> dict[str, RankStack]:
@@ -69,14 +71,16 @@ def main_thread_of(stack: str) -> str:
 
 
 def describe_position(stack: RankStack) -> str:
-    """Return the innermost Python frames of the main thread, or its state in the kernel."""
+    """Return the innermost Python frames of the main thread with that of the script, or its state in the kernel."""
     frames = FRAME.findall(main_thread_of(stack.stack))
     script_frames = list(itertools.takewhile(lambda frame: "runpy" not in frame[0], frames))
     positions = [f"{Path(path).name}:{line} {name}" for path, line, name in script_frames or frames]
     if not positions:
         state, wchan = stack.kernel.get("state", "?"), stack.kernel.get("wchan", "?")
         return f"no Python stack; process state {state}, {wchan}"
-    return " < ".join(positions[:4])
+    script = next((index for index, frame in enumerate(script_frames) if not LIBRARY.search(frame[0])), 0)
+    outer = ["...", positions[script]] if script >= SHOWN_FRAMES else []
+    return " < ".join([*positions[:SHOWN_FRAMES], *outer])
 
 
 def preempt(processes: Iterable[ProcessRecord]) -> tuple[int, ...]:
