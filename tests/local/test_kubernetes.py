@@ -307,7 +307,7 @@ def test_container_that_a_webhook_adds_is_not_that_of_the_ranks(api: Api, run: K
     run.finish("Failed")
     process = expect_exit(wait(), 1)
     assert "rank 0 on worker-0 exited with code 1" in process.stderr
-    assert "worker-0: exited with code 1; its ranks have ended, but its container istio-proxy" in process.stderr
+    assert "worker-0: exited with code 1; its ranks have ended, but containers that orch has" in process.stderr
 
 
 # Stop.
