@@ -47,7 +47,7 @@ class Packages:
     folder: str
     versions: dict[str, str] = field(default_factory=dict)
 
-    def explain(self) -> Decision:
+    def decision(self) -> Decision:
         """Return the decision that names the packages and where they are required."""
         return Decision(
             topic="packages",

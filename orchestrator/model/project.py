@@ -60,7 +60,7 @@ class Project:
         """Return the kind and the hash of a file, or None if there is none."""
         return FileEntry(name, self.kinds.get(name, ""), self.files[name]) if name in self.files else None
 
-    def explain(self) -> Decision:
+    def decision(self) -> Decision:
         """Return the decision that names the folder and what is sent of it."""
         count = counted(len(self.files), "file")
         commit = f"; commit {self.commit[:7]}{', modified' if self.modified else ''}" if self.commit else ""

@@ -145,7 +145,7 @@ def integer(values: Mapping[str, object], name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def explain_options(options: AccelerateOptions, spec: LaunchSpec) -> tuple[Decision, ...]:
+def option_decisions(options: AccelerateOptions, spec: LaunchSpec) -> tuple[Decision, ...]:
     """Return one decision for the settings that the plan applies, and one for each that it overrides."""
     reasons = dict(override_reasons(options.values, spec))
     names = [f"{name} {options.values[name]}" for name, reason in reasons.items() if not reason]

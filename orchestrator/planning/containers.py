@@ -135,7 +135,7 @@ class Docker:
         """Return whether the image's own entrypoint starts the ranks."""
         return self.start == "node"
 
-    def explain(self) -> Decision:
+    def decision(self) -> Decision:
         """Return the decision about the containers."""
         ranks = f"ranks on its {self.python}"
         if self.starts_ranks:

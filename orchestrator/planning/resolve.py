@@ -320,7 +320,7 @@ def describe_values(values: Mapping[str, int]) -> str:
     return ", ".join(f"{value} on {fold(names)}" for value, names in by_value(values).items())
 
 
-def explain_gpus(nodes: tuple[Node, ...], backend: Backend) -> Iterator[Decision]:
+def gpu_decisions(nodes: tuple[Node, ...], backend: Backend) -> Iterator[Decision]:
     """Yield the GPUs of the nodes that have some, and whether the backend connects them."""
     kinds = by_value({node.name: describe_gpus(node.facts.gpus) for node in nodes if node.facts.gpus})
     drivers = {gpu.driver for node in nodes for gpu in node.facts.gpus if gpu.driver}
@@ -331,7 +331,7 @@ def explain_gpus(nodes: tuple[Node, ...], backend: Backend) -> Iterator[Decision
         yield Decision(topic=GPUS, value=listing, reason=reason)
 
 
-def explain_torch(nodes: tuple[Node, ...]) -> Iterator[Decision]:
+def torch_decisions(nodes: tuple[Node, ...]) -> Iterator[Decision]:
     """Yield the nodes with each build of torch, if there are several builds of one version."""
     builds = by_value({node.name: node.facts.packages.get(TORCH, "none") for node in nodes})
     listing = "; ".join(f"{build} on {fold(names)}" for build, names in sorted(builds.items()))
@@ -340,7 +340,7 @@ def explain_torch(nodes: tuple[Node, ...]) -> Iterator[Decision]:
         yield Decision(topic="torch", value=listing, reason=reason)
 
 
-def explain_python(node0: Node) -> Iterator[Decision]:
+def python_decisions(node0: Node) -> Iterator[Decision]:
     """Yield the user's interpreter, its versions, what orch adds to it, and warnings about its packages."""
     python = node0.user_python
     if python is None:
@@ -352,7 +352,7 @@ def explain_python(node0: Node) -> Iterator[Decision]:
         yield Decision(topic="warning", value=item.message, reason=f"{item.evidence}; {item.hint}")
 
 
-def explain_damaged(cluster: Cluster) -> Iterator[Decision]:
+def damaged_node_decisions(cluster: Cluster) -> Iterator[Decision]:
     """Yield warnings for hosts outside the run whose records cannot be read."""
     for name, problem in cluster.damaged.items():
         yield Decision(topic="warning", value=f"{name} is not known", reason=problem)
@@ -366,7 +366,7 @@ def by_value(values: Mapping[str, V]) -> dict[V, list[str]]:
     return names
 
 
-def explain_idle_cores(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
+def idle_core_decisions(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
     """Return how many physical cores no rank uses, because they cannot be divided evenly, if there are any."""
     idle = {node.name: len(node.facts.cores) for node in nodes}
     for rank_place in layout.rank_places:

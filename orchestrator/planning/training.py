@@ -107,14 +107,14 @@ def all_decisions(
         Decision(topic="run", value=site.run_id),
         *([Decision(topic="name", value=request.name)] if request.name else []),
         *request.defaults,
-        *([explain_resume(recipe, site.resume)] if site.resume and site.resume.attempt > 1 else []),
+        *([resume_decision(recipe, site.resume)] if site.resume and site.resume.attempt > 1 else []),
         *decisions,
-        *(explain_environment(request) if request.env else []),
-        explain_kernels(request, resolved),
-        *([project.explain()] if project else []),
-        *(explain_changed_project(recipe, site.resume) if site.resume else []),
-        *([recipe.packages.explain()] if recipe.packages else []),
-        *([explain_image(recipe.image_requirements)] if recipe.image_requirements else []),
+        *(environment_decisions(request) if request.env else []),
+        kernels_decision(request, resolved),
+        *([project.decision()] if project else []),
+        *(changed_project_decisions(recipe, site.resume) if site.resume else []),
+        *([recipe.packages.decision()] if recipe.packages else []),
+        *([image_decision(recipe.image_requirements)] if recipe.image_requirements else []),
         *([Decision(topic="settings", value="not checked", reason=recipe.unchecked)] if recipe.unchecked else []),
     )
 
@@ -174,7 +174,7 @@ def output_of(recipe: Recipe, run_dir: str) -> str | None:
     return None if recipe.own_script else f"{run_dir}/output"
 
 
-def explain_resume(recipe: Recipe, resume: Resume) -> Decision:
+def resume_decision(recipe: Recipe, resume: Resume) -> Decision:
     """Return the number of the attempt of a resumed run, and from where it continues."""
     if recipe.own_script:
         source = "the script finds the files of the run as it left them"
@@ -187,7 +187,7 @@ def explain_resume(recipe: Recipe, resume: Resume) -> Decision:
     return Decision(topic="resume", value=f"attempt {resume.attempt}", reason=reason)
 
 
-def explain_changed_project(recipe: Recipe, resume: Resume) -> Iterator[Decision]:
+def changed_project_decisions(recipe: Recipe, resume: Resume) -> Iterator[Decision]:
     """Yield which files of the project differ from those that a resumed run was started with."""
     if recipe.project and resume.project:
         changed = recipe.project.changes_since(resume.project)
@@ -196,7 +196,7 @@ def explain_changed_project(recipe: Recipe, resume: Resume) -> Iterator[Decision
         yield Decision(topic="code", value=value, reason=reason if changed else "")
 
 
-def explain_restarts(restarts: int, recipe: Recipe, min_nodes: int | None) -> Iterator[Decision]:
+def restart_decisions(restarts: int, recipe: Recipe, min_nodes: int | None) -> Iterator[Decision]:
     """Yield the number of restarts, and whether the run can continue on fewer nodes."""
     if recipe.elastic:
         reason = "also without lost nodes: the recipe keeps its global batch, order and schedule"
@@ -234,7 +234,7 @@ def rank_variables(
     return {**variables, **folders, **stop, **kernels}
 
 
-def explain_kernels(request: TrainRequest, resolved: Resolved) -> Decision:
+def kernels_decision(request: TrainRequest, resolved: Resolved) -> Decision:
     """Return whose kernels compute dropout, attention and matrix products.
 
     Raises:
@@ -252,14 +252,14 @@ def explain_kernels(request: TrainRequest, resolved: Resolved) -> Decision:
     return Decision(topic="kernels", value="orch", reason=f"{computed}; --kernels {TORCHS_KERNELS} keeps torch's")
 
 
-def explain_environment(request: TrainRequest) -> Iterator[Decision]:
+def environment_decisions(request: TrainRequest) -> Iterator[Decision]:
     """Yield the variables of --env and --env-file."""
     variables = [variable for variable in request.env if not variable.startswith(f"{FORCE_RESUME}=")]
     if variables:
         yield Decision(topic="environment", value=", ".join(masked(variables)), reason="--env")
 
 
-def explain_image(requirements: str) -> Decision:
+def image_decision(requirements: str) -> Decision:
     """Return what the script needs from its image."""
     reason = f"it has to contain {requirements}; `orch image build --requirements` adds packages"
     return Decision(topic="packages", value="those of the image", reason=reason)

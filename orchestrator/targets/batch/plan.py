@@ -31,9 +31,9 @@ from orchestrator.planning.resolve import (
     Resolved,
     RunNodes,
     count_nodes,
-    explain_gpus,
-    explain_python,
+    gpu_decisions,
     place_later,
+    python_decisions,
     resolve,
 )
 from orchestrator.planning.run_files import (
@@ -50,12 +50,12 @@ from orchestrator.planning.run_files import (
 )
 from orchestrator.planning.sweep import Member, label_plans
 from orchestrator.planning.training import (
-    explain_restarts,
     launch_spec,
     new_plan,
     output_of,
     rank_command,
     rank_variables,
+    restart_decisions,
     run_precision,
     script_command,
     supervisor_options,
@@ -293,15 +293,15 @@ def plan_run(
     launch = launch_of(request, resolved, batch, site, script)
     decisions = (
         *all_decisions(resolved.stack),
-        *explain_job(request, resolved, batch),
-        *explain_allocation(batch),
+        *job_decisions(request, resolved, batch),
+        *allocation_decisions(batch),
         *all_decisions(resolved.layout),
-        *explain_gpus(resolved.nodes.value, resolved.backend.value),
+        *gpu_decisions(resolved.nodes.value, resolved.backend.value),
         Decision(topic="launcher", value=launcher, reason=launch.summary),
         *([batch.image.describe()] if batch.image else ()),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
-        *explain_restarts(request.max_restarts, recipe, request.min_nodes),
-        *explain_python(node0),
+        *restart_decisions(request.max_restarts, recipe, request.min_nodes),
+        *python_decisions(node0),
     )
     location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=batch.login or "")
     plan = new_plan(
@@ -396,7 +396,7 @@ def launch_of(
     return LAUNCHERS[resolved.launcher](spec)
 
 
-def explain_job(request: TrainRequest, resolved: Resolved, batch: BatchSettings) -> tuple[Decision, ...]:
+def job_decisions(request: TrainRequest, resolved: Resolved, batch: BatchSettings) -> tuple[Decision, ...]:
     """Return the decisions about the job: its login node, nodes, options and setup commands."""
     nodes = str(len(resolved.nodes.value))
     spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
@@ -416,7 +416,7 @@ def explain_job(request: TrainRequest, resolved: Resolved, batch: BatchSettings)
     )
 
 
-def explain_allocation(batch: BatchSettings) -> tuple[Decision, ...]:
+def allocation_decisions(batch: BatchSettings) -> tuple[Decision, ...]:
     """Return the allocation that the run is a step of, and the options without effect in it."""
     if batch.held is None:
         return ()

@@ -23,10 +23,10 @@ from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import Inputs, Resolved, RunNodes, count_nodes, place_later, resolve
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, in_train, module_folders, project_copy, working_directory
 from orchestrator.planning.training import (
-    explain_restarts,
     new_plan,
     output_of,
     rank_variables,
+    restart_decisions,
     run_precision,
     script_command,
 )
@@ -205,7 +205,7 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site) -> Pla
         *resolved.stack.decisions,
         *describe_pods(layout, kubernetes),
         *all_decisions(resolved.layout, launcher),
-        *explain_restarts(request.max_restarts if is_elastic else 0, resolved.recipe, request.min_nodes),
+        *restart_decisions(request.max_restarts if is_elastic else 0, resolved.recipe, request.min_nodes),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *describe_patch(inputs.patch),
     )

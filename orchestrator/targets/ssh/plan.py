@@ -35,12 +35,12 @@ from orchestrator.planning.resolve import (
     RunNodes,
     by_value,
     choose_links,
-    explain_damaged,
-    explain_gpus,
-    explain_idle_cores,
-    explain_python,
-    explain_torch,
+    damaged_node_decisions,
+    gpu_decisions,
+    idle_core_decisions,
+    python_decisions,
     resolve,
+    torch_decisions,
 )
 from orchestrator.planning.run_files import (
     Files,
@@ -53,12 +53,12 @@ from orchestrator.planning.run_files import (
     working_directory,
 )
 from orchestrator.planning.training import (
-    explain_restarts,
     launch_spec,
     new_plan,
     output_of,
     rank_command,
     rank_variables,
+    restart_decisions,
     script_command,
     supervisor_options,
 )
@@ -217,9 +217,9 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
     launch = LAUNCHERS[resolved.launcher](spec)
     decisions = (
         *decisions_of(request, inputs, resolved, spec, launch),
-        *(explain_restarts(request.max_restarts, recipe, request.min_nodes) if request.max_restarts else ()),
+        *(restart_decisions(request.max_restarts, recipe, request.min_nodes) if request.max_restarts else ()),
         *([WAITS] if request.wait_for_cores else []),
-        *(explain_files(run_nodes, site.resume) if site.resume else []),
+        *(file_decisions(run_nodes, site.resume) if site.resume else []),
     )
     fingerprints = by_value({node.name: node.facts.fingerprint for node in resolved.all_nodes})
     plan = new_plan(
@@ -255,15 +255,15 @@ def decisions_of(
     reasons = (launch.summary, resolved.mpi.reason if "MPI" in launch.summary else "")
     return (
         *all_decisions(resolved.stack, resolved.nodes, resolved.spares, resolved.layout),
-        *(explain_gpus(resolved.all_nodes, resolved.backend.value) if any(gpus) else ()),
+        *(gpu_decisions(resolved.all_nodes, resolved.backend.value) if any(gpus) else ()),
         Decision(topic="launcher", value=resolved.launcher, reason="; ".join(filter(None, reasons))),
-        *([docker.explain()] if docker else []),
-        *(accelerate_options.explain_options(options, spec) if options else ()),
-        *(explain_torch(resolved.all_nodes) if len(resolved.all_nodes) > 1 and not docker else []),
+        *([docker.decision()] if docker else []),
+        *(accelerate_options.option_decisions(options, spec) if options else ()),
+        *(torch_decisions(resolved.all_nodes) if len(resolved.all_nodes) > 1 and not docker else []),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload, resolved.links),
-        *explain_idle_cores(resolved.nodes.value, resolved.layout.value),
-        *(explain_python(resolved.nodes.value[0]) if request.python else []),
-        *(explain_damaged(inputs.cluster) if inputs.cluster.damaged else []),
+        *idle_core_decisions(resolved.nodes.value, resolved.layout.value),
+        *(python_decisions(resolved.nodes.value[0]) if request.python else []),
+        *(damaged_node_decisions(inputs.cluster) if inputs.cluster.damaged else []),
     )
 
 
@@ -363,7 +363,7 @@ def give_files(run: RunRecord, resume: Resume) -> tuple[RunProgram, ...]:
     return (RunProgram(nodes=(earlier_node0,), command=command, seconds=GIVE_SECONDS, hint=hint),)
 
 
-def explain_files(nodes: tuple[RunNode, ...], resume: Resume) -> tuple[Decision, ...]:
+def file_decisions(nodes: tuple[RunNode, ...], resume: Resume) -> tuple[Decision, ...]:
     """Return from which node the files of a resumed run come, if its first node is another one now."""
     if resume.attempt == 1 or not resume.project or resume.nodes[0].node == nodes[0].node:
         return ()

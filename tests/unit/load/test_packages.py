@@ -57,7 +57,7 @@ def test_only_packages_that_the_stack_lacks_are_installed_once(index: Path) -> N
     assert result.versions == {"helper": "2.2", "tiny": "1.0"}
     names = {path.name for path in Path(result.folder).iterdir()}
     assert names == {"helper-2.2.dist-info", "helper.py", "tiny-1.0.dist-info", "tiny.py"}
-    assert "helper 2.2, tiny 1.0" in result.explain().value
+    assert "helper 2.2, tiny 1.0" in result.decision().value
     for path in index.iterdir():
         path.unlink()
     assert resolved("tiny", "numpy", "torch") == result, "a later run needs no index"

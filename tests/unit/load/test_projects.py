@@ -66,13 +66,13 @@ def test_commit_is_recorded_with_whether_it_was_modified(repository: Path) -> No
     (repository / "runs" / "2").mkdir()
     clean = project(repository)
     assert (clean.commit, clean.modified) == (commit_of(repository), False)
-    assert clean.explain().value.endswith(f"; commit {clean.commit[:7]}")
+    assert clean.decision().value.endswith(f"; commit {clean.commit[:7]}")
     write_files(repository, {"sub/train.py": ""})
     commit(repository, "sub")
     write_files(repository, {"conf/a b.yaml": "new"})
     changed = project(repository, "conf/..")
     assert (changed.commit, changed.modified) == (commit_of(repository), True)
-    assert changed.explain().value.endswith(f"; commit {changed.commit[:7]}, modified")
+    assert changed.decision().value.endswith(f"; commit {changed.commit[:7]}, modified")
     assert not project(repository, "sub", script="sub/train.py").modified, "its own files have not changed"
     write_files(repository, {".git/info/exclude": ".orchignore\n", ".orchignore": "conf/\n"})
     assert not project(repository).modified, "the changed file is not sent"

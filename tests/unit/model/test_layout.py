@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import lay_out
-from orchestrator.planning.resolve import explain_idle_cores
+from orchestrator.planning.resolve import idle_core_decisions
 from tests.conftest import make_facts, make_node
 
 
 def test_idle_cores_of_a_node_are_named() -> None:
     node = make_node(facts=make_facts(cores=7))
     for ppn, idle in ((3, ["1 core of node0"]), (7, [])):
-        decisions = explain_idle_cores((node,), lay_out((node,), ppn))
+        decisions = idle_core_decisions((node,), lay_out((node,), ppn))
         assert [decision.value for decision in decisions] == idle
 
 
