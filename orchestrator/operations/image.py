@@ -63,16 +63,16 @@ def lay_out(
     """
     stack = image.stack.for_backend(image.stack.backends[0])
     target = Platform(python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC)
-    house = wheelhouse.prepare_wheelhouse(stack, target, find_links, notify)
-    house = wheelhouse.add_packages(house, requirements, target, stack.name, notify)
-    lay_wheels(house.folder, house.lock, context / "wheels")
+    prepared = wheelhouse.prepare_wheelhouse(stack, target, find_links, notify)
+    prepared = wheelhouse.add_packages(prepared, requirements, target, stack.name, notify)
+    lay_wheels(prepared.folder, prepared.lock, context / "wheels")
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
-    (context / "sbom.json").write_text(json.dumps(sbom(image.tag, house.lock), indent=1) + "\n")
-    packages = [f"{wheel.name}=={wheel.version}" for wheel in house.wheels if wheel.name in house.added]
+    (context / "sbom.json").write_text(json.dumps(sbom(image.tag, prepared.lock), indent=1) + "\n")
+    packages = [f"{wheel.name}=={wheel.version}" for wheel in prepared.wheels if wheel.name in prepared.added]
     (context / "Dockerfile").write_text(dockerfile(image, packages))
 
 
-def lay_wheels(house: Path, wheels: Iterable[Wheel], folder: Path) -> None:
+def lay_wheels(source: Path, wheels: Iterable[Wheel], folder: Path) -> None:
     """Link the wheels into the folders `large` and `other`.
 
     Large wheels, such as torch, change rarely and get a separate layer.
@@ -81,7 +81,7 @@ def lay_wheels(house: Path, wheels: Iterable[Wheel], folder: Path) -> None:
     for wheel in wheels:
         part = folder / ("large" if wheel.size >= LARGE_WHEEL_BYTES else "other")
         part.mkdir(parents=True, exist_ok=True)
-        link_or_copy(house / wheel.file, part / wheel.file)
+        link_or_copy(source / wheel.file, part / wheel.file)
 
 
 def check_engine(engine: str) -> None:

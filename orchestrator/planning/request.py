@@ -218,8 +218,7 @@ class TrainRequest:
         help=f"Program that starts the ranks: {', '.join(LAUNCHER_NAMES)}. Default: {LAUNCHER_NAMES[0]}.",
     )
     mpi: str | None = option(
-        metavar="FLAVOUR",
-        help="intel, mpich or openmpi. Default: orch_mpi in the inventory, otherwise the stack's MPI.",
+        metavar="NAME", help="intel, mpich or openmpi. Default: orch_mpi in the inventory, otherwise the stack's MPI."
     )
     accelerate_config: str | None = option(
         metavar="FILE", help="Configuration file of accelerate; settings that have no effect are reported."

@@ -225,12 +225,16 @@ def sbom(name: str, wheels: Iterable[Wheel], *, kind: str = "container") -> dict
 
 
 def add_packages(
-    house: Wheelhouse, requirements: Requirements | None, platform: Platform, stack: str, notify: Callable[[str], None]
+    wheelhouse: Wheelhouse,
+    requirements: Requirements | None,
+    platform: Platform,
+    stack: str,
+    notify: Callable[[str], None],
 ) -> Wheelhouse:
     """Return a wheelhouse that also has the packages that are required and that the stack lacks.
 
     Args:
-        house: the wheelhouse of the stack.
+        wheelhouse: the wheelhouse of the stack.
         requirements: the user's packages, or None.
         platform: the platform of the wheelhouse.
         stack: the name of the stack.
@@ -241,29 +245,29 @@ def add_packages(
         ExecuteError: if a package cannot be downloaded, has another hash, or has no wheel and is not pure Python.
     """
     if requirements is None:
-        return house
-    installed = {wheel.name: wheel.version for wheel in house.lock}
-    lock = lock_packages(requirements, installed, platform, stack, wheels=str(house.folder))
+        return wheelhouse
+    installed = {wheel.name: wheel.version for wheel in wheelhouse.lock}
+    lock = lock_packages(requirements, installed, platform, stack, wheels=str(wheelhouse.folder))
     if not lock:
-        return house
-    content = json.dumps([lock, [wheel.sha256 for wheel in house.wheels]])
-    folder = house.folder / f"packages-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-    with exclusive(lock_file(house.folder.name)):
+        return wheelhouse
+    content = json.dumps([lock, [wheel.sha256 for wheel in wheelhouse.wheels]])
+    folder = wheelhouse.folder / f"packages-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    with exclusive(lock_file(wheelhouse.folder.name)):
         extended = load_wheelhouse(folder)
         if extended is None:
             notify(f"packages: downloading those of {requirements.source} (once)")
-            extended = download_packages(folder, house, requirements, lock, platform)
-    added = [wheel for wheel in extended.wheels if wheel.name not in installed and wheel.name != house.uv.name]
+            extended = download_packages(folder, wheelhouse, requirements, lock, platform)
+    added = [wheel for wheel in extended.wheels if wheel.name not in installed and wheel.name != wheelhouse.uv.name]
     listing = ", ".join(f"{wheel.name} {wheel.version}" for wheel in added)
     notify(f"packages: {listing} ({requirements.source})")
     return replace(extended, added=frozenset(wheel.name for wheel in added))
 
 
 def download_packages(
-    folder: Path, house: Wheelhouse, requirements: Requirements, lock: str, platform: Platform
+    folder: Path, wheelhouse: Wheelhouse, requirements: Requirements, lock: str, platform: Platform
 ) -> Wheelhouse:
     """Create the folder with the wheels of a wheelhouse and those of a lock."""
-    new = Path(tempfile.mkdtemp(prefix=".packages-", dir=house.folder))
+    new = Path(tempfile.mkdtemp(prefix=".packages-", dir=wheelhouse.folder))
     try:
         # pip and uv read the same lines about indexes.
         indexes = "".join(f"{line}\n" for line in requirements.lines if line.startswith("-"))
@@ -280,9 +284,9 @@ def download_packages(
                 download_or_build(new, listing, [*options, "--requirement", str(listing)], wheels_only, problem)
         listing.unlink()
         added = [describe_wheel(path) for path in sorted(new.glob("*.whl"))]
-        for wheel in house.wheels:
-            link_or_copy(house.folder / wheel.file, new / wheel.file)
-        wheels = (*house.wheels, *added)
+        for wheel in wheelhouse.wheels:
+            link_or_copy(wheelhouse.folder / wheel.file, new / wheel.file)
+        wheels = (*wheelhouse.wheels, *added)
         write_whole(new / LOCK, json.dumps([asdict(wheel) for wheel in wheels], indent=1) + "\n")
         new.rename(folder)
     finally:

@@ -73,8 +73,8 @@ def test_wheels_are_those_of_the_lock(tmp_path: Path, wheels: Path, monkeypatch:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "good"))
-    house = wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, (), print)
-    assert {wheel.file for wheel in house.wheels} == {path.name for path in wheels.iterdir()}
+    prepared = wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, (), print)
+    assert {wheel.file for wheel in prepared.wheels} == {path.name for path in wheels.iterdir()}
     make_wheel(wheels, "alpha", "1.0", module="evil = True")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "bad"))
     with pytest.raises(ExecuteError, match="DO NOT MATCH THE HASHES"):

@@ -31,23 +31,23 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Wheelhouse:
-    folder = tmp_path / "house"
+def wheelhouse(tmp_path: Path) -> Wheelhouse:
+    folder = tmp_path / "wheelhouse"
     versions = {"torch": "2.13.0+cpu", "numpy": "2.4.6", "uv": "0.13.8"}
     wheels = [make_wheel(folder, name, version) for name, version in versions.items()]
     return Wheelhouse(folder=folder, wheels=tuple(map(describe_wheel, wheels)))
 
 
-def extend(house: Wheelhouse, *lines: str, notes: list[str] | None = None) -> Wheelhouse:
+def extend(wheelhouse: Wheelhouse, *lines: str, notes: list[str] | None = None) -> Wheelhouse:
     requirements = Requirements(source="needs.txt", lines=lines)
-    return add_packages(house, requirements, NODE, "current", (notes if notes is not None else []).append)
+    return add_packages(wheelhouse, requirements, NODE, "current", (notes if notes is not None else []).append)
 
 
-def test_wheels_that_the_stack_lacks_are_added_to_those_of_the_stack(house: Wheelhouse, index: Path) -> None:
-    assert extend(house, "torch>=2") is house
-    assert add_packages(house, None, NODE, "current", print) is house
+def test_wheels_that_the_stack_lacks_are_added_to_those_of_the_stack(wheelhouse: Wheelhouse, index: Path) -> None:
+    assert extend(wheelhouse, "torch>=2") is wheelhouse
+    assert add_packages(wheelhouse, None, NODE, "current", print) is wheelhouse
     notes: list[str] = []
-    result = extend(house, "tiny", "torch>=2", "native", notes=notes)
+    result = extend(wheelhouse, "tiny", "torch>=2", "native", notes=notes)
     lock = [f"{wheel.name} {wheel.version}" for wheel in result.lock]
     assert lock == ["torch 2.13.0+cpu", "numpy 2.4.6", "helper 2.1", "native 1.0", "tiny 1.0"]
     assert result.wheels[4].file.startswith("native-1.0-cp311-")
@@ -59,22 +59,22 @@ def test_wheels_that_the_stack_lacks_are_added_to_those_of_the_stack(house: Whee
     ]
     for path in index.iterdir():
         path.unlink()
-    assert extend(house, "tiny", "torch>=2", "native") == result, "the same packages need no index"
+    assert extend(wheelhouse, "tiny", "torch>=2", "native") == result, "the same packages need no index"
 
 
-def test_a_file_with_another_hash_is_refused_and_leaves_nothing(house: Wheelhouse, index: Path) -> None:
-    shutil.rmtree(extend(house, "helper").folder)  # the cache still has the lock
+def test_a_file_with_another_hash_is_refused_and_leaves_nothing(wheelhouse: Wheelhouse, index: Path) -> None:
+    shutil.rmtree(extend(wheelhouse, "helper").folder)  # the cache still has the lock
     make_wheel(index, "helper", "2.1", module="CHANGED = 1")
-    before = sorted(house.folder.iterdir())
+    before = sorted(wheelhouse.folder.iterdir())
     with pytest.raises(OrchError, match="DO NOT MATCH THE HASHES"):
-        extend(house, "helper")
-    assert sorted(house.folder.iterdir()) == before
+        extend(wheelhouse, "helper")
+    assert sorted(wheelhouse.folder.iterdir()) == before
 
 
-def test_pure_python_packages_without_a_wheel_are_built(house: Wheelhouse, index: Path, tmp_path: Path) -> None:
+def test_pure_python_packages_without_a_wheel_are_built(wheelhouse: Wheelhouse, index: Path, tmp_path: Path) -> None:
     project = make_project(tmp_path / "source", "archived")
     write_files(project, {"PKG-INFO": "Metadata-Version: 2.1\nName: archived\nVersion: 1.0\n"})
     with tarfile.open(index / "archived-1.0.tar.gz", "w:gz") as archive:
         archive.add(project, "archived-1.0")
-    files = [wheel.file for wheel in extend(house, "archived", "helper").wheels[3:]]
+    files = [wheel.file for wheel in extend(wheelhouse, "archived", "helper").wheels[3:]]
     assert files == ["archived-1.0-py3-none-any.whl", "helper-2.1-py3-none-any.whl"]
