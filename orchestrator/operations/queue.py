@@ -70,11 +70,14 @@ def submit(plan: Plan, base: Path) -> RunHandle:
         store.create(member, base / name)
         queued.mark(base / name, queue.name)
         store.forget_end(base / name)
+    earlier = store.positions(base / names[0])
     make_user_folder(queue)
     if plan.origin.project:
         copy_project(plan.origin.project, queue)
     begin(base, queue, members, plan.max_active)
-    return runs.handle_of(store.load(base / names[0]))
+    handle = runs.handle_of(store.load(base / names[0]))
+    handle.earlier = earlier
+    return handle
 
 
 def begin(base: Path, queue: Path, members: Sequence[Plan], limit: int | None) -> None:

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from orch_node.protocol.events import Event, Waiting
@@ -252,9 +253,11 @@ class WaitingRun(RunHandle):
                 f"{run.id} has not started: it {queued.describe_wait(self.folder)}.",
                 hint=f"`orch attach {run.id}` follows it, `orch stop {run.id}` ends it.",
             )
+        if self.record.layout != run.record.layout:
+            self.earlier = replace(self.earlier, logs={})  # the start has moved them
         self.record = run.record
         handle = handle_of(run)
-        handle.notify = self.notify
+        handle.earlier, handle.notify = self.earlier, self.notify
         return handle
 
     def started(self) -> None:

@@ -28,8 +28,9 @@ if first:
 GLOO = ("--backend", "gloo")
 
 
+@pytest.mark.parametrize("options", [(), ("--wait-for-cores",)])
 def test_run_of_this_machine_is_resumed_with_another_number_of_ranks_and_a_changed_script(
-    orch: Orch, tmp_path: Path
+    orch: Orch, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     script = write_script(tmp_path, SCRIPT)
     failed = expect_exit(orch("train", script, "--ppn", "2", *GLOO), 1)
@@ -38,13 +39,14 @@ def test_run_of_this_machine_is_resumed_with_another_number_of_ranks_and_a_chang
     note = orch("train", script, "--ppn", "2", *GLOO, "--dry-run").stderr
     assert f"{run.name} is unfinished, to resume it: orch resume {run.name}" in note
     write_script(tmp_path, f"{SCRIPT}\n")
-    resumed = expect_exit(orch("resume", "--ppn", "1"))
+    resumed = expect_exit(orch("resume", "--ppn", "1", *options))
     assert last_run(tmp_path) == run
     assert "changed: --ppn 1 (was 2)" in resumed.stderr
     assert f"changed: {tmp_path / 'own.py'} differs from the one that the run was started with" in resumed.stderr
     assert "attempt 2 (the last one failed" in resumed.stderr
     assert "continues with what 2 ranks wrote" in resumed.stdout
     assert "begins" not in resumed.stdout, "only the output of the new attempt is shown"
+    assert "exited" not in resumed.stderr, "and only its events"
     assert rank_log(run, 0).count("\n") >= 2
     refused = expect_exit(orch("resume", run.name), 2)
     assert f"{run.name} is done: there is nothing to resume" in refused.stderr
