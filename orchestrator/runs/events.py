@@ -6,12 +6,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 from orch_node.protocol.events import Event, Launched, UnreadableEvent, UnreadableEvents, parse_line
-from orch_node.tail import lines_backwards
 
-Kind = TypeVar("Kind", bound=Event)
 BLOCK_BYTES = 1 << 20  # size of one read
 WHOLE_BYTES = 1 << 22  # the progress events of a longer log are thinned out: reading one takes 0.1 ms
 PROGRESS = b'"progress"'
@@ -80,18 +78,6 @@ def thinned(lines: Iterable[bytes], every: int) -> Iterator[bytes]:
             skipped.pop(rank, None)
             yield line
     yield from skipped.values()
-
-
-def newest(path: Path, kind: type[Kind], *, ranks: int) -> Kind | None:
-    """Return the last event of a kind near the end of a log, or None."""
-    name = f'"{kind.kind}"'.encode()
-    try:
-        with path.open("rb") as file:
-            lines = (line for line in lines_backwards(file) if name in line)
-            backwards = events_in(lines, ranks=ranks)
-            return next((event for event in backwards if isinstance(event, kind)), None)
-    except OSError:
-        return None
 
 
 def whole_lines(path: Path, offset: int = 0) -> list[bytes]:

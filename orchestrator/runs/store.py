@@ -22,6 +22,7 @@ from orch_node.protocol.events import NAN_LOSS, Event, Launched, Warned
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
+from orch_node.tail import Kind, newest_event
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import make_user_folder, other_owner, write_whole
@@ -29,8 +30,7 @@ from orchestrator.model.decision import array_values
 from orchestrator.planning.plan import Plan
 from orchestrator.runs import provenance as origins
 from orchestrator.runs import queued
-from orchestrator.runs.events import Kind, stored
-from orchestrator.runs.events import newest as newest_event
+from orchestrator.runs.events import stored
 from orchestrator.runs.provenance import Provenance, provenance
 from orchestrator.runs.state_files import PLAN, read_outcome, supervises, supervisor_of, write_json
 
@@ -80,8 +80,8 @@ class Run:
         return self.state in ENDED
 
     def newest(self, kind: type[Kind]) -> Kind | None:
-        """Return the newest event of a kind, or None."""
-        return newest_event(self.folder / files.EVENTS, kind, ranks=len(self.record.layout))
+        """Return the newest event of a kind, if possible of rank 0, or None."""
+        return newest_event(self.folder / files.EVENTS, kind)
 
     def has_nan_loss(self) -> bool:
         """Return whether the last warning of a rank is that its loss stays NaN."""

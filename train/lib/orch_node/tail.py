@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from orch_node import streams
+from orch_node.protocol.events import Event, Warned, parse_line
+
+Kind = TypeVar("Kind", bound=Event)
 
 CHUNK = 1 << 18
 LINE_END = re.compile(rb"\n")
@@ -96,3 +100,20 @@ def lines_backwards(file: BinaryIO, limit: int | None = None) -> Iterator[bytes]
         end = start
     if first == 0 and not is_last:
         yield first_part
+
+
+def newest_event(log: Path, kind: type[Kind], limit: int | None = None) -> Kind | None:
+    """Return the last event of a kind in the last bytes of a log, at most `limit` or NEAR_END_BYTES, or None.
+
+    Figures are those of rank 0, which represents all ranks, if it has reported any.
+    """
+    name, newest = f'"{kind.kind}"'.encode(), None
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        for line in lines_backwards(file, limit):
+            if name in line and (newest is None or b'"rank": 0,' in line):
+                event = parse_line(line)
+                if isinstance(event, kind):
+                    if event.rank == 0 or kind is Warned:
+                        return event
+                    newest = newest or event
+    return newest

@@ -20,13 +20,13 @@ from pathlib import Path
 
 from orch_node import atomic_write, disk, lease
 from orch_node.agent import processes
-from orch_node.protocol import events, files, record, values
+from orch_node.protocol import files, record, values
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.events import NAN_LOSS, Event, Progress, Result, Warned
+from orch_node.protocol.events import NAN_LOSS, Progress, Result, Warned
 from orch_node.protocol.node_reports import DamagedRun, ListedRun, Listing, RunReport
 from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.values import ProtocolError
-from orch_node.tail import lines_backwards
+from orch_node.tail import newest_event
 
 LOG_BYTES = 1 << 20  # of the end of events.jsonl, in which the newest events are searched
 DAMAGED_FOLDER = "damaged"
@@ -55,8 +55,8 @@ def listed_run(folder: Path) -> ListedRun:
     run_record = record.render(read_record(folder))
     outcome, supervisor = last_outcome(folder), lease.read_supervisor(folder)
     state = lease.state_of(folder, supervisor) if supervisor and not outcome else None
-    newest = newest_events(folder / files.EVENTS)
-    progress, result, warning = newest.get(Progress), newest.get(Result), newest.get(Warned)
+    log = folder / files.EVENTS
+    progress, result, warning = (newest_event(log, kind, LOG_BYTES) for kind in (Progress, Result, Warned))
     report = RunReport(
         started=supervisor.started if supervisor else None,
         progress=replace(progress, figures={}) if isinstance(progress, Progress) else None,
@@ -91,21 +91,6 @@ def last_outcome(folder: Path) -> Outcome | None:
         return replace(outcomes.parse((folder / files.OUTCOME).read_bytes()), nodes={})
     except (OSError, ProtocolError):
         return None
-
-
-def newest_events(log: Path) -> dict[type[Event], Event]:
-    """Return the last event of each of these kinds near the end of a log: Progress, Result and Warned."""
-    newest: dict[type[Event], Event] = {}
-    names = {f'"{kind.kind}"'.encode(): kind for kind in (Progress, Result, Warned)}
-    try:
-        with log.open("rb") as file:
-            for line in lines_backwards(file, LOG_BYTES):
-                if any(kind not in newest and name in line for name, kind in names.items()):
-                    event = events.parse_line(line)
-                    newest.setdefault(type(event), event)
-    except OSError:
-        pass
-    return newest
 
 
 def main_runs(argv: list[str]) -> None:
