@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pkgutil
 import sys
 import tempfile
@@ -14,7 +15,7 @@ import typer
 from orchestrator.cli.app import HELP_ALL, App, CommandGroup
 from orchestrator.errors import OrchError
 from orchestrator.operations.stacks import describe_versions
-from orchestrator.screen import prepare, print_text
+from orchestrator.screen import closed_output, prepare, print_text
 
 # Panels of the help.
 START, RUNS, NODES, DEFINITIONS = "Getting started", "Runs", "Nodes and clusters", "Recipes, data and stacks"
@@ -124,7 +125,9 @@ def main() -> None:
     except KeyboardInterrupt:
         print_text("interrupted", err=True)
         sys.exit(130)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # such as that of the help, which rich prints
+            closed_output.end(1, f"error: {error.filename or 'The output'} cannot be written: {error.strerror}.")
         print_text(f"error: This is a bug in orch. Details: {save_traceback()}", err=True)
         sys.exit(3)
 

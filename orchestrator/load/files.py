@@ -103,7 +103,7 @@ def parse_toml(content: bytes, path: Path, model: type[Model]) -> Model:
         RequestError: with the file, the line and the key that is wrong.
     """
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")
         return model.model_validate(tomllib.loads(text))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RequestError(

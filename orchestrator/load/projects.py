@@ -178,7 +178,7 @@ def ignore_rules(folder: Path, *names: str) -> GitIgnoreSpec:
     rules = GitIgnoreSpec([])
     for path in (folder / name for name in names):
         try:
-            rules += GitIgnoreSpec.from_lines(path.read_text().splitlines())
+            rules += GitIgnoreSpec.from_lines(path.read_text("utf-8-sig").splitlines())
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -81,8 +82,11 @@ def parse_axes(arguments: Iterable[str]) -> tuple[Axis, ...]:
 
 def parse_axis(text: str) -> Axis:
     name, _, values = text.partition("=")
-    choices = tuple(dict.fromkeys(values.split(",")))
-    if not name or "" in choices:
+    try:
+        choices = tuple(dict.fromkeys(next(csv.reader([values], strict=True), ())))
+    except csv.Error:
+        choices = ()
+    if not name or not choices or "" in choices:
         raise PlanError(f"--array {text}: expected KEY=VALUE,VALUE,... or @FILE.", hint=EXAMPLE)
     return name, choices
 

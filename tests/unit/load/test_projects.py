@@ -81,7 +81,7 @@ def test_commit_is_recorded_with_whether_it_was_modified(repository: Path) -> No
 
 
 def test_orchignore_excludes_further_files_but_not_the_script(repository: Path) -> None:
-    write_files(repository, {".orchignore": "conf/*\n!conf/b.yaml\ntrain.py\n.*ignore\n", "conf/b.yaml": ""})
+    write_files(repository, {".orchignore": "\ufeffconf/*\n!conf/b.yaml\ntrain.py\n.*ignore\n", "conf/b.yaml": ""})
     assert list(project(repository).files) == ["conf/b.yaml", "model.py", "train.py"]
 
 

@@ -17,13 +17,14 @@ def labels(*axes: str, sample: int | None = None) -> list[str]:
 
 
 def test_array_has_a_run_for_each_combination() -> None:
+    assert labels('x=a,"c,d","e"', 'y={"k"}') == ['x=a y={"k"}', 'x=c,d y={"k"}', 'x=e y={"k"}']
     assert labels("seed=1,2", "lr=.1,.2") == ["seed=1 lr=.1", "seed=1 lr=.2", "seed=2 lr=.1", "seed=2 lr=.2"]
 
 
 def test_impossible_arrays_are_refused() -> None:
     for axes, problem in (
         (("seed",), "expected KEY=VALUE"),
-        (("seed=1,,2",), "expected KEY=VALUE"),
+        *((text, "expected KEY=VALUE") for text in (("seed=1,,2",), ("seed=",), ('seed="1,2',), ("seed=1\n,2",))),
         (("seed=1,2", "seed=3"), "names a setting twice"),  # repeated key
         ((f"seed={','.join(map(str, range(1001)))}",), "the limit is 1000"),  # too many runs
     ):

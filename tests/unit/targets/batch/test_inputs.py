@@ -43,7 +43,7 @@ def test_later_settings_win_and_each_source_is_reported(tmp_path: Path) -> None:
 
 def test_setup_and_max_requeues_are_read_from_files_and_options(tmp_path: Path) -> None:
     source = tmp_path / "orch-slurm.toml"
-    source.write_text('setup = ["module load gcc"]\nmax-requeues = 3\n')
+    source.write_text('\ufeffsetup = ["module load gcc"]\nmax-requeues = 3\n')
     result = slurm_settings(source, ("setup=module load mpi",), {})
     assert (result.setup, result.max_requeues) == (("module load gcc", "module load mpi"), 3)
     assert slurm_settings(source, ("max-requeues=5",), {}).max_requeues == 5
