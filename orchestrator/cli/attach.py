@@ -13,7 +13,17 @@ from typing import Annotated
 import typer
 from orch_node.streams import STDERR
 
-from orchestrator.cli.options import RUNS_DIR, SHOW, AsJson, OfInventory, RunName, RunsDir, print_error, resume_command
+from orchestrator.cli.options import (
+    RUNS_DIR,
+    SHOW,
+    AsJson,
+    OfInventory,
+    RunName,
+    RunsDir,
+    complete_runs,
+    print_error,
+    resume_command,
+)
 from orchestrator.cli.running import run_line, watch
 from orchestrator.model.printable import counted
 from orchestrator.operations import output, queue
@@ -61,6 +71,7 @@ def stop(
         str,
         typer.Argument(
             metavar="ID",
+            autocompletion=complete_runs,
             help="ID or name of a run or an array; `orch runs` lists the runs.",
             show_default="the newest run that has not ended",
         ),

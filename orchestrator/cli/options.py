@@ -16,11 +16,26 @@ from typer.models import OptionInfo, ParameterInfo
 from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL, TRAINING, TrainRequest, flag
+from orchestrator.runs import store
 from orchestrator.screen import print_text
+
+RUNS_DIR = Path("runs")
+
+
+def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids and the names of the recorded runs."""
+    runs = [run.record for run in reversed(store.recorded(Path(ctx.params.get("runs_dir") or RUNS_DIR)).runs)]
+    names = dict.fromkeys(name for run in runs for name in (run.run_id, run.name))
+    return [name for name in names if name and name.startswith(incomplete)]
+
 
 RunName = Annotated[
     str,
-    typer.Argument(metavar="ID|last", help="ID or name of a run, or last for the newest run. `orch runs` lists them."),
+    typer.Argument(
+        metavar="ID|last",
+        help="ID or name of a run, or last for the newest run. `orch runs` lists them.",
+        autocompletion=complete_runs,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 USER_PACKAGES = typer.Option(
@@ -38,7 +53,6 @@ OfInventory = Annotated[
         help="Query the nodes of this inventory; also finds runs started from other machines.",
     ),
 ]
-RUNS_DIR = Path("runs")
 SHOW = typer.Option("--show", metavar="RANK|all|none", help="Ranks whose output is shown.")
 OUTPUT: Mapping[str, ParameterInfo] = {
     "runs_dir": typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Folder of the run folders."),
@@ -183,11 +197,20 @@ def complete_recipes(incomplete: str) -> list[str]:
     return [name for name in load.recipe_folders() if name.startswith(incomplete)]
 
 
+def complete_presets(incomplete: str) -> list[str]:
+    presets = {preset for recipe in load.recipe_folders() for preset in load.recipe(recipe).presets}
+    return sorted(name for name in presets if name.startswith(incomplete))
+
+
 def complete_stacks(incomplete: str) -> list[str]:
     return [name for name in load.stack_names() if name.startswith(incomplete)]
 
 
-COMPLETIONS = {"recipe": complete_recipes, "stack": complete_stacks}
+COMPLETIONS: Mapping[str, Callable[..., list[str]]] = {
+    "preset": complete_presets,
+    "recipe": complete_recipes,
+    "stack": complete_stacks,
+}
 # The options that TrainRequest declares, by their panels and fields.
 PANELS: dict[str, dict[str, ParameterInfo]] = {}
 for request_field in fields(TrainRequest):

@@ -11,7 +11,7 @@ import typer
 from typer.models import ParameterInfo
 
 from orchestrator.cli import options
-from orchestrator.cli.options import OUTPUT, PANELS, Group, Output, check_format, print_error
+from orchestrator.cli.options import OUTPUT, PANELS, Group, Output, check_format, complete_runs, print_error
 from orchestrator.cli.running import show_or_run
 from orchestrator.operations import resume as operation
 from orchestrator.operations.resume import Changes
@@ -45,6 +45,7 @@ def resume(
         str,
         typer.Argument(
             metavar="ID",
+            autocompletion=complete_runs,
             help="ID or name of a run, or of an array for its unfinished runs; `orch runs` lists the runs.",
             show_default="the newest unfinished run",
         ),

@@ -24,8 +24,8 @@ from orchestrator.screen import print_text
 
 def compare(
     context: typer.Context,
-    a: Annotated[str, typer.Argument(metavar="ID|last", help="First run, or an array; `orch runs` lists them.")],
-    b: Annotated[str, typer.Argument(metavar="ID|last", help="Second run.")] = "last",
+    a: RunName,
+    b: RunName = "last",
     result: Annotated[
         str | None, typer.Option("--by", metavar="RESULT", help="Rank the runs of an array by this result.")
     ] = None,
@@ -41,7 +41,7 @@ def compare(
 
 
 def report(
-    run: Annotated[str, typer.Argument(metavar="ID|last", help="Run. Default: the newest.")] = "last",
+    run: RunName = "last",
     inventory: OfInventory = None,
     output: Annotated[
         Path | None,

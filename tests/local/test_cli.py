@@ -16,6 +16,7 @@ from orchestrator import load
 from tests.conftest import run_orch_in
 from tests.local.runs import Orch, Process, expect_exit, settings_options, write_script
 from tests.support.environments import make_environment
+from tests.support.recorded import make_run
 
 # Programs rely on these keys. A key may be added; removing or renaming one needs a new schema.
 SCHEMA = 1
@@ -90,12 +91,16 @@ def complete(line: str, position: int) -> Process:
     return subprocess.run([program], env=environment, capture_output=True, text=True)
 
 
-def test_shell_completion_completes_and_is_silent_when_it_cannot() -> None:
-    process = complete("orch train x --stack curr", 4)
-    assert "current" in process.stdout.split()
-    assert process.stderr == ""
-    process = complete("orch runs foo ", 3)
-    assert "error" not in process.stdout + process.stderr
+def test_shell_completion_completes_and_is_silent_when_it_cannot(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    for line, position, expected in (
+        ("orch train x --stack curr", 4, "current"),
+        ("orch train bert-qa --preset d", 4, "demo"),
+        (f"orch logs --runs-dir {tmp_path} 2026", 4, run.name),
+        ("orch logs --no-such ", 3, None),
+    ):
+        process = complete(line, position)
+        assert (process.stdout.split(), process.stderr) == ([expected] * bool(expected), "")
 
 
 RAISE_IN_ORCH = """
