@@ -22,7 +22,7 @@ from orch_node.protocol.events import NAN_LOSS, Event, Launched, Warned
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
-from orch_node.tail import Kind, newest_event
+from orch_node.tail import Kind, last_text, newest_event
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import make_user_folder, other_owner, write_whole
@@ -198,7 +198,8 @@ def state_of(folder: Path, outcome: Outcome | None, record: RunRecord) -> str:
         supervisor_ended = (folder / SUPERVISOR_ENDED).exists()
         return "planned" if supervisor is None else "killed" if supervisor_ended else "running"
     if supervisor is None:  # an unreadable supervisor file shows that the run has begun
-        return "killed" if (folder / files.SUPERVISOR).exists() else "planned"
+        did_end = last_text(folder / files.SUPERVISOR_LOG, 1000).startswith("error: ")
+        return "killed" if did_end or (folder / files.SUPERVISOR).exists() else "planned"
     return lease.state_of(folder, supervisor)
 
 

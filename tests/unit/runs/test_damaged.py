@@ -116,6 +116,14 @@ def test_other_damaged_files_count_as_missing(base: Path, name: str, damage: Cal
     assert store.find(base, BAD).state == ("killed" if name == "outcome.json" else "done")
 
 
+def test_run_whose_supervisor_ended_before_its_start_can_be_resumed(base: Path) -> None:
+    folder = make_run(base, "20260102-120000-qa-0003", nodes=1)
+    (folder / "outcome.json").unlink()
+    for output, state in (("", "planned"), ("error: full", "killed")):
+        (folder / "supervisor.log").write_text(output)
+        assert store.load(folder).state == state
+
+
 @given(position=st.floats(0, 1), removed=st.integers(0, 200), inserted=st.binary(max_size=40))
 def test_any_damage_of_a_plan_hides_no_other_run(base: Path, position: float, removed: int, inserted: bytes) -> None:
     path = base / BAD / "plan.json"
