@@ -4,6 +4,7 @@ docker run \
   --label orch.folder=/opt/orch/runs/r \
   --label orch.node=node0 \
   --user 1000:1000 \
+  --group-add 44 \
   --cpuset-cpus 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 \
   --network host \
   --pid host \

@@ -80,6 +80,7 @@ def run_options(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence
         *("--pull", "never"),
         *(option for name, value in labels.items() for option in ("--label", f"{name}={value}")),
         *("--user", f"{os.getuid()}:{os.getgid()}"),
+        *(option for group in os.getgroups() for option in ("--group-add", str(group))),
         *("--cpuset-cpus", ",".join(map(str, cpus))),
         *spec.options,
     ]
