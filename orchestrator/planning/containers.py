@@ -103,7 +103,7 @@ class Docker:
             # The node's user may not exist in the image, and then has no home.
             *("--env", "HOME=/tmp", "--env", "USER=orch"),
             *(word for folder in outermost_folders(folders) for word in ("--mount", bind(folder))),
-            *(word for mount in self.mounts for word in ("--volume", mount)),
+            *(word for mount in self.mounts for word in mount_option(mount)),
             *self.arguments,
         )
 
@@ -145,9 +145,20 @@ class Docker:
         return Decision(topic="image", value=self.image, reason=reason)
 
 
-def bind(folder: str) -> str:
+def mount_option(mount: str) -> tuple[str, str]:
+    """Return the option of `docker run` for SOURCE:TARGET[:ro]: --mount, because --volume creates a missing source.
+
+    Only --volume accepts other options after the target, such as :z of SELinux.
+    """
+    source, target, *mode = mount.split(":")
+    if mode not in ([], ["ro"]):
+        return "--volume", mount
+    return "--mount", ",".join([bind(source, target), *("readonly" for _ in mode)])
+
+
+def bind(source: str, target: str = "") -> str:
     """Return a value of --mount, which docker parses as CSV, so that any path is possible."""
-    fields = (f"{name}={folder}".replace('"', '""') for name in ("source", "target"))
+    fields = (f"{name}={path}".replace('"', '""') for name, path in (("source", source), ("target", target or source)))
     return "type=bind," + ",".join(f'"{field}"' for field in fields)
 
 

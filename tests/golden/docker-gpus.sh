@@ -18,7 +18,7 @@ docker run \
   --mount 'type=bind,"source=/opt/orch/models","target=/opt/orch/models"' \
   --mount 'type=bind,"source=/opt/orch/runs","target=/opt/orch/runs"' \
   --mount 'type=bind,"source=/opt/orch/train","target=/opt/orch/train"' \
-  --volume /data/bert:/workspace/data \
+  --mount 'type=bind,"source=/data/bert","target=/workspace/data"' \
   --gpus=all \
   --device=/dev/infiniband \
   --rm \

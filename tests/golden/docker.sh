@@ -39,7 +39,7 @@
 #    "MASTER_PORT": "24609",
 #    "PYTHONUNBUFFERED": "1"
 #   }
-# write /opt/orch/runs/r/container.json on node0, node1: 894 bytes
+# write /opt/orch/runs/r/container.json on node0, node1: 931 bytes
 #   {
 #    "schema": 1,
 #    "image": "orch:current",
@@ -78,8 +78,8 @@
 #     "type=bind,\"source=/opt/orch/runs\",\"target=/opt/orch/runs\"",
 #     "--mount",
 #     "type=bind,\"source=/opt/orch/train\",\"target=/opt/orch/train\"",
-#     "--volume",
-#     "/data:/data:ro",
+#     "--mount",
+#     "type=bind,\"source=/data\",\"target=/data\",readonly",
 #     "--cap-add=SYS_NICE"
 #    ],
 #    "env_file": "/etc/own env"

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.planning.containers import Docker, bind
+from orchestrator.planning.containers import Docker, bind, mount_option
 from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
@@ -75,6 +75,7 @@ def test_any_path_can_be_mounted() -> None:
     for folder in [f"/x/{word}" for word in HOSTILE_TEXTS if word]:
         (fields,) = csv.reader(io.StringIO(bind(folder), newline=""), strict=True)
         assert fields == ["type=bind", f"source={folder}", f"target={folder}"]
+    assert mount_option("/a:/b:z") == ("--volume", "/a:/b:z")
 
 
 def test_settings_that_the_engine_would_misread_are_refused(test_stack: Stack) -> None:
