@@ -198,7 +198,17 @@ def test_clean_finds_a_container_without_supervisor_and_agent(workspace: Workspa
     expect_exit(workspace.orch("clean"))
 
 
-def test_refusal_of_the_engine_is_reported_with_a_hint(workspace: Workspace) -> None:
-    cell = make_workspace(workspace.folder, "no-such:image").train(str(SCRIPTS / "curve.py"), code=1)
-    assert "No such image: no-such:image" in cell.report["problem"]
-    assert "--docker-load" in cell.report["problem"]
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        (("--image", "no-such:image"), "No such image: no-such:image", "--docker-load"),
+        (("--image-option", "python=/no/python"), "/no/python: no such file", "--image-option python=PATH"),
+        (("--image-option", "mounts=/no-such:/data"), "path does not exist: /no-such", "Every node must have"),
+    ],
+)
+def test_refusal_of_the_engine_is_reported_with_a_hint(
+    workspace: Workspace, options: tuple[str, ...], message: str, hint: str
+) -> None:
+    cell = workspace.train(str(SCRIPTS / "curve.py"), *options, code=1)
+    assert message in cell.report["problem"]
+    assert hint in cell.report["problem"]

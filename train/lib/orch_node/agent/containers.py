@@ -38,6 +38,7 @@ HINTS = {
     "Cannot connect to the Docker daemon": "Start the engine there: systemctl start docker.",
     "rlimit": "The engine cannot raise the limit: use --image-option memlock=inherit.",
     "bind source path does not exist": "Every node must have the mounted folders.",
+    "exec failed": "Set the Python of the image with --image-option python=PATH.",
 }
 
 
@@ -54,7 +55,7 @@ def read_spec(run_dir: Path) -> ContainerSpec | None:
 
 
 def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> None:
-    """Start this node's container, and replace that of an earlier attempt.
+    """Start this node's container, replace that of an earlier attempt, and start the image's Python once.
 
     Apptainer has no container until a rank runs; check that it works.
 
@@ -69,6 +70,7 @@ def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int])
     # The container sleeps; `docker exec` starts the ranks in it.
     idle = ("--detach", "--entrypoint", "sleep", spec.image, "infinity")
     container_id = run_docker(*options, *idle, seconds=START_SECONDS).split()[-1]
+    run_docker("exec", container_id, spec.python, "-c", "", seconds=START_SECONDS)
     atomic_write.write(id_file(run_dir, node), container_id)
 
 
@@ -269,7 +271,9 @@ def run_engine(argv: Sequence[str], explain: Callable[[str], str], *, seconds: f
     except subprocess.TimeoutExpired:
         raise ContainerError(f"{argv[0]} {argv[1]} did not respond within {seconds:.0f} s") from None
     if process.returncode != 0:
-        raise ContainerError(explain(process.stderr.strip() or f"exit code {process.returncode}"))
+        # Docker 20.10 writes to standard output why `docker exec` has failed.
+        output = process.stderr.strip() or process.stdout.strip()
+        raise ContainerError(explain(output or f"exit code {process.returncode}"))
     return process.stdout
 
 
