@@ -95,7 +95,7 @@ def moved_logs(run: Run) -> list[tuple[int, str, Path]]:
 def rank_lines(folder: Path, rank: int, node: str, start: int) -> Iterator[LogLine]:
     """Yield the lines in the log of a rank, each with the time of its end; lines without times come last."""
     log = Tail(folder / PurePath(files.rank_log(rank)).name, start)
-    parser, times = LineParser(), recorded_times(folder, rank)
+    parser, times = LineParser(), recorded_times(folder / PurePath(files.rank_times(rank)).name)
     following = next(times, None)
     time = 0.0 if following else math.inf
     while texts := log.lines() or log.lines(last=True):
@@ -106,9 +106,15 @@ def rank_lines(folder: Path, rank: int, node: str, start: int) -> Iterator[LogLi
     yield from (replace(line, time=time) for line in parser.end())
 
 
-def recorded_times(folder: Path, rank: int) -> Iterator[tuple[int, float]]:
+def position_at(log: Path, begin: float) -> int:
+    """Return the position in the log of a rank from which on it was written at a time or later, if that is known."""
+    times = [*recorded_times(log.with_suffix(".times"))]
+    return next((position for position, time in times if time >= begin), log.stat().st_size if times else 0)
+
+
+def recorded_times(path: Path) -> Iterator[tuple[int, float]]:
     """Yield positions in the log of a rank with the times from which on it was written there."""
-    times = Tail(folder / PurePath(files.rank_times(rank)).name)
+    times = Tail(path)
     while lines := times.lines():
         for line in lines:
             if match := TIME.fullmatch(line):

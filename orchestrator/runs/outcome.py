@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orch_node.protocol import files
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import (
     NAN_LOSS,
@@ -28,6 +29,7 @@ from orch_node.tail import last_text
 from orchestrator.model.decision import GPUS, Finding
 from orchestrator.runs.events import last_attempt, notes
 from orchestrator.runs.explanations import add_module_hint, add_volume_hint, explain
+from orchestrator.runs.logs import position_at
 from orchestrator.runs.state_files import Accounting, read_accounting
 from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import Moment, how_it_failed, timeline_of
@@ -220,8 +222,13 @@ def run_output(run: Run, failure: Failure | None) -> str:
     if run.outcome and run.outcome.problem and not failure and has_lost_nodes(run.events()):
         return run.outcome.problem
     ranks = "*" if failure is None else str(failure.rank)
-    logs = [run.folder / "launcher.log", *sorted(run.folder.glob(f"ranks/rank-{ranks}.log"))]
-    texts = [last_text(path, LOG_CHARACTERS) for path in logs]
+    texts = [last_text(run.folder / files.LAUNCHER_LOG, LOG_CHARACTERS)]
+    launches = [event for event in run.events() if isinstance(event, Launched)]
+    begin = max((event.time for event in launches if event.attempt and event.attempt > 1), default=0.0)
+    if run.outcome and run.state == outcomes.REFUSED:
+        begin = run.outcome.started
+    for path in sorted(run.folder.glob(f"ranks/rank-{ranks}.log")):
+        texts.append(last_text(path, LOG_CHARACTERS, start=position_at(path, begin)))
     messages = [how_it_failed(failure), failure.text] if failure else []
     if run.outcome and run.outcome.problem:
         messages.append(run.outcome.problem)

@@ -127,11 +127,13 @@ def test_lines_of_ranks_explain_only_what_they_ended(tmp_path: Path) -> None:
             ({"rank": 1, "node": "node0", "signal": "SIGKILL", "text": GPU_ERROR}, {}, False),
             ({"rank": 1, "node": "node0", "signal": "SIGABRT", "text": GPU_ERROR}, {}, True),
             (None, {}, True),  # launcher
+            (None, {"event": "launched", "rank": -1, "time": 2e9, "attempt": 2, "ranks": 2}, False),  # earlier attempt
         )
     ):
         folder = make_run(tmp_path / str(number), ranks=2, nodes=1, seconds=10)
         for rank in range(2):
             (folder / f"ranks/rank-{rank}.log").write_text(GPU_ERROR)
+            (folder / f"ranks/rank-{rank}.times").write_text("0 1.000\n")
         write_events(folder, [event or {"event": "finished", "rank": -1, "time": 0}], "a")
         outcome = make_outcome("failed") | {"first_failure": failure, "problem": "the run has ended early"}
         write_json(folder / "outcome.json", outcome)

@@ -69,8 +69,8 @@ def last_state(line: str) -> str:
     return line.rstrip("\r").rpartition("\r")[2]
 
 
-def last_text(path: Path, characters: int) -> str:
-    """Return the end of a file as text, without reading what is before it; '' if there is no file.
+def last_text(path: Path, characters: int, start: int = 0) -> str:
+    """Return the end of a file as text, without reading what is before it or `start`; '' if there is no file.
 
     Raises:
         OSError: if the file cannot be read.
@@ -78,7 +78,7 @@ def last_text(path: Path, characters: int) -> str:
     try:
         with path.open("rb") as file, io.TextIOWrapper(file, encoding="utf-8", errors="replace") as text:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - MAX_CHARACTER_BYTES * (characters + 1)))
+            file.seek(max(start, size - MAX_CHARACTER_BYTES * (characters + 1)))
             return streams.without_marks(text.read())[-characters:]
     except FileNotFoundError:
         return ""
