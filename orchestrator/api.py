@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from numbers import Real
@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args, get_origin, get_type_hints
 
 from orch_node.protocol.events import event_fields, event_name
+from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.errors import OrchError as OrchError
+from orchestrator.load.files import first_problem
 from orchestrator.operations import fetch
 from orchestrator.operations import provision as provisioning
 from orchestrator.operations import resume as resuming
@@ -294,8 +296,8 @@ def train(
         inventory=str(inventory),
         nodes=None if nodes is None else parse_nodes(str(nodes)),
         ppn=None if ppn is None else parse_ppn(str(ppn)),
-        settings=tuple(f"{name}={setting_text(name, value)}" for name, value in (settings or {}).items()),
-        env=env_entries(env or {}),
+        settings=tuple(f"{name}={setting_text(name, value)}" for name, value in items_of("settings", settings)),
+        env=env_entries(env),
         on=on,
         options=options_of_target(on, target_options or {}),
         runs_dir=Path(runs_dir),
@@ -311,14 +313,17 @@ def checked_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the options of `orch train`, lists as tuples.
 
     Raises:
-        RequestError: if there is no such option, or a list is expected.
+        RequestError: if there is no such option, or its value has another type.
     """
-    types = get_type_hints(TrainRequest)
+    types, checks = get_type_hints(TrainRequest), get_type_hints(TrainOptions)
     for name, value in options.items():
         if name not in TrainOptions.__annotations__:
             hint = did_you_mean(name, SubmitOptions.__annotations__)
             raise RequestError(f"There is no option {name!r}.", hint=hint)
-        yield name, tuple_of(name, value, get_origin(types[name]) is tuple)
+        is_list = get_origin(types[name]) is tuple
+        if not (is_list and isinstance(value, str)):
+            value = check_value(name, value, checks[name])
+        yield name, tuple_of(name, value, is_list)
 
 
 def options_of_target(target_name: str | None, values: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -327,7 +332,7 @@ def options_of_target(target_name: str | None, values: Mapping[str, Any]) -> tup
     Raises:
         RequestError: if there is no such target, or it does not have an option, or a list is expected.
     """
-    if not values:
+    if not items_of("target_options", values):
         return ()
     kind = registry.find_target(target_name).options
     if kind is None:
@@ -357,6 +362,20 @@ def tuple_of(name: str, value: Any, is_list: bool = True) -> Any:
     return tuple(value) if is_list else value
 
 
+def check_value(name: str, value: Any, kind: Any) -> Any:
+    """Return the value of an argument; raise RequestError if it is not of this kind."""
+    try:
+        return None if value is None else TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise RequestError(f"{name}={value!r}: {first_problem(error)[1]}.") from None
+
+
+def items_of(name: str, value: Mapping[str, object] | None) -> Iterable[tuple[str, object]]:
+    """Return the items of a dictionary; raise RequestError for another value."""
+    items: Iterable[tuple[str, object]] = check_value(name, value or {}, dict[str, object]).items()
+    return items
+
+
 def setting_text(name: str, value: object) -> str:
     """Return the value of a setting as --set takes it.
 
@@ -368,15 +387,15 @@ def setting_text(name: str, value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def env_entries(env: Mapping[str, object]) -> tuple[str, ...]:
+def env_entries(env: Mapping[str, object] | None) -> tuple[str, ...]:
     """Return environment variables as --env takes them.
 
     Raises:
         RequestError: if one has no value, such as `os.environ.get(NAME)` of a missing variable.
     """
-    if missing := [name for name, value in env.items() if value is None]:
+    if missing := [name for name, value in items_of("env", env) if value is None]:
         raise RequestError(f"env: {missing[0]} is None.", hint="Use a text, or omit it.")
-    return tuple(f"{name}={value}" for name, value in env.items())
+    return tuple(f"{name}={value}" for name, value in items_of("env", env))
 
 
 class Job(Run):
@@ -499,13 +518,13 @@ def resume(
         ppn=None if ppn is None else str(ppn),
         precision=precision,
         max_restarts=max_restarts,
-        env=env_entries(env or {}),
+        env=env_entries(env),
         wait_for_cores=wait_for_cores,
         code=code,
         force=force,
     )
     base, listener = Path(runs_dir).absolute(), notify or (lambda line: None)
-    runs = resuming.find_runs(base, run_id, listener)
+    runs = resuming.find_runs(base, str(run_id), listener)
     if len(runs) > 1:
         raise RequestError("orch.resume starts one run, not an array.", hint="Call it once for each of its runs.")
     return Run(resuming.start(resuming.plan(runs[0], changes, base, listener), runs, base))
@@ -522,7 +541,7 @@ def run(run_id: str = "last", *, inventory: str | None = None, runs_dir: str | P
     Raises:
         OrchError: if there is no such run.
     """
-    return Run(find(Path(runs_dir), run_id, inventory))
+    return Run(find(Path(runs_dir), str(run_id), inventory))
 
 
 def runs(*, inventory: str | None = None, runs_dir: str | Path = RUNS_DIR) -> list[RunRow]:
