@@ -23,16 +23,7 @@ from orchestrator.operations import resume as resuming
 from orchestrator.operations import train as training
 from orchestrator.operations.nodes import rows
 from orchestrator.operations.output import LogLine, RanksOutput, check_shown, describe_end
-from orchestrator.operations.runs import (
-    CleanupReport,
-    Outcome,
-    RunHandle,
-    RunRow,
-    find,
-    handle_of,
-    list_recorded_runs,
-    store,
-)
+from orchestrator.operations.runs import find, handle_of, list_recorded_runs, store
 from orchestrator.operations.submit import read_results, write_call
 from orchestrator.planning.request import TrainRequest, choose_python, parse_nodes, parse_ppn
 from orchestrator.report.live import Screen
@@ -43,6 +34,7 @@ if TYPE_CHECKING:
 
     from orchestrator.operations.fetch import Collected
     from orchestrator.operations.provision import Report
+    from orchestrator.operations.runs import CleanupReport, Outcome, RunHandle, RunRow
 
 RUNS_DIR = "runs"
 FUNCTION_HINTS = {

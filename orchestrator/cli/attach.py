@@ -13,17 +13,8 @@ from typing import Annotated
 import typer
 from orch_node.streams import STDERR
 
-from orchestrator.cli.options import (
-    RUNS_DIR,
-    SHOW,
-    AsJson,
-    OfInventory,
-    RunName,
-    RunsDir,
-    complete_runs,
-    print_error,
-    resume_command,
-)
+from orchestrator.cli import options
+from orchestrator.cli.options import RUNS_DIR, SHOW, AsJson, OfInventory, RunName, RunsDir, print_error, resume_command
 from orchestrator.cli.running import run_line, watch
 from orchestrator.model.printable import counted
 from orchestrator.operations import output, queue
@@ -67,15 +58,7 @@ def attach(
 
 
 def stop(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID",
-            autocompletion=complete_runs,
-            help="ID or name of a run or an array; `orch runs` lists the runs.",
-            show_default="the newest run that has not ended",
-        ),
-    ] = "last",
+    run: options.UnfinishedRun = "last",
     inventory: OfInventory = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,

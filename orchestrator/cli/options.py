@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path, PurePath
@@ -34,6 +34,15 @@ RunName = Annotated[
     typer.Argument(
         metavar="ID|last",
         help="ID or name of a run, or last for the newest run. `orch runs` lists them.",
+        autocompletion=complete_runs,
+    ),
+]
+UnfinishedRun = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="ID or name of a run, or of an array for all of its unfinished runs; `orch runs` lists the runs.",
+        show_default="the newest unfinished run",
         autocompletion=complete_runs,
     ),
 ]
@@ -193,24 +202,18 @@ def make_command(function: Callable[..., None], **groups: Group) -> Callable[...
     return run
 
 
-def complete_recipes(incomplete: str) -> list[str]:
-    return [name for name in load.recipe_folders() if name.startswith(incomplete)]
+def complete_from(find_names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return a completion for names."""
+    return lambda incomplete: [name for name in find_names() if name.startswith(incomplete)]
 
 
-def complete_presets(incomplete: str) -> list[str]:
-    presets = {preset for recipe in load.recipe_folders() for preset in load.recipe(recipe).presets}
-    return sorted(name for name in presets if name.startswith(incomplete))
+def preset_names() -> list[str]:
+    return sorted({preset for recipe in load.recipe_folders() for preset in load.recipe(recipe).presets})
 
 
-def complete_stacks(incomplete: str) -> list[str]:
-    return [name for name in load.stack_names() if name.startswith(incomplete)]
-
-
-COMPLETIONS: Mapping[str, Callable[..., list[str]]] = {
-    "preset": complete_presets,
-    "recipe": complete_recipes,
-    "stack": complete_stacks,
-}
+complete_stacks = complete_from(load.stack_names)
+COMPLETIONS = {"preset": complete_from(preset_names), "recipe": complete_from(load.recipe_folders)}
+COMPLETIONS["stack"] = complete_stacks
 # The options that TrainRequest declares, by their panels and fields.
 PANELS: dict[str, dict[str, ParameterInfo]] = {}
 for request_field in fields(TrainRequest):

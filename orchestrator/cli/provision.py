@@ -17,15 +17,8 @@ import typer
 from typer.models import ParameterInfo
 
 from orchestrator import load
-from orchestrator.cli.options import (
-    USER_PACKAGES,
-    AsJson,
-    Group,
-    UserPackages,
-    complete_stacks,
-    make_command,
-    print_error,
-)
+from orchestrator.cli import options as cli_options
+from orchestrator.cli.options import USER_PACKAGES, AsJson, Group, UserPackages, complete_stacks, print_error
 from orchestrator.cli.train import TARGETS, group_of
 from orchestrator.errors import RequestError
 from orchestrator.load.hostfile import load_hostfile
@@ -159,7 +152,7 @@ def check_where(inventory: str | None, target: str | None, *, of_nodes: object) 
         )
 
 
-provision_command = make_command(
+provision_command = cli_options.make_command(
     provision,
     request=Group(kind=ProvisionRequest, panels={"Options": OPTIONS}, fixed={"inventory": ""}),
     **{target.options.on: group_of(target, for_shared_folder=True) for target in TARGETS if target.has_shared_folder},
@@ -177,7 +170,7 @@ def sync(
 
 
 SYNC_OPTIONS = {"dry_run": OPTIONS["dry_run"], "models": MODELS, "data": OPTIONS["data"]}
-sync_command = make_command(
+sync_command = cli_options.make_command(
     sync, request=Group(kind=ProvisionRequest, panels={"Arguments": {"inventory": INVENTORY}, "Options": SYNC_OPTIONS})
 )
 

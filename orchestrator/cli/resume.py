@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from typer.models import ParameterInfo
 
 from orchestrator.cli import options
-from orchestrator.cli.options import OUTPUT, PANELS, Group, Output, check_format, complete_runs, print_error
+from orchestrator.cli.options import OUTPUT, PANELS, Group, Output, check_format, print_error
 from orchestrator.cli.running import show_or_run
 from orchestrator.operations import resume as operation
 from orchestrator.operations.resume import Changes
@@ -38,19 +37,7 @@ CHANGES: Mapping[str, ParameterInfo] = {
 }
 
 
-def resume(
-    changes: Changes,
-    output: Output,
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID",
-            autocompletion=complete_runs,
-            help="ID or name of a run, or of an array for its unfinished runs; `orch runs` lists the runs.",
-            show_default="the newest unfinished run",
-        ),
-    ] = "last",
-) -> None:
+def resume(changes: Changes, output: Output, run: options.UnfinishedRun = "last") -> None:
     """Start the next attempt of a run that failed, was stopped, lost or preempted.
 
     It has the same ID, folders and copy of the project, and continues from the newest valid checkpoint. The options

@@ -9,24 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from orch_node.protocol.events import (
-    STEPS_PER_SECOND,
-    Decided,
-    Event,
-    Failed,
-    Joined,
-    Launched,
-    NodeNews,
-    NodesLost,
-    Refused,
-    Restarting,
-    Stalled,
-    Waiting,
-    Warned,
-    format_seconds,
-    remaining_seconds,
-)
-from orch_node.protocol.events import Progress as Told
+from orch_node.protocol import events
 from orch_node.protocol.outcome import Failure
 from orch_node.streams import STDERR
 from rich.console import RenderableType
@@ -49,9 +32,9 @@ CATCH_UP_SECONDS = 5.0  # or at most for this time
 LONGEST_PHASE = 80
 MOST_STEPS = 1e15
 # Events that show that the ranks have started, or that they are not starting at the moment.
-ENDS_START = (Told, Waiting, Refused, Failed, Stalled)
+ENDS_START = (events.Progress, events.Waiting, events.Refused, events.Failed, events.Stalled)
 # Events that are printed while the run is running.
-PRINTED_EVENTS = (Waiting, NodeNews, Decided, Refused, Failed, Warned, NodesLost, Stalled, Restarting)
+PRINTED_EVENTS = (*ENDS_START[1:], events.NodeNews, events.Decided, events.Warned, events.NodesLost, events.Restarting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +50,10 @@ class Figures:
 
     loss: float | None = None
     samples_per_second: float | None = None
-    first: Told = field(default_factory=Told)
-    newest: Told = field(default_factory=Told)
+    first: events.Progress = field(default_factory=events.Progress)
+    newest: events.Progress = field(default_factory=events.Progress)
 
-    def renewed(self, event: Told) -> Figures:
+    def renewed(self, event: events.Progress) -> Figures:
         """Return the figures updated with a new progress event."""
         speed = number(event.figures.get("samples_per_second"))
         began = self.newest.step is None or (event.step or 0) < self.newest.step
@@ -89,11 +72,11 @@ class Figures:
         if self.samples_per_second is not None and not remaining_only:
             parts.append(f"{self.samples_per_second:.1f} samples/s")
         first, newest = self.first, self.newest
-        seconds = remaining_seconds(
+        seconds = events.remaining_seconds(
             newest.time - first.time, first=first.step or 0, step=newest.step or 0, steps=newest.steps or 0
         )
         if seconds is not None:
-            parts.append(f"{format_seconds(seconds)} left")
+            parts.append(f"{events.format_seconds(seconds)} left")
         return ", ".join(parts)
 
 
@@ -221,41 +204,41 @@ class Screen:
         self.lines_arrived_at = time.monotonic()
         self.rank_lines.add(lines)
 
-    def show(self, event: Event) -> None:
+    def show(self, event: events.Event) -> None:
         """Show one event; progress is shown for rank 0, which represents all ranks."""
-        if isinstance(event, Launched):
+        if isinstance(event, events.Launched):
             self.joined, self.ranks, self.failure = set(), event.ranks, None
             self.begin_start()
         elif isinstance(event, ENDS_START):
             self.end_start()
-        if isinstance(event, Decided) and not event.topic and self.of_ranks in ("0", "all"):
+        if isinstance(event, events.Decided) and not event.topic and self.of_ranks in ("0", "all"):
             return  # a recipe's decision, which rank 0 prints as well
         self.explain_restart(event)
         if isinstance(event, PRINTED_EVENTS) and not timeline.is_echo(event, self.warned):
             for line in timeline.describe_event(event):
                 self.note(line)
-        if isinstance(event, Joined):
+        if isinstance(event, events.Joined):
             first_time = event.rank not in self.joined
             self.joined.add(event.rank)
             if first_time and len(self.joined) == self.ranks:
                 self.end_start()
                 self.note(f"{timeline.joined(self.ranks, event)}, torch {event.torch}")
-        elif isinstance(event, Told) and event.rank == 0:
-            if STEPS_PER_SECOND in event.figures:
+        elif isinstance(event, events.Progress) and event.rank == 0:
+            if events.STEPS_PER_SECOND in event.figures:
                 self.show_steps(event)
             else:
                 self.step(event)
 
-    def explain_restart(self, event: Event) -> None:
+    def explain_restart(self, event: events.Event) -> None:
         """Show the error of the failed rank before its run starts again."""
-        if isinstance(event, Failed):
+        if isinstance(event, events.Failed):
             self.failure = event.failure
-        elif isinstance(event, Restarting) and self.failure:
+        elif isinstance(event, events.Restarting) and self.failure:
             is_shown = self.of_ranks in ("all", str(self.failure.rank))
             for line in error_lines(self.failure.text, is_shown=is_shown):
                 self.note(f"  {line}")
 
-    def show_steps(self, event: Told) -> None:
+    def show_steps(self, event: events.Progress) -> None:
         """Show the steps that orch has counted, in place or after 30 seconds without output."""
         text = describe_steps(event)
         if not self.progress.disable:
@@ -264,7 +247,7 @@ class Screen:
             self.rank_lines.printed_at[0] = time.monotonic()
             self.note(text)
 
-    def step(self, event: Told) -> None:
+    def step(self, event: events.Progress) -> None:
         """Show the progress of a phase, as a bar or as a line."""
         phase, step, steps = (in_a_line(event.phase or "") or "progress", event.step or 0, event.steps)
         self.last[phase] = self.last.pop(phase, Figures()).renewed(event)
@@ -307,9 +290,9 @@ def shares_terminal() -> bool:
         return False
 
 
-def describe_steps(event: Told) -> str:
+def describe_steps(event: events.Progress) -> str:
     """Return the steps that orch has counted and their rate, such as `64 steps, 2.1/s`."""
-    rate = number(event.figures.get(STEPS_PER_SECOND))
+    rate = number(event.figures.get(events.STEPS_PER_SECOND))
     if event.step is None or not rate or rate < 0:
         return ""
     speed = f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each"

@@ -55,7 +55,6 @@ def schedule(output_dir: Path) -> list[tuple[int, float, float]]:
         (recipes.MRPC, "pair_model", make_mrpc_arguments, 12, "12 examples, as planned for 3 ranks"),
         (recipes.PRETRAIN, "pretraining_data", make_pretrain_arguments, 10, "30 examples, as asked for phase 1"),
     ],
-    ids=["mrpc", "pretrain"],
 )
 def test_recipe_that_loses_a_rank_learns_the_same(
     request: pytest.FixtureRequest,

@@ -12,7 +12,7 @@ from orch_training import RecipeError
 
 from tests.local.recipes import MRPC, mrpc_arguments
 from tests.local.runs import Orch, expect_exit, settings_options
-from tests.support.jobs import read_losses, read_results, run_ranks, start_ranks, wait_for_ranks
+from tests.support.jobs import read_losses, read_results, run_ranks
 
 sys.path.insert(0, str(MRPC.parent))
 
@@ -34,12 +34,6 @@ def test_resumed_training_ends_with_the_same_weights(pair_model: Path, tmp_path:
     assert read_losses(tmp_path) == expected_losses
     assert read_results(tmp_path)["after"] == expected_results["after"]
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
-
-
-def test_negative_number_of_pairs_is_refused(pair_model: Path, tmp_path: Path) -> None:
-    arguments = mrpc_arguments(pair_model, tmp_path, max_train_samples=-1)
-    ((code, _, stderr),) = wait_for_ranks(start_ranks(MRPC, *arguments))
-    assert (code, stderr) == (2, "error: --max_train_samples must be at least 1.\n")
 
 
 def test_invalid_data_file_is_reported_with_its_line(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.xdist_group("recipes")
 @pytest.mark.parametrize(
     ("script", "make_arguments", "fixture"),
     [(MRPC, mrpc_arguments, "pair_model"), (PRETRAIN, pretrain_arguments, "pretraining_data")],
-    ids=["mrpc", "pretrain"],
 )
 def test_preempting_one_rank_stops_all(
     request: pytest.FixtureRequest,

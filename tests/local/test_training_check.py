@@ -578,7 +578,6 @@ def recompute(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
 @pytest.mark.parametrize(
     ("prepare", "autocast", "expected"),
     [(lambda model: model, False, True), (lambda model: model, True, False), (recompute, True, False)],
-    ids=["float32", "autocast", "recomputed"],
 )
 def test_training_in_fp32_is_told_from_one_in_bf16(check: Any, prepare: Any, autocast: bool, expected: bool) -> None:
     model = make_model()

@@ -53,11 +53,7 @@ os._exit(0)
 
 @pytest.mark.parametrize(
     ("launcher", "end", "reason"),
-    [
-        ("torchrun", "os._exit(0)", "(exit code 0) after 4 collectives"),
-        ("mpirun", "ctypes.CDLL(None)._exit(0)", "(exit code 0)"),
-    ],
-    ids=["torchrun", "mpirun-libc"],
+    [("torchrun", "os._exit(0)", "(exit code 0) after 4"), ("mpirun", "ctypes.CDLL(None)._exit(0)", "(exit code 0)")],
 )
 def test_rank_that_exits_in_the_middle_of_its_script_is_the_reason_for_the_failure(
     orch: Orch, tmp_path: Path, launcher: str, end: str, reason: str

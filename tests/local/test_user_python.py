@@ -40,11 +40,7 @@ def own_folders(two_hosts: Workspace) -> Iterator[list[Path]]:
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [("--launcher", "mpirun"), ("--launcher", "torchrun", "--backend", "gloo")],
-    ids=["mpirun with ccl", "torchrun with gloo"],
-)
+@pytest.mark.parametrize("options", [("--launcher", "mpirun"), ("--launcher", "torchrun", "--backend", "gloo")])
 def test_ranks_on_two_hosts_run_on_the_environment(
     two_hosts: Workspace, environment: Path, options: tuple[str, ...]
 ) -> None:

@@ -120,7 +120,6 @@ def test_in_place_changes_the_tensor_and_its_gradient() -> None:
         lambda x: x[:1].expand(50, 30),
         lambda x: x.view(5, 10, 5, 6).to(memory_format=torch.channels_last),
     ],
-    ids=["strided", "expanded", "channels-last"],
 )
 def test_strides_do_not_matter(view: Any) -> None:
     base = torch.randn(50, 30, dtype=torch.float64, requires_grad=True)

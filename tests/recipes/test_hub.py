@@ -118,7 +118,6 @@ def test_model_with_sdpa_uses_it_with_the_kernels(monkeypatch: pytest.MonkeyPatc
         (RobertaForMaskedLM(RobertaConfig(**TINY, max_position_embeddings=18, pad_token_id=1)), 16),
         (ModernBertForMaskedLM(ModernBertConfig(**TINY, pad_token_id=1)), 24),
     ],
-    ids=["BERT", "RoBERTa", "rotary"],
 )
 def test_sequences_are_no_longer_than_the_positions_of_the_model(model: Any, positions: int) -> None:
     """Many tokenizers have no limit: theirs is 10^30 then."""

@@ -24,7 +24,6 @@ LACKING = "the package orch_kernels is not installed"
         ([None, LACKING], "orch", (False, LACKING)),
         (["as requested"] * 2, "orch", (False, "as requested")),
     ],
-    ids=["new", "resumed", "resumed with torch's", "a rank without them", "requested"],
 )
 def test_all_ranks_choose_the_same_kernels(
     problems: list[str | None], recorded: object, expected: tuple[bool, str]

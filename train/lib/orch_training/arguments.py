@@ -13,14 +13,19 @@ from transformers import HfArgumentParser
 
 from orch_training import ArgumentError
 
-SEEDS = 1 << 32  # of NumPy
-# Arguments that must be at least 0, and the number that they must be less than.
-LIMITS: dict[str, int | None] = {
-    **dict.fromkeys(("learning_rate", "learning_rate_phase2", "weight_decay", "adam_epsilon", "save_steps")),
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "dropout", "label_smoothing_factor"), 1),
-    **dict.fromkeys(("warmup_proportion", "warmup_proportion_phase2"), 1),
-    **dict.fromkeys(("seed", "data_seed"), SEEDS),
-}
+COUNTS = (
+    *("per_device_train_batch_size", "per_device_eval_batch_size", "train_batch_size", "gradient_accumulation_steps"),
+    *("per_device_train_batch_size_phase2", "train_batch_size_phase2", "max_steps_phase2", "shards", "dupe_factor"),
+    *("max_train_samples", "max_eval_samples", "n_best_size", "max_answer_length", "num_calibration_samples"),
+)
+SHARES = ("adam_beta1", "adam_beta2", "dropout", "warmup_proportion", "warmup_proportion_phase2")
+# The lowest value of arguments of all recipes, and the value that they must be less than.
+RANGES: tuple[tuple[int, int | None, tuple[str, ...]], ...] = (
+    (1, None, COUNTS),
+    (0, None, ("learning_rate", "learning_rate_phase2", "weight_decay", "adam_epsilon", "save_steps")),
+    (0, 1, SHARES),
+    (0, 1 << 32, ("seed", "data_seed")),  # as NumPy
+)
 
 
 def option(default: Any, text: str) -> Any:
@@ -109,11 +114,6 @@ def task_requirements(model: ModelArguments, data: Any, training: Any) -> list[t
             training.do_eval and not (hub or data.validation_file),
             "--do_eval needs --validation_file or --dataset_name.",
         ),
-        *(
-            (value is not None and value < 1, f"--{name} must be at least 1.")
-            for name in ("max_train_samples", "max_eval_samples")
-            for value in [getattr(data, name)]
-        ),
     ]
 
 
@@ -144,15 +144,15 @@ def parse(argv: list[str], kinds: Sequence[type]) -> tuple[Any, ...]:
 
 
 def range_requirements(values: Any) -> list[tuple[bool, str]]:
-    """Return the rules of LIMITS for the arguments of one kind."""
-    limits = [(name, limit, getattr(values, name, None)) for name, limit in LIMITS.items()]
+    """Return the rules of RANGES for the arguments of one kind."""
     return [
         (
-            not 0 <= value < (limit or math.inf),
-            f"--{name} must be at least 0{f' and less than {limit}' if limit else ''}, not {value}.",
+            not least <= value < (below or math.inf),
+            f"--{name} must be at least {least}{f' and less than {below}' if below else ''}.",
         )
-        for name, limit, value in limits
-        if value is not None
+        for least, below, names in RANGES
+        for name in names
+        if (value := getattr(values, name, None)) is not None
     ]
 
 

@@ -90,8 +90,6 @@ def parse_options(argv: list[str]) -> DataOptions:
             (not (options.input_file or options.input_files), "--input_file is missing."),
             (not valid, "--lengths: expected TOKENS:PREDICTIONS, ... such as 128:20,512:80."),
             (not 0 < options.masked_lm_prob < 1, "--masked_lm_prob must be between 0 and 1."),
-            (options.shards < 1, "--shards must be at least 1."),
-            (options.dupe_factor < 1, "--dupe_factor must be at least 1."),
         ]
     )
     missing = [str(path) for path in options.inputs if not path.is_file()]

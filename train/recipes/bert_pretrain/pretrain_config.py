@@ -85,11 +85,6 @@ def parse_arguments(argv: list[str]) -> PretrainArguments:
         ArgumentError: if an argument is unknown or invalid.
     """
     (args,) = arguments.parse(argv, (PretrainArguments,))
-    positive = [
-        f"{name}{phase}"
-        for name in ("train_batch_size", "per_device_train_batch_size", "max_steps")
-        for phase in ("", "_phase2")
-    ]
     arguments.check_requirements(
         [
             (args.phase not in ("1", "2", "both"), "--phase must be 1, 2 or both."),
@@ -98,7 +93,7 @@ def parse_arguments(argv: list[str]) -> PretrainArguments:
                 args.init_checkpoint is not None and args.phase != "2",
                 "--init_checkpoint is for --phase 2; both phases go on from --output_dir.",
             ),
-            *((getattr(args, name) < 1, f"--{name} must be at least 1.") for name in positive),
+            (args.max_steps < 1, "--max_steps must be at least 1."),
             *args.requirements(),
         ]
     )

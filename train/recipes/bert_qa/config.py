@@ -25,9 +25,6 @@ COMPARED = (
     *("num_train_epochs", "max_steps", "lr_scheduler_type", "warmup_steps", "warmup_ratio"),
     *("label_smoothing_factor", "dataloader_drop_last", "seed", "data_seed"),
 )
-# Arguments that must be at least 1.
-DATA_COUNTS = ("n_best_size", "max_answer_length")
-TRAINING_COUNTS = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
 
 
 @dataclass
@@ -166,8 +163,6 @@ def parse_arguments(argv: list[str], further: Sequence[type] = ()) -> Config:
 def requirements(config: Config) -> list[tuple[bool, str]]:
     """Return each requirement as whether it is violated, and the message."""
     model, data, training = config.model, config.data, config.training
-    counts = [(name, getattr(data, name)) for name in DATA_COUNTS]
-    counts += [(name, getattr(training, name)) for name in TRAINING_COUNTS]
     return [
         *arguments.task_requirements(model, data, training),
         (training.do_predict, "--do_predict is not supported; evaluate with --do_eval."),
@@ -185,5 +180,4 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
         *config.run.communication_requirements(),
         (training.max_steps < 1 and training.max_steps != -1, "--max_steps must be at least 1."),  # -1: not set
         (training.num_train_epochs <= 0 and training.max_steps <= 0, "--num_train_epochs must be over 0."),
-        *((value < 1, f"--{name} must be at least 1.") for name, value in counts),
     ]

@@ -66,7 +66,6 @@ def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:
                 quant.quantization_approach not in ("static", "dynamic"),
                 "--quantization_approach must be static or dynamic; aware_training is not offered.",
             ),
-            (quant.num_calibration_samples < 1, "--num_calibration_samples must be at least 1."),
             (quant.verify_tolerance <= 0, "--verify_tolerance must be over 0."),
             (quant.apply_quantization and not (config.training.do_eval), "--apply_quantization needs --do_eval."),
         ]

@@ -42,11 +42,6 @@ from transformers import (
 
 LENGTH_MULTIPLE = 16  # fewer distinct shapes need less memory
 SCORES = "accuracy {accuracy:.2f}  F1 {f1:.2f}"
-# Arguments that must be at least 1.
-COUNTS = (
-    *("per_device_train_batch_size", "per_device_eval_batch_size"),
-    *("gradient_accumulation_steps", "num_train_epochs"),
-)
 
 
 @dataclass
@@ -79,7 +74,7 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, PairArguments, Mrp
     arguments.check_requirements(
         [
             *arguments.task_requirements(model, data, args),
-            *((getattr(args, name) < 1, f"--{name} must be at least 1.") for name in COUNTS),
+            (args.num_train_epochs < 1, "--num_train_epochs must be at least 1."),
             (args.max_steps is not None and args.max_steps < 1, "--max_steps must be at least 1."),
             (args.optim not in (kernels.PLAIN, kernels.FUSED), f"--optim must be {kernels.PLAIN} or {kernels.FUSED}."),
             *args.requirements(),
