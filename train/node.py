@@ -18,6 +18,7 @@ SUBCOMMANDS = {
     "run-script": "orch_node.rank.main",
     "exec": "orch_node.rank.command",
     "find-module": "orch_node.rank.script",
+    "packages": "orch_node.standalone.facts:main_packages",
     "contained-rank": "orch_node.rank.container_entry",
     "supervise": "orch_node.supervisor.supervisor",
     "torchrun": "orch_node.supervisor.torchrun",

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
+from orch_node.standalone.facts import describe_differences
 from packaging.version import InvalidVersion
 
 from orchestrator import load
@@ -23,8 +24,6 @@ from orchestrator.targets.interpreter import (
     user_python,
 )
 from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, connection_to, write_ssh_config
-
-INSTALLERS = ("pip", "setuptools", "wheel", "uv")  # ranks do not use them
 
 
 def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
@@ -130,23 +129,13 @@ def other_stacks(torch: tuple[int, ...], stack: Stack) -> str:
 
 def check_equal(nodes: Sequence[Node], python: str) -> None:
     """Raise PlanError if the interpreters of nodes have different packages; builds of one torch may differ."""
-    for node in nodes[1:]:
-        first, versions = versions_of(nodes[0]), versions_of(node)
-        differences = [name for name in sorted({**first, **versions}) if first.get(name) != versions.get(name)]
-        if differences:
-            listing = "; ".join(
-                f"{name} is {first.get(name, 'missing')} on {nodes[0].name} and {versions.get(name, 'missing')} on "
-                f"{node.name}"
-                for name in differences[:3]
-            )
-            more = f"; {len(differences) - 3} more" if differences[3:] else ""
-            raise PlanError(
-                f"{python} differs between nodes: {listing}{more}.",
-                hint="Install the same versions, use an environment on a shared file system, or --exclude nodes.",
-            )
+    if differences := describe_differences({node.name: versions_of(node) for node in nodes}):
+        raise PlanError(
+            f"{python} differs between nodes: {differences}.",
+            hint="Install the same versions, use an environment on a shared file system, or --exclude nodes.",
+        )
 
 
 def versions_of(node: Node) -> Mapping[str, str]:
     """Return the version of Python and of each package that ranks may import."""
-    packages = {name: version for name, version in node.facts.packages.items() if name not in INSTALLERS}
-    return {"Python": node.facts.python, **packages, TORCH: node.facts.packages[TORCH].partition("+")[0]}
+    return {"Python": node.facts.python, **node.facts.packages, TORCH: node.facts.packages[TORCH].partition("+")[0]}

@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from orch_node.agent import containers
 from orch_node.protocol import container
+from orch_node.protocol.agent import ContainerStarted
 from orch_node.protocol.container import ContainerSpec, EnvFileError
+from orch_node.supervisor.attempt import Attempt
 
 from tests.conftest import HOSTILE_TEXTS
 from tests.support.layouts import make_layout
@@ -48,6 +51,15 @@ def test_entrypoint_gets_secrets_by_standard_input() -> None:
     environment, *received = json.loads(process.stdout)
     assert {name: environment[name] for name in secrets} == secrets
     assert received == [arguments, ""]
+
+
+def test_image_with_other_packages_on_a_node_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "container.json").write_text(container.render(SPEC))
+    responses = {f"node{number}": ContainerStarted(packages={"einops": f"0.{number}"}) for number in range(2)}
+    attempt = mock.Mock(run_dir=tmp_path, layout=make_layout("node0", "node1"))
+    attempt.agents.request_each.return_value = responses
+    problem = Attempt.start_containers(attempt)
+    assert "the image orch:current differs between nodes: einops is 0.0 on node0 and 0.1 on node1" in problem
 
 
 def test_error_of_any_version_of_docker_is_named() -> None:

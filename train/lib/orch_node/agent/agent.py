@@ -142,10 +142,10 @@ class Agent:
         spec = containers.read_spec(self.run_dir)
         assert spec is not None
         try:
-            containers.start(self.run_dir, spec, node=self.node, cpus=request.cpus)
+            packages = containers.start(self.run_dir, spec, node=self.node, cpus=request.cpus)
         except ContainerError as error:
             return ContainerStarted(problem=str(error))
-        return ContainerStarted()
+        return ContainerStarted(packages=packages)
 
     def end_all(self, request: EndAll) -> AllEnded:
         self.note_segments(now=True)

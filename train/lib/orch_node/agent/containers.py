@@ -54,24 +54,39 @@ def read_spec(run_dir: Path) -> ContainerSpec | None:
         return None
 
 
-def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> None:
-    """Start this node's container, replace that of an earlier attempt, and start the image's Python once.
+def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> dict[str, str]:
+    """Start this node's container, replace that of an earlier attempt, and return the versions of its packages.
 
     Apptainer has no container until a rank runs; check that it works.
 
     Raises:
         ContainerError: if the engine fails.
     """
+    query = (spec.python, str(program.PROGRAM), "packages")
     if spec.engine != ENGINE:
-        check_apptainer(spec)
-        return
+        if not Path(spec.image).exists():
+            raise ContainerError(f"the image {spec.image} does not exist on this node. All nodes must have it")
+        command = [*apptainer_prefix(spec), *query]
+        return parse_packages(run_engine(command, explain_apptainer_error, seconds=APPTAINER_SECONDS), spec)
     remove(find(run_dir, node))
     options = run_options(run_dir, spec, node=node, cpus=cpus)
     # The container sleeps; `docker exec` starts the ranks in it.
     idle = ("--detach", "--entrypoint", "sleep", spec.image, "infinity")
     container_id = run_docker(*options, *idle, seconds=START_SECONDS).split()[-1]
-    run_docker("exec", container_id, spec.python, "-c", "", seconds=START_SECONDS)
     atomic_write.write(id_file(run_dir, node), container_id)
+    return parse_packages(run_docker("exec", container_id, *query), spec)
+
+
+def parse_packages(output: str, spec: ContainerSpec) -> dict[str, str]:
+    """Return the versions that `node.py packages` has printed in a container.
+
+    Raises:
+        ContainerError: if it has printed something else.
+    """
+    try:
+        return dict(json.loads(output.strip().rpartition("\n")[2]))
+    except (ValueError, TypeError):
+        raise ContainerError(f"{spec.python} of {spec.image} is not a Python that works: {output[-300:]!r}") from None
 
 
 def run_options(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> list[str]:
@@ -290,17 +305,6 @@ def apptainer_prefix(spec: ContainerSpec, options: Sequence[str] = ()) -> list[s
             "setting setup='module load NAME', or run without --image"
         )
     return [engine, "exec", *spec.options, *options, spec.image]
-
-
-def check_apptainer(spec: ContainerSpec) -> None:
-    """Start the image's Python once.
-
-    Raises:
-        ContainerError: if that fails.
-    """
-    if not Path(spec.image).exists():
-        raise ContainerError(f"the image {spec.image} does not exist on this node. All nodes must have it")
-    run_engine([*apptainer_prefix(spec), spec.python, "-c", ""], explain_apptainer_error, seconds=APPTAINER_SECONDS)
 
 
 def explain_apptainer_error(text: str) -> str:

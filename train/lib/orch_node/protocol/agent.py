@@ -94,6 +94,7 @@ class ContainerStarted(Response):
     """The result of starting the container of the node."""
 
     problem: str | None = None  # why it could not be started; None if it runs
+    packages: dict[str, str] = field(default_factory=dict)  # the versions that its ranks import
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -72,6 +72,7 @@ MISSING_LIBRARY = re.compile(r"dlopen\(\S*/lib([a-z0-9]+)[^/\s]*-fi\.so\): ([^:\
 PROVIDER_LINE = re.compile(r"^([a-z0-9_]+):$", re.MULTILINE)
 Default = TypeVar("Default", int, None)
 RATE = re.compile(r"^([0-9.]+) Gb/sec")
+INSTALLERS = ("pip", "setuptools", "wheel", "uv")  # ranks do not use them
 GPU_FIELDS = ("index", "uuid", "name", "memory.total", "driver_version", "pci.bus_id")
 NVIDIA_SMI = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
 # Vendors of other GPUs by their numbers (pci.ids). Their GPUs for data centers have these PCI classes; those that drive
@@ -228,6 +229,33 @@ def packages(prefix: Path, folders: Sequence[str] = ()) -> dict[str, str]:
             versions["torch"] = match.group(1)
             break
     return dict(sorted(versions.items()))
+
+
+def describe_differences(versions: Mapping[str, Mapping[str, str]]) -> str:
+    """Return which packages differ between the first node and another one, or ''.
+
+    Args:
+        versions: the version of each package, by node.
+    """
+    for node, installed in versions.items():
+        first = next(iter(versions))
+        expected = versions[first]
+        different = {name for name in {**expected, **installed} if expected.get(name) != installed.get(name)}
+        if names := sorted(different.difference(INSTALLERS)):
+            listing = "; ".join(
+                f"{name} is {expected.get(name, 'missing')} on {first} and {installed.get(name, 'missing')} on {node}"
+                for name in names[:3]
+            )
+            return listing + (f"; {len(names) - 3} more" if names[3:] else "")
+    return ""
+
+
+def main_packages(_argv: Sequence[str]) -> int:
+    """Print the version of this Python and of each package that it imports; the build of torch is omitted."""
+    versions = packages(Path(sys.prefix), sys.path)
+    torch = versions.get("torch", "missing").partition("+")[0]
+    print(json.dumps({"Python": platform.python_version(), **versions, "torch": torch}))
+    return 0
 
 
 def interfaces() -> dict[str, list[str]]:
