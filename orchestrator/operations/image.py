@@ -96,7 +96,7 @@ def build(image: Image, context: Path) -> str:
     Raises:
         ExecuteError: if the engine fails.
     """
-    hint = f"See the output above. If {image.base} cannot be pulled, choose another image with Python: --base."
+    hint = "See the output above. --base names another image; it needs Python with venv (Debian: python3-venv) and apt."
     run(image.engine, "build", "--tag", image.tag, str(context), hint=hint)
     return digest_of(image)
 
