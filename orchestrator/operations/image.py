@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator import load
@@ -16,7 +16,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.files import TRAIN, link_or_copy, render_template, sha256
 from orchestrator.model.packages import Platform, Requirements
 from orchestrator.provisioning import wheelhouse
-from orchestrator.provisioning.wheelhouse import Wheel, sbom
+from orchestrator.provisioning.wheelhouse import sbom
 from orchestrator.stacks.image import GLIBC, Image, make_image, python_of
 
 LARGE_WHEEL_BYTES = 20_000_000  # wheels of this size get a separate layer
@@ -65,29 +65,24 @@ def lay_out(
     target = Platform(python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC)
     prepared = wheelhouse.prepare_wheelhouse(stack, target, find_links, notify)
     prepared = wheelhouse.add_packages(prepared, requirements, target, stack.name, notify)
-    lay_wheels(prepared.folder, prepared.lock, context / "wheels")
+    shutil.rmtree(context / "wheels", ignore_errors=True)
+    for wheel in prepared.lock:  # large wheels, such as torch, change rarely and get a separate layer
+        part = context / "wheels" / ("large" if wheel.size >= LARGE_WHEEL_BYTES else "other")
+        part.mkdir(parents=True, exist_ok=True)
+        link_or_copy(prepared.folder / wheel.file, part / wheel.file)
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
     (context / "sbom.json").write_text(json.dumps(sbom(image.tag, prepared.lock), indent=1) + "\n")
     packages = [f"{wheel.name}=={wheel.version}" for wheel in prepared.wheels if wheel.name in prepared.added]
     (context / "Dockerfile").write_text(dockerfile(image, packages))
 
 
-def lay_wheels(source: Path, wheels: Iterable[Wheel], folder: Path) -> None:
-    """Link the wheels into the folders `large` and `other`.
-
-    Large wheels, such as torch, change rarely and get a separate layer.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    for wheel in wheels:
-        part = folder / ("large" if wheel.size >= LARGE_WHEEL_BYTES else "other")
-        part.mkdir(parents=True, exist_ok=True)
-        link_or_copy(source / wheel.file, part / wheel.file)
-
-
 def check_engine(engine: str) -> None:
     """Raise ExecuteError if the engine is not installed, before gigabytes are downloaded."""
     if shutil.which(engine) is None:
-        raise not_started(engine, "it is not installed")
+        raise ExecuteError(
+            f"Cannot start {engine}: it is not installed.",
+            hint="Use --engine podman, or install docker. --dry-run only prints the Dockerfile.",
+        )
 
 
 def build(image: Image, context: Path) -> str:
@@ -117,11 +112,10 @@ def push(image: Image) -> str:
     Raises:
         ExecuteError: if the engine fails.
     """
-    run(
-        *(image.engine, "push", image.tag),
-        hint="See the output above. The name must begin with the registry (--tag "
-        f"registry.example/orch:current). To log in: `{image.engine} login`.",
+    hint = (
+        "See the output above. The name must begin with the registry (--tag registry.example/orch:current). To log in: "
     )
+    run(image.engine, "push", image.tag, hint=f"{hint}`{image.engine} login`.")
     return digest_of(image)
 
 
@@ -137,18 +131,9 @@ def run(*command: str, capture: bool = False, hint: str = "") -> str:
     Raises:
         ExecuteError: if the engine does not start or fails.
     """
+    check_engine(command[0])
     output = subprocess.PIPE if capture else sys.stderr
-    try:
-        done = subprocess.run(command, stdout=output, stdin=subprocess.DEVNULL, text=True)
-    except OSError as error:
-        raise not_started(command[0], str(error.strerror)) from None
+    done = subprocess.run(command, stdout=output, stdin=subprocess.DEVNULL, text=True)
     if done.returncode != 0:
         raise ExecuteError(f"`{shlex.join(command)}` failed with exit code {done.returncode}.", hint=hint)
     return done.stdout or ""
-
-
-def not_started(engine: str, reason: str) -> ExecuteError:
-    return ExecuteError(
-        f"Cannot start {engine}: {reason}.",
-        hint="Use --engine podman, or install docker. --dry-run only prints the Dockerfile.",
-    )

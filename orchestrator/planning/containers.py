@@ -16,6 +16,8 @@ FILE = "container.json"  # in the run folder; orch_node reads it
 STARTS = ("rank", "node")
 UNLIMITED, INHERIT = "unlimited", "inherit"
 SIZE = re.compile(r"[1-9]\d*[bkmg]?", re.IGNORECASE)
+MOUNT, MOUNT_HINT = re.compile(r"/.*:/", re.DOTALL), "Example: /data:/data:ro"
+OPTION = re.compile(r"-\w|--[a-z][a-z-]*")
 # Options that orch sets itself, because it reaches, finds and ends ranks through them.
 RESERVED_OPTIONS = (
     *("--detach", "-d", "--interactive", "-i", "--tty", "-t", "--label", "-l", "--user", "-u", "--workdir", "-w"),
@@ -52,44 +54,29 @@ class Docker:
     arguments: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raise PlanError for the first value that the engine would reject or misread."""
-        if not NAME.fullmatch(self.image):
-            raise PlanError(
-                f"--image {self.image!r} is not the name of an image.",
-                hint="Examples: orch:current, registry.example/team/torch:3.",
-            )
-        if self.start not in STARTS:
-            raise PlanError(f"start = {self.start!r} is unknown.", hint=f"Use {' or '.join(STARTS)}.")
-        if not SIZE.fullmatch(self.shm):
-            raise PlanError(f"shm = {self.shm!r} is not a size.", hint="Examples: 512m, 4g.")
-        if self.memlock not in (UNLIMITED, INHERIT) and not self.memlock.isdecimal():
-            raise PlanError(
-                f"memlock = {self.memlock!r} is invalid.", hint=f"Use {UNLIMITED}, {INHERIT} or a number of bytes."
-            )
-        if self.env_file and not self.env_file.startswith("/"):
-            raise PlanError(
-                f"env_file = {self.env_file!r} is not an absolute path.",
-                hint="Name a file on the nodes: /etc/orch/train.env",
-            )
-        for mount in self.mounts:
-            if not mount.startswith("/") or ":/" not in mount:
-                raise PlanError(f"mounts: {mount!r} is not SOURCE:TARGET.", hint="Example: /data:/data:ro")
-        self.check_arguments()
-
-    def check_arguments(self) -> None:
-        """Raise PlanError for an argument that docker would take for the image, or that orch sets itself."""
-        for word in self.arguments:
-            name = word.partition("=")[0]
-            if not re.fullmatch(r"-\w|--[a-z][a-z-]*", name):
-                raise PlanError(
-                    f"arguments: {word!r} is not an option of docker run.",
-                    hint="Write each option as one word: --cap-add=SYS_NICE.",
-                )
-            if name in RESERVED_OPTIONS:
-                raise PlanError(
-                    f"arguments: orch sets {name} itself.",
-                    hint="Use the keys image, shm, mounts, env_file and python; the layout determines the cores.",
-                )
+        """Raise PlanError for the first value that the engine would reject, misread, or that orch sets itself."""
+        has_memlock = self.memlock in (UNLIMITED, INHERIT) or self.memlock.isdecimal()
+        sizes, limits = "Examples: 512m, 4g.", f"Use {UNLIMITED}, {INHERIT} or a number of bytes."
+        images = "Examples: orch:current, registry.example/team/torch:3."
+        files = "Name a file on the nodes: /etc/orch/train.env"
+        options = "Write each option as one word: --cap-add=SYS_NICE."
+        keys = "Use the keys image, shm, mounts, env_file and python; the layout determines the cores."
+        names = {word: word.partition("=")[0] for word in self.arguments}
+        for is_valid, problem, hint in (
+            (NAME.fullmatch(self.image), f"--image {self.image!r} is not the name of an image.", images),
+            (self.start in STARTS, f"start = {self.start!r} is unknown.", f"Use {' or '.join(STARTS)}."),
+            (SIZE.fullmatch(self.shm), f"shm = {self.shm!r} is not a size.", sizes),
+            (has_memlock, f"memlock = {self.memlock!r} is invalid.", limits),
+            (self.env_file[:1] in ("", "/"), f"env_file = {self.env_file!r} is not an absolute path.", files),
+            *((MOUNT.match(mount), f"mounts: {mount!r} is not SOURCE:TARGET.", MOUNT_HINT) for mount in self.mounts),
+            *(
+                (OPTION.fullmatch(names[word]), f"arguments: {word!r} is not an option of docker run.", options)
+                for word in names
+            ),
+            *((name not in RESERVED_OPTIONS, f"arguments: orch sets {name} itself.", keys) for name in names.values()),
+        ):
+            if not is_valid:
+                raise PlanError(problem, hint=hint)
 
     def options(self, folders: Iterable[str], workdir: str) -> tuple[str, ...]:
         """Return the options of `docker run`; `folders` of the node have the same path in the container."""
@@ -137,9 +124,8 @@ class Docker:
 
     def decision(self) -> Decision:
         """Return the decision about the containers."""
-        ranks = f"ranks on its {self.python}"
-        if self.starts_ranks:
-            ranks = "its entrypoint starts the ranks, with RANK = node"
+        by_image = "its entrypoint starts the ranks, with RANK = node"
+        ranks = by_image if self.starts_ranks else f"ranks on its {self.python}"
         devices = [word for word in self.arguments if word.startswith(("--gpus", "--device"))]
         reason = "; ".join(["by docker, one container on each node, as the node's user", ranks, *devices])
         return Decision(topic="image", value=self.image, reason=reason)

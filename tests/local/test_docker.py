@@ -45,18 +45,11 @@ import collections, importlib.metadata as metadata
 counts = collections.Counter(package.name for package in metadata.distributions())
 print([name for name, count in counts.items() if count > 1])
 """
-FIRST_ENVIRONMENTS: dict[tuple[str, int, int], dict[str, str]] = {}
 
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     return images.build_stack_image(tmp_path_factory.mktemp("image"))
-
-
-@pytest.fixture(scope="session")
-def image_with_entrypoint(image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return an image that starts the ranks of a node itself."""
-    return images.build_entrypoint_image(tmp_path_factory.mktemp("entry"), image)
 
 
 @pytest.fixture
@@ -78,9 +71,10 @@ print("GREETER", orch_test_greeter.VERSION, flush=True)
 """
 
 
-def test_packages_of_the_user_are_in_the_image_and_checked(workspace: Workspace, image: str) -> None:
+def test_packages_of_the_user_are_in_the_image_once_and_checked(workspace: Workspace, image: str) -> None:
     label = images.run_program("docker", "inspect", "--format", '{{index .Config.Labels "orch.packages"}}', image)
     assert label == "orch-test-greeter==1.0\n"
+    assert images.run_program("docker", "run", "--rm", image, "python3", "-c", PRINT_DUPLICATES) == "[]\n"
     cell = workspace.train_text(SCRIPT_WITH_PACKAGES, *GLOO)
     assert cell.printed("GREETER", 1) == "1.0"
     script = SCRIPT_WITH_PACKAGES.replace("greeter", "parser").replace("orch_test_parser", "json")
@@ -88,18 +82,14 @@ def test_packages_of_the_user_are_in_the_image_and_checked(workspace: Workspace,
     assert f"image {image} does not have orch-test-parser, which the script requires" in cell.report["failure"]["text"]
 
 
-def test_image_has_each_package_once(image: str) -> None:
-    assert images.run_program("docker", "run", "--rm", image, "python3", "-c", PRINT_DUPLICATES) == "[]\n"
-
-
 @pytest.mark.parametrize(("starter", "backend"), [("mpirun, Intel MPI", "ccl"), ("torchrun", "gloo")])
 def test_launcher_starts_the_same_ranks_and_names_a_failure(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, starter: str, backend: str
 ) -> None:
     require_mpi("intel")
-    monkeypatch.setattr(matrix, "FIRST_ENVIRONMENTS", FIRST_ENVIRONMENTS)  # libraries of the image have other paths
+    monkeypatch.setattr(matrix, "FIRST_ENVIRONMENTS", {})  # libraries of the image have other paths
     matrix.check(partial(workspace.train, code=1), starter, backend, planned=("127.0.0.1",))
-    environment = FIRST_ENVIRONMENTS[backend, 1, 0]
+    environment = matrix.FIRST_ENVIRONMENTS[backend, 1, 0]
     assert environment["LD_PRELOAD"].startswith("/opt/orch/stack/lib/libiomp5.so")
 
 
@@ -140,8 +130,9 @@ def test_variables_of_a_file_reach_the_ranks_but_no_listing_and_stop_ends_the_co
 
 
 @pytest.mark.usefixtures("workspace")
-def test_image_can_start_the_ranks_of_a_node_itself(image_with_entrypoint: str, tmp_path: Path) -> None:
-    workspace = make_workspace(tmp_path, image_with_entrypoint, "--image-option", "start=node")
+def test_image_can_start_the_ranks_of_a_node_itself(image: str, tmp_path: Path) -> None:
+    image = images.build_entrypoint_image(tmp_path / "image", image)
+    workspace = make_workspace(tmp_path, image, "--image-option", "start=node")
     # The script destroys the group because orch does so only in its own ranks; torch may abort at the exit otherwise.
     barrier = "    dist.barrier()\n"
     script = (SCRIPTS / "curve.py").read_text().replace(barrier, f"{barrier}    dist.destroy_process_group()\n")
@@ -198,17 +189,12 @@ def test_clean_finds_a_container_without_supervisor_and_agent(workspace: Workspa
     expect_exit(workspace.orch("clean"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message", "hint"),
-    [
-        (("--image", "no-such:image"), "No such image: no-such:image", "--docker-load"),
-        (("--image-option", "python=/no/python"), "/no/python: no such file", "--image-option python=PATH"),
-        (("--image-option", "mounts=/no-such:/data"), "path does not exist: /no-such", "Every node must have"),
-    ],
-)
-def test_refusal_of_the_engine_is_reported_with_a_hint(
-    workspace: Workspace, options: tuple[str, ...], message: str, hint: str
-) -> None:
-    cell = workspace.train(str(SCRIPTS / "curve.py"), *options, code=1)
-    assert message in cell.report["problem"]
-    assert hint in cell.report["problem"]
+def test_refusal_of_the_engine_is_reported_with_a_hint(workspace: Workspace, image: str) -> None:
+    for name, option, message, hint in (
+        ("no-such:image", "shm=1g", "No such image: no-such:image", "--docker-load"),
+        (image, "python=/no/python", "/no/python: no such file", "--image-option python=PATH"),
+        (image, "mounts=/no-such:/data", "path does not exist: /no-such", "Every node must have"),
+    ):
+        cell = make_workspace(workspace.folder, name, "--image-option", option).train(str(SCRIPTS / "curve.py"), code=1)
+        assert message in cell.report["problem"]
+        assert hint in cell.report["problem"]

@@ -51,15 +51,13 @@ def build_stack_image(folder: Path) -> str:
     build_bare_image()
     base = folder / "base"
     shutil.copytree(TESTS / "docker", base)
-    settings = run_program("bash", "-c", "cd test-cluster && . ./common && apt_settings")
-    (base / "apt-settings").write_text(settings)
+    (base / "apt-settings").write_text(run_program("bash", "-c", "cd test-cluster && . ./common && apt_settings"))
     run_program("docker", "build", "--network", "host", "--tag", PYTHON_IMAGE, str(base))
     image = make_image(stack_of_nodes(), tag=STACK_IMAGE, base=PYTHON_IMAGE, engine="docker")
     context = folder / "context"
     make_wheel(folder / "index", USER_PACKAGE, "1.0", requires=["numpy"], module="VERSION = '1.0'")
     lines = ("--no-index", f"--find-links {folder / 'index'}", USER_PACKAGE)
-    requirements = Requirements(source="needs.txt", lines=lines)
-    operation.lay_out(image, context, (), "3.11", print, requirements=requirements)
+    operation.lay_out(image, context, (), "3.11", print, requirements=Requirements(source="needs.txt", lines=lines))
     for wheel in (context / "wheels").rglob("*.whl"):
         if wheel.name.startswith(UNUSED_PACKAGES):
             wheel.unlink()
@@ -76,8 +74,7 @@ exec python3 -m torch.distributed.run --nproc_per_node="$NPROC_PER_NODE" --nnode
 def build_entrypoint_image(folder: Path, stack_image: str) -> str:
     """Build an image whose entrypoint starts torchrun, like images of GPU clusters, and return its name."""
     write_program(folder / "start", ENTRYPOINT)
-    lines = (f"FROM {stack_image}", "COPY start /start", 'ENTRYPOINT ["/start"]')
-    (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
+    (folder / "Dockerfile").write_text(f'FROM {stack_image}\nCOPY start /start\nENTRYPOINT ["/start"]\n')
     run_program("docker", "build", "--tag", "orch-test:entry", str(folder))
     return "orch-test:entry"
 
@@ -89,10 +86,9 @@ def run_program(*command: str) -> str:
     return done.stdout
 
 
-def list_containers(*filters: str) -> list[str]:
+def list_containers() -> list[str]:
     """Return the ids of orch's containers on this machine, running or not."""
-    options = [f"--filter={condition}" for condition in ("label=orch.run", *filters)]
-    return run_program("docker", "ps", "--all", "--quiet", *options).split()
+    return run_program("docker", "ps", "--all", "--quiet", "--filter=label=orch.run").split()
 
 
 @functools.cache

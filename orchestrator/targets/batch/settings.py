@@ -80,16 +80,11 @@ class Image:
                 raise PlanError(f"--image-option mounts={mount}: not SOURCE:TARGET.", hint="Example: /data:/data:ro")
         for argument in self.arguments:
             name = argument.partition("=")[0]
-            if not re.fullmatch(r"-\w|--[a-z][a-z-]*", name) or not argument.isprintable():
-                raise PlanError(
-                    f"--image-option arguments={argument}: not an option.",
-                    hint="Use it once per option: --image-option arguments=--nv.",
-                )
-            if name in RESERVED_APPTAINER_OPTIONS:
-                raise PlanError(
-                    f"--image-option arguments={name}: orch sets this option itself.",
-                    hint="Leave it out; `--dry-run` shows all options.",
-                )
+            is_option = re.fullmatch(r"-\w|--[a-z][a-z-]*", name) and argument.isprintable()
+            if not is_option or name in RESERVED_APPTAINER_OPTIONS:
+                problem = "orch sets this option itself" if is_option else "not an option"
+                hint = "Use it once per option: --image-option arguments=--nv. `--dry-run` shows all options."
+                raise PlanError(f"--image-option arguments={argument}: {problem}.", hint=hint)
 
     def file(self, folders: Iterable[str], run_dir: str, *, preload: tuple[str, ...]) -> str:
         """Return the text of container.json.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -129,13 +129,11 @@ def other_stacks(torch: tuple[int, ...], stack: Stack) -> str:
 
 def check_equal(nodes: Sequence[Node], python: str) -> None:
     """Raise PlanError if the interpreters of nodes have different packages; builds of one torch may differ."""
-    if differences := describe_differences({node.name: versions_of(node) for node in nodes}):
+    facts = {node.name: node.facts for node in nodes}
+    builds = {name: fact.packages[TORCH].partition("+")[0] for name, fact in facts.items()}
+    versions = {name: {**fact.packages, "Python": fact.python, TORCH: builds[name]} for name, fact in facts.items()}
+    if differences := describe_differences(versions):
         raise PlanError(
             f"{python} differs between nodes: {differences}.",
             hint="Install the same versions, use an environment on a shared file system, or --exclude nodes.",
         )
-
-
-def versions_of(node: Node) -> Mapping[str, str]:
-    """Return the version of Python and of each package that ranks may import."""
-    return {"Python": node.facts.python, **node.facts.packages, TORCH: node.facts.packages[TORCH].partition("+")[0]}

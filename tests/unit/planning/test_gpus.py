@@ -131,9 +131,7 @@ def test_accelerate_follows_the_device(test_stack: Stack) -> None:
         decide(test_stack, *TWO_GPU_NODES, launcher="accelerate")
 
 
-def test_command_of_docker_on_gpus_can_be_compared_line_by_line(
-    test_stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_of_docker_on_gpus_is_golden(test_stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """Print the command of an image that starts BERT pretraining on two nodes with eight GPUs, one option per line."""
     monkeypatch.setattr(os, "getgroups", lambda: [44])
     device = Device("mlx5_0", "mlx5_core", "InfiniBand", "", speed=400000, numa=0, active=True)

@@ -12,6 +12,7 @@ from orchestrator.operations.image import build, dockerfile, push, save
 from orchestrator.provisioning.wheelhouse import Wheel, sbom
 from orchestrator.stacks.image import make_image, python_of
 from tests.conftest import make_stack
+from tests.support.files import write_program
 
 
 def test_every_stack_has_a_dockerfile() -> None:
@@ -36,9 +37,7 @@ def test_base_may_be_pinned_by_digest() -> None:
 
 
 def test_engine_gets_the_name_of_the_image(tmp_path: Path) -> None:
-    engine = tmp_path / "podman"
-    engine.write_text('#!/bin/sh\necho "$*" >> "$0.log"\necho sha256:12\n')
-    engine.chmod(0o700)
+    engine = write_program(tmp_path / "podman", '#!/bin/sh\necho "$*" >> "$0.log"\necho sha256:12\n')
     image = make_image(make_stack(), tag="registry.example/orch:x", base=None, engine=str(engine))
     assert (build(image, tmp_path), push(image)) == ("sha256:12", "sha256:12")
     (tmp_path / "x y.tar").touch()

@@ -56,10 +56,9 @@ def test_entrypoint_gets_secrets_by_standard_input() -> None:
 def test_image_with_other_packages_on_a_node_is_refused(tmp_path: Path) -> None:
     (tmp_path / "container.json").write_text(container.render(SPEC))
     responses = {f"node{number}": ContainerStarted(packages={"einops": f"0.{number}"}) for number in range(2)}
-    attempt = mock.Mock(run_dir=tmp_path, layout=make_layout("node0", "node1"))
-    attempt.agents.request_each.return_value = responses
-    problem = Attempt.start_containers(attempt)
-    assert "the image orch:current differs between nodes: einops is 0.0 on node0 and 0.1 on node1" in problem
+    agents = mock.Mock(**{"request_each.return_value": responses})
+    attempt = mock.Mock(run_dir=tmp_path, layout=make_layout("node0", "node1"), agents=agents)
+    assert "orch:current differs between nodes: einops is 0.0 on node0 and 0.1 on" in Attempt.start_containers(attempt)
 
 
 def test_error_of_any_version_of_docker_is_named() -> None:

@@ -66,23 +66,15 @@ def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int])
     if spec.engine != ENGINE:
         if not Path(spec.image).exists():
             raise ContainerError(f"the image {spec.image} does not exist on this node. All nodes must have it")
-        command = [*apptainer_prefix(spec), *query]
-        return parse_packages(run_engine(command, explain_apptainer_error, seconds=APPTAINER_SECONDS), spec)
-    remove(find(run_dir, node))
-    options = run_options(run_dir, spec, node=node, cpus=cpus)
-    # The container sleeps; `docker exec` starts the ranks in it.
-    idle = ("--detach", "--entrypoint", "sleep", spec.image, "infinity")
-    container_id = run_docker(*options, *idle, seconds=START_SECONDS).split()[-1]
-    atomic_write.write(id_file(run_dir, node), container_id)
-    return parse_packages(run_docker("exec", container_id, *query), spec)
-
-
-def parse_packages(output: str, spec: ContainerSpec) -> dict[str, str]:
-    """Return the versions that `node.py packages` has printed in a container.
-
-    Raises:
-        ContainerError: if it has printed something else.
-    """
+        output = run_engine([*apptainer_prefix(spec), *query], explain_apptainer_error, seconds=APPTAINER_SECONDS)
+    else:
+        remove(find(run_dir, node))
+        options = run_options(run_dir, spec, node=node, cpus=cpus)
+        # The container sleeps; `docker exec` starts the ranks in it.
+        idle = ("--detach", "--entrypoint", "sleep", spec.image, "infinity")
+        container_id = run_docker(*options, *idle, seconds=START_SECONDS).split()[-1]
+        atomic_write.write(run_dir / f"container-{node}", container_id)
+        output = run_docker("exec", container_id, *query)
     try:
         return dict(json.loads(output.strip().rpartition("\n")[2]))
     except (ValueError, TypeError):
@@ -103,18 +95,13 @@ def run_options(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence
     ]
 
 
-def id_file(run_dir: Path, node: str) -> Path:
-    return run_dir / f"container-{node}"
-
-
 def exec_command(run_dir: Path, spec: ContainerSpec, *, node: str, rank: int) -> list[str]:
     """Return the command that starts a rank in the container of this node."""
     entry = (spec.python, "-u", str(program.PROGRAM), "contained-rank", str(run_dir))
     variables = ("--env", f"ORCH_RUN_DIR={run_dir}", "--env", f"RANK={rank}")
     if spec.engine != ENGINE:
         return [*apptainer_prefix(spec, variables), *entry]
-    container_id = id_file(run_dir, node).read_text()
-    return [ENGINE, "exec", "--interactive", *variables, container_id, *entry]
+    return [ENGINE, "exec", "--interactive", *variables, (run_dir / f"container-{node}").read_text(), *entry]
 
 
 def entry_command(
@@ -218,15 +205,13 @@ def remove_all(run_dir: Path, node: str = "") -> tuple[list[ProcessRecord], list
     has_containers = not run_dir.exists() if spec is None else spec.engine == ENGINE
     if not has_containers:
         return [], []
+    records: list[ProcessRecord] = []
     try:
         ids = find(run_dir, node)
-    except ContainerError as error:
-        return [], ([to_record(str(error))] if spec else [])
-    records = [to_record(container_id[:12]) for container_id in ids]
-    try:
+        records = [to_record(container_id[:12]) for container_id in ids]
         remove(ids)
-    except ContainerError:
-        return [], records
+    except ContainerError as error:
+        return [], records or ([to_record(str(error))] if spec else [])
     return records, []
 
 
@@ -287,8 +272,8 @@ def run_engine(argv: Sequence[str], explain: Callable[[str], str], *, seconds: f
         raise ContainerError(f"{argv[0]} {argv[1]} did not respond within {seconds:.0f} s") from None
     if process.returncode != 0:
         # Docker 20.10 writes to standard output why `docker exec` has failed.
-        output = process.stderr.strip() or process.stdout.strip()
-        raise ContainerError(explain(output or f"exit code {process.returncode}"))
+        output = process.stderr.strip() or process.stdout.strip() or f"exit code {process.returncode}"
+        raise ContainerError(explain(output))
     return process.stdout
 
 

@@ -237,14 +237,13 @@ def describe_differences(versions: Mapping[str, Mapping[str, str]]) -> str:
     Args:
         versions: the version of each package, by node.
     """
+    first, expected = next(iter(versions.items()))
     for node, installed in versions.items():
-        first = next(iter(versions))
-        expected = versions[first]
         different = {name for name in {**expected, **installed} if expected.get(name) != installed.get(name)}
         if names := sorted(different.difference(INSTALLERS)):
+            pairs = ((name, expected.get(name, "missing"), installed.get(name, "missing")) for name in names[:3])
             listing = "; ".join(
-                f"{name} is {expected.get(name, 'missing')} on {first} and {installed.get(name, 'missing')} on {node}"
-                for name in names[:3]
+                f"{name} is {version} on {first} and {other} on {node}" for name, version, other in pairs
             )
             return listing + (f"; {len(names) - 3} more" if names[3:] else "")
     return ""
