@@ -329,7 +329,6 @@ class Pbs(BatchSystem):
     submitter = "qsub"
     directive = "#PBS "
     template: Mapping[str, str] = {
-        "node": "${HOSTNAME-this node}",
         "task": "${PBS_ARRAY_INDEX-0}",
         "output": "pbs-${ORCH_JOB_RESTARTS-0}.out",
         "array_output": "pbs-${PBS_ARRAY_INDEX-0}.out",

@@ -439,9 +439,11 @@ def config_of(
 ) -> JobConfig:
     """Return the settings for orch's program in the job."""
     backend, recipe, system = resolved.backend.value, resolved.recipe, batch.system
-    # Many sites forbid ssh between their nodes: hydra starts its proxies through the batch system.
-    hydra = ("I_MPI_HYDRA", "HYDRA")
-    other_variables = {name: value for name, value in launch.command.env.items() if not name.startswith(hydra)}
+    launcher_env = launch.command.env
+    if system.launcher_env:  # Many sites forbid ssh between their nodes: the batch system starts hydra's proxies.
+        hydra = ("I_MPI_HYDRA", "HYDRA")
+        variables = {name: value for name, value in launcher_env.items() if not name.startswith(hydra)}
+        launcher_env = {**variables, **system.launcher_env}
     return JobConfig(
         system=system.name,
         nodes=len(resolved.nodes.value),
@@ -463,8 +465,8 @@ def config_of(
         needs_bf16=resolved.precision.value == "bf16" and not request.allow_slow_bf16,
         mpi=resolved.mpi.value,
         launcher=launch.command.argv,
-        launcher_env={**other_variables, **system.launcher_env},
-        files={**launch.files, **launch.shared},
+        launcher_env=dict(launcher_env),
+        files={**launch.files, **launch.shared, **system.node_module},
         options=supervisor_options(request, recipe, launch, site.resume),
         requeue=system.can_resume(batch.options) and batch.held is None,
         max_requeues=batch.max_requeues,

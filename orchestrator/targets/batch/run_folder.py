@@ -29,14 +29,8 @@ from orchestrator.targets.interface import Notify
 
 Result = TypeVar("Result")
 REFRESH_SECONDS = 0.5  # Copying less often saves a login node, which many users share, from load.
-OUTPUT_FILE = re.compile(r"[a-z]+-[0-9_]+\.out", re.ASCII)  # The output files of a run's jobs.
 STATE_FILES = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT)
 LAUNCHER_LOG = re.compile(re.escape(files.LAUNCHER_LOG))
-
-
-def newest(names: Iterable[str], pattern: re.Pattern[str]) -> str:
-    """Return the matching name with the highest number, or ''."""
-    return max((name for name in names if pattern.fullmatch(name)), key=lambda name: (len(name), name), default="")
 
 
 class LocalFolder:
@@ -58,12 +52,12 @@ class LocalFolder:
 
     def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
         """Return the end of the newest file of the run whose name matches, or '' if there is none."""
-        name = newest((path.name for path in self.folder.iterdir()), pattern)
+        name = files.newest((path.name for path in self.folder.iterdir()), pattern)
         return last_text(self.folder / name, size).strip() if name else ""
 
     def supervisor_output(self) -> str:
         """Return the end of the job's output."""
-        return self.end_of(OUTPUT_FILE)
+        return self.end_of(files.JOB_OUTPUT)
 
     def copy_logs(self, ranks: Iterable[int]) -> None:
         """Do nothing: the logs are in the folder."""
@@ -104,14 +98,14 @@ class JobMirror(Mirror):
 
     def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
         """Return the end of the newest file on the cluster whose name matches, or '' if there is none."""
-        name = newest(self.remote.list(self.run_dir), pattern)
+        name = files.newest(self.remote.list(self.run_dir), pattern)
         path = f"{self.run_dir}/{name}"
         content = self.remote.read(path, max(0, self.remote.size(path) - size), size) if name else None
         return (content or b"").decode(errors="replace").strip()
 
     def supervisor_output(self) -> str:
         """Return the end of the job's output."""
-        return self.end_of(OUTPUT_FILE)
+        return self.end_of(files.JOB_OUTPUT)
 
 
 class RemoteFolder(ReconnectingMirror):

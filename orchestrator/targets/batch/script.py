@@ -14,6 +14,7 @@ from orch_node.protocol.batch import CONFIG, JobConfig
 from orchestrator.model.printable import one_line
 from orchestrator.planning.plan import Plan
 from orchestrator.targets.batch.settings import BatchSettings
+from orchestrator.targets.batch.system import TEMPLATE
 
 HEREDOC_DELIMITER = "ORCH_END_OF_FILE"
 TEMPLATES = jinja2.PackageLoader("orchestrator", "templates/batch")
@@ -38,16 +39,18 @@ def render(
         loader=TEMPLATES, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     system, first = settings.system, runs[0][1].run
+    template = {**TEMPLATE, **system.template}
     of_one_run = ("run", "array", "resume") if is_array else ()
     decisions = [decision for decision in first.decisions if decision.topic not in of_one_run]
     return environment.get_template("job.sh.j2").render(
         system=system,
+        template=template,
         options=options,
         decisions=[one_line(decision.describe()) for decision in decisions],
         is_array=is_array,
         runs=[{"label": one_line(label), **file_values(plan, config)} for label, plan, config in runs],
         run_dir='"$run_dir"' if is_array else shlex.quote(first.run_dir),
-        output=system.template["array_output" if is_array else "output"],
+        output=template["array_output" if is_array else "output"],
         setup=[(command, shlex.quote(f"error: {system.flag} setup={command} failed")) for command in settings.setup],
         program=shlex.join((first.python, f"{first.train}/node.py", "job")),
     )

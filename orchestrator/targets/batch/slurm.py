@@ -555,9 +555,6 @@ class Slurm(BatchSystem):
     def named_state(self, job: str, word: str) -> JobState:
         return job_state(job, word)
 
-    def array_job(self, job: str, number: int) -> str:
-        return f"{job}_{number}"
-
     def default_ranks(self, programs: Programs, options: Mapping[str, str], held: Allocation | None) -> tuple[int, str]:
         """Return the ranks on each node for --ppn auto, with the reason: one for each socket of whole nodes.
 

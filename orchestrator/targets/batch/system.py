@@ -6,14 +6,17 @@ subclass of NodeSystem in orch_node/batch, and an entry in registry.py.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 from orch_node.batch.system import NodeSystem
+from orch_node.protocol import files
 
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import CommandResult
@@ -36,6 +39,7 @@ RESERVED_OPTIONS = {
 }
 # Parts of the messages of a shell that does not find the program that submits jobs.
 MISSING_PROGRAM = ("not found", "no such file")
+TEMPLATE = {"node": "${HOSTNAME-this node}", "task": "0", "output": "job-0.out", "array_output": "job-0.out"}
 
 
 class Phase(Enum):
@@ -244,9 +248,9 @@ class BatchSystem(ABC):
 
         submitter: the program that submits jobs, whose options --NAME takes.
         directive: what precedes an option in a script: `#SBATCH `.
-        template: the values of the script's template that differ: `node` and `task` are expressions of the
-            shell for the node's name and the number of an array's task, `output` and `array_output` for the
-            file of the output of a job ('' if the system writes it) and of an array's task.
+        template: the values of the script's template that differ from TEMPLATE: `node` and `task` are expressions of
+            the shell for the node's name and the number of an array's task, `output` and `array_output` for the file of
+            the output of a job ('' if the system writes it) and of an array's task; its name matches files.JOB_OUTPUT.
         example_option: an option and its value, for hints.
         gpu_hint: how to request GPUs.
         reserved: the options that orch itself sets besides RESERVED_OPTIONS, with a hint about each.
@@ -258,7 +262,7 @@ class BatchSystem(ABC):
 
         launcher: the launcher that starts the ranks unless a user chooses another one.
         launcher_summary: what it does, if it is a program of the system itself; '' for a launcher of all targets.
-        launcher_env: the variables with which hydra starts its proxies through the system.
+        launcher_env: the variables with which hydra starts its proxies through the system; empty to use ssh.
         launcher_settings: its settings with their values, which it gets as options; the first value is the default.
 
         node_hints: how to choose nodes in place of `--nodes PATTERN`, `--inventory` and `--exclude`, by the
@@ -276,9 +280,9 @@ class BatchSystem(ABC):
 
     submitter: str
     directive: str
-    template: Mapping[str, str]
+    template: Mapping[str, str] = {}
     example_option: str
-    gpu_hint: str
+    gpu_hint = "Leave it out."
     reserved: Mapping[str, str] = {}
     foreign: Mapping[str, str] = {}
     flags: tuple[str, ...] = ()
@@ -288,10 +292,10 @@ class BatchSystem(ABC):
 
     launcher = "mpirun"
     launcher_summary = ""
-    launcher_env: Mapping[str, str]
+    launcher_env: Mapping[str, str] = {}
     launcher_settings: Mapping[str, tuple[str, ...]] = {}
 
-    node_hints: Mapping[str, str]
+    node_hints: Mapping[str, str] = {"nodes": "", "inventory": "Leave it out.", "exclude": "Leave it out."}
     node_shell: str
     job_shell: str
     check: str
@@ -333,17 +337,17 @@ class BatchSystem(ABC):
     def is_unknown(self, result: CommandResult) -> bool:
         """Return whether a result says that the job is unknown or has ended."""
 
-    @abstractmethod
     def accounting(self, programs: Programs, job: str) -> Accounting | None:
         """Return the record of a job, of an array's task or of a step, or None if the system has none or is silent."""
+        return None
 
-    @abstractmethod
     def named_state(self, job: str, word: str) -> JobState:
         """Return a job in a state that accounting reports."""
+        return self.forgotten(job)
 
-    @abstractmethod
     def array_job(self, job: str, number: int) -> str:
         """Return the id of an array's task, given the id of the array and the number."""
+        return f"{job}_{number}"
 
     def cluster_of(self, step: SubmitScript) -> str:
         """Return the cluster that a step's options name, or ''."""
@@ -397,9 +401,9 @@ class BatchSystem(ABC):
         """
         return 0
 
-    @abstractmethod
     def requested_gpus(self, options: Mapping[str, str], nodes: int) -> int:
         """Return the number of GPUs that the options request for each node; 0 if they request none."""
+        return 0
 
     def explain_option(self, name: str, options: Mapping[str, str]) -> str:
         """Return what an option means for the run if that is not obvious, or ''."""
@@ -407,7 +411,15 @@ class BatchSystem(ABC):
 
     def can_resume(self, options: Mapping[str, str]) -> bool:
         """Return whether a preempted job with these options starts again."""
-        return True
+        return False
+
+    @cached_property
+    def node_module(self) -> Mapping[str, str]:
+        """Return the file with the module of `on_nodes` if that is a package's, which the nodes may lack."""
+        module = inspect.getmodule(type(self.on_nodes))
+        if module is None or module.__name__.startswith("orch_node."):
+            return {}
+        return {files.BATCH_SYSTEM: inspect.getsource(module)}
 
     # Words.
 

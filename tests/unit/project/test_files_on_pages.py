@@ -114,7 +114,5 @@ def test_programs_parse_and_their_imports_from_orch_exist() -> None:
     for tree, node in ((program, node) for program in trees for node in ast.walk(program)):
         if isinstance(node, ast.ImportFrom) and ORCH_MODULE.match(node.module or ""):
             (name,) = (alias.name for alias in node.names)
-            if importlib.util.find_spec(module := f"{node.module}.{name}"):
-                assert attributes_used(tree, name) <= functions_of(module)
-            else:
-                assert callable(getattr(importlib.import_module(str(node.module)), name))
+            if not callable(getattr(importlib.import_module(str(node.module)), name, None)):
+                assert attributes_used(tree, name) <= functions_of(f"{node.module}.{name}")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
 from orch_node.batch import agent_connections
-from orch_node.protocol import batch
+from orch_node.protocol import batch, values
 
+from orchestrator.targets.batch.plan import plan_run
 from tests.support.files import write_program
+from tests.support.slurm_plans import make_request, plan_request
 
 # Start one agent per name in NODES on this machine, as srun does on the nodes of a job.
 SRUN = """#!/bin/sh
@@ -33,5 +36,6 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(agent_connections, "END_SECONDS", 0.2)
     folder = tmp_path / "run"
     (folder / "claims").mkdir(parents=True)
-    (folder / batch.CONFIG).write_text("{}")
+    _, config = plan_request(make_request(), planner=plan_run)
+    (folder / batch.CONFIG).write_text(json.dumps(values.record(config)))
     return folder

@@ -28,7 +28,7 @@ ROLES = {
     "supervise": ("supervisor", 1),
     "agent": ("agent", 1),
     "job": ("supervisor", 1),
-    "job-agent": ("agent", 2),
+    "job-agent": ("agent", 1),
     "rank": ("wrapper", 2),
     "contained-rank": ("wrapper", 1),
     "run-script": ("rank", None),

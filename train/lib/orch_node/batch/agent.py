@@ -1,4 +1,4 @@
-"""Run the agent of a job's node: `node.py job-agent SYSTEM RUN_DIR HOST:PORT`.
+"""Run the agent of a job's node: `node.py job-agent RUN_DIR HOST:PORT`.
 
 It connects to the supervisor and describes its node. From then on it is the agent that every run
 has on its nodes; each line that it sends or receives over the connection has a signature.
@@ -28,18 +28,19 @@ SHARED_SECONDS = 10.0  # after which a shared file system shows what another nod
 
 def main(argv: list[str]) -> int:
     """Connect to the supervisor and serve its requests; return the exit code."""
-    system, run_dir, (host, _, port) = find_system(argv[0]), argv[1], argv[2].rpartition(":")
-    node, key = system.node_name(), os.environ.pop(KEY, "")
+    run_dir, (host, _, port), key = argv[0], argv[1].rpartition(":"), os.environ.pop(KEY, "")
     if not is_shared(Path(run_dir)):
         hint = "Choose a folder that all nodes share with --runs-dir"
-        print(f"{node} does not see {run_dir} of node0. {hint}", file=sys.stderr)
+        print(f"{socket.gethostname()} does not see {run_dir} of node0. {hint}", file=sys.stderr)
         return 1
+    system = find_system(batch.parse(Path(run_dir, batch.CONFIG).read_text()))
+    node = system.node_name()
     try:
         connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
         line = json.dumps(values.record(hello(system, node, connection))).encode() + b"\n"
         lines = introduce(connection, key, line, CONNECT_SECONDS)
     except OSError as error:
-        print(f"{node} cannot reach node0 at {argv[2]}: {error}", file=sys.stderr)
+        print(f"{node} cannot reach node0 at {argv[1]}: {error}", file=sys.stderr)
         return 1
     os.dup2(connection.fileno(), 0)
     os.dup2(connection.fileno(), 1)

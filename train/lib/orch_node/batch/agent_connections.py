@@ -80,7 +80,7 @@ class AgentConnections:
 
     def start(self) -> subprocess.Popen[bytes]:
         address = f"{self.address}:{self.server.getsockname()[1]}"
-        agent = program.command("job-agent", self.system.name, str(self.run_dir), address)
+        agent = program.command("job-agent", str(self.run_dir), address)
         with open(self.log, "ab", opener=private) as log:
             return self.system.start_on_nodes(self.nodes, "orch-agents", agent, {KEY: self.key}, log)
 

@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     """Supervise the run of this job; return its exit code."""
     run_dir = Path(argv[0])
     config = batch.parse((run_dir / batch.CONFIG).read_text())
-    system = find_system(config.system)
+    system = find_system(config)
     began = time.time()
     if is_done(system, run_dir):
         message = f"{system.title} has restarted this job, but its run is done already; this start exits"
@@ -173,7 +173,7 @@ def explain_memory_failure(system: NodeSystem, run_dir: Path, ending: Outcome) -
     killed = failure is not None and failure.signal in ENDING_SIGNALS and not failure.oom
     lost_peer = failure is not None and failures.blames_another(failure.rank, failure.text)
     is_open = failure is None or killed or lost_peer
-    line = system.memory_line(job_output(system, run_dir)) if ending.state == FAILED and is_open else ""
+    line = system.memory_line(job_output(run_dir)) if ending.state == FAILED and is_open else ""
     if not line:
         return ending
     if failure is not None and killed:
@@ -183,11 +183,11 @@ def explain_memory_failure(system: NodeSystem, run_dir: Path, ending: Outcome) -
     return replace(ending, problem=problem, first_failure=None)
 
 
-def job_output(system: NodeSystem, run_dir: Path) -> str:
+def job_output(run_dir: Path) -> str:
     """Return the last output of the launcher, of the agents and of the job itself."""
-    outputs = (files.LAUNCHER_LOG, STEP_LOG, system.output_file())
     with contextlib.suppress(OSError):
-        return "\n".join(tail.last_text(run_dir / name, LOG_CHARACTERS) for name in outputs)
+        outputs = (files.LAUNCHER_LOG, STEP_LOG, files.newest(os.listdir(run_dir), files.JOB_OUTPUT))
+        return "\n".join(tail.last_text(run_dir / name, LOG_CHARACTERS) for name in outputs if name)
     return ""
 
 

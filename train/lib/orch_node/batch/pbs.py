@@ -382,10 +382,6 @@ class PbsNodes(NodeSystem):
         atomic_write.write(run_dir / batch.job_file("pbs"), record)
         return ""
 
-    def output_file(self) -> str:
-        """Return the name of the file with the output of this job, or of this task of an array."""
-        return f"pbs-{os.environ.get('PBS_ARRAY_INDEX') or os.environ.get(RESTARTS, '0')}.out"
-
 
 SYSTEM = PbsNodes()
 PROGRAMS = {"attached": run_attached, "tasks": run_tasks, "task": run_task, "remote": run_remote}

@@ -166,12 +166,6 @@ class SlurmNodes(NodeSystem):
         time.sleep(REQUEUE_SECONDS)
         return ""
 
-    def output_file(self) -> str:
-        """Return the name of the file with the output of this job, or of this task of an array."""
-        array_job = os.environ.get("SLURM_ARRAY_JOB_ID")
-        job = f"{array_job}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array_job else os.environ["SLURM_JOB_ID"]
-        return f"slurm-{job}.out"
-
     def memory_line(self, text: str) -> str:
         """Return the last line in which Slurm reports that memory ran out, or ''.
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import socket
 import subprocess
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO
 
-from orch_node.protocol.batch import Submitted
+from orch_node.protocol import files
+from orch_node.protocol.batch import JobConfig, Submitted
 
 
 class NodeSystem(ABC):
     """A batch system as the programs on its nodes use it.
 
-    The module orch_node.batch.NAME has an instance as SYSTEM. If the system needs its own programs on the nodes, they
-    are its function main(): `node.py slurm-ranks` starts the ranks with srun, `node.py pbs` reaches the other nodes.
+    The module orch_node.batch.NAME has an instance as SYSTEM; a package's module, which the job itself brings to the
+    nodes, imports only the standard library and orch_node. If the system needs its own programs on the nodes, they are
+    main() of orch_node.batch.NAME: `node.py slurm-ranks` starts the ranks with srun, `node.py pbs` reaches other nodes.
 
     Attributes:
         name: the name of the system, as in run records: slurm, pbs.
@@ -34,9 +39,9 @@ class NodeSystem(ABC):
     bf16_hint: str
     memory_hint: str
 
-    @abstractmethod
     def node_name(self) -> str:
         """Return the name of this node, also in a program that start_on_nodes has started."""
+        return socket.gethostname()
 
     @abstractmethod
     def node_names(self) -> list[str]:
@@ -46,9 +51,9 @@ class NodeSystem(ABC):
             OSError: if they are unknown.
         """
 
-    @abstractmethod
     def granted_cpus(self, available: int) -> int:
         """Return how many of the available CPUs, which this process may use, the job has on this node."""
+        return available
 
     @abstractmethod
     def start_on_nodes(
@@ -66,34 +71,30 @@ class NodeSystem(ABC):
             log: the file for the output.
         """
 
-    @abstractmethod
     def launcher_environment(self) -> Mapping[str, str]:
-        """Return the variables with which launchers start processes on other nodes.
+        """Return the variables with which launchers start processes on other nodes; by default, they use ssh.
 
         BY_STEP is the command for one node, with {node} in place of its name.
         """
+        return {}
 
     @abstractmethod
     def submission(self) -> Submitted:
         """Return the id of this job, and how often it has been started again."""
 
-    @abstractmethod
     def is_running(self) -> bool:
         """Return whether the job runs; False if the system is ending it."""
+        return True
 
-    @abstractmethod
     def requeue(self, run_dir: Path) -> str:
         """Make the job of a run's folder start again, and return '' or why that fails.
 
-        This may wait for the end of the job, or submit another job and record it in the folder.
+        This may wait for the end of the job, or submit another job and record it in the folder. It is called if
+        can_resume() of the BatchSystem returns True.
         """
+        return f"jobs of {self.title} cannot be requeued"
 
-    @abstractmethod
-    def output_file(self) -> str:
-        """Return the name of the file in the run's folder with the output of this job."""
-
-    @abstractmethod
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027  mostly there is nothing to do
         """Remove what would change the programs that the job starts; called first in a job."""
 
     def address_of(self, node: str) -> str:
@@ -110,8 +111,14 @@ class NodeSystem(ABC):
         return f"it ran out of memory ({self.memory_hint})"
 
 
-def find_system(name: str) -> NodeSystem:
-    system: NodeSystem = importlib.import_module(f"orch_node.batch.{name}").SYSTEM
+def find_system(config: JobConfig) -> NodeSystem:
+    """Return the batch system of a job, from a module of orch_node.batch or from a package's module in the settings."""
+    if source := config.files.get(files.BATCH_SYSTEM):
+        module = sys.modules[files.BATCH_SYSTEM] = ModuleType(files.BATCH_SYSTEM)
+        exec(compile(source, files.BATCH_SYSTEM, "exec"), vars(module))  # noqa: S102  of the user's own installation
+    else:
+        module = importlib.import_module(f"orch_node.batch.{config.system}")
+    system: NodeSystem = module.SYSTEM
     return system
 
 

@@ -6,11 +6,13 @@ A name from another process becomes part of a path, so it is checked here first.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 # In the run's folder.
 LAYOUT = "layout.json"
 ENVIRONMENT = "env.json"
 CONTAINER = "container.json"
+BATCH_SYSTEM = "batch_system.py"  # the module of a package that adds a batch system
 RECORD = "run.json"
 HOSTFILE = "hostfile"
 SUPERVISOR = "supervisor.json"
@@ -39,12 +41,18 @@ PROVISIONED = ("env.json", SECRETS)
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 OF_RANK = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.(?:log|times|metrics\.jsonl)", re.ASCII)
 SAVED_OUTCOME = re.compile(r"outcome-[0-9]{1,9}\.json", re.ASCII)  # of a start of a job, before it was requeued
+JOB_OUTPUT = re.compile(r"[a-z]+-[0-9_]+\.out", re.ASCII)  # of a job of a batch system
 STACK_TRACE = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.txt", re.ASCII)
 
 
 def is_run_id(name: str) -> bool:
     """Return whether this can be the name of a run, of its folder, and an argument of programs."""
     return RUN_ID.fullmatch(name) is not None
+
+
+def newest(names: Iterable[str], pattern: re.Pattern[str]) -> str:
+    """Return the matching name with the highest number, or ''."""
+    return max((name for name in names if pattern.fullmatch(name)), key=lambda name: (len(name), name), default="")
 
 
 def rank_of(name: str, pattern: re.Pattern[str] = OF_RANK) -> int | None:
