@@ -20,6 +20,7 @@ from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch.system import (
+    NOT_FOUND,
     BatchSystem,
     ControllerUnreachable,
     HeldAllocations,
@@ -160,7 +161,9 @@ class Scheduler:
         self.submitted = job or self.find_active_job(step.name)
         if not self.submitted:
             message = self.system.message_of(result)
-            raise ExecuteError(f"{self.system.title} rejects the job: {message}", hint=self.system.hint_about(message))
+            is_missing = result.code == NOT_FOUND
+            hint = "Run orch on a login node of the cluster." if is_missing else self.system.hint_about(message)
+            raise ExecuteError(f"{self.system.title} rejects the job: {message}", hint=hint)
 
     def has_accepted(self, name: str) -> bool:
         """Return whether the system has accepted the job of an interrupted submission; its id is then known."""

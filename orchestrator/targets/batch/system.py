@@ -37,8 +37,7 @@ RESERVED_OPTIONS = {
     **dict.fromkeys(("output", "error"), "The output of the job is in the run's folder."),
     "array": "Use --array KEY=VALUE,VALUE, which starts one run for each value.",
 }
-# Parts of the messages of a shell that does not find the program that submits jobs.
-MISSING_PROGRAM = ("not found", "no such file")
+NOT_FOUND = 127  # the exit code of a shell that does not find a program
 TEMPLATE = {"node": "${HOSTNAME-this node}", "task": "0", "output": "job-0.out", "array_output": "job-0.out"}
 
 
@@ -483,8 +482,7 @@ class BatchSystem(ABC):
 
     def hint_about(self, message: str) -> str:
         """Return what the user can do about the message of a rejected job, or ''."""
-        missing = [(sign, "Run orch on a login node of the cluster.") for sign in MISSING_PROGRAM]
-        return next((hint for sign, hint in (*self.hints, *missing) if sign in message.lower()), "")
+        return next((hint for sign, hint in self.hints if sign in message.lower()), "")
 
     def forgotten(self, job: str) -> JobState:
         """Return the state of a job that the system does not know any more."""

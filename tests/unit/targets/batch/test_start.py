@@ -71,6 +71,15 @@ def test_job_that_cannot_be_recorded_is_cancelled(tmp_path: Path, programs: Path
             start(SLURM, plan, folder)
 
 
+@pytest.mark.parametrize(("code", "hint"), [(1, ""), (127, "Run orch on a login node of the cluster.")])
+def test_only_a_missing_program_suggests_a_login_node(tmp_path: Path, programs: Path, code: int, hint: str) -> None:
+    write_program(programs / "sbatch", f"#!/bin/sh\necho burst buffer not found >&2\nexit {code}\n")
+    folder = tmp_path / "runs" / SITE.run_id
+    with pytest.raises(ExecuteError, match="burst buffer not found") as caught:
+        start(SLURM, plan_request(make_request(), site=replace(SITE, run_dir=str(folder))), folder)
+    assert caught.value.hint == hint
+
+
 INTERRUPT = "#!/bin/sh\nkill -INT $PPID\nsleep 10\n"
 
 
