@@ -6,7 +6,6 @@ these sources takes precedence over those named before it.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -42,22 +41,13 @@ from orchestrator.targets.batch.plan import (
     with_size,
 )
 from orchestrator.targets.batch.settings import IMAGE_KEYS, IMAGE_LIST_KEYS, BatchSettings, Image
-from orchestrator.targets.batch.system import (
-    FLAG_OFF,
-    FLAG_ON,
-    FLAG_VALUES,
-    NEW,
-    ONE_RANK,
-    RESERVED_OPTIONS,
-    BatchSystem,
-)
+from orchestrator.targets.batch.system import FLAG_OFF, FLAG_ON, FLAG_VALUES, NEW, ONE_RANK, BatchSystem
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.interpreter import check_no_image, path_of, user_python
 
 TEXT_SETTINGS = ("root", "login", "runs", "allocation")
 COMMAND_LINE = "requested"  # The reason shown for options of the command line.
 SETUP, MAX_REQUEUES = "setup", "max-requeues"
-SAME_WORD = 0.8  # the similarity of names of which one is a misspelling; python and partition have 0.67
 
 
 class ContainerTable(StrictModel):
@@ -83,46 +73,25 @@ class SettingsFile(StrictModel):
     container: ContainerTable = Field(default_factory=ContainerTable)
     system: ClassVar[BatchSystem]
 
-    @classmethod
-    def key_names(cls) -> list[str]:
-        """Return the keys of the file that are outside of its tables."""
-        names = [field.alias or name for name, field in cls.model_fields.items()]
-        return [name for name in names if name not in ("container", cls.system.submitter)]
-
     @field_validator("*", mode="before")
     @classmethod
     def check_table(cls, value: Any, info: ValidationInfo) -> Any:
-        """Check that the options of a job have values of one line, and that no key of orch is among them."""
-        if info.field_name != cls.system.submitter:
-            return value
-        if not isinstance(value, dict):
-            raise ValueError(f"expected a table: a line [{cls.system.submitter}], then options as KEY = VALUE")
-        for name, text in value.items():
-            if name.replace("_", "-") in cls.key_names():
-                raise ValueError(f"{name} is a setting of orch; write it above the line [{info.field_name}]")
+        """Check that the options of a job have values of one line, which times without quotes are not."""
+        options = value.items() if info.field_name == cls.system.submitter and isinstance(value, dict) else ()
+        for name, text in options:
             if not isinstance(text, str | int):
                 raise ValueError(f'{name}: expected a string; write it in quotes: {name} = "..."')
         return value
 
     @classmethod
     def hint_about_unknown_key(cls, keys: list[str]) -> str:
-        """Return in which table of the file a key belongs."""
-        system, name = cls.system, keys[-1]
-        key = name if name in ("l", "W") else next(iter(system.long_options(name, "")))[0]
-        key = key.replace("_", "-")
-        if len(keys) == 1 and name in ContainerTable.model_fields:
-            return f"{name} belongs below a line [container]."
-        reserved = {**RESERVED_OPTIONS, **system.reserved}
-        if key in reserved and name != "python":
-            return reserved[key]
-        names = cls.key_names() if len(keys) == 1 else [*ContainerTable.model_fields]
-        near = difflib.get_close_matches(key, names, n=1, cutoff=SAME_WORD)
-        if near:
-            return f"Did you mean '{near[0]}'?"
-        meant = f", as {system.foreign[key]}" if key in system.foreign else ""
+        """Return the keys of a table, or in which table a key belongs."""
+        if len(keys) > 1:
+            return f"The keys of [container] are {', '.join(ContainerTable.model_fields)}."
+        submitter, names = cls.system.submitter, [field.alias or name for name, field in cls.model_fields.items()]
         return (
-            f"Options of {system.submitter} belong below a line [{system.submitter}]{meant}. "
-            f"The other keys are {', '.join(names)}."
+            f"Options of {submitter} belong below a line [{submitter}], those of an image below [container]. "
+            f"The other keys are {', '.join(name for name in names if name not in ('container', submitter))}."
         )
 
 

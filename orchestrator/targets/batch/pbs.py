@@ -241,19 +241,6 @@ LONG_NAMES = {
 }
 ATTRIBUTES = {"depend": "depend", "group_list": "group", "umask": "umask"}  # of -W
 NEXT_ASSIGNMENT = re.compile(r",(?=[A-Za-z_]+=)")
-FOREIGN = {
-    "partition": "queue",
-    "qos": "queue",
-    "time": "walltime",
-    "cpus-per-task": "select",
-    "gres": "select",
-    "constraint": "select",
-    "nodelist": "select",
-    "dependency": "depend",
-    "begin": "start",
-    "mail-user": "mail-users",
-    "mail-type": "mail-points",
-}
 SELECT_HINT = "Use --pbs select=ncpus=N:mem=SIZE, which describes each node."
 RESERVED_OPTIONS = {
     "nodect": "Use --nodes.",
@@ -336,7 +323,6 @@ class Pbs(BatchSystem):
     example_option = "queue=NAME"
     gpu_hint = "Request them: --pbs select=ncpus=N:ngpus=N."
     reserved = RESERVED_OPTIONS
-    foreign = FOREIGN
     flags = ("hold", "rerun")
     hints = HINTS
     resubmits = True

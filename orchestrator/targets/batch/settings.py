@@ -206,11 +206,6 @@ class BatchSettings:
                     f"{flag} {name}: not an option of {self.system.submitter}.",
                     hint=f"Use the long name of an option without its dashes: {flag} {self.system.example_option}.",
                 )
-            if name in self.system.foreign:
-                raise PlanError(
-                    f"{flag} {name}: not an option of {self.system.submitter}.",
-                    hint=f"Did you mean '{self.system.foreign[name]}'?",
-                )
             reserved = {**RESERVED_OPTIONS, **self.system.reserved}
             if name in reserved:
                 raise PlanError(f"{flag} {name}: orch sets this option itself.", hint=reserved[name])

@@ -353,16 +353,6 @@ LETTERS = {
     "w": "nodelist",
     "x": "exclude",
 }
-FOREIGN = {
-    "queue": "partition",
-    "walltime": "time",
-    "project": "account",
-    "ncpus": "cpus-per-task",
-    "select": "cpus-per-task",
-    "ppn": "cpus-per-task",
-    "depend": "dependency",
-    "priority": "qos",
-}
 # Options that limit the share of a node; without any of them the job gets whole nodes.
 SIZES = ("exclusive", "cpus-per-task", "mem", "mem-per-cpu", "oversubscribe", "gres", "cores-per-socket")
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
@@ -436,7 +426,6 @@ class Slurm(BatchSystem):
     example_option = "partition=cpu"
     gpu_hint = "Request them: --slurm gpus-per-node=N, or --slurm gres=gpu:N."
     reserved = RESERVED_OPTIONS
-    foreign = FOREIGN
     flags = ("exclusive", "requeue", "contiguous", "spread-job", "hold", "oversubscribe")
     hints = HINTS
 

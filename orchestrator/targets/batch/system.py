@@ -253,7 +253,6 @@ class BatchSystem(ABC):
         example_option: an option and its value, for hints.
         gpu_hint: how to request GPUs.
         reserved: the options that orch itself sets besides RESERVED_OPTIONS, with a hint about each.
-        foreign: the options of other batch systems, with the option that users mean by each.
         flags: the options that need no value; FLAG_OFF switches one off that orch itself sets.
         hints: what the user can do about a rejected job, by a part of the message in lower case.
         resubmits: whether a preempted job continues as another job, whose id it records in the run's folder.
@@ -283,7 +282,6 @@ class BatchSystem(ABC):
     example_option: str
     gpu_hint = "Leave it out."
     reserved: Mapping[str, str] = {}
-    foreign: Mapping[str, str] = {}
     flags: tuple[str, ...] = ()
     hints: tuple[tuple[str, str], ...] = ()
     resubmits = False
