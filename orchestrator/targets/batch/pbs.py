@@ -57,21 +57,6 @@ HOLDS = {
     "o": "an operator holds it",
     "s": "PBS holds it, for example until the job that it depends on has ended, or after it failed to start often",
 }
-# Parts of the comments of waiting jobs, and what they mean.
-REASONS = (
-    ("not enough total nodes", "the cluster or the queue has fewer nodes than it requests"),
-    ("not enough", "not enough nodes are free"),
-    ("insufficient amount of", "not enough of a resource is free"),
-    ("no available resources", "no node has enough resources free"),
-    ("on resource", "your jobs use as much of a resource as the queue or the server allows"),
-    ("limit", "as many jobs are running as the queue or the server allows"),
-    ("queue not started", "its queue does not start jobs now"),
-    ("top job", "a job with a higher priority needs these nodes"),
-    ("reservation", "a reservation needs these nodes"),
-    ("primetime", "it may only start at other times of the day or week"),
-    ("dedicated time", "the site has reserved the time for other jobs"),
-    ("ineligible state", "a node that it requests is offline or down"),
-)
 NEVER = "can never run"
 FEWER = (
     "fewer --nodes, less of each (--pbs select=ncpus=N:mem=SIZE), or --pbs queue=ANOTHER (`pbsnodes -aS` lists nodes)"
@@ -175,14 +160,12 @@ def job_state(job: str, fields: Mapping[str, Any]) -> JobState:
 
 
 def describe_waiting(letter: str, comment: str, holds: str) -> str:
-    """Return in plain words why a job waits, or '' if orch does not know the reason."""
+    """Return in plain words why a job waits, or '' if its comment says that."""
     if letter == "H":
         return next((text for kind, text in HOLDS.items() if kind in holds), "it is held")
     if letter == "W":
         return "its start is delayed"
-    if not comment:
-        return "PBS has not considered it yet"
-    return next((text for part, text in REASONS if part in comment.lower()), "")
+    return "" if comment else "PBS has not considered it yet"
 
 
 def ending_of(fields: Mapping[str, Any]) -> str:

@@ -78,30 +78,15 @@ PHASES: dict[str, Phase] = {
 }
 # A line of squeue with a state, also with one that this version of orch does not know.
 STATE_LINE = re.compile(r"^([A-Z]{4,}(?:_[A-Z]+)*)(?:\|.*){3}", re.ASCII | re.MULTILINE)
-# Reasons why a job is pending, as patterns (see JOB REASON CODES in squeue(1)); what they mean; and, for a job that
-# can never start, what to request in its place.
+# Reasons why a job is pending whose code does not say what the user can do, as patterns (see JOB REASON CODES in
+# squeue(1)); what they mean; and, for a job that can never start, what to request in its place.
 REASONS = (
     ("None", "Slurm has not considered it yet", ""),
     ("Priority", "jobs with a higher priority come first", ""),
     ("Resources", "not enough nodes are free", ""),
-    ("Dependency", "it waits for another job", ""),
+    ("JobHeldUser|launch.failed.requeued.held", "it is held: `scontrol release` releases it", ""),
     ("DependencyNeverSatisfied", "the job that it waits for has failed", "no --slurm dependency"),
-    ("BeginTime", "its start is delayed, for example by two minutes after a requeue", ""),
-    ("JobArrayTaskLimit", "the array has reached its limit of active runs (%N)", ""),
-    ("Licenses", "a licence that it needs is in use", ""),
-    ("Reservation", "its reservation has not begun", ""),
     ("ReservationDeleted", "its reservation was deleted", "no --slurm reservation"),
-    ("ReqNodeNotAvail|Nodes.required.for.job.are.DOWN", "nodes that it needs are down, drained or reserved", ""),
-    ("JobHeldUser", "it is held: `scontrol release` releases it", ""),
-    ("JobHeldAdmin", "an administrator holds it", ""),
-    ("launch.failed.requeued.held", "its start failed; `scontrol release` releases it", ""),
-    ("Cleaning", "its previous processes are still being cleaned up", ""),
-    ("PartitionDown|PartitionInactive", "its partition starts no jobs now", ""),
-    (
-        "PartitionNodeLimit",
-        "nodes of its partition are down or drained, or it does not allow so many nodes per job",
-        "",
-    ),
     ("PartitionTimeLimit", "its partition does not allow jobs this long", "--slurm time=LESS"),
     (
         "PartitionConfig",
@@ -115,13 +100,8 @@ REASONS = (
     ("(Account|QOS)NotAllowed", "its partition does not accept its {}", "another --slurm account= or qos="),
     ("(Assoc|QOS)Max(Cpu|Node)PerJobLimit", "its {} does not allow so many {} per job", "fewer --nodes"),
     ("(Assoc|QOS)MaxWallDurationPerJobLimit", "its {} does not allow jobs this long", "--slurm time=LESS"),
-    ("QOSMax(Cpu|Mem|Node)(?:ory)?PerUser(?:Limit)?", "your jobs use all {} that your QOS allows", ""),
-    ("(Assoc|QOS)Grp(Cpu|Mem|Node)Limit", "jobs of your {0} use all {1} that it allows", ""),
-    ("(Assoc|QOS)(?:iation)?ResourceLimit", "jobs of your {} use all resources that it allows", ""),
-    ("QOSMaxJobsPerUserLimit", "you have as many jobs running as your QOS allows", ""),
-    ("(Assoc|QOS|)(?:iation|Grp|Max)?Jobs?(?:PerAccount)?(?:Limit)?", "your {} has as many jobs as it allows", ""),
 )
-REASON_TERMS = {"Account": "account", "Assoc": "account", "Cpu": "CPUs", "Mem": "memory", "Node": "nodes"}
+REASON_TERMS = {"Account": "account", "Assoc": "account", "Cpu": "CPUs", "Node": "nodes"}
 
 
 # Submitting jobs.
@@ -205,7 +185,7 @@ def explain_reason(reason: str) -> tuple[str, str]:
     """Return why a job is pending, and the problem of a job that can never start; '' for what is unknown."""
     for pattern, text, hint in REASONS:
         if match := re.match(rf"(?:{pattern})(?!\w)", reason):
-            explanation = text.format(*(REASON_TERMS.get(group or "Account", group) for group in match.groups()))
+            explanation = text.format(*(REASON_TERMS.get(group, group) for group in match.groups()))
             return (f"{explanation}; use {hint}",) * 2 if hint else (explanation, "")
     return "", ""
 

@@ -97,13 +97,14 @@ def test_the_job_id_is_found_in_the_output_of_qsub() -> None:
 
 def test_the_reason_of_a_waiting_job_is_explained() -> None:
     for fields, explanation in (
-        ({"comment": "Not Running: Not enough free nodes available"}, "not enough nodes are free"),
         ({"job_state": "H", "Hold_Types": "u"}, "qrls"),  # held
         ({}, "has not considered it"),  # new
     ):
         result = state_of(job({**QUEUED, **fields}))
         assert explanation in result.explanation
         assert result.problem == ""
+    comment = "Not Running: Not enough free nodes available"
+    assert state_of(job({**QUEUED, "comment": comment})).describe_waiting().startswith(f"job 7.pbs1 waits: {comment}")
     never = "Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 4 T: 4)"
     assert "--nodes" in state_of(job({**QUEUED, "comment": never})).problem
 

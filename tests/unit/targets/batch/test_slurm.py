@@ -47,15 +47,10 @@ def test_whole_nodes_get_a_rank_per_socket() -> None:
 
 def test_reason_of_a_waiting_job_is_explained() -> None:
     for code, explanation in (
-        ("QOSMaxNodePerUserLimit", "your jobs use all nodes that your QOS allows"),
-        ("QOSMaxJobsPerUserLimit", "you have as many jobs running as your QOS allows"),
         ("AssocMaxWallDurationPerJobLimit", "its account does not allow jobs this long; use --slurm time=LESS"),
         # An administrator can start the partition, or return its nodes, while the job waits.
-        (
-            "PartitionNodeLimit",
-            "nodes of its partition are down or drained, or it does not allow so many nodes per job",
-        ),
-        ("PartitionInactive", "its partition starts no jobs now"),
+        ("PartitionNodeLimit", ""),
+        ("PartitionInactive", ""),
         ("DependencyNeverSatisfied", "the job that it waits for has failed; use no --slurm dependency"),
         (NOT_IN_GROUP, "its partition is not open to you; use another --slurm partition=, account= or qos="),
         ("QOSMaxCpuMinutesPerJobLimit", ""),
