@@ -23,7 +23,6 @@ GRAMMAR = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[
 FILES = "/etc/orch"  # where a run's ConfigMap is mounted
 SECRETS = "/etc/orch-secrets"
 TOKEN = "HF_TOKEN"
-LABELS = "`kubectl get nodes --show-labels` lists the labels of your nodes."
 
 
 def amount(text: str, name: str) -> Fraction:
@@ -111,43 +110,21 @@ class KubernetesSettings:
                 "`orch image build` builds one.",
             )
         self.check_names()
-        if self.gpu < 0 or "/" not in self.gpu_resource or not names.is_label_key(self.gpu_resource):
+        if self.gpu < 0 or self.ttl < 0 or self.uid < 1:
             raise PlanError(
-                f"gpu = {self.gpu} and gpu_resource = {self.gpu_resource!r} are not a number and a resource of nodes.",
-                hint="Examples: gpu=8; gpu_resource=amd.com/gpu. `kubectl describe nodes` lists the resources.",
+                f"gpu = {self.gpu}, ttl = {self.ttl} and uid = {self.uid}: the first two are not negative, and the uid "
+                "is not root's."
             )
-        if self.ttl < 0 or self.uid < 1:
-            raise PlanError(f"ttl = {self.ttl} and uid = {self.uid}: ttl is 0 or more seconds, and uid is not root's.")
 
     def check_names(self) -> None:
-        """Raise PlanError for the first invalid name, label or path."""
-        object_names = {
-            "namespace": self.namespace,
-            "claim": self.claim,
-            "token_secret": self.token_secret,
-            "service_account": self.service_account,
-            "priority_class": self.priority_class,
-            "storage_class": self.storage_class,
-            "queue": self.queue,
-            "runtime_class": self.runtime_class,
-            **{f"pull_secrets[{i}]": name for i, name in enumerate(self.pull_secrets)},
-        }
-        for field_name, name in object_names.items():
+        """Raise PlanError for the first name or path with which orch could not build other paths."""
+        for field_name in ("namespace", "claim", "token_secret"):
+            name = getattr(self, field_name)
             if name is not None and not names.is_subdomain(name):
                 raise PlanError(
                     f"{field_name} = {name!r} is not a valid Kubernetes name.",
                     hint="Use lower-case letters, digits and dashes (RFC 1123).",
                 )
-        for key, value in self.node_selector.items():
-            if not names.is_label_key(key) or not names.is_label_value(value):
-                raise PlanError(f"node_selector: {key}={value} is not a valid label.", hint=LABELS)
-        for field_name, label in (("spread", self.spread), ("pack", self.pack)):
-            if label is not None and not names.is_label_key(label):
-                raise PlanError(f"{field_name} = {label!r} is not a valid label key.", hint=LABELS)
-        if self.spread and self.spread == self.pack:
-            raise PlanError(
-                f"spread and pack are both {self.pack}, which excludes each other.", hint="Set only one of them."
-            )
         for field_name, path in (("mount", self.mount), ("root", self.root), ("files", self.files)):
             if not path.startswith("/") or ":" in path or ".." in path.split("/"):
                 raise PlanError(

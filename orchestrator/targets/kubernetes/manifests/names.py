@@ -9,7 +9,6 @@ from typing import Any
 
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, as services require it
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 LABEL_MAX = 63
 SUBDOMAIN_MAX = 253
 # Operators add to a job's name: `-node-0-123-abcde`, `-launcher-abcde`, `-worker-1234`.
@@ -32,15 +31,6 @@ def is_dns_label(text: str) -> bool:
 
 def is_subdomain(text: str) -> bool:
     return len(text) <= SUBDOMAIN_MAX and bool(DNS_SUBDOMAIN.fullmatch(text))
-
-
-def is_label_value(text: str) -> bool:
-    return len(text) <= LABEL_MAX and bool(LABEL_VALUE.fullmatch(text))
-
-
-def is_label_key(text: str) -> bool:
-    prefix, slash, name = text.rpartition("/")
-    return (not slash or is_subdomain(prefix)) and bool(name) and is_label_value(name)
 
 
 def slug(text: str) -> str:

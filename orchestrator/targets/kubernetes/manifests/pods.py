@@ -17,7 +17,6 @@ EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 EXPRESSION = re.compile(r"(?P<not>!)?\s*(?P<key>\S+?)(?:\s+(?P<how>in|notin)\s*\((?P<values>.*)\))?")
 MOUNTED = {"claim": "persistentVolumeClaim", "secret": "secret", "configmap": "configMap"}
 NAME_FIELDS = {"claim": "claimName", "secret": "secretName", "configmap": "name"}
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def toleration(text: str) -> Object:
@@ -31,7 +30,7 @@ def toleration(text: str) -> Object:
     if not colon:
         value, effect = effect, ""
     key = key if equals else value
-    if not names.is_label_key(key) or (effect and effect not in EFFECTS):
+    if not key or (effect and effect not in EFFECTS):
         raise PlanError(
             f"tolerations: {text!r} is not a valid taint.",
             hint=f"Write KEY=VALUE:EFFECT or KEY:EFFECT. The effects are {', '.join(EFFECTS)}.",
@@ -47,7 +46,7 @@ def expression(text: str) -> Object:
         PlanError: if it is malformed.
     """
     match = EXPRESSION.fullmatch(text.strip())
-    if not match or not names.is_label_key(match["key"]) or (match["not"] and match["how"]):
+    if not match or (match["not"] and match["how"]):
         raise PlanError(
             f"node_affinity: {text!r} is not a valid condition.",
             hint="Write KEY in (A, B), KEY notin (A), KEY, or !KEY.",
@@ -99,8 +98,7 @@ def user_volume(text: str, number: int) -> tuple[Object, Object]:
     kind, _, suffix = text.partition(":")
     name, _, target = suffix.partition(":")
     path, colon, mode = target.partition(":")
-    is_complete = kind in MOUNTED and names.is_subdomain(name) and path.startswith("/")
-    if not is_complete or (colon and mode != "ro") or ".." in path.split("/"):
+    if kind not in MOUNTED or not name or not path.startswith("/") or (colon and mode != "ro"):
         raise PlanError(
             f"volumes: {text!r} is not a valid volume.",
             hint=f"Write KIND:NAME:/PATH or KIND:NAME:/PATH:ro. KIND is one of {', '.join(MOUNTED)}.",
@@ -118,7 +116,6 @@ def user_variable(name: str, value: str) -> Object:
     Raises:
         PlanError: if its name is invalid, or is that of a secret.
     """
-    check_variable(name)
     if SECRET_VARIABLE.search(name):
         raise PlanError(
             f"env: {name} would show a secret to everybody who can read the manifest or this command.",
@@ -133,22 +130,13 @@ def secret_variable(name: str, text: str) -> Object:
     Raises:
         PlanError: if the name or the reference is malformed.
     """
-    check_variable(name)
     secret, slash, key = text.partition("/")
-    if not slash or not names.is_subdomain(secret) or not re.fullmatch(r"[-._a-zA-Z0-9]+", key):
+    if not (secret and slash and key):
         raise PlanError(
             f"secret_env: {name}={text}: expected SECRET/KEY.",
             hint=f"Example: --k8s secret_env.{name}=hub/token reads the key `token` of the Secret `hub`.",
         )
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
-
-
-def check_variable(name: str) -> None:
-    if not VARIABLE.fullmatch(name):
-        raise PlanError(
-            f"env: {name!r} is not a valid variable name.",
-            hint="Use letters, digits and `_`, and do not begin with a digit.",
-        )
 
 
 def pod_security(uid: int) -> Object:

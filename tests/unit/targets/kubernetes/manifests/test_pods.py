@@ -90,14 +90,9 @@ def test_invalid_settings_of_pods_are_refused() -> None:
         (("env.OMP_NUM_THREADS=3",), "OMP_NUM_THREADS: set by orch itself"),
         (("secret_env.PET_NNODES=a/b",), "PET_NNODES: set by orch itself"),
         (("secret_env.A=nokey",), "expected SECRET/KEY"),
-        (("env.A-B=x",), "not a valid variable name"),
         (("tolerations=a:Never",), "is not a valid taint"),
         (("node_affinity=a in b",), "is not a valid condition"),
         (("volumes=host:a:/b",), "is not a valid volume"),
-        (("volumes=claim:a:/b/../c",), "is not a valid volume"),
-        (("spread=a b",), "is not a valid label key"),
-        (("spread=a", "pack=a"), "excludes each other"),
-        (("queue=A B",), "queue = 'A B'"),
     ):
         with pytest.raises(PlanError, match=re.escape(problem)):
             make_plan("job", kubernetes=make_settings(*assignments))
@@ -112,8 +107,8 @@ def test_packed_pods_have_an_affinity_to_each_other() -> None:
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_run_ids_and_job_names_are_names(recipe: str, another_recipe: str) -> None:
     run = names.run_id("20260101-120000", recipe, "ab12")
-    assert names.is_label_value(run)
-    assert run
+    assert names.is_subdomain(run)
+    assert len(run) <= names.LABEL_MAX
     job = names.job_name(run)
     assert names.is_dns_label(f"{job}-launcher")
     assert names.is_dns_label(f"{job}-node-0-4999-abcde")
