@@ -82,24 +82,6 @@ ENDINGS = {
 }
 
 
-# Submitting jobs.
-
-
-LIMIT_HINT = "Use a shorter --pbs walltime=, fewer --nodes, or --pbs queue=ANOTHER; `qstat -Qf` shows limits."
-HINTS = (
-    ("unknown queue", "Use --pbs queue=NAME; `qstat -Q` lists queues."),
-    ("queue is not enabled", "Use --pbs queue=ANOTHER; `qstat -Q` lists those that accept jobs."),
-    ("unknown resource", "Use resources of this site in --pbs select=; `qmgr -c 'list resource'` lists them."),
-    ("violates queue", LIMIT_HINT),
-    ("exit code 188", LIMIT_HINT),  # the same without a message
-    ("resource_list.walltime", "Use --pbs walltime=HH:MM:SS."),
-    ("illegal attribute or resource value", "See the option in `man qsub`, and resources in `man pbs_resources`."),
-    ("invalid account", "Use --pbs account=NAME or --pbs project=NAME."),
-    ("bad uid", "PBS does not run jobs of this user on its hosts; ask an administrator."),
-    ("cannot connect to server", "`qstat -B` shows whether PBS responds. Then run the same command again."),
-)
-
-
 # Querying jobs.
 
 
@@ -307,7 +289,10 @@ class Pbs(BatchSystem):
     gpu_hint = "Request them: --pbs select=ncpus=N:ngpus=N."
     reserved = RESERVED_OPTIONS
     flags = ("hold", "rerun")
-    hints = HINTS
+    rejection_hint = (
+        "`qstat -Qf` shows queues with their limits, `pbsnodes -aS` nodes, and `man pbs_resources` resources. "
+        "To change an option of the job: --pbs KEY=VALUE."
+    )
     resubmits = True
     has_arrays_of_one = False
 

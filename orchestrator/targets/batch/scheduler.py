@@ -162,7 +162,7 @@ class Scheduler:
         if not self.submitted:
             message = self.system.message_of(result)
             is_missing = result.code == NOT_FOUND
-            hint = "Run orch on a login node of the cluster." if is_missing else self.system.hint_about(message)
+            hint = "Run orch on a login node of the cluster." if is_missing else self.system.rejection_hint
             raise ExecuteError(f"{self.system.title} rejects the job: {message}", hint=hint)
 
     def has_accepted(self, name: str) -> bool:

@@ -121,22 +121,6 @@ def job_variables(environ: Mapping[str, str]) -> list[str]:
     return sorted(name for name in environ if name.startswith("SLURM_") and name not in PROGRAM_SETTINGS)
 
 
-HINTS = (
-    ("invalid partition", "Use --slurm partition=NAME; `sinfo` lists partitions."),
-    ("permitted to use this partition", "Use --slurm partition=ANOTHER; `sinfo` lists those that are open to you."),
-    ("invalid account", "Use --slurm account=NAME; `sacctmgr show assoc user=$USER` lists your accounts."),
-    ("invalid qos", "Use --slurm qos=NAME; `sacctmgr show qos` lists the QOS."),
-    ("invalid feature", "Use --slurm constraint=FEATURE; `sinfo --format='%N %f'` lists features."),
-    ("time limit", "Use --slurm time=MINUTES, at most what the partition allows (`sinfo`)."),
-    (
-        "node configuration is not available",
-        "Use fewer --nodes, or less of each node (--ppn, --slurm cpus-per-task=, mem=): "
-        "`sinfo --Node --long` shows the resources of nodes.",
-    ),
-    ("memory specification", "Use --slurm mem=LESS; `sinfo --Node --long` shows the memory of nodes."),
-)
-
-
 # Querying jobs.
 
 
@@ -407,7 +391,10 @@ class Slurm(BatchSystem):
     gpu_hint = "Request them: --slurm gpus-per-node=N, or --slurm gres=gpu:N."
     reserved = RESERVED_OPTIONS
     flags = ("exclusive", "requeue", "contiguous", "spread-job", "hold", "oversubscribe")
-    hints = HINTS
+    rejection_hint = (
+        "`sinfo` shows partitions with their limits, `sinfo --Node --long` the resources of nodes, and "
+        "`sacctmgr show assoc user=$USER` your accounts and QOS. To change an option of the job: --slurm KEY=VALUE."
+    )
 
     launcher = "srun"
     launcher_summary = "one step of Slurm for all ranks"

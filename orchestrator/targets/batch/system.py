@@ -254,7 +254,7 @@ class BatchSystem(ABC):
         gpu_hint: how to request GPUs.
         reserved: the options that orch itself sets besides RESERVED_OPTIONS, with a hint about each.
         flags: the options that need no value; FLAG_OFF switches one off that orch itself sets.
-        hints: what the user can do about a rejected job, by a part of the message in lower case.
+        rejection_hint: what the user can do about a rejected job.
         resubmits: whether a preempted job continues as another job, whose id it records in the run's folder.
         has_arrays_of_one: whether an array may have a single task; otherwise its run is a job with the run's name.
 
@@ -283,7 +283,7 @@ class BatchSystem(ABC):
     gpu_hint = "Leave it out."
     reserved: Mapping[str, str] = {}
     flags: tuple[str, ...] = ()
-    hints: tuple[tuple[str, str], ...] = ()
+    rejection_hint = ""
     resubmits = False
     has_arrays_of_one = True
 
@@ -477,10 +477,6 @@ class BatchSystem(ABC):
         if result.code != 0 and not self.is_unknown(result):
             raise self.unreachable(self.message_of(result))
         return result
-
-    def hint_about(self, message: str) -> str:
-        """Return what the user can do about the message of a rejected job, or ''."""
-        return next((hint for sign, hint in self.hints if sign in message.lower()), "")
 
     def forgotten(self, job: str) -> JobState:
         """Return the state of a job that the system does not know any more."""

@@ -71,7 +71,9 @@ def test_job_that_cannot_be_recorded_is_cancelled(tmp_path: Path, programs: Path
             start(SLURM, plan, folder)
 
 
-@pytest.mark.parametrize(("code", "hint"), [(1, ""), (127, "Run orch on a login node of the cluster.")])
+@pytest.mark.parametrize(
+    ("code", "hint"), [(1, SLURM.rejection_hint), (127, "Run orch on a login node of the cluster.")]
+)
 def test_only_a_missing_program_suggests_a_login_node(tmp_path: Path, programs: Path, code: int, hint: str) -> None:
     write_program(programs / "sbatch", f"#!/bin/sh\necho burst buffer not found >&2\nexit {code}\n")
     folder = tmp_path / "runs" / SITE.run_id
