@@ -55,10 +55,6 @@ class LocalFolder:
         name = files.newest((path.name for path in self.folder.iterdir()), pattern)
         return last_text(self.folder / name, size).strip() if name else ""
 
-    def supervisor_output(self) -> str:
-        """Return the end of the job's output."""
-        return self.end_of(files.JOB_OUTPUT)
-
     def copy_logs(self, ranks: Iterable[int]) -> None:
         """Do nothing: the logs are in the folder."""
 
@@ -102,10 +98,6 @@ class JobMirror(Mirror):
         path = f"{self.run_dir}/{name}"
         content = self.remote.read(path, max(0, self.remote.size(path) - size), size) if name else None
         return (content or b"").decode(errors="replace").strip()
-
-    def supervisor_output(self) -> str:
-        """Return the end of the job's output."""
-        return self.end_of(files.JOB_OUTPUT)
 
 
 class RemoteFolder(ReconnectingMirror):

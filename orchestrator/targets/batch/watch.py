@@ -175,7 +175,7 @@ class JobWatch:
 
     def supervisor_output(self) -> str:
         """Return the end of the job's output."""
-        return self.run_folder.supervisor_output()
+        return self.run_folder.end_of(files.JOB_OUTPUT)
 
     # The events and the end of the run.
 
