@@ -75,9 +75,6 @@ class Image:
                     f"--image-option: {path!r} is not an absolute path.",
                     hint="Name the file as all nodes see it: /shared/images/IMAGE.sif.",
                 )
-        for mount in self.mounts:
-            if not re.fullmatch(r"/[^:,]*:/[^:,]*(:r[ow])?", mount) or not mount.isprintable():
-                raise PlanError(f"--image-option mounts={mount}: not SOURCE:TARGET.", hint="Example: /data:/data:ro")
         for argument in self.arguments:
             name = argument.partition("=")[0]
             is_option = re.fullmatch(r"-\w|--[a-z][a-z-]*", name) and argument.isprintable()
@@ -190,7 +187,6 @@ class BatchSettings:
             )
         if self.image:
             self.image.check()
-        self.check_setup()
         self.check_options()
 
     def check_options(self) -> None:
@@ -213,13 +209,4 @@ class BatchSettings:
                 raise PlanError(
                     f"{flag} {name}: its value contains characters that cannot be printed.",
                     hint="Type the value again: copied text may contain such characters.",
-                )
-
-    def check_setup(self) -> None:
-        """Raise PlanError for a command that is not one line."""
-        for command in self.setup:
-            if not command.strip() or not command.isprintable():
-                raise PlanError(
-                    f"{self.system.flag} setup={command!r}: expected one line of shell code.",
-                    hint=f"Use {self.system.flag} setup='module load gcc' once for each line.",
                 )
