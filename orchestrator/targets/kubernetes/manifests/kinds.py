@@ -283,14 +283,7 @@ def default_kind(installed: Installed, *, elastic: bool = False) -> tuple[str, s
         kinds = " nor ".join(KINDS[name].kind for name in candidates)
         first = KINDS[candidates[0]]
         raise PlanError(f"The cluster has no {kinds}.", hint=f"Install {first.comes_with} for {first.kind}.")
-    return launcher, reason_for(launcher, installed, elastic=elastic)
-
-
-def reason_for(launcher: str, installed: Installed, *, elastic: bool) -> str:
     if elastic:
-        return "the only kind that continues with fewer pods"
-    missing = [KINDS[name].kind for name in PREFERRED[: PREFERRED.index(launcher)]]
-    if missing:
-        return f"the cluster has no {' and no '.join(missing)}"
-    comparison = ", and Kubeflow discontinues PyTorchJob" if "pytorchjob" in installed.launchers else ""
-    return f"the cluster has it{comparison}"
+        return launcher, "the only kind that continues with fewer pods"
+    missing = " and no ".join(KINDS[name].kind for name in PREFERRED[: PREFERRED.index(launcher)])
+    return launcher, f"the cluster has no {missing}" if missing else "the cluster has it"

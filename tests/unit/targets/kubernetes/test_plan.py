@@ -196,7 +196,7 @@ def test_network_policy_of_the_docs_is_about_the_pods_of_runs() -> None:
 def test_default_is_what_the_cluster_has() -> None:
     trainjob_and_pytorchjob = Installed(launchers=("trainjob", "pytorchjob"))
     for installed, min_nodes, kind, expected_reason in (
-        (trainjob_and_pytorchjob, 0, "TrainJob", "torchrun; the cluster has it, and Kubeflow discontinues PyTorchJob"),
+        (trainjob_and_pytorchjob, 0, "TrainJob", "torchrun; the cluster has it"),
         (trainjob_and_pytorchjob, 1, "PyTorchJob", "torchrun; the only kind that continues with fewer pods"),
         (Installed(launchers=("pytorchjob",)), 0, "PyTorchJob", "torchrun; the cluster has no TrainJob"),
         (Installed(launchers=("job",)), 0, "Job", "torchrun; the cluster has no TrainJob and no PyTorchJob"),
