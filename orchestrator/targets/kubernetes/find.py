@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from orch_node.protocol import values
@@ -31,15 +31,6 @@ MAX_QUERIES = 8  # at the same time
 TAIL_LINES = 200  # at the end of a pod's log, to find the newest progress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamespaceRuns:
-    """The runs that a namespace has recorded."""
-
-    records: tuple[RunRecord, ...]  # oldest first
-    distrusted: Mapping[str, OrchError]  # by run id: why a run is listed but cannot be used
-    damaged: tuple[str, ...]  # problems of records that cannot be read
-
-
 def cluster_of(inventory: str) -> KubernetesClient:
     """Connect to the cluster of `k8s` or `k8s:NAMESPACE`, as orch-k8s.toml configures it."""
     settings = kubernetes_settings(None, [])
@@ -47,8 +38,13 @@ def cluster_of(inventory: str) -> KubernetesClient:
     return connect(settings.context, namespace)
 
 
-def query_runs(cluster: KubernetesClient) -> NamespaceRuns:
-    """Read the records of a namespace, and check whether they can be trusted."""
+def query_runs(cluster: KubernetesClient) -> tuple[list[RunRecord], dict[str, OrchError], list[str]]:
+    """Read the records of a namespace, and check whether they can be trusted.
+
+    Returns:
+        The records, oldest first; by run id, why a run is listed but cannot be used; and the problems of records that
+        cannot be read.
+    """
     settings = replace(kubernetes_settings(None, []), context=cluster.context, namespace=cluster.namespace)
     records: list[RunRecord] = []
     distrusted: dict[str, OrchError] = {}
@@ -67,8 +63,7 @@ def query_runs(cluster: KubernetesClient) -> NamespaceRuns:
         except OrchError as error:
             distrusted[record.run_id] = error
         records.append(record)
-    ordered = sorted(records, key=lambda record: (record.created, record.run_id))
-    return NamespaceRuns(records=tuple(ordered), distrusted=distrusted, damaged=tuple(damaged))
+    return sorted(records, key=lambda record: (record.created, record.run_id)), distrusted, damaged
 
 
 def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[RunRecord, Path]:
@@ -84,27 +79,27 @@ def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[Run
         OrchError: if there is no such run, or its record cannot be trusted.
     """
     cluster = cluster_of(inventory)
-    recorded = query_runs(cluster)
-    records = {record.run_id: record for record in recorded.records}
-    run_id = store.match_id(name, recorded.records, f"in {inventory}", notify)
-    if error := recorded.distrusted.get(run_id):
+    records, distrusted, _ = query_runs(cluster)
+    run_id = store.match_id(name, records, f"in {inventory}", notify)
+    if error := distrusted.get(run_id):
         raise error
+    record = next(record for record in records if record.run_id == run_id)
     folder = base / run_id
     if not (folder / PLAN).exists():
-        store.write_record(records[run_id], folder)
+        store.write_record(record, folder)
     with suppress(OrchError):  # users with read access cannot adopt objects
-        adopt(cluster, location_of(records[run_id]), run_id)
-    return records[run_id], folder
+        adopt(cluster, location_of(record), run_id)
+    return record, folder
 
 
 def list_runs(inventory: str) -> RunList:
     """Return the runs that a namespace has recorded, oldest first."""
     cluster = cluster_of(inventory)
-    recorded = query_runs(cluster)
+    records, distrusted, problems = query_runs(cluster)
     pods = logged_pods(cluster)
 
     def make_row(record: RunRecord) -> RunRow:
-        is_trusted = record.run_id not in recorded.distrusted
+        is_trusted = record.run_id not in distrusted
         return row_of(
             record,
             report_in(cluster, pods.get(record.run_id, ()), record),
@@ -114,9 +109,9 @@ def list_runs(inventory: str) -> RunList:
         )
 
     with ThreadPoolExecutor(max_workers=MAX_QUERIES) as pool:
-        rows = tuple(pool.map(make_row, recorded.records))
-    damaged = (f"skipped a damaged run: {problem}" for problem in recorded.damaged)
-    return RunList(rows=rows, warnings=(*damaged, *(error.message for error in recorded.distrusted.values())))
+        rows = tuple(pool.map(make_row, records))
+    damaged = (f"skipped a damaged run: {problem}" for problem in problems)
+    return RunList(rows=rows, warnings=(*damaged, *(error.message for error in distrusted.values())))
 
 
 def state_in(cluster: KubernetesClient, record: RunRecord) -> str:
