@@ -112,8 +112,8 @@ class KubernetesSettings:
         self.check_names()
         if self.gpu < 0 or self.ttl < 0 or self.uid < 1:
             raise PlanError(
-                f"gpu = {self.gpu}, ttl = {self.ttl} and uid = {self.uid}: the first two are not negative, and the uid "
-                "is not root's."
+                f"gpu = {self.gpu}, ttl = {self.ttl} and uid = {self.uid} cannot all be right.",
+                hint="Use numbers of 0 or more, and a uid that is not root's.",
             )
 
     def check_names(self) -> None:

@@ -267,7 +267,7 @@ def test_impossible_requests_and_settings_are_refused() -> None:
         ({}, {"namespace": "Team A"}, "namespace = 'Team A'"),
         ({}, {"memory": "64 GB"}, "memory = '64 GB'"),
         ({}, {"mount": "data"}, "not an absolute path"),
-        ({}, {"uid": 0}, "not root's"),
+        ({}, {"uid": 0}, "uid = 0"),
         ({"backend": "nccl", "ppn": None}, {}, "--backend nccl: the pods request no GPUs"),
         ({"backend": "nccl", "ppn": 4}, {"gpu": 2}, "--ppn 4, but each worker has 2 GPUs"),
         ({"backend": "nccl"}, {"gpu": -1}, "gpu = -1"),
