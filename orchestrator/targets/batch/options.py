@@ -1,69 +1,66 @@
-"""The options of batch systems on the command line, without what submits their jobs."""
+"""The batch systems and their options on the command line, without what submits their jobs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 from orchestrator.targets.entry import TargetEntry, option
 
-SETTINGS_FILE: dict[str, Any] = {"for_shared_folder": True, "metavar": "FILE"}
-SETTINGS_HELP = "TOML file with --{system} settings. Default: orch-{system}.toml in the current folder."
 
+def batch_entry(
+    *, name: str, title: str, summary: str, settings: str, target: str, launchers: tuple[str, ...] = ()
+) -> TargetEntry:
+    """Return the entry of a batch system, whose options are --NAME KEY=VALUE and --NAME-file FILE.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PbsOptions:
-    """The options of a request that only PBS has."""
-
-    on: ClassVar[str] = "pbs"
-
-    pbs: tuple[str, ...] = option(
-        (),
-        for_shared_folder=True,
-        metavar="KEY=VALUE",
-        help="Option of qsub: queue, select (the resources of each node, such as ncpus=64:mem=200gb), place, walltime, "
-        "account, project or a resource of the site; or login=HOST (a login node reached through SSH), root, "
-        "runs, setup or max-requeues. May be repeated.",
+    Args:
+        name: the value of --on.
+        title: the name in the help.
+        summary: the sentence in the help of --on.
+        settings: the beginning of the help of --NAME: the options of its jobs.
+        target: the function that returns its BatchTarget, as `package.module:name`.
+        launchers: launchers that only this system has.
+    """
+    help_text = f"{settings}; or login=HOST (a login node reached through SSH), root, runs, setup or max-requeues."
+    file_help = f"TOML file with --{name} settings. Default: orch-{name}.toml in the current folder."
+    variable = f"ORCH_{name.upper()}_FILE"
+    fields = (
+        (
+            name,
+            tuple[str, ...],
+            option((), for_shared_folder=True, metavar="KEY=VALUE", help=f"{help_text} May be repeated."),
+        ),
+        (
+            f"{name}_file",
+            Path | None,
+            option(None, for_shared_folder=True, metavar="FILE", envvar=variable, help=file_help),
+        ),
     )
-    pbs_file: Path | None = option(
-        None, envvar="ORCH_PBS_FILE", help=SETTINGS_HELP.format(system="pbs"), **SETTINGS_FILE
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmOptions:
-    """The options of a request that only Slurm has."""
-
-    on: ClassVar[str] = "slurm"
-
-    slurm: tuple[str, ...] = option(
-        (),
-        for_shared_folder=True,
-        metavar="KEY=VALUE",
-        help="Option of sbatch, such as partition, account, time, cpus-per-task, constraint or exclusive; or "
-        "login=HOST (a login node reached through SSH), root, runs, pmi, setup, max-requeues or "
-        "allocation. May be repeated.",
-    )
-    slurm_file: Path | None = option(
-        None, envvar="ORCH_SLURM_FILE", help=SETTINGS_HELP.format(system="slurm"), **SETTINGS_FILE
+    return TargetEntry(
+        name=name,
+        title=title,
+        summary=summary,
+        options=make_dataclass(f"{title}Options", fields, frozen=True, kw_only=True, namespace={"on": name}),
+        target=target,
+        launchers=launchers,
+        has_shared_folder=True,
     )
 
 
-PBS = TargetEntry(
+PBS = batch_entry(
     name="pbs",
     title="PBS",
     summary="pbs: a job of OpenPBS or PBS Professional.",
-    options=PbsOptions,
+    settings="Option of qsub: queue, select (the resources of each node, such as ncpus=64:mem=200gb), place, walltime, "
+    "account, project or a resource of the site",
     target="orchestrator.targets.batch.pbs:target",
-    has_shared_folder=True,
 )
-SLURM = TargetEntry(
+SLURM = batch_entry(
     name="slurm",
     title="Slurm",
     summary="slurm: a Slurm job.",
-    options=SlurmOptions,
+    settings="Option of sbatch, such as partition, account, time, cpus-per-task, constraint or exclusive; pmi; "
+    "allocation",
     target="orchestrator.targets.batch.slurm:target",
     launchers=("srun",),
-    has_shared_folder=True,
 )

@@ -17,7 +17,7 @@ from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
-from orchestrator.targets.batch.options import PbsOptions
+from orchestrator.targets.batch.options import PBS as ENTRY
 from orchestrator.targets.batch.system import (
     FLAG_OFF,
     FLAG_ON,
@@ -276,7 +276,7 @@ class Pbs(BatchSystem):
     name = "pbs"
     title = "PBS"
     on_nodes = ON_NODES
-    options = PbsOptions
+    options = ENTRY.options
 
     submitter = "qsub"
     directive = "#PBS "

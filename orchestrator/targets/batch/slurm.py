@@ -16,7 +16,7 @@ from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
-from orchestrator.targets.batch.options import SlurmOptions
+from orchestrator.targets.batch.options import SLURM as ENTRY
 from orchestrator.targets.batch.system import (
     FLAG_OFF,
     FLAG_ON,
@@ -376,7 +376,7 @@ class Slurm(BatchSystem):
     name = "slurm"
     title = "Slurm"
     on_nodes = job_programs.SYSTEM
-    options = SlurmOptions
+    options = ENTRY.options
     held = SlurmAllocations()
 
     submitter = "sbatch"

@@ -20,7 +20,7 @@ from orchestrator.operations import train
 from orchestrator.planning.request import TrainRequest, flag
 from orchestrator.planning.run_files import master_port
 from orchestrator.targets import registry
-from orchestrator.targets.batch.options import PbsOptions, SlurmOptions
+from orchestrator.targets.batch.options import PBS, SLURM
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from tests.support.files import write_files
 from tests.support.node_responses import make_inventory, make_node_record
@@ -83,10 +83,10 @@ CASES: Mapping[str, Case] = {
 }
 CASES_OF_TARGETS: Mapping[tuple[str, str], Case] = {
     ("kubernetes", "launcher"): ("pytorchjob", {}),
-    ("pbs", "options"): ((PbsOptions(pbs=("queue=long",)),), {}),
+    ("pbs", "options"): ((PBS.options(pbs=("queue=long",)),), {}),
     ("slurm", "mpi"): ("mpich", {"launcher": "mpirun"}),
     ("ssh", "allow_slow_bf16"): (True, {"nodes": NodePattern("slow"), "precision": "bf16"}),
-    ("slurm", "options"): ((SlurmOptions(slurm=("partition=cpu",)),), {}),
+    ("slurm", "options"): ((SLURM.options(slurm=("partition=cpu",)),), {}),
 }
 
 

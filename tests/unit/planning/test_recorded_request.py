@@ -11,10 +11,10 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.model.hosts import NodeCount, NodePattern
 from orchestrator.planning.recorded_request import parse, render
 from orchestrator.planning.request import TargetOptions, TrainRequest
-from orchestrator.targets.batch.options import SlurmOptions
+from orchestrator.targets.batch.options import SLURM
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 
-KINDS: dict[str | None, type[TargetOptions]] = {"slurm": SlurmOptions, "k8s": KubernetesOptions}
+KINDS: dict[str | None, type[TargetOptions]] = {"slurm": SLURM.options, "k8s": KubernetesOptions}
 
 
 def test_request_is_recorded_without_loss() -> None:
