@@ -14,7 +14,6 @@ image.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import signal
@@ -30,7 +29,6 @@ from orch_node.protocol.events import Waiting
 NAME = ".rendezvous-key"
 SIZE = 64  # hexadecimal digits
 MAX_TRIES = 10
-NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what link(2) returns on such volumes
 LOCK_SECONDS = 30.0  # after which the pod that holds the lock counts as killed
 INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes, also in the pods of a TrainJob
 ENDPOINT = "PET_RDZV_ENDPOINT"
@@ -65,36 +63,22 @@ def key_of(run_dir: Path) -> bytes:
 
 
 def create_key(path: Path) -> None:
-    """Write a new key unless another pod has written one.
+    """Write a new key unless another pod has written one, or wait for the pod that does so.
 
-    A pod can be killed at any time, so the file gets its name when it is complete.
+    A pod can be killed at any time, so the file gets its name when it is complete. Not every volume has hard links.
     """
-    staging = path.with_name(f"{NAME}.{secrets.token_hex(4)}.tmp")
+    staging, lock = path.with_name(f"{NAME}.{secrets.token_hex(4)}.tmp"), path.with_name(f"{NAME}.lock")
     atomic_write.write(staging, secrets.token_hex(SIZE // 2))
     try:
-        os.link(staging, path)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        if error.errno not in NO_HARD_LINKS:
-            raise
-        rename_under_lock(staging, path)
-    finally:
-        staging.unlink(missing_ok=True)
-
-
-def rename_under_lock(staging: Path, path: Path) -> None:
-    """Rename a file unless there is one of the new name, or wait for the pod that does the same."""
-    lock = path.with_name(f"{path.name}.lock")
-    try:
         lock.mkdir()
+        if not path.exists():
+            staging.replace(path)
     except FileExistsError:
         deadline = time.monotonic() + LOCK_SECONDS
         while lock.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-    else:
-        if not path.exists():
-            staging.replace(path)
+    finally:
+        staging.unlink(missing_ok=True)
     with contextlib.suppress(FileNotFoundError):
         lock.rmdir()
 
