@@ -63,11 +63,7 @@ class ContainerTable(StrictModel):
 class SettingsFile(StrictModel):
     """The contents of a settings file; BatchSettings describes the fields."""
 
-    root: str | None = None
     python: str | None = None
-    login: str | None = None
-    runs: str | None = None
-    allocation: str | None = None
     setup: list[str] = Field(default_factory=list)
     max_requeues: int | None = Field(None, alias="max-requeues", ge=0)
     container: ContainerTable = Field(default_factory=ContainerTable)
@@ -98,7 +94,7 @@ class SettingsFile(StrictModel):
 def file_model(system: BatchSystem) -> type[SettingsFile]:
     """Return the contents of the settings file of a batch system, which adds its options and launcher settings."""
     fields: dict[str, Any] = {system.submitter: (dict[str, str | int | bool], Field(default_factory=dict))}
-    fields |= {name: (str | None, None) for name in system.launcher_settings}
+    fields |= {name: (str | None, None) for name in (*TEXT_SETTINGS, *system.launcher_settings)}
     model = create_model(f"{system.title}File", __base__=SettingsFile, **fields)
     model.system = system
     return model

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
-from pydantic import create_model
+from pydantic import TypeAdapter, ValidationError, create_model
 
 from orchestrator import load
 from orchestrator.errors import OrchError, PlanError, RequestError, did_you_mean
@@ -33,7 +33,6 @@ from orchestrator.targets.kubernetes.settings import KubernetesSettings
 FILE = Path("orch-k8s.toml")
 TYPES: Mapping[str, Any] = get_type_hints(KubernetesSettings)
 NAMES = tuple(name for name in TYPES if name != "image")  # which --image sets
-SWITCHES = {"true": True, "false": False}  # values of switches
 TABLE, LIST = Mapping[str, str], tuple[str, ...]  # set as --k8s env.NAME=VALUE, and with entries separated by commas
 APPENDED = ("node_affinity",)  # entries contain commas: each --k8s appends one
 TOML_TYPES = {TABLE: dict[str, str], LIST: list[str]}
@@ -107,16 +106,11 @@ def with_assignment(settings: KubernetesSettings, assignment: str) -> Kubernetes
 def parse(name: str, text: str) -> Any:
     if TYPES[name] == LIST:
         return tuple(item for item in text.split(",") if item)
-    if TYPES[name] is bool:
-        if text not in SWITCHES:
-            raise RequestError(f"--k8s {name}={text}: expected true or false.")
-        return SWITCHES[text]
-    if TYPES[name] is not int:
-        return text
     try:
-        return int(text)
-    except ValueError:
-        raise RequestError(f"--k8s {name}={text}: expected a number.") from None
+        return TypeAdapter(TYPES[name]).validate_python(text)
+    except ValidationError as error:
+        message = f"--k8s {name}={text}: {error.errors()[0]['msg']}."
+        raise RequestError(message, hint="Examples: gpu=8, share_cores=true.") from None
 
 
 # Each run has its project in the cluster's etcd, which has some GB for everything.

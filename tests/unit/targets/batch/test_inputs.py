@@ -50,7 +50,7 @@ def test_setup_and_max_requeues_are_read_from_files_and_options(tmp_path: Path) 
     source.write_text("max-requeue = 3\n")
     with pytest.raises(RequestError, match="max-requeue: unknown key") as caught:
         slurm_settings(source, (), {})
-    assert "The other keys are root, python, login, runs, allocation, setup, max-requeues" in caught.value.hint
+    assert "The other keys are python, setup, max-requeues, root, login, runs, allocation, pmi" in caught.value.hint
     with pytest.raises(OrchError):
         slurm_settings(None, ("max-requeues=-1",), {})
 

@@ -15,8 +15,8 @@ def test_values_of_settings_are_parsed() -> None:
     assert kubernetes_settings(None, ["share_cores=true", "uid=7"]) == KubernetesSettings(share_cores=True, uid=7)
     assert kubernetes_settings(None, [], "registry.example/orch").image == "registry.example/orch"
     for assignment, message, hint in (
-        ("share_cores=yes", "expected true or false", ""),
-        ("uid=x", "expected a number", ""),
+        ("share_cores=maybe", "valid boolean", "=true"),
+        ("uid=x", "valid integer", "gpu=8"),
         ("memoryy=x", "unknown key", "Did you mean 'memory'?"),
         ("env=A", "unknown key", "env.NAME=VALUE"),
         ("image=1", "--k8s image: unknown key", "--image"),
