@@ -17,26 +17,8 @@ from orchestrator.targets.batch.system import HELD, NEW, RESERVED_OPTIONS, Alloc
 IMAGE_KEYS = ("python", "mounts", "env_file", "arguments")
 IMAGE_LIST_KEYS = ("mounts", "arguments")
 RESERVED_APPTAINER_OPTIONS = (
-    "--cleanenv",
-    "-e",
-    "--contain",
-    "-c",
-    "--containall",
-    "-C",
-    "--home",
-    "-H",
-    "--no-home",
-    "--pwd",
-    "--cwd",
-    "--pid",
-    "-p",
-    "--ipc",
-    "-i",
-    "--net",
-    "-n",
-    "--fakeroot",
-    "-f",
-    "--env-file",
+    *("--cleanenv", "-e", "--contain", "-c", "--containall", "-C", "--home", "-H", "--no-home", "--pwd", "--cwd"),
+    *("--pid", "-p", "--ipc", "-i", "--net", "-n", "--fakeroot", "-f", "--env-file"),
 )
 
 
