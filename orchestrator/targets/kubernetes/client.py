@@ -345,12 +345,12 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kuberne
         with plugin_errors() as errors:
             config.load_kube_config(context=selected, client_configuration=configuration)
     except (config.ConfigException, OSError, yaml.YAMLError, ValueError) as error:
-        if context is not None or not load_pod_config(config, configuration):
+        selected, errors = None, []
+        if context is not None or not (default_namespace := pod_namespace(config, configuration)):
             raise RequestError(
                 f"No cluster is configured: {' '.join(str(error).split()).rstrip('.')}.",
                 hint="Configure one in ~/.kube/config or KUBECONFIG. --k8s context=NAME selects a context.",
             ) from None
-        selected, default_namespace, errors = None, pod_namespace(), []
     if errors and not (configuration.api_key or configuration.cert_file):
         raise RequestError(
             f"The kubeconfig gives no credentials for {selected}: {' '.join(errors[0].split()).rstrip('.')}.",
@@ -382,17 +382,10 @@ def select_context(config: Any, context: str | None) -> tuple[str, str]:
     return match["name"], match["context"].get("namespace") or "default"
 
 
-def load_pod_config(config: Any, configuration: Any) -> bool:
-    """Configure the API of the cluster in whose pod this program runs, and return whether it runs in one."""
+def pod_namespace(config: Any, configuration: Any) -> str:
+    """Configure the API of the cluster in whose pod this program runs, and return its namespace; '' outside of pods."""
     try:
         config.load_incluster_config(client_configuration=configuration)
-    except config.ConfigException:
-        return False
-    return True
-
-
-def pod_namespace() -> str:
-    try:
         return POD_NAMESPACE.read_text().strip()
-    except OSError:
-        return "default"
+    except (config.ConfigException, OSError):
+        return ""

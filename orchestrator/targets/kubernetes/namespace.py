@@ -169,13 +169,6 @@ def token_secret(settings: KubernetesSettings, value: str) -> Object:
     }
 
 
-def without_secrets(item: Object) -> Object:
-    """Return an object without secret values."""
-    if item["kind"] != "Secret":
-        return item
-    return {**item, "data": dict.fromkeys(item["data"], "<not shown>")}
-
-
 def init_objects(settings: KubernetesSettings, token: str | None, *, runtime: bool) -> tuple[Object, ...]:
     """Return the objects that a namespace needs once."""
     return (
@@ -187,7 +180,8 @@ def init_objects(settings: KubernetesSettings, token: str | None, *, runtime: bo
 
 def as_printable_yaml(objects: tuple[Object, ...]) -> str:
     """Return objects as YAML, without secret values."""
-    return as_yaml(tuple(map(without_secrets, objects)))
+    hidden = {"data": {TOKEN: "<not shown>"}}
+    return as_yaml(tuple({**item, **hidden} if item["kind"] == "Secret" else item for item in objects))
 
 
 def apply(cluster: KubernetesClient, objects: tuple[Object, ...]) -> list[str]:

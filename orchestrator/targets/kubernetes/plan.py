@@ -18,7 +18,7 @@ from orchestrator.model.process_group import uses_gpus
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.launchers import check_launcher_name
-from orchestrator.planning.plan import ApplyObjects, Object, Plan
+from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import Inputs, Resolved, RunNodes, count_nodes, place_later, resolve
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, in_train, module_folders, project_copy, working_directory
@@ -237,15 +237,10 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site) -> Pla
         project=inputs.project,
     )
     *objects, job_object = (config_map(job), *project_maps(job), *KINDS[launcher.value].launch(job))
-    patched_objects = patched((*objects, in_queue(job_object, kubernetes.queue)), inputs.patch)
+    if kubernetes.queue is not None:  # Kueue suspends a job with this label until there is quota.
+        job_object = {**job_object, "metadata": with_label(job_object["metadata"], names.QUEUE, kubernetes.queue)}
+    patched_objects = patched((*objects, job_object), inputs.patch)
     return replace(plan, steps=(ApplyObjects(objects=patched_objects),))
-
-
-def in_queue(job: Object, queue: str | None) -> Object:
-    """Return the job with the label of its queue, for which Kueue suspends it until there is quota."""
-    if queue is None:
-        return job
-    return {**job, "metadata": with_label(job["metadata"], names.QUEUE, queue)}
 
 
 def sent_names(inputs: PodInputs) -> dict[str, str]:

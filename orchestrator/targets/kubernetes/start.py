@@ -47,8 +47,10 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
     (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
     *other_objects, job = step.objects
     cluster = connect(plan.run.location["context"], job["metadata"].get("namespace"))
-    plan = with_cluster(plan, cluster)
-    record = plan.run
+    # The current context of the kubeconfig may be another one when the next command runs.
+    location = {**plan.run.location, "namespace": cluster.namespace, "context": cluster.context}
+    record = replace(plan.run, location=location)
+    plan = replace(plan, run=record)
     earlier_plan = store.plan_bytes(folder)
     earlier = store.positions(folder) if earlier_plan else None
     if earlier:
@@ -126,13 +128,3 @@ def deferred_interrupt() -> Iterator[None]:
             signal.signal(number, signal.default_int_handler)
     if received:
         raise KeyboardInterrupt
-
-
-def with_cluster(plan: Plan, cluster: KubernetesClient) -> Plan:
-    """Return the plan with the actual context and namespace.
-
-    The current context of the kubeconfig may be another one when the next command runs.
-    """
-    actual = {"namespace": cluster.namespace, "context": cluster.context}
-    run = replace(plan.run, location={**plan.run.location, **actual})
-    return replace(plan, run=run)
