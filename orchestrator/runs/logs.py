@@ -71,6 +71,22 @@ def requested_ranks(run: Run, rank: int | None) -> dict[int, str]:
     return nodes if rank is None else {rank: nodes[rank]}
 
 
+def new_lines(
+    tails: Mapping[int, Tail], nodes: Mapping[int, str], parser: LineParser, *, last: bool
+) -> Iterator[LogLine]:
+    """Yield each rank's new lines, then its unfinished line, which a later call may replace."""
+    for rank, tail in tails.items():
+        if not tail.path.exists():
+            continue
+        while complete := tail.lines(last=False):
+            yield from (line for text in complete for line in parser.parse(rank, nodes[rank], text))
+        if last:
+            last_lines = tail.lines(last=True)
+            yield from (line for text in last_lines for line in parser.parse(rank, nodes[rank], text))
+        elif tail.state:
+            yield from parser.parse(rank, nodes[rank], tail.state, finished=False)
+
+
 def copied_lines(run: Run, nodes: Mapping[int, str], starts: Mapping[int, int]) -> Iterator[LogLine]:
     """Yield the lines in the local logs of ranks in the order of time.
 

@@ -19,7 +19,7 @@ from orch_node.tail import Tail
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import follow
-from orchestrator.runs.logs import LineParser, LogLine, copied_lines, requested_ranks
+from orchestrator.runs.logs import LineParser, LogLine, copied_lines, new_lines, requested_ranks
 from orchestrator.runs.state_files import PLAN, outcome_in, read_json, supervisor_of, write_json
 from orchestrator.runs.store import Run
 from orchestrator.targets.batch.location import JOB, location_of, with_job
@@ -438,23 +438,9 @@ def log_lines(
     while running:
         watch.refresh()
         watch.run_folder.copy_logs(nodes)
-        yield from lines(tails, nodes, parser, last=False)
+        yield from new_lines(tails, nodes, parser, last=False)
         running = not watch.has_ended()
         time.sleep(TICK_SECONDS)
     watch.run_folder.copy_logs(nodes)
-    yield from lines(tails, nodes, parser, last=True)
+    yield from new_lines(tails, nodes, parser, last=True)
     yield from parser.end()
-
-
-def lines(tails: dict[int, Tail], nodes: dict[int, str], parser: LineParser, *, last: bool) -> Iterator[LogLine]:
-    """Yield each rank's new lines, then its unfinished line, which a later call may replace."""
-    for rank, tail in tails.items():
-        if not tail.path.exists():
-            continue
-        while complete := tail.lines(last=False):
-            yield from (line for text in complete for line in parser.parse(rank, nodes[rank], text))
-        if last:
-            last_lines = tail.lines(last=True)
-            yield from (line for text in last_lines for line in parser.parse(rank, nodes[rank], text))
-        elif tail.state:
-            yield from parser.parse(rank, nodes[rank], tail.state, finished=False)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from orch_node.protocol import files
 from orch_node.protocol.outcome import FAILED
+from orch_node.tail import Tail
 
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.fetch import FetchListener, Source, collect
-from orchestrator.runs.logs import LineParser, LogLine, copied_lines, requested_ranks
+from orchestrator.runs.logs import LineParser, LogLine, copied_lines, new_lines, requested_ranks
 from orchestrator.targets.kubernetes.status import nodes_of
 from orchestrator.targets.kubernetes.volume import reader
 from orchestrator.targets.kubernetes.watch import FOLLOW_SECONDS, JobWatch
@@ -32,13 +33,15 @@ def log_lines(watch: JobWatch, *, rank: int | None, follow: bool) -> Iterator[Lo
     """
     folder = watch.folder
     run = store.load(folder)
-    requested_ranks(run, rank)
-    sizes = {folder / files.rank_log(number): size for number, size in watch.earlier.logs.items()}
+    starts = watch.earlier.logs
+    tails = {
+        number: Tail(folder / files.rank_log(number), starts.get(number, 0)) for number in requested_ranks(run, rank)
+    }
     parser = LineParser()
     errors: list[tuple[str, OrchError]] = []
     if follow and not run.has_ended:
         for _ in wait_for_lines(watch):
-            yield from new_lines(folder, sizes, rank, parser)
+            yield from new_lines(tails, rank_nodes(folder), parser, last=False)
     elif not (folder / files.OUTCOME).exists():
         try:
             errors += watch.catch_up().items()
@@ -46,16 +49,14 @@ def log_lines(watch: JobWatch, *, rank: int | None, follow: bool) -> Iterator[Lo
         except OrchError as error:
             errors.append(("the cluster", error))
     if follow and not run.has_ended:
-        yield from new_lines(folder, sizes, rank, parser)
+        yield from new_lines(tails, rank_nodes(folder), parser, last=True)
         yield from parser.end()
     else:
-        nodes = {number: node for number, node in rank_nodes(folder).items() if rank in (None, number)}
-        for line in copied_lines(run, nodes, watch.earlier.logs):
-            sizes[folder / files.rank_log(line.rank)] = 0
-            yield line
+        nodes = {number: node for number, node in rank_nodes(folder).items() if number in tails}
+        yield from copied_lines(run, nodes, starts)
     for source, problem in errors[:1]:
         raise ExecuteError(f"Lines may be missing: {source}: {problem.message}", hint=problem.hint)
-    if not sizes and rank is None:
+    if rank is None and not any(tail.path.exists() for tail in tails.values()):
         check_has_lines(store.load(folder))
 
 
@@ -101,21 +102,6 @@ def check_has_lines(run: store.Run) -> None:
             f"{run.id} has failed, and its ranks have printed nothing: {run.outcome.problem or ''}",
             hint="`orch runs show` shows its events.",
         )
-
-
-def new_lines(folder: Path, sizes: dict[Path, int], rank: int | None, parser: LineParser) -> Iterator[LogLine]:
-    """Yield the lines of the local logs that have not been yielded yet."""
-    nodes = rank_nodes(folder)
-    paths = {files.rank_of(path.name): path for path in folder.glob("ranks/rank-*.log")}
-    for number, path in sorted((number, path) for number, path in paths.items() if number is not None):
-        if rank is not None and number != rank:
-            continue
-        with path.open("rb") as file:
-            file.seek(sizes.get(path, 0))
-            *lines, _ = file.read().split(b"\n")
-        sizes[path] = sizes.get(path, 0) + sum(len(line) + 1 for line in lines)
-        for line in lines:
-            yield from parser.parse(number, nodes.get(number, "?"), line.decode(errors="replace"))
 
 
 def rank_nodes(folder: Path) -> dict[int, str]:
