@@ -55,12 +55,11 @@ def test_setup_and_max_requeues_are_read_from_files_and_options(tmp_path: Path) 
         slurm_settings(None, ("max-requeues=-1",), {})
 
 
-BELOW_SBATCH, BELOW_QSUB = "belong below a line [sbatch]", "Options of qsub belong below a line [qsub]"
 REFUSED_FILES = (
-    (SLURM, 'partition = "cpu"\ntime = "12:00:00"\n', "unknown key", BELOW_SBATCH),
+    (SLURM, 'partition = "cpu"\ntime = "12:00:00"\n', "unknown key", "belong below a line [sbatch]"),
     (SLURM, 'mounts = ["/data:/data"]\n', "unknown key", "those of an image below [container]"),
     (SLURM, '[container]\nmount = "/data"\n', "unknown key", "keys of [container] are image, python, mounts"),
-    *((PBS, f'{key} = "x"\n', f"{key}: unknown key", BELOW_QSUB) for key in ("queue", "l")),
+    *((PBS, f'{key} = "x"\n', f"{key}: unknown key", "belong below a line [qsub]") for key in ("queue", "l")),
     (SLURM, "[sbatch]\ntime = 12:00:00\n", "time: expected a string; write it in quotes", ""),
     (SLURM, 'sbatch = ["--partition=cpu"]\n', "sbatch: .*valid dictionary", ""),
 )

@@ -23,8 +23,8 @@ cpu*|2|1|16|16|old
 small|4|1|16|32|(null)
 virtual|8|32|2|64|(null)
 """
-WHOLE_NODES = {"exclusive": "", "mem": "0"}
 NOT_IN_GROUP = "uid 1500 not in group permitted to use this partition (grace). groups allowed: root"
+WHOLE_NODES = {"exclusive": "", "mem": "0"}
 ON_MOST_NODES = (2, "one for each socket: sinfo reports 2 x 56 cores on most nodes")
 
 
@@ -48,12 +48,9 @@ def test_whole_nodes_get_a_rank_per_socket() -> None:
 def test_reason_of_a_waiting_job_is_explained() -> None:
     for code, explanation in (
         ("AssocMaxWallDurationPerJobLimit", "its account does not allow jobs this long; use --slurm time=LESS"),
-        # An administrator can start the partition, or return its nodes, while the job waits.
-        ("PartitionNodeLimit", ""),
-        ("PartitionInactive", ""),
+        ("PartitionNodeLimit", ""),  # an administrator can return its nodes while the job waits
         ("DependencyNeverSatisfied", "the job that it waits for has failed; use no --slurm dependency"),
         (NOT_IN_GROUP, "its partition is not open to you; use another --slurm partition=, account= or qos="),
-        ("QOSMaxCpuMinutesPerJobLimit", ""),
     ):
         result = make_job("PENDING", code)
         assert result.explanation == explanation

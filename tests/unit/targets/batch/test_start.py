@@ -82,14 +82,11 @@ def test_only_a_missing_program_suggests_a_login_node(tmp_path: Path, programs: 
     assert caught.value.hint == hint
 
 
-INTERRUPT = "#!/bin/sh\nkill -INT $PPID\nsleep 10\n"
-
-
 # subprocess.run() does not wait for a program that it kills because of Ctrl-C.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("accepted", [True, False])
 def test_interrupted_submission_is_recorded_only_if_accepted(tmp_path: Path, programs: Path, accepted: bool) -> None:
-    write_program(programs / "sbatch", INTERRUPT)
+    write_program(programs / "sbatch", "#!/bin/sh\nkill -INT $PPID\nsleep 10\n")
     (programs / "jobs").write_text(f"12|orch-{SITE.run_id}|PENDING|N/A||None\n" if accepted else "")
     folder = tmp_path / "runs" / SITE.run_id
     plan = plan_request(make_request(), site=replace(SITE, run_dir=str(folder)))
