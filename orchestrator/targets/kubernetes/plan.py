@@ -42,7 +42,7 @@ from orchestrator.targets.kubernetes.manifests.kinds import ELASTIC, KINDS, Inst
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.patch import Operation, describe_patch, patched
 from orchestrator.targets.kubernetes.run_record import new_location, without_lists
-from orchestrator.targets.kubernetes.settings import KubernetesSettings, plain
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 MAX_PODS = 5000
 
@@ -123,7 +123,7 @@ def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: Kubern
     ppn = default if request.ppn is None else request.ppn
     if ppn > kubernetes.cpus and not kubernetes.share_cores:
         raise PlanError(
-            f"--ppn {ppn}, but a pod has {plain(kubernetes.cpus)} CPUs.",
+            f"--ppn {ppn}, but a pod has {float(kubernetes.cpus):g} CPUs.",
             hint=f"Use --k8s cpu={ppn} or more, or a smaller --ppn. On a small test cluster, --k8s share_cores=true "
             "lets ranks share cores.",
         )

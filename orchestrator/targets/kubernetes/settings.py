@@ -10,50 +10,10 @@ from fractions import Fraction
 from orchestrator.errors import PlanError
 from orchestrator.targets.kubernetes.manifests import names
 
-# apimachinery's pkg/api/resource: decimal suffixes, binary ones, or an exponent.
-UNITS = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    "": Fraction(1),
-    **{unit: Fraction(1000 ** (power + 1)) for power, unit in enumerate("kMGTPE")},
-    **{f"{unit}i": Fraction(1024 ** (power + 1)) for power, unit in enumerate("KMGTPE")},
-}
-GRAMMAR = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
+CPUS = re.compile(r"(\d+(?:\.\d+)?)(m?)")  # a quantity of Kubernetes, without units that no CPU has
 FILES = "/etc/orch"  # where a run's ConfigMap is mounted
 SECRETS = "/etc/orch-secrets"
 TOKEN = "HF_TOKEN"
-
-
-def amount(text: str, name: str) -> Fraction:
-    """Return the exact value of a quantity above 0.
-
-    Args:
-        text: as Kubernetes writes it.
-        name: of the setting, for the error.
-
-    Raises:
-        PlanError: if it is not such a quantity.
-    """
-    match = GRAMMAR.fullmatch(text)
-    value = number(match) if match else Fraction(0)
-    if value <= 0:
-        raise PlanError(
-            f"{name} = {text!r} is not a quantity above 0.", hint="Write 16 or 500m for CPUs, 64Gi or 512Mi for memory."
-        )
-    return value
-
-
-def number(match: re.Match[str]) -> Fraction:
-    digits, exponent, unit = match.groups()
-    if exponent is not None:
-        return Fraction(digits) * Fraction(10) ** int(exponent)
-    return Fraction(digits) * UNITS[unit or ""]
-
-
-def plain(value: Fraction) -> str:
-    """Return the value as a decimal number, for messages."""
-    return f"{float(value):g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +55,15 @@ class KubernetesSettings:
 
     @property
     def cpus(self) -> Fraction:
-        return amount(self.cpu, "cpu")
+        """Return the exact number of CPUs of a pod; raise PlanError if it is not a number above 0."""
+        match = CPUS.fullmatch(self.cpu)
+        cpus = Fraction(match[1]) / (1000 if match[2] else 1) if match else Fraction(0)
+        if cpus <= 0:
+            raise PlanError(f"cpu = {self.cpu!r} is not a number of CPUs above 0.", hint="Write 16, 1.5 or 500m.")
+        return cpus
 
     def check(self) -> None:
         """Raise PlanError for the first value that Kubernetes would refuse."""
-        for name in ("cpu", "memory", "shm", "storage"):
-            amount(getattr(self, name), name)
         if not self.image or any(letter.isspace() for letter in self.image):
             raise PlanError(
                 f"image = {self.image!r} is not a valid image name."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings, read_patch
-from orchestrator.targets.kubernetes.settings import KubernetesSettings, amount
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 
 def test_values_of_settings_are_parsed() -> None:
@@ -47,11 +48,9 @@ def test_patch_file_must_be_a_list(tmp_path: Path) -> None:
             read_patch(path)
 
 
-def test_quantities_are_exact() -> None:
-    assert amount("500m", "x") * 2 == 1
-    assert amount("64Gi", "x") == 64 * 2**30
-    assert amount("1.5", "x") == amount("1500m", "x")
-    assert amount("1e3", "x") == amount("1k", "x") == 1000
-    for text in ("", "0", "1 Gi", "1gi", "Gi", "1.2.3", "0x10", "1e", "-5", "5%"):
+def test_numbers_of_cpus_are_exact() -> None:
+    for text, cpus in (("500m", Fraction(1, 2)), ("1.5", Fraction(3, 2)), ("16", 16)):
+        assert KubernetesSettings(cpu=text).cpus == cpus
+    for text in ("", "0", "1 m", "m", "1.2.3", "0x10", "1e", "-5", "5%"):
         with pytest.raises(PlanError):
-            amount(text, "x")
+            KubernetesSettings(cpu=text).cpus  # noqa: B018

@@ -159,7 +159,7 @@ ARGUMENTS = st.lists(st.text(LETTERS, max_size=40), max_size=4)
     arguments=ARGUMENTS,
     nodes=st.integers(1, 5000),
     ppn=st.integers(1, 8),
-    cpu=st.sampled_from(["8", "8500m", "64", "1e2"]),
+    cpu=st.sampled_from(["8", "8500m", "64", "100"]),
     memory=st.sampled_from(["64Gi", "500M", "0.5Ti"]),
     recipe=st.text(max_size=60),
 )
@@ -265,7 +265,7 @@ def test_impossible_requests_and_settings_are_refused() -> None:
         ({}, {"image": ""}, "No image"),
         ({}, {"image": "two words"}, "not a valid image name"),
         ({}, {"namespace": "Team A"}, "namespace = 'Team A'"),
-        ({}, {"memory": "64 GB"}, "memory = '64 GB'"),
+        ({}, {"cpu": "4 CPUs"}, "cpu = '4 CPUs'"),
         ({}, {"mount": "data"}, "not an absolute path"),
         ({}, {"uid": 0}, "uid = 0"),
         ({"backend": "nccl", "ppn": None}, {}, "--backend nccl: the pods request no GPUs"),
