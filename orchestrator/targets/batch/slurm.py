@@ -78,8 +78,8 @@ PHASES: dict[str, Phase] = {
 }
 # A line of squeue with a state, also with one that this version of orch does not know.
 STATE_LINE = re.compile(r"^([A-Z]{4,}(?:_[A-Z]+)*)(?:\|.*){3}", re.ASCII | re.MULTILINE)
-# Reasons why a job is pending whose code does not say what the user can do, as patterns (see JOB REASON CODES in
-# squeue(1)); what they mean; and, for a job that can never start, what to request in its place.
+# Reasons why a job is pending, as patterns (see JOB REASON CODES in squeue(1)); what they mean; and, for a job that can
+# never start, what to request in its place. Other reasons are shown as Slurm reports them.
 REASONS = (
     ("None", "Slurm has not considered it yet", ""),
     ("Priority", "jobs with a higher priority come first", ""),

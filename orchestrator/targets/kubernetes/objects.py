@@ -100,18 +100,14 @@ def adopt(cluster: KubernetesClient, location: JobLocation, run_id: str) -> None
 
 
 def delete_checked(cluster: KubernetesClient, item: Object, run_id: str) -> None:
-    check_labels(item, run_id)
-    cluster.delete(item)
-
-
-def check_labels(item: Object, run_id: str) -> None:
-    """Raise ExecuteError if an object does not have the labels of a run."""
+    """Delete an object; raise ExecuteError if it does not have the labels of a run."""
     labels = item["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in names.labels(run_id).items()):
         raise ExecuteError(
             f"{item['metadata']['name']} does not have the labels of run {run_id}, and was not deleted.",
             hint="Somebody else has created or changed it. If you know what it is, delete it with `kubectl delete`.",
         )
+    cluster.delete(item)
 
 
 def await_pods_gone(cluster: KubernetesClient, run_id: str) -> list[str]:
