@@ -11,6 +11,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO
@@ -47,8 +48,11 @@ def parse(line: str, *, ranks: int) -> PodLine:
     match = RANK_LINE.fullmatch(line)
     if match and (rank := int(match.group(1))) < ranks:
         return PodLine(file=files.rank_log(rank), text=match.group(2) or "", rank=rank)
-    if (metrics := parse_metrics(line)) and 0 <= metrics.metrics < ranks:
-        return PodLine(file=files.rank_metrics(metrics.metrics), text=metrics.line)
+    if line.startswith('{"metrics"'):
+        with suppress(ProtocolError):
+            metrics = values.parse(RankMetrics, line, "a rank's metrics")
+            if 0 <= metrics.metrics < ranks:
+                return PodLine(file=files.rank_metrics(metrics.metrics), text=metrics.line)
     event = events.parse(line)
     if event is None:
         return PodLine(file=files.LAUNCHER_LOG, text=line)
@@ -63,15 +67,6 @@ class RankMetrics:
 
     metrics: int  # rank
     line: str
-
-
-def parse_metrics(line: str) -> RankMetrics | None:
-    if not line.startswith('{"metrics"'):
-        return None
-    try:
-        return values.parse(RankMetrics, line, "a rank's metrics")
-    except ProtocolError:
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,11 +137,12 @@ def rights(launchers: Iterable[str]) -> Iterator[tuple[str, str, tuple[str, ...]
         yield "", resource, verbs
     for launcher in launchers:
         kind = KINDS[launcher]
-        yield kind.group, kind.plural, JOB_VERBS
+        group = kind.api.partition("/")[0]
+        yield group, kind.plural, JOB_VERBS
         if launcher == "job":
             yield "", "services", OWNED_VERBS
         if launcher == "trainjob":
-            yield kind.group, "trainingruntimes", OWNED_VERBS
+            yield group, "trainingruntimes", OWNED_VERBS
 
 
 def volume(settings: KubernetesSettings) -> Object:

@@ -231,10 +231,6 @@ class Kind:
     comes_with: str  # what installs it
 
     @property
-    def group(self) -> str:
-        return self.api.partition("/")[0]
-
-    @property
     def plural(self) -> str:
         return f"{self.kind.lower()}s"
 
