@@ -124,7 +124,7 @@ def batch_settings(
     """
     flag = system.flag
     launcher = {name: values[0] for name, values in system.launcher_settings.items()}
-    settings = BatchSettings(system=system, image=Image(path=""), launcher=launcher)
+    settings = BatchSettings(system=system, launcher=launcher)
     for name, value, variable in system.options_in(environ):
         settings = with_option(settings, name, value, variable)
     model = file_model(system)
@@ -145,28 +145,22 @@ def batch_settings(
             raise RequestError(
                 f"{flag} {assignment}: expected KEY=VALUE.", hint=f"Example: {flag} {system.example_option}"
             )
+    return with_image(settings, image, image_options)
+
+
+def with_image(settings: BatchSettings, image: str | None, image_options: Iterable[str]) -> BatchSettings:
+    """Return the settings with --image and --image-option, or without an image if it has no path."""
+    used_image = settings.image or Image(path="")
     for option in image_options:
-        assert settings.image is not None
-        changed = parse_image_option(settings.image, option, IMAGE_KEYS, "mounts=/data:/data")
-        settings = replace(settings, image=replace(settings.image, **changed))
-    settings = with_image(settings, image)
-    if settings.image is None:
+        changed = parse_image_option(used_image, option, IMAGE_KEYS, "mounts=/data:/data")
+        used_image = replace(used_image, **changed)
+    image_path = used_image.path if image is None else image
+    if not image_path:
         check_no_image_options(tuple(image_options))
-    return settings
-
-
-def with_image(settings: BatchSettings, image: str | None) -> BatchSettings:
-    """Return the settings with the image's path resolved, or without an image if it has no path.
-
-    A relative path refers to the current folder, unless there is a login node.
-    """
-    assert settings.image is not None
-    path = settings.image.path if image is None else image
-    if not path:
         return replace(settings, image=None)
-    if not settings.login and "://" not in path:
-        path = os.path.abspath(path)
-    return replace(settings, image=replace(settings.image, path=path))
+    if not settings.login and "://" not in image_path:  # with a login node, the path is one there
+        image_path = os.path.abspath(image_path)
+    return replace(settings, image=replace(used_image, path=image_path))
 
 
 def with_file(settings: BatchSettings, values: SettingsFile, source: Path) -> BatchSettings:
