@@ -94,8 +94,6 @@ def node_entry(config: JobConfig, hello: Hello, *, is_single_node: bool) -> Node
         name=hello.node,
         host=hello.host,
         torch=config.torch,
-        address=None,
-        interface=None,
         env=interface_variables(hello.interface),
         repair=REPAIR.format(system=config.system),
         recorded=False,

@@ -29,6 +29,7 @@ def main(argv: list[str]) -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     folder = Path(tempfile.mkdtemp(prefix=f"orch-rank-{rank}-"))
     host = os.uname().nodename
+    node = NodeEntry(node_name(host), host.partition(".")[0], repair="`orch image build`", recorded=False)
     layout = RunLayout(
         world_size=size,
         planned_world_size=config.pods * config.ppn,
@@ -37,7 +38,7 @@ def main(argv: list[str]) -> None:
         timeout_seconds=config.timeout_seconds,
         precision=config.precision,
         working_directory=config.project.working_directory if config.project else "",
-        nodes=(node_entry(host),),
+        nodes=(node,),
         ranks=(entry_of(config, host, rank, sorted(os.sched_getaffinity(0))),),
     )
     atomic_write.write(folder / files.LAYOUT, layouts.render(layout))
@@ -64,20 +65,6 @@ def entry_of(config: PodConfig, host: str, rank: int, allowed: list[int]) -> Ran
         cpus=tuple(core.cpus[0] for core in own_cores),
         threads=len(own_cores) or config.threads,
         env={**local_rank_variables(config.env, local, local_size), **met_by_torchrun()},
-    )
-
-
-def node_entry(host: str) -> NodeEntry:
-    """Return the layout entry of a pod of which only the name is known."""
-    return NodeEntry(
-        name=node_name(host),
-        host=host.partition(".")[0],
-        torch=None,
-        address=None,
-        interface=None,
-        env={},
-        repair="`orch image build`",
-        recorded=False,
     )
 
 

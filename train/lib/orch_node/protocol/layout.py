@@ -46,10 +46,10 @@ class NodeEntry:
 
     name: str
     host: str  # the node's own host name
-    torch: str | None  # version
-    address: str | None  # by which the other nodes reach it
-    interface: str | None
-    env: dict[str, str]  # variables of all its ranks
+    torch: str | None = None  # version
+    address: str | None = None  # by which the other nodes reach it
+    interface: str | None = None
+    env: dict[str, str] = field(default_factory=dict)  # variables of all its ranks
     repair: str = "`orch provision`"  # the command that repairs its stack
     recorded: bool = True  # whether these values were recorded before the run was planned
 
