@@ -273,10 +273,7 @@ def placement(value: str) -> str:
 class Pbs(BatchSystem):
     """PBS: its programs, the options of qsub, and what to say about them."""
 
-    name = "pbs"
-    title = "PBS"
     on_nodes = ON_NODES
-    options = ENTRY.options
 
     submitter = "qsub"
     directive = "#PBS "
@@ -475,7 +472,7 @@ class Pbs(BatchSystem):
         return options.get("rerun") != FLAG_OFF
 
 
-PBS = Pbs()
+PBS = Pbs(ENTRY)
 
 
 def target() -> BatchTarget:

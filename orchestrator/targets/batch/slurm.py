@@ -373,10 +373,7 @@ class SlurmAllocations(HeldAllocations):
 class Slurm(BatchSystem):
     """Slurm: its programs, the options of sbatch, and what to say about them."""
 
-    name = "slurm"
-    title = "Slurm"
     on_nodes = job_programs.SYSTEM
-    options = ENTRY.options
     held = SlurmAllocations()
 
     submitter = "sbatch"
@@ -622,7 +619,7 @@ class Slurm(BatchSystem):
         return options.get("requeue") != FLAG_OFF
 
 
-SLURM = Slurm()
+SLURM = Slurm(ENTRY)
 
 
 def target() -> BatchTarget:

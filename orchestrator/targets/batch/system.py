@@ -23,6 +23,7 @@ from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SubmitScript
 from orchestrator.planning.request import TargetOptions
 from orchestrator.runs.state_files import Accounting
+from orchestrator.targets.entry import TargetEntry
 
 HELD, NEW = "held", "new"  # The values of the setting `allocation`.
 FLAG_ON, FLAG_OFF = "", "no"  # The values of a flag in the options of a job.
@@ -270,10 +271,7 @@ class BatchSystem(ABC):
         check: the command that shows whether the system responds.
     """
 
-    name: str
-    title: str
     on_nodes: NodeSystem
-    options: type[TargetOptions]
     held: HeldAllocations | None = None
 
     submitter: str
@@ -296,6 +294,9 @@ class BatchSystem(ABC):
     node_shell: str
     job_shell: str
     check: str
+
+    def __init__(self, entry: TargetEntry) -> None:
+        self.name, self.title, self.options = entry.name, entry.title, entry.options
 
     # Jobs.
 
