@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args, get_origin
 from orch_node.protocol.events import event_fields, event_name
 from pydantic import TypeAdapter, ValidationError
 
-from orchestrator.errors import ExecuteError, RequestError, did_you_mean
+from orchestrator.errors import ExecuteError, RequestError, did_you_mean, first_problem
 from orchestrator.errors import OrchError as OrchError
-from orchestrator.load.files import first_problem
 from orchestrator.operations import fetch
 from orchestrator.operations import provision as provisioning
 from orchestrator.operations import resume as resuming

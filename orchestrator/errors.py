@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class OrchError(Exception):
@@ -65,3 +69,9 @@ def describe_invalid(message: str) -> str:
     reason = reason.replace("valid tuple", "valid list")
     phrases = {"Extra inputs are not permitted": "unknown key", "Field required": "is missing"}
     return phrases.get(reason, reason.replace("Input should be", "expected").replace("String should", "it should"))
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """Return the first key that is wrong, such as `limits.disk`, and why; the key is empty for the whole value."""
+    first = error.errors(include_url=False)[0]
+    return ".".join(map(str, first["loc"])), describe_invalid(first["msg"])

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from orch_node import permissions
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.errors import RequestError, describe_invalid, did_you_mean
+from orchestrator.errors import RequestError, describe_invalid, did_you_mean, first_problem
 from orchestrator.files import tomllib
 
 
@@ -64,12 +64,6 @@ def read_toml(path: Path, model: type[Model]) -> Model:
     except OSError as error:
         raise unreadable(path, error) from None
     return parse_toml(content, path, model)
-
-
-def first_problem(error: ValidationError) -> tuple[str, str]:
-    """Return the first key that is wrong, such as `limits.disk`, and why; the key is empty for the whole value."""
-    first = error.errors(include_url=False)[0]
-    return ".".join(map(str, first["loc"])), describe_invalid(first["msg"])
 
 
 Variable = TypeVar("Variable", bound=BaseModel)

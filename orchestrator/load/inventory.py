@@ -17,9 +17,8 @@ import yaml
 from orch_node.protocol.environment import find_reserved
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.errors import RequestError, did_you_mean, first_problem
 from orchestrator.files import INVENTORY, SHARE, ansible_home, cache_home, private_folder, write_whole
-from orchestrator.load.files import first_problem
 from orchestrator.model.cluster import LOCAL
 from orchestrator.model.hosts import is_host
 from orchestrator.model.printable import one_line

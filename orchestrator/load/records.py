@@ -16,9 +16,8 @@ from orch_node.protocol.fabrics import Device, Proof
 from orch_node.protocol.values import ProtocolError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
-from orchestrator.errors import OrchError, RequestError
+from orchestrator.errors import OrchError, RequestError, first_problem
 from orchestrator.files import NODES, State, private_folder, write_private
-from orchestrator.load.files import first_problem
 from orchestrator.load.inventory import is_template, read_inventory
 from orchestrator.model.cluster import Facts, Gpu, Node
 from orchestrator.model.hosts import is_address, is_host, is_host_key, is_host_name, is_interface
