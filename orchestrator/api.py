@@ -358,7 +358,8 @@ def check_value(name: str, value: Any, kind: Any) -> Any:
     try:
         return None if value is None else TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        raise RequestError(f"{name}={value!r}: {first_problem(error)[1]}.") from None
+        problem = f"{name}={value!r}: {first_problem(error)[1]}."
+        raise RequestError(problem, hint="`orch train --help-all` explains the options.") from None
 
 
 def items_of(name: str, value: Mapping[str, object] | None) -> Iterable[tuple[str, object]]:
