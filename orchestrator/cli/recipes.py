@@ -32,6 +32,9 @@ def recipes(context: typer.Context, recipe_path: RecipePath = None, as_json: AsJ
     print_text(listing.as_json("recipes", rows) if as_json else listing.table(rows, ("name", "summary", "presets")))
 
 
+MAX_TYPE_WIDTH = 30  # a longer list of choices follows the description
+
+
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name or folder of a recipe.")],
@@ -42,16 +45,16 @@ def show(
     recipe = with_parser(load.recipe(name, tuple(recipe_path or ())))
     if recipe.unchecked:
         print_text(f"warning: only some settings are listed: {recipe.unchecked}", err=True)
-    rows = [
-        {
-            "name": name,
-            "type": "|".join(setting.choices) or setting.type,
-            "default": recipe.default(name),
-            "description": setting.description if as_json else setting.description.partition(". ")[0],
-        }
-        for name, setting in recipe.declared.items()
-        if name not in (*recipe.passed_by_orch, *SECRETS)
-    ]
+    rows = []
+    for name, setting in recipe.declared.items():
+        choices = "|".join(setting.choices)
+        text, kind = setting.description, choices or setting.type
+        if not as_json:
+            text = text.partition(". ")[0]
+            if len(choices) > MAX_TYPE_WIDTH:
+                text, kind = f"{text} ({choices})", "choice"
+        if name not in (*recipe.passed_by_orch, *SECRETS):
+            rows.append({"name": name, "type": kind, "default": recipe.default(name), "description": text})
     columns = ("name", "type", "default", "description")
     print_text(listing.as_json("settings", rows) if as_json else listing.table(rows, columns))
 

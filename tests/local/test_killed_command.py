@@ -85,7 +85,6 @@ def test_closed_output_ends_train_but_only_an_interrupt_stops_its_run(
     [
         ("logs none", 2, ">&- 2>&-"),
         ("train own.py --ppn 1 --detach", 0, "<&- >&- 2>&-"),
-        ("recipes", 1, "> /dev/full"),
         ("--help", 1, "> /dev/full"),
         ("train own.py --ppn 1", 1, "> /dev/full"),
     ],

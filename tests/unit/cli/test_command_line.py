@@ -150,8 +150,9 @@ def test_app_of_one_command_has_the_command_of_the_whole_app() -> None:
 
 
 def test_settings_of_a_recipe_are_listed_without_those_that_set_refuses() -> None:
-    rows = json.loads(orch("recipes", "show", "bert-qa", "--json").output)["settings"]
-    settings = {row["name"]: row for row in rows}
+    settings = {row["name"]: row for row in json.loads(orch("recipes", "show", "bert-qa", "--json").output)["settings"]}
+    choices = settings["lr_scheduler_type"]["type"]
+    assert f"({choices})" in orch("recipes", "show", "bert-qa").output, "they follow the description"
     assert (settings["max_seq_length"]["type"], settings["max_seq_length"]["default"]) == ("integer", 384)
     assert settings.keys().isdisjoint({"token", "hub_token", "output_dir", "bf16", "use_ipex"})
 
