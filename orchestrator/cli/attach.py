@@ -213,8 +213,9 @@ def print_fetched(fetched: Collected, *, as_json: bool) -> None:
         print_text(text)
     else:
         unchanged = f"; left out {counted(fetched.unchanged, 'file')} as sent, or the same on another node"
+        replaced = f", {fetched.replaced} replaced" if fetched.replaced else ""
         print_text(
-            f"{counted(len(fetched.files), 'file')} ({size / 2**20:.1f} MiB, {len(fetched.downloaded)} new) "
+            f"{counted(len(fetched.files), 'file')} ({size / 2**20:.1f} MiB, {len(fetched.downloaded)} new{replaced}) "
             f"in {fetched.folder}{unchanged if fetched.unchanged else ''}"
         )
     for entry in fetched.skipped:

@@ -76,6 +76,7 @@ class Collected:
         source: the folder on the nodes.
         files: the entries that are complete in the local folder.
         downloaded: the paths of those that had to be copied.
+        replaced: the number of local files with other content that have been replaced.
         skipped: the entries that cannot be fetched, each with its problem; the path of a node that cannot be read ends
             with a slash.
         unchanged: the number of files that are as they were sent, or on several nodes with the same content.
@@ -85,6 +86,7 @@ class Collected:
     source: str = ""
     files: tuple[Entry, ...]
     downloaded: tuple[str, ...]
+    replaced: int = 0
     skipped: tuple[Entry, ...] = ()
     unchanged: int = 0
 
@@ -151,6 +153,7 @@ def collect(
         source=folder,
         files=tuple(fetch.files),
         downloaded=tuple(fetch.downloaded),
+        replaced=fetch.replaced,
         skipped=tuple(fetch.skipped),
         unchanged=fetch.unchanged_files,
     )
@@ -237,6 +240,7 @@ class Fetch:
         self.first_hashes: dict[str, str] = {}
         self.files: list[Entry] = []
         self.downloaded: list[str] = []
+        self.replaced = 0
         self.skipped: list[Entry] = []
         self.unchanged_files = 0
 
@@ -372,6 +376,8 @@ class Fetch:
             self.listener.file(prefix + entry.path, 0)
             with self.local.open(part, os.O_RDWR | os.O_CREAT, make=True) as file:
                 os.fchmod(file.fileno(), mode_of(entry))
+        with suppress(OSError):
+            self.replaced += bool(self.had_files and self.local.size(prefix + entry.path))
         with self.naming(entry, prefix):
             self.local.move(part, prefix + entry.path)
             self.downloaded.append(prefix + entry.path)

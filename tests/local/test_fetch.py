@@ -140,16 +140,17 @@ def test_command_fetches_the_output_of_a_run(orch: Orch, source: Path, tmp_path:
     run = make_remote_run(tmp_path, sshd, output_dir=str(source))
     process = expect_exit(orch("fetch", "x", "--json"))
     value = json.loads(process.stdout)
-    assert (value["schema"], value["kind"]) == (1, "fetch")
-    assert value.keys() >= {"folder", "files", "bytes", "brought"}
-    assert (value["files"], value["folder"]) == (5, str(run / "output"))
+    assert value.keys() >= {"bytes", "brought"}
+    assert (value["schema"], value["kind"], value["files"], value["folder"]) == (1, "fetch", 5, str(run / "output"))
     assert value["omitted"] == [{"path": ".checkpoint-staging", "problem": fetch.INCOMPLETE}]
     assert (run / "output/model/two words.bin").read_bytes() == BIG
     assert "log.txt" in process.stderr.splitlines()
     assert len(json.loads((run / "fetched.json").read_text())["files"]) == 5
     assert "5 files (5.0 MiB, 0 new)" in orch("fetch", "x").stdout
-    expect_exit(orch("fetch", "x", "--only", "nothing*"), 2)
-    expect_exit(orch("fetch", "x", "--node", "other"), 2)
+    (run / "output/log.txt").write_text("edited")
+    assert "5 files (5.0 MiB, 1 new, 1 replaced)" in orch("fetch", "x").stdout
+    for options in (("--only", "nothing*"), ("--node", "other")):
+        expect_exit(orch("fetch", "x", *options), 2)
     expect_exit(orch("fetch", "x", "--from", "model", "--to", "weights"))
     assert (tmp_path / "weights/two words.bin").read_bytes() == BIG
     assert "There is no folder" in expect_exit(orch("fetch", "x", "--from", "nowhere"), 1).stderr
