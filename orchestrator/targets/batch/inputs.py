@@ -221,10 +221,6 @@ def with_texts(settings: BatchSettings, texts: dict[str, str]) -> BatchSettings:
     )
 
 
-# The options that select the kind of nodes, and the cores of a rank.
-HARDWARE_OPTIONS = ("clusters", "partition", "constraint", "nodelist", "cpus-per-task", "queue", "select")
-
-
 def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = None) -> Plan:
     """Return the plan of a request.
 
@@ -267,7 +263,8 @@ def settings_of(system: BatchSystem, request: TrainRequest) -> BatchSettings:
 
 def measurement_file(batch: BatchSettings) -> Path:
     """Return the file of what `orch bench` measures on nodes that these settings select."""
-    hardware = [f"{name}={batch.options[name]}" for name in HARDWARE_OPTIONS if name in batch.options]
+    names = batch.system.hardware_options
+    hardware = [f"{name}={batch.options[name]}" for name in names if name in batch.options]
     selection = json.dumps([batch.login, batch.held.job if batch.held else "", hardware])
     digest = hashlib.sha256(selection.encode()).hexdigest()[:10]
     return state_home() / "clusters" / f"{batch.system.name}-{digest}" / MEASURED

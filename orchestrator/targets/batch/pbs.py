@@ -286,6 +286,7 @@ class Pbs(BatchSystem):
     gpu_hint = "Request them: --pbs select=ncpus=N:ngpus=N."
     reserved = RESERVED_OPTIONS
     flags = ("hold", "rerun")
+    hardware_options = ("queue", "select")
     rejection_hint = (
         "`qstat -Qf` shows queues with their limits, `pbsnodes -aS` nodes, and `man pbs_resources` resources. "
         "To change an option of the job: --pbs KEY=VALUE."

@@ -388,6 +388,7 @@ class Slurm(BatchSystem):
     gpu_hint = "Request them: --slurm gpus-per-node=N, or --slurm gres=gpu:N."
     reserved = RESERVED_OPTIONS
     flags = ("exclusive", "requeue", "contiguous", "spread-job", "hold", "oversubscribe")
+    hardware_options = ("clusters", "partition", "constraint", "nodelist", "cpus-per-task")
     rejection_hint = (
         "`sinfo` shows partitions with their limits, `sinfo --Node --long` the resources of nodes, and "
         "`sacctmgr show assoc user=$USER` your accounts and QOS. To change an option of the job: --slurm KEY=VALUE."

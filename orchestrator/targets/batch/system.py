@@ -255,6 +255,8 @@ class BatchSystem(ABC):
         gpu_hint: how to request GPUs.
         reserved: the options that orch itself sets besides RESERVED_OPTIONS, with a hint about each.
         flags: the options that need no value; FLAG_OFF switches one off that orch itself sets.
+        hardware_options: the options that select the kind of nodes and the cores of a rank, for which a measurement of
+            `orch bench` holds.
         rejection_hint: what the user can do about a rejected job.
         resubmits: whether a preempted job continues as another job, whose id it records in the run's folder.
         has_arrays_of_one: whether an array may have a single task; otherwise its run is a job with the run's name.
@@ -281,6 +283,7 @@ class BatchSystem(ABC):
     gpu_hint = "Leave it out."
     reserved: Mapping[str, str] = {}
     flags: tuple[str, ...] = ()
+    hardware_options: tuple[str, ...] = ()
     rejection_hint = ""
     resubmits = False
     has_arrays_of_one = True
