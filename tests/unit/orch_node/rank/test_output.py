@@ -27,7 +27,7 @@ def make_log(folder: Path, text: str) -> Path:
 
 def test_log_tail_omits_what_orch_itself_printed_and_warnings_of_torch(tmp_path: Path) -> None:
     warning = "[W1127 00:59:18.033539011 socket.cpp:207] [c10d] The hostname cannot be retrieved. err=-3"
-    text = f"{warning}\none\norch: the script requests a process group\n"
+    text = f"{warning}\none\norch: the script requests a process group\n\nSee 'docker run --help'.\n"
     assert log_tail(make_log(tmp_path, text)) == "one"
 
 

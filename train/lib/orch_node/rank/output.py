@@ -24,7 +24,7 @@ CPP_FRAME = re.compile(rb"^frame #\d+: .*\n", re.MULTILINE)  # of torch's C++ co
 SEARCHED_BYTES = 1 << 16  # of the log's end; enough for the stack traces of many threads
 MAX_WRITES = 400  # the newest writes to sys.stderr; a line may take several
 TRACEBACK = "Traceback (most recent call last):"
-OWN_PREFIX = "orch: "
+OMITTED = ("orch: ", "See 'docker ", "Run 'docker ")  # lines of orch itself, and those that follow an error of docker
 TORCH_WARNING = re.compile(r"\[W\d+ [\d:.]+ \S+:\d+\] ")  # of its C++ code
 # Source lines below a warning, progress bars, warnings, separators and what orch itself prints.
 NO_REASON = re.compile(r"\s|.*\r|orch: |.*\d: \w*Warning: |.*\b(DEBUG|INFO|WARNING)\b|\[?W\d{4} |[\W_]*$")
@@ -34,7 +34,7 @@ def log_tail(log: Path) -> str:
     """Return the end of a rank's log, as the reason for a signal that ended the rank.
 
     What precedes the stack traces of faulthandler matters more than the traces, and lines of orch
-    itself and warnings of torch's C++ code are no reason.
+    itself, hints of docker and warnings of torch's C++ code are no reason.
     """
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - SEARCHED_BYTES))
@@ -48,7 +48,7 @@ def log_tail(log: Path) -> str:
         if (current := content.find(CURRENT_THREAD, fatal)) > begin + TAIL_BYTES // 2:  # after many other threads
             content = content[: content.find(b"\n", fatal) + 1] + content[current:]
     tail = content[begin : begin + TAIL_BYTES].decode(errors="replace")
-    lines = (line for line in tail.split("\n") if not line.startswith(OWN_PREFIX) and not TORCH_WARNING.match(line))
+    lines = (line for line in tail.split("\n") if not line.startswith(OMITTED) and not TORCH_WARNING.match(line))
     return "\n".join(lines).strip()
 
 
