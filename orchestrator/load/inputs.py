@@ -40,7 +40,7 @@ from orchestrator.model.printable import SECRET_VARIABLE
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.accelerate_options import AccelerateOptions, parse_options
 from orchestrator.planning.recorded_request import value_of
-from orchestrator.planning.request import Resume, Site, TrainRequest, flag
+from orchestrator.planning.request import Resume, RunPaths, TrainRequest, flag
 from orchestrator.planning.resolve import Inputs
 from orchestrator.planning.sweep import Member, combinations, parse_axes, parse_lines, without_limit
 from orchestrator.stacks.image import python_for
@@ -324,7 +324,7 @@ def run_id(stamp: str, recipe: str, suffix: str) -> str:
     return f"{stamp}-{''.join(letters)[:40]}-{suffix}"
 
 
-def site_of(
+def run_paths_of(
     resume: Resume | None,
     recipe: str,
     runs: str,
@@ -333,7 +333,7 @@ def site_of(
     store: str = "",
     root: str = "",
     name: Callable[[str, str, str], str] = run_id,
-) -> Site:
+) -> RunPaths:
     """Return the identity and the folders of a new run, or those of the run that is resumed.
 
     Args:
@@ -351,7 +351,7 @@ def site_of(
         new_id = name(datetime.datetime.now().strftime("%Y%m%d-%H%M%S"), recipe, secrets.token_hex(2))
         identity = new_id, f"{runs}/{new_id}", f"{user_name()}@{socket.gethostname()}", round(time.time(), 3)
     run, run_dir, started_by, created = identity
-    return Site(
+    return RunPaths(
         run_id=run,
         run_dir=run_dir,
         train=train,

@@ -330,8 +330,8 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """A new run, or the next attempt of a run. All folders are absolute paths.
+class RunPaths:
+    """The paths and the identity of a new run, or of the next attempt of a run; all folders are absolute.
 
     Attributes:
         run_id: the id of the run.

@@ -18,7 +18,7 @@ from orchestrator.model.process_group import Backend
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.plan import CopyFiles, SendFile, SendFolder, StoreFolder
-from orchestrator.planning.request import Site
+from orchestrator.planning.request import RunPaths
 
 TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
 
@@ -132,7 +132,9 @@ def claims_folder(store: str) -> str:
     return str(PurePosixPath(store).with_name("claims"))
 
 
-def sent_packages(recipe: Recipe, nodes: tuple[RunNode, ...], site: Site, *, python: str) -> tuple[StoreFolder, ...]:
+def sent_packages(
+    recipe: Recipe, nodes: tuple[RunNode, ...], run_paths: RunPaths, *, python: str
+) -> tuple[StoreFolder, ...]:
     """Return the step that puts the recipe's packages into the store of nodes, if there are any."""
     if recipe.packages is None:
         return ()
@@ -140,9 +142,9 @@ def sent_packages(recipe: Recipe, nodes: tuple[RunNode, ...], site: Site, *, pyt
         nodes=nodes,
         source=recipe.packages.folder,
         files=(),
-        path=f"{site.store}/{recipe.packages.digest}",
-        node_program=(python, f"{site.train}/node.py"),
-        run_dir=site.run_dir,
+        path=f"{run_paths.store}/{recipe.packages.digest}",
+        node_program=(python, f"{run_paths.train}/node.py"),
+        run_dir=run_paths.run_dir,
     )
     return (step,)
 
@@ -154,11 +156,11 @@ def named_files(recipe: Recipe, settings: Mapping[str, Value]) -> list[str]:
     return list(dict.fromkeys([*script, *recipe.files, *data]))
 
 
-def in_train(path: str, site: Site) -> str | None:
+def in_train(path: str, run_paths: RunPaths) -> str | None:
     """Return the path of a file of train/ on the nodes; None for other files."""
-    if not PurePosixPath(path).is_relative_to(site.train_here):
+    if not PurePosixPath(path).is_relative_to(run_paths.train_here):
         return None
-    return f"{site.train}/{PurePosixPath(path).relative_to(site.train_here)}"
+    return f"{run_paths.train}/{PurePosixPath(path).relative_to(run_paths.train_here)}"
 
 
 def project_copy(run_dir: str) -> str:
@@ -171,16 +173,16 @@ def working_directory(project: Project | None, run_dir: str) -> str:
     return project.working_directory(project_copy(run_dir)) if project else ""
 
 
-def project_of_copy(recipe: Recipe, site: Site) -> Project | None:
+def project_of_copy(recipe: Recipe, run_paths: RunPaths) -> Project | None:
     """Return the project as the run's copy of it was or will be made from; None without a project."""
-    resume = site.resume
+    resume = run_paths.resume
     if resume and resume.project and recipe.project and not resume.sends_code:
         return resume.project
     return recipe.project
 
 
 def sent_files(
-    recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[RunNode, ...], site: Site, *, python: str
+    recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[RunNode, ...], run_paths: RunPaths, *, python: str
 ) -> Files:
     """Return the paths of local files on other machines; files of train/ are already there, others are sent.
 
@@ -188,15 +190,15 @@ def sent_files(
     """
     paths: dict[str, str] = {}
     sent: list[SendFile | StoreFolder] = []
-    if project := project_of_copy(recipe, site):
-        copy, digest = project_copy(site.run_dir), project.digest
+    if project := project_of_copy(recipe, run_paths):
+        copy, digest = project_copy(run_paths.run_dir), project.digest
         step = StoreFolder(
             nodes=nodes,
             source=project.folder,
             files=tuple(project.files),
-            path=f"{site.store}/{digest}",
-            node_program=(python, f"{site.train}/node.py"),
-            run_dir=site.run_dir,
+            path=f"{run_paths.store}/{digest}",
+            node_program=(python, f"{run_paths.train}/node.py"),
+            run_dir=run_paths.run_dir,
             copy=copy,
             keeps_copies=recipe.project not in (None, project) and recipe.project.digest != digest,
         )
@@ -205,9 +207,9 @@ def sent_files(
     for path in named_files(recipe, settings):
         if path in paths:
             continue
-        destination = in_train(path, site)
+        destination = in_train(path, run_paths)
         if destination is None:
-            destination = f"{site.run_dir}/files/{recipe.sent_path(path, len(paths))}"
+            destination = f"{run_paths.run_dir}/files/{recipe.sent_path(path, len(paths))}"
             sent.append(SendFile(nodes=nodes, source=path, path=destination))
         paths[path] = destination
     return Files(paths=paths, sent=tuple(sent))

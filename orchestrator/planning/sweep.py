@@ -14,7 +14,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.decision import ARRAY_MEMBER, Decision
 from orchestrator.model.printable import masked
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import Resume, Site, TrainRequest
+from orchestrator.planning.request import Resume, RunPaths, TrainRequest
 
 MAX_RUNS = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
 LIMIT = re.compile(r"%([0-9]+)", re.ASCII)  # The limit at the end of an argument, written as for `sbatch --array`.
@@ -161,9 +161,9 @@ def substituted(argument: str, member: Member) -> str:
     return re.sub(r"\{([^{}]*)\}", lambda match: values.get(match[1], match[0]), argument)
 
 
-def site_of(site: Site, number: int) -> Site:
-    """Return the site of the run with this number: its folder is next to those of the other runs."""
-    return replace(site, run_id=f"{site.run_id}-{number}", run_dir=f"{site.run_dir}-{number}")
+def run_paths_of(run_paths: RunPaths, number: int) -> RunPaths:
+    """Return the paths of the run with this number: its folder is next to those of the other runs."""
+    return replace(run_paths, run_id=f"{run_paths.run_id}-{number}", run_dir=f"{run_paths.run_dir}-{number}")
 
 
 def member_of(array: RunRecord, number: int) -> Resume:

@@ -30,7 +30,7 @@ from orchestrator.model.recipe import Recipe, as_arguments
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.launchers import Launch, LaunchSpec
 from orchestrator.planning.plan import Origin, Plan
-from orchestrator.planning.request import Resume, Site, TrainRequest
+from orchestrator.planning.request import Resume, RunPaths, TrainRequest
 from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.run_files import master_port, project_of_copy
 from orchestrator.stacks.stack import TORCH
@@ -39,7 +39,7 @@ from orchestrator.stacks.stack import TORCH
 def new_plan(
     request: TrainRequest,
     resolved: Resolved,
-    site: Site,
+    run_paths: RunPaths,
     *,
     decisions: tuple[Decision, ...],
     output: str | None,
@@ -54,7 +54,7 @@ def new_plan(
     Args:
         request: the request.
         resolved: all that is decided.
-        site: the identity and the folders of the run.
+        run_paths: the identity and the folders of the run.
         decisions: the target's decisions, to print first.
         output: the script's output folder.
         nodes: the nodes of the run, node0 first.
@@ -70,25 +70,25 @@ def new_plan(
         stack=resolved.stack.value.name,
         fingerprints=fingerprints,
         settings=resolved.settings,
-        project=project_of_copy(resolved.recipe, site),
+        project=project_of_copy(resolved.recipe, run_paths),
         packages=resolved.recipe.packages,
         secrets=find_secrets((*request.env, *request.packages, *arguments)),
     )
     run = RunRecord(
-        run_id=site.run_id,
+        run_id=run_paths.run_id,
         node0=nodes[0],
         nodes=nodes,
-        run_dir=site.run_dir,
-        train=site.train,
+        run_dir=run_paths.run_dir,
+        train=run_paths.train,
         python=python,
         recipe=resolved.recipe.name,
         resumes=resolved.recipe.resumes,
         output_dir=output,
         backend=resolved.backend.value.name,
         precision=resolved.precision.value,
-        started_by=site.started_by,
-        created=site.created,
-        decisions=all_decisions(request, resolved, site, origin.project, decisions),
+        started_by=run_paths.started_by,
+        created=run_paths.created,
+        decisions=all_decisions(request, resolved, run_paths, origin.project, decisions),
         layout=resolved.layout.value.rank_places,
         target=target,
         location=dict(location),
@@ -99,20 +99,24 @@ def new_plan(
 
 
 def all_decisions(
-    request: TrainRequest, resolved: Resolved, site: Site, project: Project | None, decisions: tuple[Decision, ...]
+    request: TrainRequest,
+    resolved: Resolved,
+    run_paths: RunPaths,
+    project: Project | None,
+    decisions: tuple[Decision, ...],
 ) -> tuple[Decision, ...]:
     """Return the decisions of a target, and before and after them those that all targets share."""
     recipe = resolved.recipe
     return (
-        Decision(topic="run", value=site.run_id),
+        Decision(topic="run", value=run_paths.run_id),
         *([Decision(topic="name", value=request.name)] if request.name else []),
         *request.defaults,
-        *([resume_decision(recipe, site.resume)] if site.resume and site.resume.attempt > 1 else []),
+        *([resume_decision(recipe, run_paths.resume)] if run_paths.resume and run_paths.resume.attempt > 1 else []),
         *decisions,
         *(environment_decisions(request) if request.env else []),
         kernels_decision(request, resolved),
         *([project.decision()] if project else []),
-        *(changed_project_decisions(recipe, site.resume) if site.resume else []),
+        *(changed_project_decisions(recipe, run_paths.resume) if run_paths.resume else []),
         *([recipe.packages.decision()] if recipe.packages else []),
         *([image_decision(recipe.image_requirements)] if recipe.image_requirements else []),
         *([Decision(topic="settings", value="not checked", reason=recipe.unchecked)] if recipe.unchecked else []),
@@ -122,7 +126,7 @@ def all_decisions(
 def launch_spec(
     request: TrainRequest,
     resolved: Resolved,
-    site: Site,
+    run_paths: RunPaths,
     *,
     ranks: tuple[str, ...],
     links: tuple[Link, ...],
@@ -134,7 +138,7 @@ def launch_spec(
     Args:
         request: the request.
         resolved: the request in which everything is decided.
-        site: the identity and the folders of the run.
+        run_paths: the identity and the folders of the run.
         ranks: the command of a rank.
         links: the network between the nodes.
         address: the address of node0.
@@ -144,11 +148,11 @@ def launch_spec(
         nodes=resolved.nodes.value,
         layout=resolved.layout.value,
         links=links,
-        run_dir=site.run_dir,
-        train=site.train,
+        run_dir=run_paths.run_dir,
+        train=run_paths.train,
         ranks=ranks,
         address=address,
-        port=(accelerate.port if accelerate else None) or master_port(site.run_id),
+        port=(accelerate.port if accelerate else None) or master_port(run_paths.run_id),
         mpi=resolved.mpi.value or "intel",
         precision=resolved.precision.value,
         ipex=request.ipex,
@@ -164,9 +168,9 @@ def launch_spec(
     )
 
 
-def rank_command(python: str, site: Site, script: tuple[str, ...]) -> tuple[str, ...]:
+def rank_command(python: str, run_paths: RunPaths, script: tuple[str, ...]) -> tuple[str, ...]:
     """Return the command of a rank."""
-    return (python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script)
+    return (python, f"{run_paths.train}/node.py", "rank", "--run", run_paths.run_dir, "--", *script)
 
 
 def output_of(recipe: Recipe, run_dir: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.model.hosts import NodeCount
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import ApplyObjects, Plan
-from orchestrator.planning.request import Site, TrainRequest
+from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes
@@ -28,7 +28,7 @@ QA = Recipe(
 )
 OWN_SCRIPT = Recipe(name="own", script="/home/me/own script.py", own_script=True)
 SETTINGS = KubernetesSettings(image="registry.example/orch:current", namespace="team", cpu="8")
-SITE = Site(
+SITE = RunPaths(
     run_id="20260101-120000-qa-0000",
     run_dir="/orch/runs/20260101-120000-qa-0000",
     train="/opt/orch/train",
@@ -46,13 +46,13 @@ def make_plan(
     request: TrainRequest = REQUEST,
     recipe: Recipe = QA,
     kubernetes: KubernetesSettings = SETTINGS,
-    site: Site = SITE,
+    run_paths: RunPaths = SITE,
     stack: Stack | None = None,
     **files: Any,
 ) -> Plan:
     """Return the plan of a request; by default of a recipe on two pods of two ranks."""
     inputs = PodInputs(loaded=Inputs(recipe=recipe, stack=stack or make_stack()), kubernetes=kubernetes, **files)
-    return plan_kubernetes(replace(request, launcher=launcher), inputs, site)
+    return plan_kubernetes(replace(request, launcher=launcher), inputs, run_paths)
 
 
 def objects(plan: Plan) -> tuple[dict[str, Any], ...]:

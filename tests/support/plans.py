@@ -9,14 +9,14 @@ from typing import Any
 from orchestrator.model.cluster import Cluster, Facts, Node
 from orchestrator.model.decision import Choice
 from orchestrator.model.recipe import Recipe
-from orchestrator.planning.request import Site, TrainRequest
+from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs, RunNodes
 from orchestrator.stacks.stack import Bindings, Stack
 from orchestrator.targets.ssh.plan import HostInputs
 from tests.conftest import make_facts, make_node
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-LOCAL_SITE = Site(
+LOCAL_SITE = RunPaths(
     run_id="20260101-120000-qa-0000",
     run_dir="/runs/qa-0000",
     train="/orch/train",

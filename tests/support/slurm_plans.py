@@ -11,7 +11,7 @@ from orchestrator.model.cluster import Facts
 from orchestrator.model.hosts import NodeCount
 from orchestrator.model.recipe import Setting
 from orchestrator.planning.plan import Plan, SubmitScript
-from orchestrator.planning.request import Site, TrainRequest
+from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.batch.inputs import batch_settings, plan_of_array
 from orchestrator.targets.batch.plan import job_node, job_nodes, plan_job, with_size
@@ -19,7 +19,7 @@ from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.slurm import SLURM
 from tests.conftest import make_facts
 
-SITE = Site(
+SITE = RunPaths(
     run_id="20260102-030405-bert-qa-abcd",
     run_dir="/shared/alice/runs/20260102-030405-bert-qa-abcd",
     train="/shared/orch/train",
@@ -81,7 +81,7 @@ def plan_request(
     request: TrainRequest,
     settings: BatchSettings | None = None,
     *,
-    site: Site = SITE,
+    run_paths: RunPaths = SITE,
     loaded: Inputs | None = None,
     facts: Facts | None = None,
     planner: Callable[..., Any] = plan_job,
@@ -91,7 +91,7 @@ def plan_request(
     batch.check()
     loaded = loaded or make_inputs()
     node = job_node(batch, facts or make_host_facts(), "/shared/orch/stacks/current/bin/python")
-    return planner(request, loaded, batch, job_nodes(request, loaded, batch, node), site)
+    return planner(request, loaded, batch, job_nodes(request, loaded, batch, node), run_paths)
 
 
 def submit_step(plan: Plan) -> SubmitScript:

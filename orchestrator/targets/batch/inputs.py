@@ -22,13 +22,13 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import TRAIN, short_digest, source_files, state_home
 from orchestrator.load.docker import check_no_image_options, parse_image_option
 from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
-from orchestrator.load.inputs import site_of
+from orchestrator.load.inputs import run_paths_of
 from orchestrator.load.records import MEASURED, read_measurement
 from orchestrator.model.cluster import Facts
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import Resume, Site, TargetOptions, TrainRequest
+from orchestrator.planning.request import Resume, RunPaths, TargetOptions, TrainRequest
 from orchestrator.planning.resolve import Inputs, RunNodes
 from orchestrator.targets.batch.login import python_hint, query_default_ranks, query_host
 from orchestrator.targets.batch.plan import (
@@ -238,9 +238,9 @@ def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = Non
     loaded, nodes = read(request, batch, python, facts)
     runs = runs_folder(request, batch, home)
     train, store = train_folder(runs, batch), f"{runs}/.orch/store"
-    site = site_of(resume, loaded.recipe.name, runs, train=train, store=store)
+    run_paths = run_paths_of(resume, loaded.recipe.name, runs, train=train, store=store)
     planned = plan_of_array if request.array else plan_job
-    return planned(request, loaded, batch, nodes, site)
+    return planned(request, loaded, batch, nodes, run_paths)
 
 
 def settings_of(system: BatchSystem, request: TrainRequest) -> BatchSettings:
@@ -311,16 +311,18 @@ def check_image_exists(batch: BatchSettings) -> None:
         )
 
 
-def plan_of_array(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, site: Site) -> Plan:
+def plan_of_array(
+    request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, run_paths: RunPaths
+) -> Plan:
     """Return the plan of an array; its runs differ in their settings only."""
     runs = []
     for number, member in enumerate(load.array_members(request.array, request.array_sample)):
         member_request = sweep.request_of(request, member, own_script=loaded.recipe.own_script)
         settings = load.settings(list(member_request.settings), loaded.recipe)
         member_inputs = replace(loaded, settings=settings)
-        plan, config = plan_run(member_request, member_inputs, batch, nodes, sweep.site_of(site, number))
+        plan, config = plan_run(member_request, member_inputs, batch, nodes, sweep.run_paths_of(run_paths, number))
         runs.append((member, plan, config))
-    return plan_array(runs, batch, site, sweep.max_active_runs(request.array))
+    return plan_array(runs, batch, run_paths, sweep.max_active_runs(request.array))
 
 
 def read(request: TrainRequest, batch: BatchSettings, python: str, facts: Facts) -> tuple[Inputs, RunNodes]:

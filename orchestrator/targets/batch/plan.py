@@ -25,7 +25,7 @@ from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.launchers import LAUNCHERS, WITHOUT_MPI, Launch
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SendFolder, SubmitScript
-from orchestrator.planning.request import Resume, Site, TrainRequest
+from orchestrator.planning.request import Resume, RunPaths, TrainRequest
 from orchestrator.planning.resolve import (
     Inputs,
     Resolved,
@@ -215,16 +215,16 @@ LOGIN = RunNode(node="login")
 LOGIN_PYTHON = "python3"  # on the host with the system's programs, which may lack the stack
 
 
-def plan_job(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, site: Site) -> Plan:
+def plan_job(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, run_paths: RunPaths) -> Plan:
     """Return the plan of a request as one job.
 
     Raises:
         PlanError: if the request cannot run as it is.
         RequestError: if an option or a setting is invalid.
     """
-    plan, config = plan_run(request, loaded, batch, nodes, site)
-    prepare = prepare_attempt(plan, batch) if site.resume else ()
-    return replace(plan, steps=(*plan.steps, *prepare, submit_step([("", plan, config)], batch, site)))
+    plan, config = plan_run(request, loaded, batch, nodes, run_paths)
+    prepare = prepare_attempt(plan, batch) if run_paths.resume else ()
+    return replace(plan, steps=(*plan.steps, *prepare, submit_step([("", plan, config)], batch, run_paths)))
 
 
 def prepare_attempt(plan: Plan, batch: BatchSettings) -> tuple[RunProgram, ...]:
@@ -237,7 +237,7 @@ def prepare_attempt(plan: Plan, batch: BatchSettings) -> tuple[RunProgram, ...]:
 def submit_step(
     runs: Sequence[tuple[str, Plan, JobConfig]],
     batch: BatchSettings,
-    site: Site,
+    run_paths: RunPaths,
     *,
     tasks: int = 0,
     max_active: int | None = None,
@@ -247,14 +247,14 @@ def submit_step(
     Args:
         runs: the label of each run in an array, its plan, and the settings of orch's program.
         batch: the settings for the batch system.
-        site: the identity and the folder of the run or of the array.
+        run_paths: the identity and the folder of the run or of the array.
         tasks: the number of runs of an array; 0 for a single run.
         max_active: the number of runs of an array that may be active at once; None for no limit.
     """
     system, held, (_, plan, config) = batch.system, batch.held, runs[0]
     is_array = tasks > 1 or system.has_arrays_of_one
     job = JobRequest(
-        name=f"{JOB_NAME_PREFIX}{site.run_id if is_array else plan.run.run_id}",
+        name=f"{JOB_NAME_PREFIX}{run_paths.run_id if is_array else plan.run.run_id}",
         nodes=config.nodes + config.spare_nodes,
         ppn=config.ppn,
         survives_nodes=any(option.startswith("--max-restarts") for option in config.options),
@@ -265,7 +265,7 @@ def submit_step(
     options = tuple(system.job_options(job, batch.options))
     return SubmitScript(
         nodes=(login_of(batch),) if batch.login else (),
-        run_dir=site.run_dir,
+        run_dir=run_paths.run_dir,
         script=render(runs, batch, options, is_array=tasks > 0),
         name=job.name,
         options=options,
@@ -275,7 +275,7 @@ def submit_step(
 
 
 def plan_run(
-    request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, site: Site
+    request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, run_paths: RunPaths
 ) -> tuple[Plan, JobConfig]:
     """Return the plan of a run, whose steps do not submit it yet, and the settings of orch's program in the job.
 
@@ -285,12 +285,12 @@ def plan_run(
     """
     launcher, mpi = choose_launcher(request, loaded.stack, batch.system)
     contained = batch.image is not None
-    resolved = resolve(request, loaded, nodes, site.resume, launcher=launcher, mpi=mpi, contained=contained)
+    resolved = resolve(request, loaded, nodes, run_paths.resume, launcher=launcher, mpi=mpi, contained=contained)
     recipe, node0 = resolved.recipe, resolved.nodes.value[0]
-    output = output_of(recipe, site.run_dir)
-    files = files_of(resolved, batch, site)
+    output = output_of(recipe, run_paths.run_dir)
+    files = files_of(resolved, batch, run_paths)
     script = script_command(request, resolved, files.paths, output)
-    launch = launch_of(request, resolved, batch, site, script)
+    launch = launch_of(request, resolved, batch, run_paths, script)
     decisions = (
         *all_decisions(resolved.stack),
         *job_decisions(request, resolved, batch),
@@ -303,11 +303,11 @@ def plan_run(
         *restart_decisions(request.max_restarts, recipe, request.min_nodes),
         *python_decisions(node0),
     )
-    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=batch.login or "")
+    location = JobLocation(name=f"{JOB_NAME_PREFIX}{run_paths.run_id}", login=batch.login or "")
     plan = new_plan(
         request,
         resolved,
-        site,
+        run_paths,
         decisions=decisions,
         output=output,
         nodes=tuple(RunNode(node=node.name) for node in resolved.nodes.value),
@@ -316,48 +316,48 @@ def plan_run(
         target=batch.system.name,
         location=values.record(location),
     )
-    config = config_of(request, resolved, batch, site, launch, output)
+    config = config_of(request, resolved, batch, run_paths, launch, output)
     if batch.image:
-        config = with_container(config, batch.image, files, site, recipe.script)
+        config = with_container(config, batch.image, files, run_paths, recipe.script)
     return replace(plan, steps=files.sent), config
 
 
-def with_container(config: JobConfig, image: Image, files: Files, site: Site, script: str) -> JobConfig:
+def with_container(config: JobConfig, image: Image, files: Files, run_paths: RunPaths, script: str) -> JobConfig:
     """Return the job's settings with the ranks in an image.
 
     The settings that depend on libraries of the nodes are left out, because the image has its own.
     """
-    base = str(PurePosixPath(site.run_dir).parent)
-    folders = shared_folders(base, site.train, files.paths.get(script, ""), files.paths.values())
-    text = image.file(folders, site.run_dir, preload=config.preload)
+    base = str(PurePosixPath(run_paths.run_dir).parent)
+    folders = shared_folders(base, run_paths.train, files.paths.get(script, ""), files.paths.values())
+    text = image.file(folders, run_paths.run_dir, preload=config.preload)
     return replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
 
 
-def files_of(resolved: Resolved, batch: BatchSettings, site: Site) -> Files:
+def files_of(resolved: Resolved, batch: BatchSettings, run_paths: RunPaths) -> Files:
     """Return the paths of the run's files as the ranks find them, and the steps that copy them.
 
     Shared folders have the same path everywhere, and files of train/ are in the nodes' copy of it. Other
     files and train/ are sent if the run is started over a login node. A project is copied in any case.
     """
     recipe, settings, host = resolved.recipe, resolved.settings, (login_of(batch),)
-    packages = sent_packages(recipe, host, site, python=LOGIN_PYTHON)
+    packages = sent_packages(recipe, host, run_paths, python=LOGIN_PYTHON)
     if not batch.login:
-        files = shared_files(recipe, settings, site)
+        files = shared_files(recipe, settings, run_paths)
         return replace(files, sent=(*files.sent, *packages))
-    files = sent_files(recipe, settings, host, site, python=LOGIN_PYTHON)
-    train = SendFolder(nodes=host, source=site.train_here, path=site.train)
+    files = sent_files(recipe, settings, host, run_paths, python=LOGIN_PYTHON)
+    train = SendFolder(nodes=host, source=run_paths.train_here, path=run_paths.train)
     return replace(files, sent=(train, *files.sent, *packages))
 
 
-def shared_files(recipe: Recipe, settings: Mapping[str, Value], site: Site) -> Files:
+def shared_files(recipe: Recipe, settings: Mapping[str, Value], run_paths: RunPaths) -> Files:
     """Return the paths of the files that nodes see where they are, and the step that copies the project."""
-    paths = {path: in_train(path, site) or path for path in named_files(recipe, settings)}
-    project, copy = recipe.project, project_copy(site.run_dir)
+    paths = {path: in_train(path, run_paths) or path for path in named_files(recipe, settings)}
+    project, copy = recipe.project, project_copy(run_paths.run_dir)
     if project is None:
         return Files(paths=paths, sent=())
     if recipe.script_file:
         paths[recipe.script_file] = project.path_in(copy, recipe.script_file)
-    return Files(paths=paths, sent=copy_steps(project, copy, site.resume))
+    return Files(paths=paths, sent=copy_steps(project, copy, run_paths.resume))
 
 
 def copy_steps(project: Project, copy: str, resume: Resume | None) -> tuple[CopyFiles, ...]:
@@ -380,19 +380,19 @@ def login_of(batch: BatchSettings) -> RunNode:
 
 
 def launch_of(
-    request: TrainRequest, resolved: Resolved, batch: BatchSettings, site: Site, script: tuple[str, ...]
+    request: TrainRequest, resolved: Resolved, batch: BatchSettings, run_paths: RunPaths, script: tuple[str, ...]
 ) -> Launch:
     """Return the command that starts the ranks; the job fills in the address of node0."""
     python, system = resolved.nodes.value[0].python, batch.system
-    ranks = rank_command(python, site, script)
+    ranks = rank_command(python, run_paths, script)
     if resolved.launcher == system.own_launcher:
-        head = (python, f"{site.train}/node.py", f"{system.name}-ranks", site.run_dir)
+        head = (python, f"{run_paths.train}/node.py", f"{system.name}-ranks", run_paths.run_dir)
         options = (f"--{name}={value}" for name, value in batch.launcher.items())
         return Launch(command=Command(argv=(*head, *options, "--", *ranks)), summary=system.launcher_summary)
     links = tuple(
         Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes.value
     )
-    spec = launch_spec(request, resolved, site, ranks=ranks, links=links, address=NODE0)
+    spec = launch_spec(request, resolved, run_paths, ranks=ranks, links=links, address=NODE0)
     return LAUNCHERS[resolved.launcher](spec)
 
 
@@ -435,7 +435,12 @@ def reason_of(batch: BatchSettings, option: str) -> str:
 
 
 def config_of(
-    request: TrainRequest, resolved: Resolved, batch: BatchSettings, site: Site, launch: Launch, output: str | None
+    request: TrainRequest,
+    resolved: Resolved,
+    batch: BatchSettings,
+    run_paths: RunPaths,
+    launch: Launch,
+    output: str | None,
 ) -> JobConfig:
     """Return the settings for orch's program in the job."""
     backend, recipe, system = resolved.backend.value, resolved.recipe, batch.system
@@ -449,7 +454,7 @@ def config_of(
         nodes=len(resolved.nodes.value),
         spare_nodes=request.spare_nodes,
         ppn=resolved.layout.value.rank_places[0].local_world_size,
-        port=master_port(site.run_id),
+        port=master_port(run_paths.run_id),
         backend=backend.name,
         backend_module=backend.module,
         setvars=backend.setvars,
@@ -458,7 +463,7 @@ def config_of(
             **ALWAYS,
             **dict(backend.env),
             **launch.environment,
-            **rank_variables(request, recipe, module_folders(recipe, site.run_dir, site.store)),
+            **rank_variables(request, recipe, module_folders(recipe, run_paths.run_dir, run_paths.store)),
         },
         preload=tuple(resolved.stack.value.preload),
         torch=resolved.nodes.value[0].facts.packages.get("torch"),
@@ -467,28 +472,28 @@ def config_of(
         launcher=launch.command.argv,
         launcher_env=dict(launcher_env),
         files={**launch.files, **launch.shared, **system.node_module},
-        options=supervisor_options(request, recipe, launch, site.resume),
+        options=supervisor_options(request, recipe, launch, run_paths.resume),
         requeue=system.can_resume(batch.options) and batch.held is None,
         max_requeues=batch.max_requeues,
         precision=run_precision(resolved, output),
-        working_directory=working_directory(recipe.project, site.run_dir),
+        working_directory=working_directory(recipe.project, run_paths.run_dir),
         on_gpus=backend.gpu,
     )
 
 
 def plan_array(
-    runs: Sequence[tuple[Member, Plan, JobConfig]], batch: BatchSettings, site: Site, limit: int | None = None
+    runs: Sequence[tuple[Member, Plan, JobConfig]], batch: BatchSettings, run_paths: RunPaths, limit: int | None = None
 ) -> Plan:
     """Return the plan of an array: one script, each task of which is one of the runs.
 
     Args:
         runs: the values of each run, its plan, and the settings of orch's program.
         batch: the settings for the batch system.
-        site: the id, the folder and the shared files of the array.
+        run_paths: the id, the folder and the shared files of the array.
         limit: the number of runs that may be active at once; None for no limit.
     """
     plans = label_plans([(member, plan) for member, plan, _ in runs])
     labelled = [(member.label, plan, config) for plan, (member, _, config) in zip(plans, runs, strict=True)]
-    step = submit_step(labelled, batch, site, tasks=len(runs), max_active=limit)
+    step = submit_step(labelled, batch, run_paths, tasks=len(runs), max_active=limit)
     sent = dict.fromkeys(step for plan in plans for step in plan.steps)
     return replace(plans[0], steps=(*sent, step), array=tuple(replace(plan, steps=()) for plan in plans))

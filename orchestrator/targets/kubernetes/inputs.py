@@ -16,7 +16,7 @@ from orchestrator import load
 from orchestrator.errors import OrchError, PlanError, RequestError, did_you_mean
 from orchestrator.files import TRAIN, pack_files
 from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
-from orchestrator.load.inputs import site_of
+from orchestrator.load.inputs import run_paths_of
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
@@ -120,14 +120,14 @@ MAX_PROJECT_BYTES = 8_000_000
 def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     """Return the plan of a request; the cluster is only queried for its kinds of jobs."""
     inputs = read(request)
-    site = site_of(
+    run_paths = run_paths_of(
         resume,
         inputs.loaded.recipe.name,
         f"{inputs.kubernetes.mount}/runs",
         train=f"{inputs.kubernetes.root}/train",
         name=names.run_id,
     )
-    return plan_kubernetes(request, inputs, site)
+    return plan_kubernetes(request, inputs, run_paths)
 
 
 def read(request: TrainRequest) -> PodInputs:

@@ -19,7 +19,7 @@ from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import ApplyObjects, Plan
-from orchestrator.planning.request import Resume, Site, TrainRequest
+from orchestrator.planning.request import Resume, RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs, Resolved, RunNodes, count_nodes, place_later, resolve
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, in_train, module_folders, project_copy, working_directory
 from orchestrator.planning.training import (
@@ -189,17 +189,17 @@ def describe_pods(layout: Layout, kubernetes: KubernetesSettings) -> tuple[Decis
     )
 
 
-def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site) -> Plan:
+def plan_kubernetes(request: TrainRequest, inputs: PodInputs, run_paths: RunPaths) -> Plan:
     """Return the plan of a request.
 
     Raises:
         PlanError: if the request cannot be fulfilled.
         RequestError: if it is malformed.
     """
-    resolved, launcher = resolve_pods(request, inputs, site.resume)
+    resolved, launcher = resolve_pods(request, inputs, run_paths.resume)
     layout, kubernetes = resolved.layout.value, inputs.kubernetes
-    output = output_of(resolved.recipe, site.run_dir)
-    script = script_command(request, resolved, pod_paths(inputs, resolved, site), output)
+    output = output_of(resolved.recipe, run_paths.run_dir)
+    script = script_command(request, resolved, pod_paths(inputs, resolved, run_paths), output)
     is_elastic = 0 < request.min_nodes < len(layout.nodes)
     decisions = (
         *resolved.stack.decisions,
@@ -210,11 +210,11 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site) -> Pla
         *describe_patch(inputs.patch),
     )
     wait_limit = request.options_of(KubernetesOptions).wait_limit
-    job_location = replace(new_location(site.run_id, launcher.value, kubernetes), wait_limit=wait_limit)
+    job_location = replace(new_location(run_paths.run_id, launcher.value, kubernetes), wait_limit=wait_limit)
     plan = new_plan(
         request,
         resolved,
-        site,
+        run_paths,
         decisions=decisions,
         output=output,
         nodes=tuple(RunNode(node=node) for node in layout.nodes),
@@ -223,7 +223,7 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site) -> Pla
         location=values.record(job_location),
     )
     job = KubernetesJob(
-        run_id=site.run_id,
+        run_id=run_paths.run_id,
         settings=kubernetes,
         nodes=len(layout.nodes),
         ppn=layout.rank_places[0].local_world_size,
@@ -231,7 +231,7 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site) -> Pla
         threads=layout.rank_places[0].threads,
         max_restarts=request.max_restarts,
         script=script,
-        config=values.record(pod_config(request, plan, resolved, inputs, site)),
+        config=values.record(pod_config(request, plan, resolved, inputs, run_paths)),
         record=without_lists(plan.run),
         files=dict(zip(sent_names(inputs).values(), inputs.contents.values(), strict=True)),
         project=inputs.project,
@@ -249,14 +249,14 @@ def sent_names(inputs: PodInputs) -> dict[str, str]:
     return {path: f"files/{recipe.sent_path(path, index)}" for index, path in enumerate(inputs.contents)}
 
 
-def pod_paths(inputs: PodInputs, resolved: Resolved, site: Site) -> dict[str, str]:
+def pod_paths(inputs: PodInputs, resolved: Resolved, run_paths: RunPaths) -> dict[str, str]:
     """Return the paths in a pod of the script and of the data: sent, of the image, of the volume, of the project."""
     recipe = resolved.recipe
     paths = {path: f"{inputs.kubernetes.files}/{name}" for path, name in sent_names(inputs).items()}
     if recipe.project and recipe.script_file:
-        paths[recipe.script_file] = recipe.project.path_in(project_copy(site.run_dir), recipe.script_file)
+        paths[recipe.script_file] = recipe.project.path_in(project_copy(run_paths.run_dir), recipe.script_file)
     used = (recipe.script, *(str(resolved.settings[name]) for name in recipe.paths if name in resolved.settings))
-    return {path: paths.get(path) or in_train(path, site) or path for path in used}
+    return {path: paths.get(path) or in_train(path, run_paths) or path for path in used}
 
 
 def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings, resume: Resume | None) -> PodProject | None:
@@ -283,7 +283,9 @@ def changed_files(project: Project, resume: Resume | None) -> tuple[tuple[str, .
     return tuple(name for name in changed if name in project.files), tuple(set(changed) - project.files.keys())
 
 
-def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved, inputs: PodInputs, site: Site) -> PodConfig:
+def pod_config(
+    request: TrainRequest, plan: Plan, resolved: Resolved, inputs: PodInputs, run_paths: RunPaths
+) -> PodConfig:
     """Return the content of pod.json, which all pods of the run read."""
     kubernetes = inputs.kubernetes
     backend, first = resolved.backend.value, plan.layout.rank_places[0]
@@ -305,6 +307,6 @@ def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved, inputs: Po
         needs_bf16=plan.run.precision == "bf16" and not request.allow_slow_bf16,
         stall_timeout=request.stall_timeout,
         precision=run_precision(resolved, plan.run.output_dir),
-        project=pod_project(plan, inputs.project, kubernetes, site.resume),
-        attempt=site.resume.attempt if site.resume else 1,
+        project=pod_project(plan, inputs.project, kubernetes, run_paths.resume),
+        attempt=run_paths.resume.attempt if run_paths.resume else 1,
     )

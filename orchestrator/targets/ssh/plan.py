@@ -27,7 +27,7 @@ from orchestrator.planning.containers import Docker, shared_folders
 from orchestrator.planning.launchers import DEFAULT, LAUNCHERS, Launch, LaunchSpec, check_launcher, choose_mpi
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
-from orchestrator.planning.request import Resume, Site, TrainRequest
+from orchestrator.planning.request import Resume, RunPaths, TrainRequest
 from orchestrator.planning.resolve import (
     NO_LINKS,
     Inputs,
@@ -189,25 +189,25 @@ def with_devices(docker: Docker, resolved: Resolved) -> Docker:
     return replace(docker, arguments=(*missing, *docker.arguments))
 
 
-def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
+def plan_train(request: TrainRequest, inputs: HostInputs, run_paths: RunPaths) -> Plan:
     """Decide how to run a request.
 
     Raises:
         PlanError: if the nodes or the stack cannot do what is requested.
         RequestError: if the request contradicts itself or names something unknown.
     """
-    resolved = resolve_hosts(request, inputs, site.resume)
+    resolved = resolve_hosts(request, inputs, run_paths.resume)
     inputs = replace(inputs, docker=inputs.docker and with_devices(inputs.docker, resolved))
     recipe, node0, links = resolved.recipe, resolved.nodes.value[0], resolved.links.value
     run_nodes = tuple(node.run_node for node in resolved.all_nodes)
-    files = reachable_files(recipe, resolved.settings, resolved.all_nodes, site)
-    output = output_of(recipe, site.run_dir)
+    files = reachable_files(recipe, resolved.settings, resolved.all_nodes, run_paths)
+    output = output_of(recipe, run_paths.run_dir)
     script = script_command(request, resolved, files.paths, output)
     spec = launch_spec(
         request,
         resolved,
-        site,
-        ranks=rank_command(node0.ranks_python, site, script),
+        run_paths,
+        ranks=rank_command(node0.ranks_python, run_paths, script),
         links=links,
         address=links[0].address if links else LOOPBACK_ADDRESS,  # of rank 0's rendezvous
         accelerate=inputs.accelerate,
@@ -219,29 +219,29 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         *decisions_of(request, inputs, resolved, spec, launch),
         *(restart_decisions(request.max_restarts, recipe, request.min_nodes) if request.max_restarts else ()),
         *([WAITS] if request.wait_for_cores else []),
-        *(file_decisions(run_nodes, site.resume) if site.resume else []),
+        *(file_decisions(run_nodes, run_paths.resume) if run_paths.resume else []),
     )
     fingerprints = by_value({node.name: node.facts.fingerprint for node in resolved.all_nodes})
     plan = new_plan(
         request,
         resolved,
-        site,
+        run_paths,
         decisions=decisions,
         output=output,
         nodes=run_nodes,
         python=node0.python,
         fingerprints={value: fold(names) for value, names in fingerprints.items()},
     )
-    if site.resume:
-        earlier = tuple(host for host in site.resume.nodes if host.node not in {node.node for node in run_nodes})
+    if run_paths.resume:
+        earlier = tuple(host for host in run_paths.resume.nodes if host.node not in {node.node for node in run_nodes})
         plan = replace(plan, run=replace(plan.run, earlier_nodes=earlier))
     steps = (
         *([check_imports(inputs.loaded.imports, spec)] if inputs.loaded.imports else []),
-        *([prepare_attempt(plan.run)] if site.resume else []),
+        *([prepare_attempt(plan.run)] if run_paths.resume else []),
         *files.sent,
-        *(give_files(plan.run, site.resume) if site.resume else []),
-        *put_files(request, inputs, resolved, site, plan.run, files=files, spec=spec, launch=launch),
-        start_run(request, resolved, site, launch),
+        *(give_files(plan.run, run_paths.resume) if run_paths.resume else []),
+        *put_files(request, inputs, resolved, run_paths, plan.run, files=files, spec=spec, launch=launch),
+        start_run(request, resolved, run_paths, launch),
     )
     return replace(plan, steps=steps)
 
@@ -267,22 +267,24 @@ def decisions_of(
     )
 
 
-def reachable_files(recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[Node, ...], site: Site) -> Files:
+def reachable_files(
+    recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[Node, ...], run_paths: RunPaths
+) -> Files:
     """Return the paths of the script and the data files on the nodes, and the steps that send them."""
     if nodes[0].local and recipe.project is None:
         return Files(paths={path: path for path in named_files(recipe, settings)}, sent=())
     python, run_nodes = nodes[0].python, tuple(node.run_node for node in nodes)
-    files = sent_files(recipe, settings, run_nodes, site, python=python)
+    files = sent_files(recipe, settings, run_nodes, run_paths, python=python)
     if all(node.local for node in nodes):
         return files
-    return replace(files, sent=(*files.sent, *sent_packages(recipe, run_nodes, site, python=python)))
+    return replace(files, sent=(*files.sent, *sent_packages(recipe, run_nodes, run_paths, python=python)))
 
 
 def put_files(
     request: TrainRequest,
     inputs: HostInputs,
     resolved: Resolved,
-    site: Site,
+    run_paths: RunPaths,
     run: RunRecord,
     *,
     files: Files,
@@ -296,10 +298,10 @@ def put_files(
     """
     recipe, backend = resolved.recipe, resolved.backend.value
     python = resolved.nodes.value[0].user_python
-    bindings = [f"{site.run_dir}/{BINDINGS}"] if python and python.bindings else []
-    store = "" if all(node.local for node in resolved.all_nodes) else site.store
-    folders = (*module_folders(recipe, site.run_dir, store), *bindings)
-    directory = working_directory(recipe.project, site.run_dir)
+    bindings = [f"{run_paths.run_dir}/{BINDINGS}"] if python and python.bindings else []
+    store = "" if all(node.local for node in resolved.all_nodes) else run_paths.store
+    folders = (*module_folders(recipe, run_paths.run_dir, store), *bindings)
+    directory = working_directory(recipe.project, run_paths.run_dir)
     environment = {  # the same for every rank
         "MASTER_ADDR": spec.address,
         "MASTER_PORT": str(spec.port),
@@ -317,25 +319,31 @@ def put_files(
     shared = {
         "env.json": json.dumps(environment, indent=1) + "\n",
         **launch.shared,
-        **(container_files(request, inputs.docker, resolved, site, files) if inputs.docker else {}),
+        **(container_files(request, inputs.docker, resolved, run_paths, files) if inputs.docker else {}),
     }
     return tuple(
-        PutFile(nodes=nodes, path=f"{site.run_dir}/{name}", content=content)
+        PutFile(nodes=nodes, path=f"{run_paths.run_dir}/{name}", content=content)
         for nodes, names in ((run.nodes[:1], contents), (run.nodes, shared))
         for name, content in names.items()
     )
 
 
-def start_run(request: TrainRequest, resolved: Resolved, site: Site, launch: Launch) -> StartRun:
+def start_run(request: TrainRequest, resolved: Resolved, run_paths: RunPaths, launch: Launch) -> StartRun:
     """Return the step that starts the supervisor on node0."""
     node0 = resolved.nodes.value[0]
     argv = (
-        *(node0.python, f"{site.train}/node.py", "supervise", site.run_dir, f"--claims={claims_folder(site.store)}"),
-        *supervisor_options(request, resolved.recipe, launch, site.resume),
+        *(
+            node0.python,
+            f"{run_paths.train}/node.py",
+            "supervise",
+            run_paths.run_dir,
+            f"--claims={claims_folder(run_paths.store)}",
+        ),
+        *supervisor_options(request, resolved.recipe, launch, run_paths.resume),
         *("--", *launch.command.argv),
     )
     command = Command(argv=argv, env=launch.command.env)
-    return StartRun(nodes=(node0.run_node,), run_dir=site.run_dir, command=command)
+    return StartRun(nodes=(node0.run_node,), run_dir=run_paths.run_dir, command=command)
 
 
 def check_imports(imports: Imports, spec: LaunchSpec) -> CheckImports:
@@ -373,7 +381,7 @@ def file_decisions(nodes: tuple[RunNode, ...], resume: Resume) -> tuple[Decision
 
 
 def container_files(
-    request: TrainRequest, docker: Docker, resolved: Resolved, site: Site, files: Files
+    request: TrainRequest, docker: Docker, resolved: Resolved, run_paths: RunPaths, files: Files
 ) -> dict[str, str]:
     """Return container.json."""
     on_gpus = all(node.facts.gpus for node in resolved.all_nodes)
@@ -381,18 +389,18 @@ def container_files(
         node.name: request.ppn or (len(node.facts.gpus) if on_gpus else default_ranks(node.facts.cores))
         for node in resolved.all_nodes
     }
-    folders = mounted_folders(files, resolved.recipe, site)
+    folders = mounted_folders(files, resolved.recipe, run_paths)
     preload = resolved.stack.value.preload
-    return {CONTAINER_FILE: docker.file(folders, site.run_dir, preload=preload, processes=processes)}
+    return {CONTAINER_FILE: docker.file(folders, run_paths.run_dir, preload=preload, processes=processes)}
 
 
-def mounted_folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]:
+def mounted_folders(files: Files, recipe: Recipe, run_paths: RunPaths) -> tuple[str, ...]:
     """Return the folders of the node that a container mounts at the same paths.
 
     They hold the runs, orch's programs, models and data; on this machine also the script, its recipe
     and its data. orch's whole folder is not mounted: as /opt/orch it would hide the image's stack.
     """
-    base = str(PurePosixPath(site.run_dir).parent)
-    if site.root:
-        return (base, site.train, *(f"{site.root}/{name}" for name in ("data", "models", "hub")))
-    return shared_folders(base, site.train, files.paths.get(recipe.script, ""), files.paths.values())
+    base = str(PurePosixPath(run_paths.run_dir).parent)
+    if run_paths.root:
+        return (base, run_paths.train, *(f"{run_paths.root}/{name}" for name in ("data", "models", "hub")))
+    return shared_folders(base, run_paths.train, files.paths.get(recipe.script, ""), files.paths.values())

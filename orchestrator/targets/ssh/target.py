@@ -16,7 +16,7 @@ from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.files import TRAIN, state_home
 from orchestrator.load.clusters import find_inventory
-from orchestrator.load.inputs import site_of
+from orchestrator.load.inputs import run_paths_of
 from orchestrator.load.inventory import inventory_files, read_inventory
 from orchestrator.load.records import MEASURED, DamagedRecord, read_measurement, read_record, state_of
 from orchestrator.model.decision import Finding, finding_of
@@ -118,8 +118,8 @@ class SshTarget(Target):
             root = next((node.root for node in inputs.cluster.nodes if not node.local), "")
             local = [str(base), str(TRAIN), str(state_home() / "store")]
             runs, train, store = [f"{root}/{name}" for name in ("runs", "train", "store")] if root else local
-            site = site_of(resume, inputs.loaded.recipe.name, runs, train=train, store=store, root=root)
-            plan = plan_train(request, inputs, site)
+            run_paths = run_paths_of(resume, inputs.loaded.recipe.name, runs, train=train, store=store, root=root)
+            plan = plan_train(request, inputs, run_paths)
         first_steps: list[Step] = [ssh_config(inputs.cluster)] if inputs.cluster.ssh_config else []
         if resume:
             first_steps += events_for_new_node0(plan, base, resume)

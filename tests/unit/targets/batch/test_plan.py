@@ -60,7 +60,7 @@ def plan_project(recipe: Recipe, folder: Path, *settings: str) -> Plan:
     site = replace(slurm_plans.SITE, run_dir=str(folder / slurm_plans.SITE.run_id), store=f"{folder}/.orch/store")
     loaded = replace(slurm_plans.make_inputs(), recipe=recipe)
     return slurm_plans.plan_request(
-        slurm_plans.make_request(), slurm_plans.slurm_settings(None, settings, {}), site=site, loaded=loaded
+        slurm_plans.make_request(), slurm_plans.slurm_settings(None, settings, {}), run_paths=site, loaded=loaded
     )
 
 

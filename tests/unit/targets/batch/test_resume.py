@@ -18,13 +18,13 @@ RESUME = Resume(
 
 def test_next_attempt_is_another_job_in_the_same_folder() -> None:
     site, request = replace(SITE, resume=RESUME), make_request({"nodes": NodeCount(2)})
-    prepare, submit = plan_request(request, site=site).steps
+    prepare, submit = plan_request(request, run_paths=site).steps
     assert isinstance(prepare, RunProgram)
     assert prepare.command[1:] == (f"{SITE.train}/node.py", "prepare-attempt", SITE.run_dir, "slurm-job.json")
     assert isinstance(submit, SubmitScript)
     assert submit.run_dir == SITE.run_dir
     assert '"--first-attempt=2"' in submit.script
-    *_, prepare, submit = plan_request(request, make_settings(login="login1"), site=site).steps
+    *_, prepare, submit = plan_request(request, make_settings(login="login1"), run_paths=site).steps
     assert (prepare.command[0], prepare.nodes) == ("python3", submit.nodes), "prepared on the login node"
 
 

@@ -60,7 +60,7 @@ def test_job_that_cannot_be_recorded_is_cancelled(tmp_path: Path, programs: Path
     write_program(programs / "sbatch", f"#!/bin/sh\ncat /dev/zero > {disk}/data 2>&-\necho 12\n")
     with small_file_system(disk, "1m"):
         folder = disk / "runs" / SITE.run_id
-        plan = plan_request(make_request(), site=replace(SITE, run_dir=str(folder)))
+        plan = plan_request(make_request(), run_paths=replace(SITE, run_dir=str(folder)))
         with pytest.raises(ExecuteError, match=r"is full .* so orch cancelled job 12"):
             start(SLURM, plan, folder)
         assert not folder.exists()
@@ -78,7 +78,7 @@ def test_only_a_missing_program_suggests_a_login_node(tmp_path: Path, programs: 
     write_program(programs / "sbatch", f"#!/bin/sh\necho burst buffer not found >&2\nexit {code}\n")
     folder = tmp_path / "runs" / SITE.run_id
     with pytest.raises(ExecuteError, match="burst buffer not found") as caught:
-        start(SLURM, plan_request(make_request(), site=replace(SITE, run_dir=str(folder))), folder)
+        start(SLURM, plan_request(make_request(), run_paths=replace(SITE, run_dir=str(folder))), folder)
     assert caught.value.hint == hint
 
 
@@ -89,7 +89,7 @@ def test_interrupted_submission_is_recorded_only_if_accepted(tmp_path: Path, pro
     write_program(programs / "sbatch", "#!/bin/sh\nkill -INT $PPID\nsleep 10\n")
     (programs / "jobs").write_text(f"12|orch-{SITE.run_id}|PENDING|N/A||None\n" if accepted else "")
     folder = tmp_path / "runs" / SITE.run_id
-    plan = plan_request(make_request(), site=replace(SITE, run_dir=str(folder)))
+    plan = plan_request(make_request(), run_paths=replace(SITE, run_dir=str(folder)))
     with pytest.raises(KeyboardInterrupt):
         start(SLURM, plan, folder)
     assert folder.exists() == accepted

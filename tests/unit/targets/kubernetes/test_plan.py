@@ -169,7 +169,7 @@ def test_objects_of_any_request_match_the_crds(
     run = names.run_id("20260101-120000", recipe, "ffff")
     request = replace(REQUEST, nodes=NodeCount(nodes), ppn=ppn, script_args=tuple(arguments))
     kubernetes = replace(SETTINGS, cpu=cpu, memory=memory)
-    plan = make_plan(launcher, request=request, kubernetes=kubernetes, site=replace(SITE, run_id=run))
+    plan = make_plan(launcher, request=request, kubernetes=kubernetes, run_paths=replace(SITE, run_id=run))
     manifests = objects(plan)
     assert tuple(manifest for manifest in yaml.safe_load_all(plan.describe()) if manifest) == manifests
     args = next(container["args"] for container in containers(list(manifests)) if "args" in container)
