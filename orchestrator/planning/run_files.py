@@ -51,7 +51,19 @@ def layout_json(
         setvars=backend.setvars,
         working_directory=working_directory,
         spares=tuple(Spare(node=node.name, host=node.address) for node in spares),
-        nodes=tuple(node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)),
+        nodes=tuple(
+            NodeEntry(
+                name=node.name,
+                host=node.facts.hostname,
+                torch=node.facts.packages.get("torch"),
+                address=link.address if link else None,
+                interface=link.interface if link else None,
+                env=link.environment() if link else interface_variables(LOOPBACK),
+                repair=node.repair,
+                recorded=not node.local,
+            )
+            for node, link in ((node, linked.get(node.name)) for node in (*nodes, *spares))
+        ),
         ranks=tuple(
             entry
             for name, node_places in layout.by_node().items()
@@ -59,20 +71,6 @@ def layout_json(
         ),
     )
     return run_layouts.render(run_layout)
-
-
-def node_entry(node: Node, link: Link | None) -> NodeEntry:
-    """Return what the ranks check on the node, its variables, and how to repair it."""
-    return NodeEntry(
-        name=node.name,
-        host=node.facts.hostname,
-        torch=node.facts.packages.get("torch"),
-        address=link.address if link else None,
-        interface=link.interface if link else None,
-        env=link.environment() if link else interface_variables(LOOPBACK),
-        repair=node.repair,
-        recorded=not node.local,
-    )
 
 
 def rank_entries(
