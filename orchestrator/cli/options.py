@@ -202,8 +202,8 @@ def make_command(function: Callable[..., None], **groups: Group) -> Callable[...
     return run
 
 
-def complete_from(find_names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Return a completion for names."""
+def completer(find_names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return a function that completes names."""
     return lambda incomplete: [name for name in find_names() if name.startswith(incomplete)]
 
 
@@ -211,9 +211,8 @@ def preset_names() -> list[str]:
     return sorted({preset for recipe in load.recipe_folders() for preset in load.recipe(recipe).presets})
 
 
-complete_stacks = complete_from(load.stack_names)
-COMPLETIONS = {"preset": complete_from(preset_names), "recipe": complete_from(load.recipe_folders)}
-COMPLETIONS["stack"] = complete_stacks
+complete_stacks = completer(load.stack_names)
+COMPLETIONS = {"preset": completer(preset_names), "recipe": completer(load.recipe_folders), "stack": complete_stacks}
 # The options that TrainRequest declares, by their panels and fields.
 PANELS: dict[str, dict[str, ParameterInfo]] = {}
 for request_field in fields(TrainRequest):

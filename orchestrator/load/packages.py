@@ -18,6 +18,7 @@ from pathlib import Path
 
 from orch_node import content_store
 from orch_node.content_store import UNUSED_SECONDS
+from orch_node.protocol.node_names import fold_by_text
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -199,7 +200,8 @@ def common_platform(nodes: Sequence[Facts]) -> Platform:
             hint=f"Run `orch provision` again, which records it. Linux with glibc is required. {NO_PACKAGES}",
         )
     if len({(platform.python, platform.machine) for platform in platforms}) > 1:
-        names = ", ".join(dict.fromkeys(f"Python {item.python} on {item.machine}" for item in platforms))
+        kinds = {facts.hostname: f"Python {platform_of(facts).python} on {facts.machine}" for facts in nodes}
+        names = ", ".join(f"{kind} ({hosts})" for hosts, kind in fold_by_text(kinds))
         raise PlanError(
             f"Packages cannot be added to nodes that differ: {names}.", hint=f"Select equal nodes. {NO_PACKAGES}"
         )

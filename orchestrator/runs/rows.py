@@ -141,7 +141,6 @@ def cause_of(outcome: Outcome | None) -> str:
 
 def cause(failure: Failure) -> str:
     """Return the exception of a rank that failed, or how it ended, with the text of its sys.exit()."""
-    if failure.text.startswith("error: "):  # of a recipe
-        return failure.text
     text = f": {failure.text}" if failure.text.startswith("sys.exit('") else ""
-    return summary(failure.text, is_short=True) or f"{how_it_failed(failure)}{text}"
+    is_of_recipe = failure.text.startswith("error: ")
+    return summary(failure.text, is_short=True) or (failure.text if is_of_recipe else f"{how_it_failed(failure)}{text}")
