@@ -99,6 +99,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             return sampler
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         epoch_sampler = EpochSampler(len(self.train_dataset), seed, self.grouping)
+        self.remove_callback(EpochFollower)  # of an earlier sampler: transformers warns of a second one
         self.add_callback(EpochFollower(epoch_sampler))
         return epoch_sampler
 
@@ -126,8 +127,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             raise RecipeError(
                 f"{self.dealing.batch.size} examples per step cannot be kept on "
                 f"{ranks.world_size()} ranks with this sampling of the data: start as many ranks "
-                "as before, or leave out "
-                "--dataloader_drop_last false and the sampling strategy.",
+                "as before, or leave out --dataloader_drop_last false and the sampling strategy.",
                 shared=True,
             )
         return super().get_train_dataloader()
