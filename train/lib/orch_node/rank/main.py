@@ -136,8 +136,9 @@ def train(
         return heartbeat.current(torch, metrics.steps)
 
     child_processes.begin_scans(placement.rank, layout.world_size, functools.partial(give_up, counts=counts))
-    check = training_check.begin(torch, operations)
-    end_checks = compare_weights(torch, layout, placement, operations) + ([check.check_end] if check else [])
+    check = training_check.begin(torch)
+    end_checks = compare_weights(torch, layout, placement, operations)
+    end_checks += [check.check_end] if check else []
     frameworks.record_losses()
     frameworks.use_synced_data()
 

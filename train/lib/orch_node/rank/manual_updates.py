@@ -23,7 +23,7 @@ from orch_node.rank.weight_comparison import (
     Summary,
     WeightComparison,
     computes_together,
-    has_fsdp,
+    fsdp_modules,
     largest_size,
     shared_weights,
     starts_equal,
@@ -78,10 +78,9 @@ class ManualUpdates:
         reference = self.reference
         if reference is None or self.comparison.records or self.has_averaged() or has_separate_models():
             return
-        if not self.has_equal_start:
-            self.comparison.warn_once(SEPARATE_MESSAGE, reference, UPDATES)
-            return
-        self.comparison.end_never_averaged(reference.rank)
+        if self.has_equal_start:
+            self.comparison.end_never_averaged(reference.rank)
+        self.comparison.warn_once(SEPARATE_MESSAGE, reference, UPDATES)
 
     def is_active(self) -> bool:
         comparison = self.comparison
@@ -129,7 +128,7 @@ class ManualUpdates:
             self.count_change(held)
 
     def begin(self, held: list[Any]) -> None:
-        if not self.torch.distributed.is_initialized() or has_fsdp():
+        if not self.torch.distributed.is_initialized() or fsdp_modules():
             self.changes = WARNED_CHANGE
             return
         shared = shared_weights(self.torch)

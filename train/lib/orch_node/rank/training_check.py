@@ -6,9 +6,9 @@ torch.autograd.backward(). Two sets of weights matter:
 - computing weights: those that get gradients, found in the graph of each backward();
 - optimizer weights: those that the optimizers hold.
 
-Checksums of both are compared from step to step. What is certainly wrong (the optimizer updates
-weights that the model does not use, or ranks never communicate) raises RankError before the third
-step; what only looks wrong is a warning. Watching ends once the weights and the loss have changed.
+Checksums of both are compared from step to step. What is certainly wrong (the optimizer updates weights that the
+model does not use) raises RankError before the third step; what only looks wrong is a warning. Watching ends once the
+weights and the loss have changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Any
 from orch_node.events import warn
 from orch_node.rank import weight_inspection as weights
 from orch_node.rank.checks import RankError
-from orch_node.rank.weight_comparison import shared_weights
 
 CHECK_BEFORE_STEP = 3  # errors are raised when this step begins, at the latest
 MAX_CHECKED_STEPS = 30  # after so many steps an unclear case is dropped without a message
@@ -45,11 +44,6 @@ DETACHED_IPEX_WEIGHTS_MESSAGE = (
     "ACCELERATE_TORCH_DEVICE=cpu before creating the Accelerator or Trainer, or call "
     "ipex.optimize() after any model.to()."
 )
-DDP_NOT_CALLED_MESSAGE = (
-    "every rank trains alone: {steps} optimizer steps were made without any collective operation, "
-    "although there is a DistributedDataParallel. Call it instead of the module inside it, and "
-    "wrap what ipex.optimize() returned."
-)
 REPLACED_WEIGHTS_MESSAGE = (
     "{count} weights that get gradients are in no optimizer and do not change, while an optimizer "
     "holds as many weights of the same shapes that get none. It was probably created before a part "
@@ -65,12 +59,11 @@ CONSTANT_LOSS_MESSAGE = (
 )
 
 
-def begin(torch: ModuleType, collective_count: Callable[[], int]) -> TrainingCheck | None:
+def begin(torch: ModuleType) -> TrainingCheck | None:
     """Check the first optimizer steps of this process.
 
     Args:
         torch: the torch module, which the caller has imported already.
-        collective_count: returns the number of collective operations so far.
 
     Returns:
         The check, or None for torch 2.0, which has no hooks for optimizer steps.
@@ -78,7 +71,7 @@ def begin(torch: ModuleType, collective_count: Callable[[], int]) -> TrainingChe
     optimizer = importlib.import_module("torch.optim.optimizer")
     if not hasattr(optimizer, "register_optimizer_step_pre_hook"):
         return None
-    check = TrainingCheck(torch, collective_count)
+    check = TrainingCheck(torch)
     hook = optimizer.register_optimizer_step_pre_hook(check.before_step)
     restore = weights.watch_gradients(torch, "backward", check.before_backward)
 
@@ -184,9 +177,8 @@ class TrainingCheck:
     step after one backward(), and one of them may step many times.
     """
 
-    def __init__(self, torch: ModuleType, collective_count: Callable[[], int]) -> None:
+    def __init__(self, torch: ModuleType) -> None:
         self.torch = torch
-        self.collective_count = collective_count
         # Called from backward() and not from the optimizer hook: torch is iterating its hooks then.
         self.uninstall: Callable[[], None] = lambda: None
         self.finished = False
@@ -195,7 +187,6 @@ class TrainingCheck:
         self.step = 0
         self.backward_calls = 0  # since this step began
         self.has_skipped_graphs = False
-        self.collectives_at_first_step = 0
         self.unexplained_steps = 0  # steps that had to change a weight and did not
         self.losses: list[float] = []
         self.computing = ComputingWeights(torch)
@@ -249,20 +240,14 @@ class TrainingCheck:
     def inspect_graph(self, roots: list[Any]) -> None:
         if self.backward_calls == 1:
             self.record_loss(roots)
-        if self.step:
-            check_ipex = self.backward_calls == 1
-        else:
-            check_ipex = self.backward_calls in IPEX_BACKWARD_CALLS
-        if check_ipex:
+        if self.backward_calls in ((1,) if self.step else IPEX_BACKWARD_CALLS):
             self.check_ipex_layers()
         self.has_skipped_graphs |= self.backward_calls > MAX_GRAPHS
         if self.backward_calls <= MAX_GRAPHS and self.step < CHECK_BEFORE_STEP:
             self.computing.add_from_graph(roots)
 
     def record_loss(self, roots: list[Any]) -> None:
-        if len(self.losses) >= MAX_LOSSES:
-            return
-        loss = roots[0] if roots else None
+        loss = roots[0] if roots and len(self.losses) < MAX_LOSSES else None
         if loss is not None and loss.numel() == 1 and loss.element_size() >= 4:
             self.losses.append(float(loss.detach()))
 
@@ -273,8 +258,6 @@ class TrainingCheck:
         if not all(weights.is_readable(self.torch, weight) for weight in watched):
             self.finish()  # sharded weights, as of FSDP
             return
-        if self.step == 1:
-            self.collectives_at_first_step = self.collective_count()
         self.trained_in_fp32 = bool(self.computing.by_id) and self.computing.in_fp32
         self.optimizers.current = held
         self.optimizers.update()
@@ -290,7 +273,6 @@ class TrainingCheck:
         if not changed and not self.optimizer_holds_computing_weight():
             self.check_wrong_weights()
         elif changed and self.step == CHECK_BEFORE_STEP:
-            self.check_collectives()
             self.check_replaced_weights()
         elif not changed and self.unexplained_steps > 2:
             warn(UNCHANGED_WEIGHTS_MESSAGE.format(steps=self.step - 1))
@@ -343,23 +325,6 @@ class TrainingCheck:
                 steps=self.step - 1, count=len(self.computing.by_id), held=len(self.optimizers.current), detail=detail
             )
         )
-
-    def check_collectives(self) -> None:
-        """Raise RankError if a DistributedDataParallel holds the weights, but there is no collective operation.
-
-        What ipex.optimize() returned may hold copies of its weights.
-        """
-        distributed = self.torch.distributed
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return
-        if distributed.get_world_size() == 1:
-            return
-        if not 0 < self.collective_count() == self.collectives_at_first_step:
-            return
-        shared = shared_weights(self.torch)
-        used = {*self.computing.by_id, *map(id, self.optimizers.current)}
-        if not used.isdisjoint(shared) or (shared and weights.IPEX_PREPACK_MODULE in sys.modules):
-            raise RankError(DDP_NOT_CALLED_MESSAGE.format(steps=self.step - 1))
 
     def check_replaced_weights(self) -> None:
         """Warn if unused optimizer weights have the shapes of weights that nobody updates."""

@@ -48,9 +48,9 @@ HOOK_PACKAGES = ("torch.", "orch_training.")
 LOCAL_HOOKS = ("post_localSGD_hook", "noop_hook")
 
 ALONE_MESSAGE = (
-    "every rank trains alone: after {steps} the weights of rank {rank} differ from those of rank "
-    "{reference}, although {cause}. Call the DistributedDataParallel itself, not the module inside it, and create the "
-    "optimizer from its parameters."
+    "the ranks do not train one model: after {steps} the weights of rank {rank} differ from those of rank {reference}, "
+    "although {cause}. Call the DistributedDataParallel itself, not the module inside it, create the optimizer from "
+    "its parameters, and make the same steps with the same learning rate on every rank."
 )
 WARNING = (
     "after {steps} the weights of rank {rank} differ from those of rank {reference}, which started "
@@ -60,6 +60,10 @@ NEVER_AVERAGED_MESSAGE = (
     "every rank trained alone: the weights of rank {rank} differ from those of rank {reference}, which started equal, "
     "and they were never averaged. {hint}. If every rank is meant to train a separate model, set "
     f"{SEPARATE_MODELS}=1 by --env or in the script."
+)
+NOT_SYNCED_HINT = (
+    "A DistributedDataParallel exists: call it, call backward() outside of no_sync() before each step, and wrap the "
+    "model again after weights are added or unfrozen"
 )
 TOGETHER_WARNING = (
     "after {steps} the weights of rank {rank} differ from those of rank {reference}, which started equal: unless the "
@@ -312,7 +316,7 @@ class WeightComparison:
             communication.COUNTS.reset_largest()
         elif self.ended_optimizers:  # one optimizer per round
             self.averages |= communication.COUNTS.largest_exchange >= largest_size(held)
-        readable = all(weights.is_readable(self.torch, weight) for weight in held) and not has_fsdp()
+        readable = all(weights.is_readable(self.torch, weight) for weight in held) and not fsdp_modules()
         if readable:
             shared, unshared = self.divide(held)
             record.shared, record.unshared = list(map(weakref.ref, shared)), list(map(weakref.ref, unshared))
@@ -325,8 +329,7 @@ class WeightComparison:
         has_state = readable and len(optimizer.state) > 0
         state = State(self.peers.rank, first, first, second, second, steps, has_state, was_equal)
         reference = self.exchange(record.index, "start", state)
-        if readable:
-            record.start = state
+        record.start = state if readable else None
         self.check_start(record, state, reference)
 
     def divide(self, held: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -427,8 +430,8 @@ class WeightComparison:
         raise RankError(ALONE_MESSAGE.format(steps=steps, rank=self.peers.rank, reference=reference.rank, cause=cause))
 
     def end_never_averaged(self, reference: int) -> None:
-        message = NEVER_AVERAGED_MESSAGE.format(rank=self.peers.rank, reference=reference, hint=self.peers.hint())
-        raise RankError(message)
+        hint = NOT_SYNCED_HINT if data_parallel_modules(self.torch) else self.peers.hint()
+        raise RankError(NEVER_AVERAGED_MESSAGE.format(rank=self.peers.rank, reference=reference, hint=hint))
 
     def warn_once(self, message: str, reference: State, steps: str, condition: str = "") -> None:
         if not self.has_warned:
@@ -479,9 +482,8 @@ class Suspicion:
 
 def check_resumed(state: State, reference: State) -> None:
     """Raise RankError if one of two ranks has resumed from a checkpoint and the other has not, or from another one."""
-    if UNKNOWN_STEPS in (state.steps, reference.steps):
-        return
-    if state.steps == reference.steps and state.has_state == reference.has_state:
+    is_same = (state.steps, state.has_state) == (reference.steps, reference.has_state)
+    if is_same or UNKNOWN_STEPS in (state.steps, reference.steps):
         return
     first, second = sorted((state, reference), key=lambda s: (-s.steps, not s.has_state))
     step = f" at optimizer step {first.steps}" if first.steps >= 0 else ""
@@ -572,11 +574,10 @@ def averages_gradients(hook: Any) -> bool:
     return package.startswith(HOOK_PACKAGES) and name not in LOCAL_HOOKS
 
 
-def has_fsdp() -> bool:
-    """Return whether a FullyShardedDataParallel of FSDP1 exists, whose weights may look like ordinary ones."""
-    module = sys.modules.get("torch.distributed.fsdp")
-    fsdp_class = getattr(module, "FullyShardedDataParallel", None)
-    return fsdp_class is not None and any(issubclass(type(value), fsdp_class) for value in gc.get_objects())
+def fsdp_modules(class_name: str = "FullyShardedDataParallel") -> list[Any]:
+    """Return each module of a class of FSDP: of FSDP1, whose weights may look like ordinary ones, or of FSDP2."""
+    fsdp_class = getattr(sys.modules.get("torch.distributed.fsdp"), class_name, None)
+    return [value for value in gc.get_objects() if issubclass(type(value), fsdp_class)] if fsdp_class else []
 
 
 def computes_together(torch: ModuleType) -> bool:
