@@ -400,6 +400,9 @@ ENDED_AT_END = {
     "def keep(state, bucket):\n"
     "    future = torch.futures.Future(); future.set_result(bucket.buffer()); return future\n"
     "ddp.register_comm_hook(None, keep); steps(ddp, adam)",
+    "gradients-of-one-layer": "for step in range(5):\n"
+    "    adam.zero_grad(); model(torch.rand(4, 6) + rank).sum().backward()\n"
+    "    dist.all_reduce(model[0].weight.grad); dist.all_reduce(model[0].bias.grad); adam.step()",
     "one-of-two-models-in-ddp": "head = DDP(torch.nn.Linear(1, 1))\n"
     "steps(lambda x: head(model(x)), torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=1e-2))",
 }

@@ -451,11 +451,11 @@ class Suspicion:
         self.size = largest_size(held)
         self.bytes = sum(int(weight.numel()) * int(weight.element_size()) for weight in held)
         self.samples: list[Any] = []
-        communication.COUNTS.reset_largest()
         self.sample()
 
     def sample(self) -> None:
-        """Record the weights after an optimizer step."""
+        """Record the weights after an optimizer step, and measure what is exchanged from now on."""
+        communication.COUNTS.reset_largest()
         self.samples = [weights.sample(weight) for weight in self.watched]
 
     def has_changed(self, torch: ModuleType) -> bool:
@@ -468,7 +468,7 @@ class Suspicion:
         return any(now.dtype == before.dtype and not torch.equal(now, before) for now, before in samples)
 
     def has_exchanged(self) -> bool:
-        """Return whether the script has exchanged tensors as large as the weights."""
+        """Return whether the script has exchanged tensors as large as the weights since the last step."""
         return communication.COUNTS.largest_exchange >= self.size
 
     def has_sent_all(self) -> bool:
