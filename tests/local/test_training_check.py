@@ -290,7 +290,7 @@ from orch_node.rank import communication, manual_updates, training_check, weight
 rank = int(sys.argv[1])
 communication.begin(torch)
 dist.init_process_group("gloo", init_method="file://{file}", rank=rank, world_size=2)
-training_check.begin(torch)
+check = training_check.begin(torch)
 comparison = weight_comparison.begin(
     torch,
     weight_comparison.Peers(
@@ -300,6 +300,7 @@ comparison = weight_comparison.begin(
         restarted=bool(os.environ.get("RESTARTED")),
         equal_mark=Path({mark!r}),
         hint=lambda: "Wrap the model",
+        losses=check.losses,
     ),
 )
 updates = manual_updates.begin(torch, comparison)
@@ -437,6 +438,8 @@ TOGETHER = {
     "    for weight, trained in zip(model.parameters(), fast.parameters()):\n"
     "        dist.all_reduce(trained.grad); weight.grad = trained.grad / 2\n"
     "    adam.step()",
+    "loss-of-all-ranks": "from torch.distributed.nn import all_gather\nddp = DDP(model)\n"
+    "steps(lambda x: torch.cat(all_gather(ddp(x).repeat(1, 9))), adam)",
     "different-numbers-of-steps": "ddp = DDP(model)\n"
     "with torch.distributed.algorithms.join.Join([ddp]):\n    steps(ddp, adam, 2 + 5 * rank, logged=False)",
     "inputs-of-each-rank": "ddp = DDP(model); x = torch.zeros(4, 6, requires_grad=True)\n"
@@ -503,6 +506,10 @@ EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
     (SEPARATE_MODELS, {"finished": 2, "differ from those of rank": 1}),
     (ENDED_LATER, {"RankError the ranks do not train one model: after ": 1}),
     (PERHAPS_TOGETHER, {"finished": 2, "unless the ranks compute one model together": 1}),
+    (
+        {"same-data": "ddp = DDP(model); rank = 0; steps(ddp, adam)"},
+        {"finished": 2, "warning": 1, "train on the same data": 1},
+    ),
     (UNEQUAL_START, {"RankError the ranks do not start with the same weights": 1}),
 ]
 

@@ -137,7 +137,7 @@ def train(
 
     child_processes.begin_scans(placement.rank, layout.world_size, functools.partial(give_up, counts=counts))
     check = training_check.begin(torch)
-    end_checks = compare_weights(torch, layout, placement, operations)
+    end_checks = compare_weights(torch, layout, placement, operations, check.losses if check else [])
     end_checks += [check.check_end] if check else []
     frameworks.record_losses()
     frameworks.use_synced_data()

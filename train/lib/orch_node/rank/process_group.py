@@ -264,7 +264,7 @@ def script_sources() -> Iterator[str]:
 
 
 def compare_weights(
-    torch: ModuleType, layout: RunLayout, placement: RankEntry, operations: Callable[[], int]
+    torch: ModuleType, layout: RunLayout, placement: RankEntry, operations: Callable[[], int], losses: list[float]
 ) -> list[Callable[[], None]]:
     """Compare the weights of all ranks in the first steps.
 
@@ -273,6 +273,7 @@ def compare_weights(
         layout: of the run.
         placement: of this rank.
         operations: returns the number of operations between ranks so far, without orch's own.
+        losses: those of the first steps, to which later ones are appended.
 
     Returns:
         Functions that check at the end of the script whether this rank has trained alone; they raise RankError.
@@ -297,6 +298,7 @@ def compare_weights(
         restarted=restarts > 0,
         equal_mark=run_dir / files.EQUAL_WEIGHTS,
         hint=functools.partial(frameworks.hint, layout, placement),
+        losses=losses,
     )
     comparison = weight_comparison.begin(torch, peers)
     return [comparison.check_end, manual_updates.begin(torch, comparison).check_end, check_communication]

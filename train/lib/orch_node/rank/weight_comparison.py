@@ -43,6 +43,7 @@ MAX_WATCHED_WEIGHTS = 3  # whose changes outside of optimizers are noticed; aver
 # train alone on different data differ by a large part of it.
 TOLERANCE = 0.01
 SAME_START = 1e-5  # relative; random initial weights may differ in the last bit between CPUs
+MAX_LOGGED = 16  # elements that ranks exchange for a log; a loss of the outputs of all ranks exchanges more
 # DDP hooks of these packages leave equal gradients on all ranks, apart from LOCAL_HOOKS.
 HOOK_PACKAGES = ("torch.", "orch_training.")
 LOCAL_HOOKS = ("post_localSGD_hook", "noop_hook")
@@ -76,6 +77,10 @@ SEPARATE_MESSAGE = (
 NO_EXCHANGE_MESSAGE = (
     "{steps} were made without any collective operation: unless the weights are averaged later, every "
     "rank trains alone."
+)
+SAME_DATA_WARNING = (
+    "the losses of rank {rank} are exactly those of rank {reference} in the first {steps}: the ranks train on the same "
+    "data. Give each rank its part of the data, as by a DistributedSampler."
 )
 UNEQUAL_START_MESSAGE = (
     "the ranks do not start with the same weights: before the first optimizer step those of rank {rank} differ from "
@@ -129,6 +134,7 @@ class State:
         steps: the largest step number in the optimizer's state, -1 if it has none, or UNKNOWN_STEPS.
         has_state: whether the optimizer has any state, as from a checkpoint.
         was_equal: whether an earlier attempt of the run started with equal weights.
+        losses: of the steps so far.
     """
 
     rank: int
@@ -139,6 +145,7 @@ class State:
     steps: int = COMPARED_STEP
     has_state: bool = False
     was_equal: bool = False
+    losses: tuple[Measured, ...] = ()
 
     def moved_apart(self, reference: State) -> tuple[bool, bool]:
         """Return whether the shared and the unshared weights have moved apart from those of the reference."""
@@ -180,6 +187,7 @@ class Peers:
         equal_mark: with the number of an optimizer, the name of a file that exists once the ranks of this node have
             started with equal weights of it.
         hint: returns what to change in a script that trains alone.
+        losses: those of the first steps, to which later ones are appended.
     """
 
     rank: int
@@ -188,6 +196,7 @@ class Peers:
     restarted: bool
     equal_mark: Path
     hint: Callable[[], str]
+    losses: Sequence[float]
 
 
 def begin(torch: ModuleType, peers: Peers) -> WeightComparison:
@@ -356,10 +365,12 @@ class WeightComparison:
         shared, unshared = (summarize(self.torch, part) for part in held)
         if (shared.shapes, unshared.shapes) != (start.shared.shapes, start.unshared.shapes):
             return
-        state = State(self.peers.rank, shared, start.shared_start, unshared, start.unshared_start)
+        losses = tuple(self.peers.losses[: record.steps])
+        state = State(self.peers.rank, shared, start.shared_start, unshared, start.unshared_start, losses=losses)
         reference = self.exchange(record.index, f"updated/{record.steps}", state)
         if reference.rank != state.rank:
             self.check_updated(record, state, reference)
+            self.check_data(record, state, reference)
         # Whether the ranks have exchanged nothing that is counted since the first step. If a
         # DistributedDataParallel exists, these may be the weights of a copy, trained to find a learning rate.
         exchanged_nothing = 0 < self.peers.operations() == self.operations_at_start
@@ -425,6 +436,13 @@ class WeightComparison:
             self.warn_once(WARNING, reference, steps)
         else:  # the weights may be averaged after each step, which then changes them
             self.suspicion = Suspicion(reference.rank, held)
+
+    def check_data(self, record: OptimizerRecord, state: State, reference: State) -> None:
+        """Warn on one rank if the ranks of a DistributedDataParallel compute the same losses from the same data."""
+        is_first = (record.index, record.steps) == (0, COMPARED_STEP) and state.rank == int(reference.rank == 0)
+        is_same = record.shared and state.losses == reference.losses and len(set(state.losses)) > 1
+        if is_first and is_same and communication.COUNTS.largest_exchange <= MAX_LOGGED and not has_separate_models():
+            self.warn_once(SAME_DATA_WARNING, reference, f"{record.steps} steps")
 
     def end_alone(self, reference: State, cause: str, steps: str) -> None:
         raise RankError(ALONE_MESSAGE.format(steps=steps, rank=self.peers.rank, reference=reference.rank, cause=cause))
