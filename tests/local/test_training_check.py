@@ -424,7 +424,7 @@ AVERAGED = {
 TOGETHER = {
     "ddp": "ddp = DDP(model, gradient_as_bucket_view=True, static_graph=True); steps(ddp, adam)",
     "fsdp2": "from torch.distributed.fsdp import fully_shard\n"
-    "fully_shard(model, mesh=dist.device_mesh.init_device_mesh('cpu', (2,)))\n"
+    "fully_shard(model, ignored_params={*model[1].parameters()})\n"
     "steps(model, torch.optim.AdamW(model.parameters()))",
     "fsdp": "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
     "shards = FSDP(model, device_id=torch.device('cpu'), use_orig_params=True)\n"
@@ -492,6 +492,10 @@ PERHAPS_TOGETHER = {
     "steps(model, adam, 5)",
     "parts-of-a-layer": "steps(lambda x: Sum.apply(model(x)), adam, 5)",
 }
+PARTLY_SHARDED = {
+    "outside-fsdp2": "from torch.distributed.fsdp import fully_shard\nfully_shard(model[0])\n"
+    "steps(model, torch.optim.AdamW(model.parameters()))"
+}
 # Trainings, and how often the output of both ranks contains some texts.
 EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
     (ENDED_AT_THIRD_STEP, {"RankError the ranks do not train one model: after 3 ": 1}),
@@ -510,6 +514,7 @@ EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
         {"same-data": "ddp = DDP(model); rank = 0; steps(ddp, adam)"},
         {"finished": 2, "warning": 1, "train on the same data": 1},
     ),
+    (PARTLY_SHARDED, {"finished": 2, "warning": 1, "that are not sharded differ": 1}),
     (UNEQUAL_START, {"RankError the ranks do not start with the same weights": 1}),
 ]
 

@@ -78,6 +78,11 @@ NO_EXCHANGE_MESSAGE = (
     "{steps} were made without any collective operation: unless the weights are averaged later, every "
     "rank trains alone."
 )
+UNSHARDED_WARNING = (
+    "after {steps} the weights of rank {rank} that are not sharded differ from those of rank {reference}: every rank "
+    "trains them alone. Call fully_shard() on the whole model after its parts, and with tensor parallelism give the "
+    "ranks of a model the same data."
+)
 SAME_DATA_WARNING = (
     "the losses of rank {rank} are exactly those of rank {reference} in the first {steps}: the ranks train on the same "
     "data. Give each rank its part of the data, as by a DistributedSampler."
@@ -166,6 +171,7 @@ class OptimizerRecord:
     shared: list[weakref.ref[Any]] = field(default_factory=list)
     unshared: list[weakref.ref[Any]] = field(default_factory=list)
     start: State | None = None  # None if its weights cannot be compared
+    is_sharded: bool = False  # whether some of its weights are sharded, which are not compared
 
     def held(self) -> tuple[list[Any], list[Any]] | None:
         """Return the shared and the other weights, or None if not all of them exist any more."""
@@ -317,7 +323,10 @@ class WeightComparison:
         """Compare the state of an optimizer before its first step."""
         if not self.torch.distributed.is_initialized():
             return
-        held = list(weights.parameters([optimizer]))
+        all_held = list(weights.parameters([optimizer]))
+        in_fsdp2 = {id(weight) for module in fsdp_modules("FSDPModule") for weight in module.parameters()}
+        held = [weight for weight in all_held if id(weight) not in in_fsdp2 and not hasattr(weight, "device_mesh")]
+        record.is_sharded = len(held) < len(all_held)
         shared: list[Any] = []
         unshared: list[Any] = []
         if record.index == 0:
@@ -332,10 +341,11 @@ class WeightComparison:
             self.has_shared |= bool(shared)
         first, second = summarize(self.torch, shared), summarize(self.torch, unshared)
         steps = optimizer_steps(optimizer)
-        if steps < 0 and not readable:
+        is_complete = readable and not record.is_sharded
+        if steps < 0 and not is_complete:
             steps = UNKNOWN_STEPS
         was_equal = self.equal_mark(record).exists()
-        has_state = readable and len(optimizer.state) > 0
+        has_state = is_complete and len(optimizer.state) > 0
         state = State(self.peers.rank, first, first, second, second, steps, has_state, was_equal)
         reference = self.exchange(record.index, "start", state)
         record.start = state if readable else None
@@ -425,9 +435,9 @@ class WeightComparison:
         has_reduced = communication.COUNTS.largest_reduction >= sum(int(weight.numel()) for weight in held)
         if has_reduced and "deepspeed" in sys.modules:  # its ranks hold parts of the weights
             return
-        if computes_together(self.torch):
-            if same_start:
-                self.warn_once(TOGETHER_WARNING, reference, steps)
+        if record.is_sharded or computes_together(self.torch):
+            if not communication.COUNTS.point_to_point if record.is_sharded else same_start:
+                self.warn_once(UNSHARDED_WARNING if record.is_sharded else TOGETHER_WARNING, reference, steps)
         elif not same_start:
             condition = " that no DistributedDataParallel holds" if self.has_shared else ""
             self.warn_once(SEPARATE_MESSAGE, reference, steps, condition)
