@@ -392,7 +392,6 @@ ENDED_AT_END = {
     "tensors-without-a-module": "del model, adam; w = torch.zeros(6, 1, requires_grad=True)\n"
     "by_hand(lambda x: x @ w - 1, [w])",
     "no-logged-loss": "steps(model, adam, logged=False)",
-    "no-sync": "ddp = DDP(model)\nwith ddp.no_sync():\n    steps(ddp, adam)",
     "outputs-and-weights-are-shown": "def show(_):\n    dist.all_gather([torch.ones(99)] * 2, torch.ones(99))\n"
     "steps(model, adam, after=show)\n"
     "weight = model[0].weight.data; dist.all_gather([torch.zeros_like(weight) for _ in range(2)], weight)\n"
@@ -503,6 +502,7 @@ EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
         ENDED_AT_END,
         {"unless they are averaged later, every rank trains alone": 1, "RankError every rank trained alone": 1},
     ),
+    ({"no-sync": "ddp = DDP(model)\nwith ddp.no_sync():\n    steps(ddp, adam)\ndel ddp"}, {"outside of no_sync()": 1}),
     (AVERAGED, {"finished": 2}),
     (TOGETHER, {"finished": 2, "warning": 0, "comparison of the ranks' weights is off": 0}),
     # The rank that trains alone warns while the other one waits.

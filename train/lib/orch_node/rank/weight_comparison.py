@@ -223,6 +223,7 @@ class WeightComparison:
         self.pid = os.getpid()
         self.records: list[OptimizerRecord] = []  # of the optimizers that exist
         self.ended_optimizers = 0
+        self.has_ddp = False  # whether there was a DistributedDataParallel when weights had moved apart
         self.has_shared = False  # whether any optimizer has held weights that a DistributedDataParallel keeps equal
         self.stepping: Any = None  # the outermost optimizer whose step() runs, such as that of ZeRO
         self.operations_before_step = 0
@@ -427,6 +428,7 @@ class WeightComparison:
         shared_now = shared_weights(self.torch)
         if shared_apart and any(id(weight()) in shared_now for weight in record.shared):
             self.end_alone(reference, "a DistributedDataParallel holds them", steps)
+        self.has_ddp = bool(data_parallel_modules(self.torch))
         same_start = starts_equal(state, reference)
         if shared_now and same_start and not self.has_shared:
             self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes", steps)
@@ -458,7 +460,7 @@ class WeightComparison:
         raise RankError(ALONE_MESSAGE.format(steps=steps, rank=self.peers.rank, reference=reference.rank, cause=cause))
 
     def end_never_averaged(self, reference: int) -> None:
-        hint = NOT_SYNCED_HINT if data_parallel_modules(self.torch) else self.peers.hint()
+        hint = NOT_SYNCED_HINT if self.has_ddp else self.peers.hint()
         raise RankError(NEVER_AVERAGED_MESSAGE.format(rank=self.peers.rank, reference=reference, hint=hint))
 
     def warn_once(self, message: str, reference: State, steps: str, condition: str = "") -> None:
