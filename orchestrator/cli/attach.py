@@ -67,13 +67,14 @@ def stop(
 
     The exit code is 1 if a process remains.
     """
+    states = {item.id: item.state for item in store.recorded(runs_dir).runs}  # before a queue process stops its run
     if inventory is None and (reports := queue.stop_array(runs_dir.absolute(), run)):
         print_text(cleanup.array_as_json(run, reports) if as_json else cleanup.array_text(reports))
         if not as_json and any(map(store.can_resume, store.members(runs_dir.absolute(), run))):
             print_text(f"resume: {resume_command(run, runs_dir.absolute())}")
         raise typer.Exit(max(report.exit_code for report in reports))
     handle, other_runs = operation.find_live(runs_dir, run, inventory, print_error)
-    before = store.load(handle.folder).state
+    before = states.get(handle.record.run_id) or store.load(handle.folder).state
     done = handle.stop()
     if as_json:
         print_text(cleanup.as_json("stop", done, not_stopped=other_runs))

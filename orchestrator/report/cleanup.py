@@ -63,8 +63,7 @@ def describe_stop(cleanup: CleanupReport, *, before: str, after: str) -> str:
         before: the state of the run before the stop.
         after: its state after the stop.
     """
-    remaining = fold_by_text({node.node: node.state for node in cleanup.nodes if node.state != "clean"})
-    if remaining:
+    if remaining := fold_by_text({node.node: node.state for node in cleanup.nodes if node.state != "clean"}):
         names = ", ".join(f"{nodes} ({state})" for nodes, state in remaining)
         return f"Run {cleanup.run_id} is not stopped on {names}."
     has_ended = any(node.ended for node in cleanup.nodes)

@@ -119,13 +119,13 @@ def test_variables_of_a_file_reach_the_ranks_but_no_listing_and_stop_ends_the_co
     image: str, tmp_path: Path
 ) -> None:
     (tmp_path / "own env").write_text("APP_TEST_TOKEN=hush $(id) 'x'\nHERE_ALONE\n")
-    workspace = make_workspace(tmp_path, image, "--image-option", f"env_file={tmp_path / 'own env'}")
+    workspace = make_workspace(tmp_path, image, "--wait-for-cores", "--image-option", f"env_file={tmp_path}/own env")
     run = start_waiting_run(workspace)
     inspected = images.run_program("docker", "inspect", *images.list_containers())
     assert json.dumps("hush $(id) 'x'") in (run / "ranks" / "rank-0.log").read_text()
     assert "hush" not in inspected + images.run_program("ps", "axww")
     assert len(run_processes(run, "run-script")) == 2
-    expect_exit(workspace.orch("stop", run.name))
+    assert expect_exit(workspace.orch("stop", run.name)).stdout.startswith(f"Stopped run {run.name}.")
     assert (run_processes(run), images.list_containers()) == ([], [])
 
 
