@@ -241,9 +241,9 @@ def describe_differences(versions: Mapping[str, Mapping[str, str]]) -> str:
     for node, installed in versions.items():
         different = {name for name in {**expected, **installed} if expected.get(name) != installed.get(name)}
         if names := sorted(different.difference(INSTALLERS)):
-            pairs = ((name, expected.get(name, "missing"), installed.get(name, "missing")) for name in names[:3])
+            rows = ((name, expected.get(name, "missing"), installed.get(name, "missing")) for name in names[:3])
             listing = "; ".join(
-                f"{name} is {version} on {first} and {other} on {node}" for name, version, other in pairs
+                f"{name} is {version} on {first} and {actual} on {node}" for name, version, actual in rows
             )
             return listing + (f"; {len(names) - 3} more" if names[3:] else "")
     return ""
