@@ -118,7 +118,7 @@ class Queue:
 
     def start_all(self, my_turn: Callable[[], bool]) -> None:
         """Start the waiting runs, as soon as no earlier queue has runs that wait."""
-        self.write_state("waits for runs that were submitted earlier")
+        self.write_state("waits for its turn: runs that were submitted earlier come first")
         while self.waiting and not self.stopped:
             # `orch stop` ends runs that wait.
             self.waiting = [name for name in self.waiting if queued.queue_of(self.base / name) is not None]
@@ -354,11 +354,11 @@ def choose_nodes(nodes: Sequence[LiveNode], count: int) -> tuple[tuple[str, ...]
     users: dict[str, list[str]] = {}
     for node in nodes:
         if node.usage is None:
-            users.setdefault("does not respond" if node.asked else "is not provisioned", []).append(node.name)
+            users.setdefault("no response" if node.asked else "not provisioned", []).append(node.name)
         elif node.usage.reserved:
-            users.setdefault(f"is taken by run {node.usage.reserved[0].run}", []).append(node.name)
-    reasons = "; ".join(f"{fold(names)} {user}" for user, names in users.items())
-    return (), f"waits for {counted(count, 'free node')}: {reasons}"
+            users.setdefault(f"taken by run {node.usage.reserved[0].run}", []).append(node.name)
+    reasons = "; ".join(f"{fold(names)}: {user}" for user, names in users.items())
+    return (), f"waits for {counted(count, 'free node')} ({reasons})"
 
 
 def check_unchanged(run: Run, planned: Plan) -> None:

@@ -207,7 +207,7 @@ class Ssh:
             ) from None
         except (OSError, EOFError, paramiko.SSHException) as error:
             kind = ExecuteError if self.connected(error) else ConnectionLost
-            reason = str(error) or type(error).__name__
+            reason = str(error).removeprefix("[Errno None] ") or type(error).__name__
             if "connection" not in self.__dict__:
                 raise self.connection_error(reason) from None
             if isinstance(error, paramiko.ChannelException):

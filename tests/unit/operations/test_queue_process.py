@@ -32,8 +32,8 @@ NODES = (make_node("a1", "other"), make_node("a2"), make_node("a3", responds=Fal
 
 def test_run_gets_the_first_free_nodes_or_names_who_has_the_others() -> None:
     assert choose_nodes(NODES, 2) == (("a2", "a4"), "")
-    assert choose_nodes(NODES, 3) == ((), "waits for 3 free nodes: a1 is taken by run other; a3 does not respond")
-    assert choose_nodes([make_node("a5", responds=False, asked=False)], 1)[1].endswith(": a5 is not provisioned")
+    assert choose_nodes(NODES, 3) == ((), "waits for 3 free nodes (a1: taken by run other; a3: no response)")
+    assert choose_nodes([make_node("a5", responds=False, asked=False)], 1)[1].endswith("(a5: not provisioned)")
 
 
 @pytest.mark.parametrize("holder_lives", [True, False])
