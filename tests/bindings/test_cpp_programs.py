@@ -21,7 +21,6 @@ SOURCES = Path(__file__).parents[2] / "bindings/csrc"
         ("routes", (SOURCES / "routes.cpp",)),
         ("memory_file", (SOURCES / "memory_file.cpp",)),
     ],
-    ids=["fair-mutex", "fair-mutex-under-thread-sanitizer", "backoff", "routes", "memory-file"],
 )
 def test_cpp_program_finds_no_mistake(tmp_path: Path, name, arguments):
     """Compile and run a program, whose first line describes what it checks."""
@@ -44,7 +43,6 @@ def test_bfloat16_results_in_shared_memory_are_rounded_once(run_ranks, capabilit
 @pytest.mark.parametrize(
     ("launcher", "capability", "algorithm"),
     [("mpi", "avx2", "direct"), ("mpi", "default", "ring"), ("bare", "avx2", "ring")],
-    ids=["mpi", "ring", "ofi"],
 )
 def test_bfloat16_sums_of_oneccl_are_rounded_once(run_ranks, launcher, capability, algorithm):
     """Use two ranks: with more, oneCCL rounds each partial sum."""

@@ -25,7 +25,6 @@ def test_a_failure_results_in_a_failing_exit_code_soon(launch, launcher, ending)
         ("exit0", 0, "has left the job with exit code 0"),
         ("kill", -9, "is gone: its process has ended"),
     ],
-    ids=["raise", "exit0", "kill"],
 )
 def test_without_a_launcher_the_other_ranks_notice_the_end(launch, ending, code, message):
     outcome = launch("endings.py", ending, launcher="bare", ranks=3, timeout=100)

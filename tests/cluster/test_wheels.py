@@ -75,7 +75,9 @@ def command_lines_with_token(process: subprocess.Popen[str]) -> list[Path]:
     """Wait for a process, and return all command lines of /proc, also of nodes, that contained the secret meanwhile."""
     leaks = []
     while process.poll() is None:
-        leaks += [path for path in Path("/proc").glob("[0-9]*/cmdline") if contains_token(path)]
+        leaks += [
+            path for path in (Path("/proc", name, "cmdline") for name in os.listdir("/proc")) if contains_token(path)
+        ]
         time.sleep(0.01)  # shorter than the life of any program that gets arguments
     return leaks
 

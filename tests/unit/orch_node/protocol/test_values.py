@@ -15,7 +15,7 @@ from orch_node.protocol import agent, container, events, files, layout, outcome,
 from orch_node.protocol.node_reports import Cleaned, ListedRun, Listing, LogChunk, RunReport
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.load.inputs import site_of
+from orchestrator.load.inputs import run_paths_of
 from orchestrator.runs import provenance
 from tests.conftest import HOSTILE_TEXTS
 from tests.support.hostile import JSON, UNSAFE_NAMES
@@ -117,7 +117,7 @@ def test_run_id_is_a_name_and_no_path() -> None:
 
 def test_run_id_is_valid_for_any_recipe_name() -> None:
     for recipe in (*HOSTILE_TEXTS, "../..", "x" * 300):
-        assert files.is_run_id(site_of(None, recipe, "/runs", train="/train").run_id)
+        assert files.is_run_id(run_paths_of(None, recipe, "/runs", train="/train").run_id)
 
 
 def test_rank_that_a_file_is_of() -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from orch_node.protocol.container import ContainerSpec
-from orch_node.protocol.layout import NodeEntry
+from orch_node.protocol.layout import NodeEntry, parse
 from orch_node.rank.checks import RankError, check_image_packages, check_preload, check_torch
 from orch_node.standalone import facts as node_facts
 
-from orchestrator.model.cluster import Facts
-from orchestrator.planning.run_files import node_entry
+from orchestrator.model.cluster import Facts, lay_out
+from orchestrator.model.process_group import GLOO
+from orchestrator.planning.run_files import layout_json
 from orchestrator.stacks.stack import same_version
 from tests.conftest import make_facts, make_node, make_stack
 
@@ -45,7 +46,8 @@ def facts_with_torch(version: str) -> Facts:
 
 def make_entry(version: str, **node: Any) -> NodeEntry:
     """Return the layout's entry of a node with this torch."""
-    return node_entry(replace(make_node(facts=facts_with_torch(version)), **node), None)
+    nodes = (replace(make_node(facts=facts_with_torch(version)), **node),)
+    return parse(layout_json(lay_out(nodes, 1), GLOO, nodes, (), ())).nodes[0]
 
 
 def test_another_build_is_the_same_torch_for_a_rank_and_for_its_stack() -> None:
