@@ -30,7 +30,7 @@ from orch_node.protocol.agent import (
     parse_response,
     render_request,
 )
-from orch_node.protocol.node_names import fold
+from orch_node.protocol.node_names import fold, fold_by_text
 from orch_node.protocol.node_reports import NodeLogs
 from orch_node.protocol.values import ProtocolError
 from orch_node.reach import BY_STEP, START_MARKER, end_sharing, program_errors, remote_command, share_connections
@@ -72,7 +72,6 @@ class Channel:
         self.requested_at = time.time()
         self.logged = 0  # bytes of lines that are not responses
         self.skew = 0.0  # seconds between the node's clock and the time of the request
-        self.skew_reported = False
         self.preempted = False  # whether its agent has received SIGTERM
         self.lost_launcher = ""  # what its agent says about a lost process of the launcher
         self.stdin = self.stdout = -1  # descriptors for requests and responses
@@ -199,6 +198,7 @@ class Agents:
         self.pipes = pipes
         self.lost: dict[str, str] = {}
         self.news: list[tuple[str, str]] = []
+        self.skews_reported = False
         self.connect_seconds = CONNECT_SECONDS + CONNECT_SECONDS_PER_NODE * len(nodes)
         self.last_ping = 0.0
         self.last_watch = self.last_check = time.monotonic()
@@ -269,10 +269,12 @@ class Agents:
                 self.lose(channel, f"no answer for {now - channel.last_response:.0f} s")
             elif not channel.connected:
                 self.reconnect(channel)
-            elif abs(channel.skew) > SKEW_SECONDS and not channel.skew_reported:
-                channel.skew_reported = True
-                text = f"its clock is {channel.skew:+.0f} s off node0's, and so are the times of its events"
-                self.news.append((channel.node, text))
+
+        if not self.skews_reported and all(Ping in channel.responses for channel in channels):
+            self.skews_reported = True
+            skews = {channel.node: round(channel.skew, -1) for channel in channels if abs(channel.skew) > SKEW_SECONDS}
+            text = "the clock is about {:+.0f} s off node0's, and so are the times of events"
+            self.news += fold_by_text({node: text.format(skew) for node, skew in skews.items()})
 
     def ping(self, channels: Iterable[Channel], now: float) -> None:
         """Ping agents from time to time; without a request for long, an agent ends."""
