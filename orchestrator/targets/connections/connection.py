@@ -87,6 +87,7 @@ UNKNOWN_KEY_HINT = (
     "`orch provision` afterwards. If the key has changed, find out why before you record it."
 )
 # For connections that cannot be opened: a part of paramiko's message, its meaning, and a hint.
+STUCK_SSHD_HINT = "Check the load and the memory of the host, and sshd itself: `ssh -v` shows how far it gets."
 CONNECTION_ERRORS = (
     (
         "uthentication",
@@ -96,6 +97,8 @@ CONNECTION_ERRORS = (
     ),
     ("Name or service not known", "its name is not known here", UNKNOWN_NAME_HINT),
     ("name resolution", "its name is not known here", UNKNOWN_NAME_HINT),
+    ("No existing session", "its sshd accepts connections, but does not answer", STUCK_SSHD_HINT),
+    ("SSH protocol banner", "its sshd accepts connections, but does not answer", STUCK_SSHD_HINT),
 )
 
 
