@@ -20,6 +20,7 @@ from typing import Any
 
 from orch_node import permissions
 from orch_node.protocol.layout import check_flags
+from orch_node.protocol.node_names import fold_by_text
 from orch_node.standalone import facts
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat
 
@@ -75,7 +76,8 @@ def common_value(variable: str, hosts: Mapping[str, Mapping[str, Any]], reason: 
         value = variables.get(variable)
         values[host] = tuple(str(item) for item in (value if isinstance(value, list) else [value]) if item)
     if len(set(values.values())) > 1:
-        listing = ", ".join(f"{host}: {' '.join(value) or 'none'}" for host, value in values.items())
+        texts = {host: " ".join(value) or "none" for host, value in values.items()}
+        listing = "; ".join(f"{names}: {text}" for names, text in fold_by_text(texts))
         raise RequestError(
             f"{variable} differs between the hosts of a run ({listing}).", hint=f"Set it once for all hosts: {reason}."
         )

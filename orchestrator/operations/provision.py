@@ -14,7 +14,7 @@ from orchestrator.files import LIB, SHARE, STANDALONE, TRAIN, private_folder, sh
 from orchestrator.load.inventory import HAS_PASSWORD, is_template
 from orchestrator.load.records import recorded_facts
 from orchestrator.model.decision import Finding
-from orchestrator.model.hosts import SSH_PORT
+from orchestrator.model.hosts import SSH_PORT, fold
 from orchestrator.model.packages import Platform, Requirements
 from orchestrator.model.provision_report import Change
 from orchestrator.model.provision_report import Report as Report
@@ -121,7 +121,7 @@ def refuse(session: Session, plan: ProvisionPlan) -> None:
     """Record the problems of nodes that failed the preflight, and why the others were not changed."""
     for problem in plan.problems:
         session.nodes[problem.subject].fail(problem)
-    failed_nodes = ", ".join(dict.fromkeys(problem.subject for problem in plan.problems))
+    failed_nodes = fold(dict.fromkeys(problem.subject for problem in plan.problems))
     for name in session.alive:
         message = f"not changed: {failed_nodes} failed the preflight"
         session.nodes[name].findings.append(Finding(subject=name, severity="absent", message=message))

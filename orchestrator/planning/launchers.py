@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from orch_node.protocol.files import HOSTFILE
 from orch_node.protocol.layout import hostfile
+from orch_node.protocol.node_names import fold_by_text
 from packaging.version import Version
 
 from orchestrator.errors import PlanError, did_you_mean
@@ -376,9 +377,9 @@ def launch_accelerate(spec: LaunchSpec) -> Launch:
 
 def check_even(spec: LaunchSpec) -> None:
     """Raise PlanError if nodes have different numbers of ranks, because accelerate passes -ppn."""
-    counts = {node: len(rank_places) for node, rank_places in spec.layout.by_node().items()}
+    counts = {node: str(len(rank_places)) for node, rank_places in spec.layout.by_node().items()}
     if len(set(counts.values())) > 1:
-        listing = ", ".join(f"{count} on {node}" for node, count in counts.items())
+        listing = ", ".join(f"{count} on {names}" for names, count in fold_by_text(counts))
         raise PlanError(
             f"--launcher accelerate requires the same number of ranks on every node, not {listing}.",
             hint="Add --ppn, or use --launcher mpirun or mpirun-accelerate.",

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from orchestrator.model.decision import Finding
+from orchestrator.model.hosts import fold
 from orchestrator.model.printable import one_line
 from orchestrator.runs.tracebacks import LONGEST_LINE
 
@@ -67,7 +68,7 @@ def finding_lines(findings: Iterable[Finding]) -> list[str]:
     return [
         line
         for finding, names in subjects.items()
-        for line in detail_lines(finding, f"{MARKS[finding.severity]}  {', '.join(names)}: ", indent=6)
+        for line in detail_lines(finding, f"{MARKS[finding.severity]}  {fold(names)}: ", indent=6)
     ]
 
 

@@ -23,6 +23,7 @@ from orch_node.protocol.layout import (
     describe_lack,
     hostfile,
 )
+from orch_node.protocol.node_names import fold
 
 REPAIR = "`orch provision --on {system}` for a root= folder, else `orch setup` where orch is installed"
 
@@ -38,7 +39,7 @@ def check_nodes(system: NodeSystem, config: JobConfig, hellos: Sequence[Hello]) 
         LayoutError: if nodes are missing, or for the first node that cannot run its ranks.
     """
     if len(hellos) < config.nodes:
-        names = ", ".join(hello.node for hello in hellos)
+        names = fold(hello.node for hello in hellos)
         raise LayoutError(
             f"{system.title} gave the job {len(hellos)} of the {config.nodes} nodes of the run: {names}. "
             "Check the job's options that choose its nodes."
