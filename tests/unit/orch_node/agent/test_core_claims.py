@@ -157,13 +157,14 @@ def test_socket_in_the_name_of_another_user_is_no_claim(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
 def test_claims_of_two_users_conflict(tmp_path: Path) -> None:
-    claims = Claims(tmp_path)
+    claims = Claims(tmp_path / "orch/claims")
     for run, cpus, conflicting in (
         ("foreign", (1, 65), (1, 65)),  # few
         ("20260102-030405-pretraining-of-a-long-name", range(1, 1024), (1, 65, 1000)),  # many
     ):
         with running_python(ANNOUNCE, OTHER_USER, run, *(FIRST_CORE + cpu for cpu in cpus), env=ENVIRONMENT):
             conflicts = claims.take(make_claim("local", *(FIRST_CORE + cpu for cpu in (0, 1, 65, 1000))))
-        assert conflicts == (make_claim(f"{run[:40]} (user {OTHER_USER})", *(FIRST_CORE + cpu for cpu in conflicting)),)
+        assert conflicts == (make_claim(f"{run[:40]} (user nobody)", *(FIRST_CORE + cpu for cpu in conflicting)),)
         assert claims.take(make_claim("local", FIRST_CORE, FIRST_CORE + 1, FIRST_CORE + 65)) == ()
         claims.release("local")
+    assert (tmp_path / "orch").stat().st_mode & 0o777 == 0o700

@@ -53,7 +53,7 @@ class Claims:
             UntrustedError: if another user could have written the folder.
             OSError: if it cannot be written.
         """
-        self.folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(mode=0o700, exist_ok=True)
             permissions.check_entry(folder)
@@ -187,7 +187,8 @@ def claims_of_other_users() -> Iterator[Claim]:
         if match and int(match[1]) != os.getuid() and listening_user(match[0][1:]) == int(match[1]):
             first, mask = int(match[2]), int(match[3], 16)
             cpus = {first + bit for bit in range(mask.bit_length()) if mask >> bit & 1}
-            cpus_by_run.setdefault(f"{match[4].decode()} (user {match[1].decode()})", set()).update(cpus)
+            user = permissions.user_name(int(match[1]))
+            cpus_by_run.setdefault(f"{match[4].decode()} (user {user})", set()).update(cpus)
     for run, claimed in cpus_by_run.items():
         yield Claim(run=run, run_dir="", cpus=()).with_numbers(claimed)
 
