@@ -53,7 +53,9 @@ USER_PACKAGES = typer.Option(
     help="Packages to add to the stack: a requirements file, a pyproject.toml, or a script with metadata.",
 )
 UserPackages = Annotated[str | None, USER_PACKAGES]
-RunsDir = Annotated[Path, typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Folder of the run folders.")]
+# Its own checks name the owner of a folder that cannot be read.
+RUNS_FOLDER = typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", readable=False, help="Folder of the run folders.")
+RunsDir = Annotated[Path, RUNS_FOLDER]
 OfInventory = Annotated[
     str | None,
     typer.Option(
@@ -64,7 +66,7 @@ OfInventory = Annotated[
 ]
 SHOW = typer.Option("--show", metavar="RANK|all|none", help="Ranks whose output is shown.")
 OUTPUT: Mapping[str, ParameterInfo] = {
-    "runs_dir": typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Folder of the run folders."),
+    "runs_dir": RUNS_FOLDER,
     "wait": typer.Option("--wait/--detach", help="Watch the run until it ends, or only start it."),
     "show": SHOW,
     "verbose": typer.Option("--verbose", "-v", help="Print all decisions with their reasons."),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -204,7 +205,14 @@ def state_of(folder: Path, outcome: Outcome | None, record: RunRecord) -> str:
 
 
 def recorded(base: Path) -> Recorded:
-    """Return all runs below `base`; a damaged run does not hide the other runs."""
+    """Return all runs below `base`; a damaged run does not hide the other runs.
+
+    Raises:
+        RequestError: if this user may not read the folder.
+    """
+    if os.access(base, os.F_OK) and not os.access(base, os.R_OK | os.X_OK):
+        owner = f", because it belongs to {other_owner(base)}" if other_owner(base) else ""
+        raise RequestError(f"{base} cannot be read{owner}.", hint="Name a folder of your own: --runs-dir FOLDER.")
     runs: list[Run] = []
     damaged: list[Damaged] = []
     for folder in sorted(path.parent for path in base.glob(f"*/{PLAN}")):

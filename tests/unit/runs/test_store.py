@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import threading
@@ -27,7 +28,7 @@ OLDEST, FIRST, SECOND, THIRD, FOURTH = (f"2026010{day}-120000-qa-0000" for day i
 REMOTE_NODE = {"node": "far", "via": ["ssh", "far"]}
 
 
-def test_new_folder_of_runs_is_ignored_by_git(tmp_path: Path) -> None:
+def test_new_folder_of_runs_is_ignored_by_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     store.write_record(RUN_RECORD, tmp_path / "runs" / FIRST)
     status = ["git", "-C", str(tmp_path), "status", "--porcelain"]
@@ -35,6 +36,9 @@ def test_new_folder_of_runs_is_ignored_by_git(tmp_path: Path) -> None:
     (tmp_path / "runs/.gitignore").unlink()
     store.write_record(RUN_RECORD, tmp_path / "runs" / SECOND)
     assert not (tmp_path / "runs/.gitignore").exists(), "the folder belongs to the user"
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK)  # as for another user
+    with pytest.raises(RequestError, match="runs cannot be read"):
+        store.recorded(tmp_path / "runs")
 
 
 def test_run_without_a_training_step_or_with_a_loss_of_nan_is_noted() -> None:
