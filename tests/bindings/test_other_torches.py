@@ -37,7 +37,6 @@ def debian(request) -> Debian:
         ("mpi", ("models.py", "/tmp/checkpoint"), "fine", 2),
         ("mpi", ("endings.py", "late", "4"), "timed out after 4000 ms; missing: rank 1 (", 1),
     ],
-    ids=["every-collective", "ddp-and-fsdp", "late-rank"],
 )
 def test_program_ends_as_expected_on_another_torch(
     debian: Debian, transport: str, program: tuple[str, ...], expected: str, count: int

@@ -83,7 +83,7 @@ class BackgroundRun:
         return [path.parent for path in (self.site.home / "runs").glob("*/plan.json")]
 
     def job_id(self) -> str:
-        return read_job_id(self.folder)
+        return str(json.loads((self.folder / "plan.json").read_text())["location"]["job"])
 
     def wait_for_event(self, kind: str, count: int = 1) -> None:
         """Wait until the run has recorded so many events of a kind."""
@@ -111,10 +111,6 @@ class BackgroundRun:
         """Return how often Slurm has started the job again, -1 before its first start."""
         path = self.folder / "slurm-job.json"
         return int(json.loads(path.read_text())["restarts"]) if path.exists() else -1
-
-
-def read_job_id(folder: Path) -> str:
-    return str(json.loads((folder / "plan.json").read_text())["location"]["job"])
 
 
 def count_events(folder: Path, kind: str) -> int:

@@ -62,11 +62,6 @@ def check_all(allocate: Allocate, parts: list[torch.Tensor]) -> None:
     assert torch.equal(tensor, parts[SIZE - 1]), (dtype, length)
 
 
-def shifted(length: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor that does not begin at the beginning of a cache line."""
-    return ordinary(length + 17, dtype)[17:]
-
-
 def check_lengths_and_routes(*allocators: Allocate) -> None:
     """Check all lengths and, with the first allocator and other numbers each time, both routes."""
     for dtype in (torch.float32, torch.bfloat16):
@@ -80,7 +75,7 @@ def check_lengths_and_routes(*allocators: Allocate) -> None:
 
 def same_bits() -> None:
     assert mapped()
-    check_lengths_and_routes(ordinary, shifted)
+    check_lengths_and_routes(ordinary, lambda length, dtype: ordinary(length + 17, dtype)[17:])  # within cache lines
 
 
 def other_call() -> None:
