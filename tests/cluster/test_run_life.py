@@ -159,7 +159,7 @@ def test_run_outlives_its_controller_and_connections_and_is_found_by_another_con
     assert (report["state"], report["run_id"]) == ("done", run.id)
     texts = timeline_texts(report)
     assert any(RECONNECTING in text for text in texts)
-    assert any(re.match(r"node1: the clock is about \+60 s off node0", text) for text in texts)
+    assert any(re.match(r"node1: the clock is about \+\d+ s off node0", text) for text in texts)
     logs = second_controller.run("logs", run.id, *options, "--rank", "1", "--grep", "line 0$", seconds=60)
     assert logs.stdout.splitlines() == [f"[1 node1] step {step} line 0" for step in range(300)]
     assert lab.run_processes(run.id) == {}
