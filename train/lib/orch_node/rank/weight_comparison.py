@@ -438,8 +438,7 @@ class WeightComparison:
         if has_reduced and "deepspeed" in sys.modules:  # its ranks hold parts of the weights
             return
         if record.is_sharded or computes_together(self.torch):
-            if not communication.COUNTS.point_to_point if record.is_sharded else same_start:
-                self.warn_once(UNSHARDED_WARNING if record.is_sharded else TOGETHER_WARNING, reference, steps)
+            self.warn_of_one_model(record, reference, steps, same_start=same_start)
         elif not same_start:
             condition = " that no DistributedDataParallel holds" if self.has_shared else ""
             self.warn_once(SEPARATE_MESSAGE, reference, steps, condition)
@@ -449,9 +448,17 @@ class WeightComparison:
         else:  # the weights may be averaged after each step, which then changes them
             self.suspicion = Suspicion(reference.rank, held)
 
+    def warn_of_one_model(self, record: OptimizerRecord, reference: State, steps: str, *, same_start: bool) -> None:
+        """Warn of weights that have moved apart although the ranks may compute one model together."""
+        if record.is_sharded and not communication.COUNTS.point_to_point:
+            self.warn_once(UNSHARDED_WARNING, reference, steps)
+        if same_start and not record.is_sharded:
+            self.warn_once(TOGETHER_WARNING, reference, steps)
+
     def check_data(self, record: OptimizerRecord, state: State, reference: State) -> None:
         """Warn on one rank if the ranks of a DistributedDataParallel compute the same losses from the same data."""
-        is_first = (record.index, record.steps) == (0, COMPARED_STEP) and state.rank == int(reference.rank == 0)
+        next_rank = 1 if reference.rank == 0 else 0
+        is_first = (record.index, record.steps) == (0, COMPARED_STEP) and state.rank == next_rank
         is_same = record.shared and state.losses == reference.losses and len(set(state.losses)) > 1
         if is_first and is_same and communication.COUNTS.largest_exchange <= MAX_LOGGED and not has_separate_models():
             self.warn_once(SAME_DATA_WARNING, reference, f"{record.steps} steps")
