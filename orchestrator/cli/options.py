@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,7 @@ import typer
 from typer.models import OptionInfo, ParameterInfo
 
 from orchestrator import load
-from orchestrator.errors import RequestError
+from orchestrator.errors import OrchError, RequestError
 from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL, TRAINING, TrainRequest, flag
 from orchestrator.runs import store
 from orchestrator.screen import print_text
@@ -24,8 +25,10 @@ RUNS_DIR = Path("runs")
 
 def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the ids and the names of the recorded runs."""
-    runs = [run.record for run in reversed(store.recorded(Path(ctx.params.get("runs_dir") or RUNS_DIR)).runs)]
-    names = dict.fromkeys(name for run in runs for name in (run.run_id, run.name))
+    names: Iterable[str | None] = ()
+    with contextlib.suppress(OrchError):  # an error would be printed into the command line
+        runs = [run.record for run in reversed(store.recorded(Path(ctx.params.get("runs_dir") or RUNS_DIR)).runs)]
+        names = dict.fromkeys(name for run in runs for name in (run.run_id, run.name))
     return [name for name in names if name and name.startswith(incomplete)]
 
 
