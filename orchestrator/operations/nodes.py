@@ -35,7 +35,7 @@ def live_rows(inventory: str) -> list[dict[str, Any]]:
 def live_row(node: LiveNode) -> dict[str, Any]:
     usage = node.usage
     if usage is None:
-        state = f"no response: {node.problem}" if node.asked else node.problem
+        state = f"no response: {node.problem}" if node.queried else node.problem
         return {**dict.fromkeys(LIVE_COLUMNS), "node": node.name, "state": state}
     return {
         "node": node.name,

@@ -354,7 +354,7 @@ def choose_nodes(nodes: Sequence[LiveNode], count: int) -> tuple[tuple[str, ...]
     users: dict[str, list[str]] = {}
     for node in nodes:
         if node.usage is None:
-            users.setdefault("no response" if node.asked else "not provisioned", []).append(node.name)
+            users.setdefault("no response" if node.queried else "not provisioned", []).append(node.name)
         elif node.usage.reserved:
             users.setdefault(f"taken by run {node.usage.reserved[0].run}", []).append(node.name)
     reasons = "; ".join(f"{fold(names)}: {user}" for user, names in users.items())

@@ -110,15 +110,15 @@ class LiveNode:
     Attributes:
         cores: the number of its physical cores that orch may use; 0 if that is unknown.
         usage: who uses it, or None if that is unknown.
-        problem: why it has not responded, or was not asked.
-        asked: whether it was asked; False if it is not provisioned.
+        problem: why it has not responded, or was not queried.
+        queried: whether it was queried; False if it is not provisioned.
     """
 
     name: str
     cores: int
     usage: NodeUsage | None
     problem: str = ""
-    asked: bool = True
+    queried: bool = True
 
 
 class NodeCommands(Protocol):

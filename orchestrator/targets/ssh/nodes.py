@@ -123,7 +123,7 @@ def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveN
     responses = {node.name: node for node in query_usage([node for node in cluster.nodes if node.name in selected])}
     problems = {name: cluster.damaged.get(name, "not provisioned yet") for name in selected}
     return [
-        responses.get(name) or LiveNode(name=name, cores=0, usage=None, problem=problems[name], asked=False)
+        responses.get(name) or LiveNode(name=name, cores=0, usage=None, problem=problems[name], queried=False)
         for name in selected
     ]
 

@@ -21,10 +21,10 @@ from orchestrator.targets.interface import LiveNode
 from tests.support.recorded import make_run
 
 
-def make_node(name: str, *runs: str, responds: bool = True, asked: bool = True) -> LiveNode:
+def make_node(name: str, *runs: str, responds: bool = True, queried: bool = True) -> LiveNode:
     reserved = tuple(Claim(run=run, run_dir="", cpus=(0,)) for run in runs)
     usage = NodeUsage(load=0.0, memory_available=1, reserved=reserved) if responds else None
-    return LiveNode(name=name, cores=1, usage=usage, problem="" if responds else "timed out", asked=asked)
+    return LiveNode(name=name, cores=1, usage=usage, problem="" if responds else "timed out", queried=queried)
 
 
 NODES = (make_node("a1", "other"), make_node("a2"), make_node("a3", responds=False), make_node("a4"))
@@ -33,7 +33,7 @@ NODES = (make_node("a1", "other"), make_node("a2"), make_node("a3", responds=Fal
 def test_run_gets_the_first_free_nodes_or_names_who_has_the_others() -> None:
     assert choose_nodes(NODES, 2) == (("a2", "a4"), "")
     assert choose_nodes(NODES, 3) == ((), "waits for 3 free nodes (a1: taken by run other; a3: no response)")
-    assert choose_nodes([make_node("a5", responds=False, asked=False)], 1)[1].endswith("(a5: not provisioned)")
+    assert choose_nodes([make_node("a5", responds=False, queried=False)], 1)[1].endswith("(a5: not provisioned)")
 
 
 @pytest.mark.parametrize("holder_lives", [True, False])
