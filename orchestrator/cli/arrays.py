@@ -27,7 +27,7 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
         typer.Exit: With exit code 1 if a run failed.
     """
     names = [member.run.run_id for member in plan.array]
-    waits = plan.origin.request.wait_for_cores
+    waits = plan.request.wait_for_cores
     handles = [] if waits else runs.handles_of(plan, base, print_error)
     if not wait:
         for handle in handles[:1]:

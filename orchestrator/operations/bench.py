@@ -98,7 +98,7 @@ def measure(request: TrainRequest, notify: Notify) -> tuple[Measurement, Path]:
     began = time.monotonic()
     plans = usable_plans(request, notify)
     first = plans[0]
-    fingerprints = [*first.origin.fingerprints]
+    fingerprints = [*first.fingerprints]
     fingerprint = fingerprints[0] if len(fingerprints) == 1 else ""  # packages differ between nodes
     measurement = Measurement(date=time.strftime("%Y-%m-%d"), stack=request.stack, fingerprint=fingerprint)
     cluster = None  # a batch system or Kubernetes chooses the nodes
@@ -121,7 +121,7 @@ def measure(request: TrainRequest, notify: Notify) -> tuple[Measurement, Path]:
     if busy:
         reason = f"because other programs used the cores of {fold(busy)}"
         notify(f"bench: later runs do not follow this measurement, {reason}")
-    elif file := first.target.measurement_file(first.origin.request):  # a plug-in has replaced the inventory
+    elif file := first.target.measurement_file(first.request):  # a plug-in has replaced the inventory
         write_measurement(file, measurement)
     return measurement, folder
 
@@ -179,7 +179,7 @@ def ranks_per_node(plan: Plan) -> int:
 
 def describe(plan: Plan) -> str:
     """Return what a run measures."""
-    request = plan.origin.request
+    request = plan.request
     fabric = f" over {request.fabric}" if request.fabric else ""
     parts = "all-reduce and step" if request.preset == COLLECTIVES else "nodes, links, all-reduce and step"
     return f"{plan.run.backend}{fabric}, {counted(ranks_per_node(plan), 'rank')} per node: {parts}"
@@ -231,7 +231,7 @@ def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunR
     rates = RunRates(
         run=record.run_id,
         backend=record.backend,
-        fabric=plan.origin.request.fabric or "",
+        fabric=plan.request.fabric or "",
         ppn=ranks_per_node(plan),
         **asdict(run),
     )

@@ -72,8 +72,8 @@ def submit(plan: Plan, base: Path) -> RunHandle:
         store.forget_end(base / name)
     earlier = store.positions(base / names[0])
     make_user_folder(queue)
-    if plan.origin.project:
-        copy_project(plan.origin.project, queue)
+    if plan.project:
+        copy_project(plan.project, queue)
     begin(base, queue, members, plan.max_active)
     handle = runs.handle_of(store.load(base / names[0]))
     handle.earlier = earlier
@@ -88,7 +88,7 @@ def begin(base: Path, queue: Path, members: Sequence[Plan], limit: int | None) -
     Raises:
         ExecuteError: if it does not begin.
     """
-    requests = {member.run.run_id: member.origin.request for member in members}
+    requests = {member.run.run_id: member.request for member in members}
     unmasked = {name: {field: getattr(request, field) for field in WITH_SECRETS} for name, request in requests.items()}
     arguments = json.dumps({"runs": unmasked, "limit": limit})
     with permissions.open_private(queue / queued.LOG) as log:

@@ -36,7 +36,7 @@ from orchestrator.operations.queue import SNAPSHOT
 from orchestrator.planning.plan import Plan, StoreFolder
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import queued, store
-from orchestrator.runs.provenance import script_of
+from orchestrator.runs.origin import script_of
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
 from orchestrator.targets.fetch import has_project
@@ -210,8 +210,8 @@ class Queue:
         """Return the plan of a run on these nodes."""
         changes = resume.Changes(nodes=NodePattern(",".join(nodes)), without_files=run.id in self.lost)
         planned = resume.plan(run, replace(changes, **self.unmasked[run.id]), self.base, ignore)
-        origin = replace(planned.origin, request=resume.request_of(run))  # it may start on other nodes again
-        return with_snapshot(replace(planned, origin=origin), self.folder)
+        planned = replace(planned, request=resume.request_of(run))  # it may start on other nodes again
+        return with_snapshot(planned, self.folder)
 
     def start(self, run: Run, nodes: tuple[str, ...]) -> None:
         """Start a run on these nodes; if they turn out to be unusable, it waits for others."""
@@ -363,8 +363,8 @@ def choose_nodes(nodes: Sequence[LiveNode], count: int) -> tuple[tuple[str, ...]
 
 def check_unchanged(run: Run, planned: Plan) -> None:
     """Raise RequestError if a script that runs in place has changed since the run was submitted."""
-    recorded, script = run.origin.scripts, planned.origin.script
-    if planned.origin.project is None and script and recorded and script_of(Path(script)).sha256 != recorded.sha256:
+    recorded, script = run.origin.scripts, planned.script
+    if planned.project is None and script and recorded and script_of(Path(script)).sha256 != recorded.sha256:
         raise RequestError(
             f"{script} has changed since {run.id} was submitted.", hint="Submit the runs again to train the new script."
         )
@@ -372,7 +372,7 @@ def check_unchanged(run: Run, planned: Plan) -> None:
 
 def with_snapshot(planned: Plan, queue: Path) -> Plan:
     """Return a plan that sends the project as it was submitted, if the queue has it."""
-    project = planned.origin.project
+    project = planned.project
     if project is None or not has_project(queue / SNAPSHOT, project):
         return planned
     steps = tuple(

@@ -23,7 +23,7 @@ from orchestrator.planning import recorded_request, sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, flag, parse_ppn
 from orchestrator.runs import queued, store
-from orchestrator.runs.provenance import script_of
+from orchestrator.runs.origin import script_of
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
 from orchestrator.targets.interface import Notify, RunHandle
@@ -185,7 +185,7 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
     )
     with in_folder_of(run):
         planned = train.plan(planned_request, resume)
-        planned = replace(planned, origin=replace(planned.origin, request=request))
+        planned = replace(planned, request=request)
         for line in differences(run, recorded, request, planned):
             notify(line)
     label = array_values(run.record.decisions)
@@ -252,14 +252,14 @@ def differences(run: Run, recorded: TrainRequest, request: TrainRequest, planned
         before, now = getattr(recorded, name), getattr(request, name)
         if before != now:
             yield mask(f"changed: {flag(name)} {shown(now)} (was {shown(before)})", planned.secrets)
-    script, origin = planned.origin.script, planned.origin
-    if script and origin.project is None and run.origin.scripts:
+    script = planned.script
+    if script and planned.project is None and run.origin.scripts:
         if script_of(Path(script)).sha256 != run.origin.scripts.sha256:
             yield f"changed: {script} differs from the one that the run was started with"
         else:
             yield f"unchanged: {script}"
-    if run.origin.fingerprints and not origin.fingerprints.keys() <= run.origin.fingerprints.keys():
-        changed_nodes = [names for key, names in origin.fingerprints.items() if key not in run.origin.fingerprints]
+    if run.origin.fingerprints and not planned.fingerprints.keys() <= run.origin.fingerprints.keys():
+        changed_nodes = [names for key, names in planned.fingerprints.items() if key not in run.origin.fingerprints]
         yield f"changed: the packages of {', '.join(changed_nodes)} are not those of the last attempt"
 
 
@@ -279,7 +279,7 @@ def start(planned: Plan, runs: list[Run], base: Path) -> RunHandle:
     for run in runs:
         if run.state == lease.KILLED and store.was_launched(run):
             operation.handle_of(run).stop()  # what the supervisor has left may hold the cores
-    if planned.origin.request.wait_for_cores:
+    if planned.request.wait_for_cores:
         return train.start(planned, base / planned.run.run_id)
     handles = []
     for run, member in zip(runs, planned.array or (planned,), strict=True):

@@ -65,16 +65,16 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     variables |= {FORCE_RESUME: "1"} if resume and resume.forces else {}
     environment = tuple(f"{name}={value}" for name, value in variables.items())
     planned = target.plan(replace(request, env=environment, env_file=None), resume)
-    plans = []
-    for member in (planned, *planned.array):
-        recorded = replace(member.origin.request, env=request.env, env_file=request.env_file)
-        plans.append(replace(member, origin=replace(member.origin, request=recorded)))
-    return replace(plans[0], array=tuple(plans[1:]), target=target)
+    plan, *array = (
+        replace(member, request=replace(member.request, env=request.env, env_file=request.env_file))
+        for member in (planned, *planned.array)
+    )
+    return replace(plan, array=tuple(array), target=target)
 
 
 def start(plan: Plan, folder: Path) -> RunHandle:
     """Record the plan, start it or let it wait for free nodes, and return the run, which outlives this process."""
-    if plan.origin.request.wait_for_cores:
+    if plan.request.wait_for_cores:
         return queue.submit(plan, folder.parent)
     handle: RunHandle = plan.target.start(plan, folder)
     return handle

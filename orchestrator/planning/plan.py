@@ -318,19 +318,25 @@ class SubmitScript(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """The inputs that a run is made from.
+class Plan:
+    """The steps of one run, and the reasons of its decisions.
 
     Attributes:
-        request: the request as it is recorded.
-        script: the path on this machine; empty for a module.
-        settings: the settings of a recipe.
-        project: the files that are sent with a script, or None.
-        packages: the packages that are added to the stack, or None.
+        run: the record of the run.
+        request: the request.
+        script: the path of the script on this machine, or ''.
+        stack: the name of the stack.
         fingerprints: the nodes by the fingerprint of their packages.
-        secrets: the secrets in variables, settings and arguments, also in variables that the request only names.
+        settings: the settings of the recipe.
+        project: the files that are sent with the script, as they were or will be sent.
+        packages: the packages that the stack does not have.
+        hidden: the secrets in variables, settings and arguments, also in variables that the request only names.
+        array: all runs of a plan that starts several, including this one; they share its steps.
+        max_active: how many of these may be active at once; None for no limit.
+        target: the target that has planned the run, and that starts it.
     """
 
+    run: RunRecord
     request: TrainRequest
     script: str
     stack: str
@@ -338,23 +344,8 @@ class Origin:
     settings: Mapping[str, Value]
     project: Project | None = None
     packages: Packages | None = None
-    secrets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The steps of one run, and the reasons of its decisions.
-
-    Attributes:
-        run: the record of the run.
-        array: all runs of a plan that starts several, including this one; they share its steps.
-        max_active: how many of these may be active at once; None for no limit.
-        target: the target that has planned the run, and that starts it.
-    """
-
-    run: RunRecord
-    origin: Origin
-    steps: tuple[Step, ...]
+    hidden: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
     array: tuple[Plan, ...] = ()
     max_active: int | None = None
     target: Any = field(default=None, compare=False, repr=False)
@@ -387,7 +378,7 @@ class Plan:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Return the secrets in the requests of all runs, which only the ranks get."""
-        return tuple(dict.fromkeys(secret for plan in (self, *self.array) for secret in plan.origin.secrets))
+        return tuple(dict.fromkeys(secret for plan in (self, *self.array) for secret in plan.hidden))
 
     def summary(self) -> list[str]:
         """Return the decisions with their reasons, one line each, and the place of every rank."""

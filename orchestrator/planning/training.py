@@ -29,7 +29,7 @@ from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, as_arguments
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.launchers import Launch, LaunchSpec
-from orchestrator.planning.plan import Origin, Plan
+from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, RunPaths, TrainRequest
 from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.run_files import master_port, project_of_copy
@@ -64,16 +64,8 @@ def new_plan(
         location: the values with which it finds the run.
     """
     arguments = (*([f"preset={request.preset}"] if request.preset else []), *request.settings, *request.script_args)
-    origin = Origin(
-        request=request,
-        script=resolved.recipe.script_file,
-        stack=resolved.stack.value.name,
-        fingerprints=fingerprints,
-        settings=resolved.settings,
-        project=project_of_copy(resolved.recipe, run_paths),
-        packages=resolved.recipe.packages,
-        secrets=find_secrets((*request.env, *request.packages, *arguments)),
-    )
+    secrets = find_secrets((*request.env, *request.packages, *arguments))
+    project = project_of_copy(resolved.recipe, run_paths)
     run = RunRecord(
         run_id=run_paths.run_id,
         node0=nodes[0],
@@ -88,14 +80,24 @@ def new_plan(
         precision=resolved.precision.value,
         started_by=run_paths.started_by,
         created=run_paths.created,
-        decisions=all_decisions(request, resolved, run_paths, origin.project, decisions),
+        decisions=all_decisions(request, resolved, run_paths, project, decisions),
         layout=resolved.layout.value.rank_places,
         target=target,
         location=dict(location),
         name=request.name or "",
-        arguments=tuple(mask(argument, origin.secrets) for argument in arguments),
+        arguments=tuple(mask(argument, secrets) for argument in arguments),
     )
-    return Plan(run=run, origin=origin, steps=())
+    return Plan(
+        run=run,
+        request=request,
+        script=resolved.recipe.script_file,
+        stack=resolved.stack.value.name,
+        fingerprints=fingerprints,
+        settings=resolved.settings,
+        project=project,
+        packages=resolved.recipe.packages,
+        hidden=secrets,
+    )
 
 
 def all_decisions(

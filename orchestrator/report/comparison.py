@@ -15,8 +15,8 @@ from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import fold
 from orchestrator.report.listing import finite, json_text, table
 from orchestrator.runs.measures import Measures, measures, scores
+from orchestrator.runs.origin import Script
 from orchestrator.runs.outcome import Outcome, outcome_of
-from orchestrator.runs.provenance import Script
 from orchestrator.runs.store import Run
 
 ABSENT = "-"

@@ -14,8 +14,8 @@ from orchestrator.report.charts import time_unit
 from orchestrator.report.html import Table
 from orchestrator.report.training import failure_lines, of_planned
 from orchestrator.runs.measures import Measures, RankMeasures, measures, scores
+from orchestrator.runs.origin import Origin, Script
 from orchestrator.runs.outcome import Outcome, outcome_of
-from orchestrator.runs.provenance import Provenance, Script
 from orchestrator.runs.store import Run
 
 MAX_MOMENTS = 200  # of the timeline
@@ -135,7 +135,7 @@ def decisions_table(outcome: Outcome) -> Table:
     return Table(title="Decisions", rows=tuple(rows))
 
 
-def origin_table(origin: Provenance) -> Table:
+def origin_table(origin: Origin) -> Table:
     """Return the table of the stack, the script, the seeds and the settings of a run."""
     fields = {
         "stack": origin.stack,

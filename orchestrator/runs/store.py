@@ -29,10 +29,10 @@ from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import make_user_folder, other_owner, write_whole
 from orchestrator.model.decision import array_values
 from orchestrator.planning.plan import Plan
-from orchestrator.runs import provenance as origins
+from orchestrator.runs import origin as origins
 from orchestrator.runs import queued
 from orchestrator.runs.events import stored
-from orchestrator.runs.provenance import Provenance, provenance
+from orchestrator.runs.origin import Origin, origin_of
 from orchestrator.runs.state_files import PLAN, read_outcome, supervises, supervisor_of, write_json
 
 GIT_IGNORE = ".gitignore"  # keeps the folder of all runs out of the user's git repository
@@ -52,7 +52,7 @@ class Run:
         id: the id of the run.
         folder: the local folder of the run.
         record: the record of the run.
-        origin: the provenance of the run.
+        origin: what the run was made from.
         outcome: the recorded outcome, or None.
         state: planned, queued, running, done, failed, refused, preempted, stopped, killed, or unknown if its
             supervisor is on a host that cannot be checked from this machine.
@@ -62,7 +62,7 @@ class Run:
     id: str
     folder: Path
     record: RunRecord
-    origin: Provenance
+    origin: Origin
     outcome: Outcome | None
     state: str
     problems: tuple[str, ...] = ()
@@ -127,11 +127,11 @@ def create(plan: Plan, folder: Path) -> None:
         ExecuteError: if plan.json cannot be written.
         RequestError: if the folder cannot be created, which suggests a wrong `--runs-dir`.
     """
-    write_record(plan.run, folder, provenance(plan))
+    write_record(plan.run, folder, origin_of(plan))
 
 
-def write_record(record: RunRecord, folder: Path, origin: Provenance | None = None) -> None:
-    """Write plan.json with the record of a run, and its provenance if it is known.
+def write_record(record: RunRecord, folder: Path, origin: Origin | None = None) -> None:
+    """Write plan.json with the record of a run, and its origin if it is known.
 
     Raises:
         ExecuteError: if plan.json cannot be written.

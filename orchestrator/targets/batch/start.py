@@ -112,7 +112,7 @@ def delete_folders(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     scripts = [step.run_dir for step in plan.steps if isinstance(step, SubmitScript)]
     if isinstance(host, Ssh):
-        copies = [project_copy(member.run.run_dir) for member in plan.array or (plan,) if member.origin.project]
+        copies = [project_copy(member.run.run_dir) for member in plan.array or (plan,) if member.project]
         delete_remote_files(host, (f"{scripts[0]}/{SCRIPT}", *copies))
     elif plan.array:
         shutil.rmtree(scripts[0], ignore_errors=True)

@@ -261,7 +261,7 @@ def pod_paths(inputs: PodInputs, resolved: Resolved, run_paths: RunPaths) -> dic
 
 def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings, resume: Resume | None) -> PodProject | None:
     """Return what the pods need to unpack the project."""
-    project = plan.origin.project
+    project = plan.project
     if project is None:
         return None
     replaced, removed = changed_files(project, resume)
@@ -303,7 +303,7 @@ def pod_config(
         timeout_seconds=TIMEOUT_SECONDS,
         env={**ALWAYS, **dict(backend.env), **user_variables},
         preload=resolved.stack.value.preload,
-        stack=plan.origin.stack,
+        stack=plan.stack,
         needs_bf16=plan.run.precision == "bf16" and not request.allow_slow_bf16,
         stall_timeout=request.stall_timeout,
         precision=run_precision(resolved, plan.run.output_dir),

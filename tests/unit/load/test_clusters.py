@@ -34,7 +34,7 @@ def test_nodes_of_an_array_limit_where_its_runs_start(tmp_path: Path, monkeypatc
     )
     planned = train.plan(replace(request, ppn=1, array=("lr=1,2",), project="none"))
     assert [run.layout.world_size for run in planned.array] == [1, 1]
-    recorded = planned.array[1].origin.request
+    recorded = planned.array[1].request
     assert (str(recorded.nodes), recorded.exclude) == ("1", "n2,n4")
 
 

@@ -1,4 +1,4 @@
-"""The provenance of a run, read from git checkouts."""
+"""The origin of a run, read from git checkouts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from orch_node.protocol import values
 
 from orchestrator.planning.request import TrainRequest
-from orchestrator.runs.provenance import git_state, parse, provenance, script_of, seeds
+from orchestrator.runs.origin import git_state, origin_of, parse, script_of, seeds
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, require_program
@@ -45,7 +45,7 @@ def test_seeds_come_from_settings_and_from_arguments(test_stack: Stack, tmp_path
     recipe = replace(QA_RECIPE, script=str(path), defaults={"seed": 3, "epochs": 2})
     plan = plan_train(request, make_inputs(make_cluster(), recipe, test_stack), LOCAL_SITE)
     assert seeds(plan) == {"seed": 3, "data_seed": "7", "my-seed": "8", "seedless": ""}
-    result = provenance(plan)
+    result = origin_of(plan)
     assert result.settings == {"seed": 3, "epochs": 2}
     assert result.command.argv[0] == "/venv/bin/python"
     assert result.fingerprints == {"": "node0"}

@@ -1,4 +1,4 @@
-"""The provenance of a run: the versions of its scripts and packages, its seeds and its command."""
+"""The origin of a run: the versions of its scripts and packages, its seeds and its command."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
+class Origin:
     """The data in plan.json besides the record, which documents what was run.
 
     All fields are empty if another controller has started the run.
@@ -79,37 +79,36 @@ class Provenance:
     command: Command | None = None
 
 
-def provenance(plan: Plan) -> Provenance:
-    """Return the provenance of a run that is about to start."""
+def origin_of(plan: Plan) -> Origin:
+    """Return the origin of a run that is about to start."""
     start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
     secrets = plan.secrets
     command = start.command if start else Command(argv=())  # otherwise the manifest contains it
-    return Provenance(
-        request=recorded_request.render(plan.origin.request),
+    return Origin(
+        request=recorded_request.render(plan.request),
         directory=str(Path.cwd()),
         script=plan.describe(),
-        stack=plan.origin.stack,
-        fingerprints=dict(plan.origin.fingerprints),
+        stack=plan.stack,
+        fingerprints=dict(plan.fingerprints),
         settings={
-            name: mask(value, secrets) if isinstance(value, str) else value
-            for name, value in plan.origin.settings.items()
+            name: mask(value, secrets) if isinstance(value, str) else value for name, value in plan.settings.items()
         },
-        script_args=masked(plan.origin.request.script_args),
-        project=plan.origin.project,
-        packages=plan.origin.packages,
+        script_args=masked(plan.request.script_args),
+        project=plan.project,
+        packages=plan.packages,
         seeds=seeds(plan),
-        scripts=script_of(Path(plan.origin.script)) if plan.origin.script else None,
+        scripts=script_of(Path(plan.script)) if plan.script else None,
         command=Command(argv=tuple(mask(word, secrets) for word in command.argv), env=command.env),
     )
 
 
-def parse(value: object) -> Provenance:
-    """Return the provenance in the content of plan.json; missing fields get their defaults.
+def parse(value: object) -> Origin:
+    """Return the origin in the content of plan.json; missing fields get their defaults.
 
     Raises:
         ProtocolError: if the value is invalid.
     """
-    return values.read_known(Provenance, value, files.PLAN)
+    return values.read_known(Origin, value, files.PLAN)
 
 
 def seeds(plan: Plan) -> dict[str, Any]:
@@ -117,8 +116,8 @@ def seeds(plan: Plan) -> dict[str, Any]:
 
     The seeds that torch used are in the first_step events.
     """
-    named_seeds = {name: value for name, value in plan.origin.settings.items() if "seed" in name}
-    arguments = iter(plan.origin.request.script_args)
+    named_seeds = {name: value for name, value in plan.settings.items() if "seed" in name}
+    arguments = iter(plan.request.script_args)
     for argument in arguments:
         name, equals, value = argument.lstrip("-").partition("=")
         if argument.startswith("--") and "seed" in name:
