@@ -6,11 +6,11 @@ run = orch.train("train.py", inventory="inventory/lab", nodes=4, args=["--epochs
 print(run.wait(show="0").state)
 """
 
-from orchestrator.api import Event as Event
 from orchestrator.api import Job as Job
 from orchestrator.api import OrchError as OrchError
 from orchestrator.api import Run as Run
 from orchestrator.api import RunError as RunError
+from orchestrator.api import RunEvent as RunEvent
 from orchestrator.api import nodes as nodes
 from orchestrator.api import provision as provision
 from orchestrator.api import resume as resume

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from orchestrator.operations.fetch import Collected
     from orchestrator.operations.provision import Report
-    from orchestrator.operations.runs import CleanupReport, Outcome, RunHandle, RunRow
+    from orchestrator.operations.runs import CleanupReport, RunHandle, RunOutcome, RunRow
 
 RUNS_DIR = "runs"
 FUNCTION_HINTS = {
@@ -104,7 +104,7 @@ class RunError(OrchError):
         outcome: the outcome of the run.
     """
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: RunOutcome) -> None:
         hint = " ".join(explanation.hint for explanation in outcome.explanations)
         super().__init__(
             describe_end(outcome), hint=hint or "The method logs() of the run has the output of all ranks."
@@ -113,7 +113,7 @@ class RunError(OrchError):
 
 
 @dataclass(frozen=True)
-class Event:
+class RunEvent:
     """An event of a run, as in its events.jsonl.
 
     Attributes:
@@ -154,16 +154,16 @@ class Run:
         """Return the last known state, such as `running`, `done` or `failed`, without a query of the nodes."""
         return store.load(self.folder).state
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[RunEvent]:
         """Yield the events of the run, from its beginning until it has ended.
 
         Raises:
             OrchError: if the nodes cannot be reached.
         """
         for event in self._handle.events():
-            yield Event(event_name(event), event.rank, event.time, event_fields(event))
+            yield RunEvent(event_name(event), event.rank, event.time, event_fields(event))
 
-    def wait(self, show: str | None = None) -> Outcome:
+    def wait(self, show: str | None = None) -> RunOutcome:
         """Wait until the run has ended and return its outcome, whether it succeeded or failed.
 
         Args:
@@ -193,7 +193,7 @@ class Run:
             screen.end()
         return outcome
 
-    def _finish(self) -> Outcome:
+    def _finish(self) -> RunOutcome:
         with self._finishing:
             return self._handle.finish()
 

@@ -23,7 +23,7 @@ from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.report import cleanup, live, plans, training
 from orchestrator.report.live import Screen
 from orchestrator.runs import store
-from orchestrator.runs.outcome import Outcome
+from orchestrator.runs.outcome import RunOutcome
 from orchestrator.screen import closed_output, print_text
 from orchestrator.targets import registry
 from orchestrator.targets.interface import RunHandle
@@ -139,7 +139,7 @@ def read_answer() -> str | None:
     return line.strip()[:1].lower() if line else None
 
 
-def end_command(handle: RunHandle, outcome: Outcome) -> NoReturn:
+def end_command(handle: RunHandle, outcome: RunOutcome) -> NoReturn:
     """End the program with the exit code of a run; one that was refused before its first attempt leaves no files."""
     if outcome.state == REFUSED and not store.was_launched(store.load(handle.folder)):
         handle.discard()
@@ -155,7 +155,7 @@ def stop_started(plan: Plan, base: Path) -> None:
             print_error(cleanup.describe_stop(report, before=run.state, after=store.load(handle.folder).state))
 
 
-def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Callable[[], None]) -> Outcome:
+def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Callable[[], None]) -> RunOutcome:
     """Show a run until it ends or Ctrl-C is pressed; print and return its outcome."""
     lines = RanksOutput(handle, screen.of_ranks, screen.lines, screen.note)
     run = handle.record.run_id
@@ -175,7 +175,7 @@ def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Call
     return print_outcome(handle, outcome, shown=shown, as_json=as_json, with_files=False)
 
 
-def print_outcome(handle: RunHandle, outcome: Outcome, *, shown: str, as_json: bool, with_files: bool) -> Outcome:
+def print_outcome(handle: RunHandle, outcome: RunOutcome, *, shown: str, as_json: bool, with_files: bool) -> RunOutcome:
     """Print and return the outcome of a run; only JSON goes to standard output.
 
     Args:
@@ -207,7 +207,7 @@ def is_shared(handle: RunHandle) -> bool:
     return str(handle.folder) == handle.record.run_dir
 
 
-def end_lines(handle: RunHandle, outcome: Outcome) -> list[str]:
+def end_lines(handle: RunHandle, outcome: RunOutcome) -> list[str]:
     """Return where an ended run has written its model, and the commands that fetch it, show details and resume it.
 
     Only the first path or command has the run's id; the commands after it name the last run.
@@ -228,7 +228,7 @@ def end_lines(handle: RunHandle, outcome: Outcome) -> list[str]:
     return lines
 
 
-def output_folder(handle: RunHandle, outcome: Outcome) -> str:
+def output_folder(handle: RunHandle, outcome: RunOutcome) -> str:
     """Return the folder of a run's model, or '' if it is unknown or the script has not written it."""
     output = find_output(handle)
     if outcome.state != DONE or not output:

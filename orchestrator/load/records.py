@@ -114,7 +114,7 @@ class ProofFacts(FromNode):
     failed: Line = ""
 
 
-class NodeFacts(FromNode):
+class RawFacts(FromNode):
     """The output of facts.py; model.cluster.Facts describes the fields."""
 
     schema_: int = Field(alias="schema", default=1)
@@ -169,7 +169,7 @@ class Verified(FromNode):
     fabrics: Digest = ""
 
 
-class NodeRecord(NodeFacts):
+class NodeRecord(RawFacts):
     """The facts of a node and the results of provisioning it; unknown keys are ignored."""
 
     model_config = ConfigDict(defer_build=True, extra="ignore")
@@ -425,7 +425,7 @@ def connection_blocks(name: str, connection: NodeConnection) -> str:
     return "\n".join(host_block(host, **values.model_dump(exclude={"hops"})) for host, values in settings.items())
 
 
-def parse_facts(reported: NodeFacts | Mapping[str, Any]) -> Facts:
+def parse_facts(reported: RawFacts | Mapping[str, Any]) -> Facts:
     """Return facts as a model value: a node's record or output of facts.py, validated, or what it gathers here."""
     values = dict(reported)
     nested = {

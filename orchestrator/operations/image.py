@@ -17,18 +17,18 @@ from orchestrator.files import TRAIN, link_or_copy, render_template, sha256
 from orchestrator.model.packages import Platform, Requirements
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.wheelhouse import sbom
-from orchestrator.stacks.image import GLIBC, Image, make_image, python_of
+from orchestrator.stacks.image import GLIBC, StackImage, make_image, python_of
 
 LARGE_WHEEL_BYTES = 20_000_000  # wheels of this size get a separate layer
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
-def image_of(stack: str, *, tag: str | None, engine: str, base: str | None = None) -> Image:
+def image_of(stack: str, *, tag: str | None, engine: str, base: str | None = None) -> StackImage:
     """Return the image of a stack, with the name `tag` and on the image `base` if these are given."""
     return make_image(load.stack(stack), tag=tag, base=base, engine=engine)
 
 
-def dockerfile(image: Image, packages: Sequence[str] = ()) -> str:
+def dockerfile(image: StackImage, packages: Sequence[str] = ()) -> str:
     """Return the text of the Dockerfile.
 
     Args:
@@ -39,7 +39,7 @@ def dockerfile(image: Image, packages: Sequence[str] = ()) -> str:
 
 
 def lay_out(
-    image: Image,
+    image: StackImage,
     context: Path,
     find_links: tuple[str, ...],
     python: str | None,
@@ -85,7 +85,7 @@ def check_engine(engine: str) -> None:
         )
 
 
-def build(image: Image, context: Path) -> str:
+def build(image: StackImage, context: Path) -> str:
     """Build the image and return its digest, or its ID if it is in no registry yet.
 
     Raises:
@@ -96,7 +96,7 @@ def build(image: Image, context: Path) -> str:
     return digest_of(image)
 
 
-def save(image: Image, path: Path) -> str:
+def save(image: StackImage, path: Path) -> str:
     """Save the image to a file and return the SHA-256 of the file.
 
     Raises:
@@ -106,7 +106,7 @@ def save(image: Image, path: Path) -> str:
     return sha256(path)
 
 
-def push(image: Image) -> str:
+def push(image: StackImage) -> str:
     """Push the image and return its name with the digest in the registry.
 
     Raises:
@@ -119,7 +119,7 @@ def push(image: Image) -> str:
     return digest_of(image)
 
 
-def digest_of(image: Image) -> str:
+def digest_of(image: StackImage) -> str:
     """Return the digest of the image in the registry, or its ID if it is in none."""
     form = "{{if .RepoDigests}}{{index .RepoDigests 0}}{{else}}{{.Id}}{{end}}"
     return run(image.engine, "image", "inspect", "--format", form, image.tag, capture=True).strip()

@@ -21,7 +21,7 @@ from orchestrator.runs.logs import LogLine as LogLine
 if TYPE_CHECKING:
     from orch_node.protocol.events import Event
 
-    from orchestrator.runs.outcome import Outcome
+    from orchestrator.runs.outcome import RunOutcome
     from orchestrator.targets.interface import Notify, RunHandle
 
 ALL, NONE = "all", "none"
@@ -57,7 +57,7 @@ def check_shown(shown: str, ranks: int) -> None:
         raise RequestError(f"--show {shown}: the run has ranks 0 to {ranks - 1}.", hint="To show all: --show all")
 
 
-def describe_end(outcome: Outcome) -> str:
+def describe_end(outcome: RunOutcome) -> str:
     """Return why a run ended without success, without the hints of its explanations."""
     explanations = tuple(replace(explanation, hint="") for explanation in outcome.explanations)
     return "\n".join(failure_lines(replace(outcome, explanations=explanations), "none"))

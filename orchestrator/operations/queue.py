@@ -25,7 +25,7 @@ from orchestrator.operations import runs
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.recorded_request import WITH_SECRETS
 from orchestrator.runs import queued, store
-from orchestrator.runs.outcome import CleanupReport, Outcome, outcome_of
+from orchestrator.runs.outcome import CleanupReport, RunOutcome, outcome_of
 from orchestrator.targets.fetch import has_project
 from orchestrator.targets.interface import Notify, RunHandle
 
@@ -114,7 +114,7 @@ def begin(base: Path, queue: Path, members: Sequence[Plan], limit: int | None) -
         time.sleep(0.02)
 
 
-def follow(base: Path, names: Sequence[str], notify: Notify) -> Iterator[Outcome]:
+def follow(base: Path, names: Sequence[str], notify: Notify) -> Iterator[RunOutcome]:
     """Yield the outcomes of runs as they end, and pass on where each of them starts.
 
     The process of the queue keeps the files of the runs on this machine up to date.
@@ -141,7 +141,7 @@ def follow(base: Path, names: Sequence[str], notify: Notify) -> Iterator[Outcome
         time.sleep(POLL_SECONDS)
 
 
-def interrupt(base: Path, names: Sequence[str]) -> list[Outcome]:
+def interrupt(base: Path, names: Sequence[str]) -> list[RunOutcome]:
     """Stop all runs of a queue, and return the outcomes of these runs."""
     for name in names[:1]:
         stop(base / name.rpartition("-")[0])

@@ -23,7 +23,7 @@ from orchestrator.runs import store as store
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import CleanupReport as CleanupReport
-from orchestrator.runs.outcome import Outcome as Outcome
+from orchestrator.runs.outcome import RunOutcome as RunOutcome
 from orchestrator.runs.outcome import outcome_of, precision_of
 from orchestrator.runs.rows import RunRow as RunRow
 from orchestrator.runs.rows import report_of, row_of
@@ -198,7 +198,7 @@ def handles_of(plan: Plan, base: Path, notify: Notify) -> list[RunHandle]:
     return handles
 
 
-def follow_array(handles: Sequence[RunHandle], notify: Notify) -> Iterator[Outcome]:
+def follow_array(handles: Sequence[RunHandle], notify: Notify) -> Iterator[RunOutcome]:
     """Yield the outcomes of runs in their order, passing on why a run waits."""
     for handle in handles:
         try:
@@ -211,7 +211,7 @@ def follow_array(handles: Sequence[RunHandle], notify: Notify) -> Iterator[Outco
             yield outcome_of(store.load(handle.folder))
 
 
-def interrupt_all(handles: Sequence[RunHandle], names: Collection[str]) -> list[Outcome]:
+def interrupt_all(handles: Sequence[RunHandle], names: Collection[str]) -> list[RunOutcome]:
     """Ask the supervisors of the runs with these ids to stop them, and return the outcomes."""
     unfinished = [handle for handle in handles if handle.record.run_id in names]
     for handle in unfinished:
@@ -219,7 +219,7 @@ def interrupt_all(handles: Sequence[RunHandle], names: Collection[str]) -> list[
     return [handle.finish() for handle in unfinished]
 
 
-def array_exit_code(outcomes: Sequence[Outcome]) -> int:
+def array_exit_code(outcomes: Sequence[RunOutcome]) -> int:
     """Return 1 if a run has failed, otherwise the first exit code that is not 0."""
     codes = [result.exit_code for result in outcomes if result.exit_code]
     return 1 if 1 in codes else next(iter(codes), 0)
@@ -311,7 +311,7 @@ class WaitingRun(RunHandle):
         if not self.waits:
             self.handle.refresh()
 
-    def finish(self) -> Outcome:
+    def finish(self) -> RunOutcome:
         return outcome_of(self.run) if self.waits else self.handle.finish()
 
     def discard(self) -> None:

@@ -21,11 +21,11 @@ from orchestrator.load.records import (
     InvalidResponse,
     LibcVersion,
     Line,
-    NodeFacts,
     NodePath,
     NodeRecord,
     Number,
     ProofFacts,
+    RawFacts,
     Text,
     Token,
     User,
@@ -80,7 +80,7 @@ class ProbeResult(FromNode):
     host_keys: list[HostKey]
     hosts_file: Text  # text of /etc/hosts
     peers: dict[Host, Peer]
-    facts: NodeFacts
+    facts: RawFacts
     time: float
 
     @property

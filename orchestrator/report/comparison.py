@@ -16,7 +16,7 @@ from orchestrator.model.hosts import fold
 from orchestrator.report.listing import finite, json_text, table
 from orchestrator.runs.measures import Measures, measures, scores
 from orchestrator.runs.origin import Script
-from orchestrator.runs.outcome import Outcome, outcome_of
+from orchestrator.runs.outcome import RunOutcome, outcome_of
 from orchestrator.runs.store import Run
 
 ABSENT = "-"
@@ -69,7 +69,7 @@ def figure(name: str, unit: str, a: float | None, b: float | None) -> dict[str, 
     return {"name": name, "unit": unit, "a": a, "b": b, "ratio": b / a if a and b is not None else None}
 
 
-def settings(run: Run, outcome: Outcome) -> Iterator[tuple[str, str]]:
+def settings(run: Run, outcome: RunOutcome) -> Iterator[tuple[str, str]]:
     """Yield the name and the value of every setting and decision of a run."""
     record, origin = run.record, run.origin
     yield "recipe", record.recipe
@@ -94,7 +94,7 @@ def script_settings(script: Script | None) -> Iterator[tuple[str, str]]:
     yield "git, changed since", (", ".join(git.changed) if git else "") or ABSENT
 
 
-def figures(outcome: Outcome, measured: Measures, step: float | None) -> Iterator[tuple[tuple[str, str], float]]:
+def figures(outcome: RunOutcome, measured: Measures, step: float | None) -> Iterator[tuple[tuple[str, str], float]]:
     """Yield the figures that were measured and scored, each as ((name, unit), value).
 
     Args:

@@ -15,7 +15,7 @@ from orchestrator.report.html import Table
 from orchestrator.report.training import failure_lines, of_planned
 from orchestrator.runs.measures import Measures, RankMeasures, measures, scores
 from orchestrator.runs.origin import Origin, Script
-from orchestrator.runs.outcome import Outcome, outcome_of
+from orchestrator.runs.outcome import RunOutcome, outcome_of
 from orchestrator.runs.store import Run
 
 MAX_MOMENTS = 200  # of the timeline
@@ -62,7 +62,7 @@ def render(run: Run) -> str:
     )
 
 
-def subtitle(run: Run, outcome: Outcome) -> str:
+def subtitle(run: Run, outcome: RunOutcome) -> str:
     """Return the line below the title: start time, ranks, nodes, backend and precision."""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.record.created))
     ranks = counted(outcome.ranks, "rank")
@@ -77,7 +77,7 @@ def subtitle(run: Run, outcome: Outcome) -> str:
     return " · ".join(parts)
 
 
-def figures(outcome: Outcome, measured: Measures) -> Iterator[tuple[str, str]]:
+def figures(outcome: RunOutcome, measured: Measures) -> Iterator[tuple[str, str]]:
     """Yield the names and the values of the most important figures."""
     if outcome.seconds is not None:
         unit, name = time_unit(outcome.seconds)
@@ -129,7 +129,7 @@ def number(value: float | None, form: str, unit: float = 1.0) -> str:
     return "-" if value is None else format(value * unit, form)
 
 
-def decisions_table(outcome: Outcome) -> Table:
+def decisions_table(outcome: RunOutcome) -> Table:
     """Return the table of the decisions, with their reasons."""
     rows = ((decision.topic, decision.value, decision.reason) for decision in outcome.decisions)
     return Table(title="Decisions", rows=tuple(rows))

@@ -12,7 +12,7 @@ from orchestrator.model.recipe import NUMBER, matches
 from orchestrator.planning.plan import Plan
 from orchestrator.report import training
 from orchestrator.report.listing import cell, json_text, table
-from orchestrator.runs.outcome import Outcome
+from orchestrator.runs.outcome import RunOutcome
 from orchestrator.runs.rows import RunRow, cause
 
 COLUMNS = ("id", "name", "state", "started_by", "age", "duration", "ranks", "arguments", "result", "cause")
@@ -115,19 +115,19 @@ def parse_arguments(arguments: Sequence[str]) -> Mapping[str, str]:
     return texts
 
 
-def array_line(outcome: Outcome) -> str:
+def array_line(outcome: RunOutcome) -> str:
     """Return the line of one run, such as `ID learning_rate=1e-5 (1 of 3): done`."""
     reason = cause(outcome.failure) if outcome.failure else outcome.problem
     return f"{outcome.run_id} {array_values(outcome.decisions)}: {outcome.state}{f': {reason}' if reason else ''}"
 
 
-def array_text(outcomes: Sequence[Outcome]) -> str:
+def array_text(outcomes: Sequence[RunOutcome]) -> str:
     """Return a line for each run and the command that compares them."""
     arrays = {outcome.run_id.rpartition("-")[0] for outcome in outcomes}
     return "\n".join([*map(array_line, outcomes), *(f"to compare them: orch runs compare {array}" for array in arrays)])
 
 
-def array_json(outcomes: Sequence[Outcome], exit_code: int) -> str:
+def array_json(outcomes: Sequence[RunOutcome], exit_code: int) -> str:
     """Return all runs and the exit code as JSON."""
     runs = [json.loads(training.as_json(outcome)) for outcome in outcomes]
     return json_text("array", runs=runs, exit_code=exit_code)

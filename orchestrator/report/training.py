@@ -19,7 +19,7 @@ from orchestrator.report.cleanup import left_in_memory
 from orchestrator.report.listing import detail_lines, finite, json_text
 from orchestrator.runs import timeline, tracebacks
 from orchestrator.runs.measures import Scores, scores
-from orchestrator.runs.outcome import Outcome
+from orchestrator.runs.outcome import RunOutcome
 from orchestrator.screen import capture_console
 
 TableRow = tuple[str, str, str, str]  # name, value before the training, value after it or of the run, unit
@@ -63,7 +63,7 @@ def describe_same_error(ranks: tuple[int, ...]) -> list[str]:
     return [f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)} had the same error"] if ranks else []
 
 
-def as_json(outcome: Outcome) -> str:
+def as_json(outcome: RunOutcome) -> str:
     """Return the outcome of a run as JSON."""
     fields = asdict(outcome)
     if outcome.failure:
@@ -82,7 +82,7 @@ def as_json(outcome: Outcome) -> str:
     )
 
 
-def text(outcome: Outcome, *, shown: str = "none", with_files: bool = True) -> str:
+def text(outcome: RunOutcome, *, shown: str = "none", with_files: bool = True) -> str:
     """Return the end of a run: its table, or the reason why it failed.
 
     Args:
@@ -98,7 +98,7 @@ def text(outcome: Outcome, *, shown: str = "none", with_files: bool = True) -> s
     return "\n".join([*lines, *files])
 
 
-def full_report(outcome: Outcome) -> str:
+def full_report(outcome: RunOutcome) -> str:
     """Return the report of a run: its decisions, its timeline, and its end."""
     decided = [decision.describe() for decision in outcome.decisions]
     events = timeline.lines(outcome.timeline)
@@ -107,7 +107,7 @@ def full_report(outcome: Outcome) -> str:
     return "\n".join([*decided, *events, *state, text(outcome)])
 
 
-def failure_lines(outcome: Outcome, shown: str) -> list[str]:
+def failure_lines(outcome: RunOutcome, shown: str) -> list[str]:
     """Return what went wrong, the explanations for it, and the nodes with leftovers."""
     reasons = [f"{outcome.state}: {outcome.problem}"] if outcome.problem else []
     if outcome.failure:
@@ -121,7 +121,7 @@ def failure_lines(outcome: Outcome, shown: str) -> list[str]:
     return [] if outcome.state == "done" else [f"state: {outcome.state}", *left_lines(outcome)]
 
 
-def left_lines(outcome: Outcome) -> list[str]:
+def left_lines(outcome: RunOutcome) -> list[str]:
     """Return a line for the nodes with the same problem that have not confirmed that they have no leftovers."""
     problems = {
         node: f"not reached: {cleanup.lost}" if cleanup.lost else "processes are left"
@@ -131,7 +131,7 @@ def left_lines(outcome: Outcome) -> list[str]:
     return [f"{nodes}: {problem}; orch stop tries again" for nodes, problem in fold_by_text(problems)]
 
 
-def table_lines(outcome: Outcome) -> list[str]:
+def table_lines(outcome: RunOutcome) -> list[str]:
     """Return the lines of the table of scores and figures, or no lines if the run is not done."""
     result = outcome.result
     if outcome.state != "done":
@@ -178,7 +178,7 @@ def suffixed(score: str) -> tuple[str, str]:
     return score, ""
 
 
-def run_rows(outcome: Outcome, scored: Scores) -> Iterator[TableRow]:
+def run_rows(outcome: RunOutcome, scored: Scores) -> Iterator[TableRow]:
     """Yield the rows about the speed of the run and how it was run."""
     measured = (
         ("Mean speed", scored.train_samples_per_second, "samples/s"),

@@ -41,7 +41,7 @@ STATES_WITHOUT_ERROR = (outcomes.DONE, outcomes.PREEMPTED, "running", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """The outcome of a run.
 
     Attributes:
@@ -96,14 +96,14 @@ class Outcome:
         return EXIT_CODES.get(self.state, 1)
 
 
-def outcome_of(run: Run) -> Outcome:
+def outcome_of(run: Run) -> RunOutcome:
     """Return the outcome of a run, read from its folder."""
     ended = run.outcome
     failure = failure_of(ended.first_failure, run) if ended else None
     events = run.events()
     planned = len(run.record.layout)
     ranks, nodes = of_last_attempt(events, planned) or (planned, len(run.nodes))
-    return Outcome(
+    return RunOutcome(
         run_id=run.id,
         folder=run.folder.absolute(),
         state=run.state,

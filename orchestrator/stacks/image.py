@@ -15,7 +15,7 @@ GLIBC = "2.36"  # of Debian bookworm, on which the base images are built
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class StackImage:
     """An image to build."""
 
     stack: Stack
@@ -24,13 +24,13 @@ class Image:
     engine: str = "docker"
 
 
-def make_image(stack: Stack, *, tag: str | None, base: str | None, engine: str) -> Image:
+def make_image(stack: Stack, *, tag: str | None, base: str | None, engine: str) -> StackImage:
     """Return the image of a stack, with defaults for tag and base.
 
     Raises:
         PlanError: if tag or base is not the name of an image.
     """
-    image = Image(
+    image = StackImage(
         stack=stack,
         tag=tag or f"orch:{stack.name}",
         base=base or f"python:{python_for(stack)}-slim-bookworm",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, UnsupportedOption
     from orchestrator.runs.fetch import Collected, FetchListener
     from orchestrator.runs.logs import LogLine
-    from orchestrator.runs.outcome import CleanupReport, Outcome
+    from orchestrator.runs.outcome import CleanupReport, RunOutcome
     from orchestrator.runs.rows import RunRow
 
 
@@ -184,7 +184,7 @@ class RunHandle(ABC):
         """
 
     @abstractmethod
-    def finish(self) -> Outcome:
+    def finish(self) -> RunOutcome:
         """Copy the logs and results to this machine, report missing ones, and return the run's outcome."""
 
     @abstractmethod

@@ -12,7 +12,7 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator import load
 from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.files import STANDALONE
-from orchestrator.load.records import InvalidResponse, NodeFacts, parse_facts, validate
+from orchestrator.load.records import InvalidResponse, RawFacts, parse_facts, validate
 from orchestrator.model.cluster import Facts, UserPython
 from orchestrator.model.printable import LOGIN_SCRIPT_HINT
 from orchestrator.planning.request import TrainRequest
@@ -103,7 +103,7 @@ def query_interpreter(host: Local | Ssh, name: str, python: str, hint: str) -> F
         raise ExecuteError(f"{name}: {python} does not run: {result.err.strip()[-300:]}", hint=hint)
     source = f"the facts of {name}"
     try:
-        facts = parse_facts(validate(NodeFacts, values.check_object(values.loads(result.out, source), source), source))
+        facts = parse_facts(validate(RawFacts, values.check_object(values.loads(result.out, source), source), source))
     except (ProtocolError, InvalidResponse) as error:
         raise ExecuteError(f"{name}: {error}", hint=LOGIN_SCRIPT_HINT) from None
     version = MINOR_VERSION.match(facts.python)

@@ -23,7 +23,7 @@ from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.runs.logs import LogLine
-from orchestrator.runs.outcome import CleanupReport, NodeCleanup, Outcome, outcome_of
+from orchestrator.runs.outcome import CleanupReport, NodeCleanup, RunOutcome, outcome_of
 from orchestrator.runs.state_files import ACCOUNTING, outcome_in, write_json
 from orchestrator.targets.batch import find, inputs, start
 from orchestrator.targets.batch.location import location_of, store_of
@@ -126,7 +126,7 @@ class BatchHandle(RunHandle):
         if self.watch.unreachable:
             raise ExecuteError(f"{self.system.no_response}.", hint="Run the same command again.")
 
-    def finish(self) -> Outcome:
+    def finish(self) -> RunOutcome:
         """Copy the results of the run if the connection allows it, and return the outcome."""
         try:
             self.watch.run_folder.finish(self.record.output_dir)

@@ -19,7 +19,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
-from orchestrator.runs.outcome import CleanupReport, NodeCleanup, Outcome
+from orchestrator.runs.outcome import CleanupReport, NodeCleanup, RunOutcome
 from orchestrator.targets.interface import (
     CheckRequest,
     FetchRequest,
@@ -76,7 +76,7 @@ class KubernetesHandle(RunHandle):
             self.watch.job()
         self.watch.finish()
 
-    def finish(self) -> Outcome:
+    def finish(self) -> RunOutcome:
         return self.watch.finish()
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:

@@ -22,7 +22,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.events import last_attempt
-from orchestrator.runs.outcome import Outcome, outcome_of
+from orchestrator.runs.outcome import RunOutcome, outcome_of
 from orchestrator.targets.interface import Notify
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused
 from orchestrator.targets.kubernetes.local_copy import Position, Reader, ReadLine, RunCopy, with_current_time
@@ -416,7 +416,7 @@ class JobWatch:
         self.copy.save_positions()
         return errors
 
-    def finish(self) -> Outcome:
+    def finish(self) -> RunOutcome:
         """Return how the run ended or stands, after its logs are copied."""
         if not (self.folder / files.OUTCOME).exists():
             self.update()

@@ -20,7 +20,7 @@ from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import follow, store
 from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.runs.logs import LogLine
-from orchestrator.runs.outcome import CleanupReport, Outcome, outcome_of
+from orchestrator.runs.outcome import CleanupReport, RunOutcome, outcome_of
 from orchestrator.runs.state_files import supervisor_of
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
 from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
@@ -74,7 +74,7 @@ class SshHandle(RunHandle):
             if not (is_copied and self.stays_connected):
                 self.node0.close()
 
-    def finish(self) -> Outcome:
+    def finish(self) -> RunOutcome:
         try:
             errors = copy_all_files(self.record, self.folder, self.node0)
         finally:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.files import SHARE, STANDALONE
-from orchestrator.load.records import InvalidResponse, NodeFacts, validate
+from orchestrator.load.records import InvalidResponse, RawFacts, validate
 from orchestrator.provisioning import probe
 from orchestrator.provisioning.playbook import UNSAFE, render_variables
 from orchestrator.provisioning.probe import fabric_checks_version
@@ -41,7 +41,7 @@ def test_valid_result_becomes_a_probe_with_the_family_of_its_distribution() -> N
 
 def test_facts_of_this_machine_are_valid() -> None:
     done = subprocess.run([sys.executable, str(STANDALONE / "facts.py")], capture_output=True)
-    validate(NodeFacts, json.loads(done.stdout), "this machine")
+    validate(RawFacts, json.loads(done.stdout), "this machine")
 
 
 HOSTILE = ["a\nb", "-oProxyCommand=id", ESCAPE_SEQUENCE, "{{ 1 }}", "$(id)", "a b", "", 7, None, ["x"]]

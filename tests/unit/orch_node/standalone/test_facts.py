@@ -14,7 +14,7 @@ from orch_node.standalone.facts import packages
 
 from orchestrator.files import STANDALONE
 from orchestrator.load import records
-from orchestrator.load.records import NodeFacts
+from orchestrator.load.records import RawFacts
 from orchestrator.model.cluster import Gpu
 from tests.support.environments import make_environment
 from tests.support.files import write_files, write_program
@@ -75,7 +75,7 @@ def nvidia_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_gpus_are_those_of_nvidia_smi(nvidia_root: Path) -> None:
     first, second, third = facts.gpus(nvidia_root)
     assert (second["numa"], third["memory_bytes"]) == (None, 0)
-    node = records.parse_facts(NodeFacts.model_validate(make_reported_facts(gpus=[first])))
+    node = records.parse_facts(RawFacts.model_validate(make_reported_facts(gpus=[first])))
     gpu = Gpu(
         index=0, name="NVIDIA H100 80GB HBM3", uuid="GPU-5d6a", memory_bytes=81559 << 20, driver="550.54.15", numa=1
     )
