@@ -12,7 +12,17 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import Cluster, Layout, Link, Node, describe_gpus, lay_out, links, uniform_layout
+from orchestrator.model.cluster import (
+    Cluster,
+    Layout,
+    Link,
+    Node,
+    Selection,
+    describe_gpus,
+    lay_out,
+    links,
+    uniform_layout,
+)
 from orchestrator.model.decision import GPUS, Choice, Decision
 from orchestrator.model.hosts import NodeCount, fold
 from orchestrator.model.measurement import Measurement
@@ -20,6 +30,8 @@ from orchestrator.model.printable import counted
 from orchestrator.model.process_group import Backend
 from orchestrator.model.project import Imports
 from orchestrator.model.recipe import Recipe, Value
+from orchestrator.planning.accelerate_options import AccelerateOptions
+from orchestrator.planning.containers import Docker
 from orchestrator.planning.launchers import ACCELERATE_LAUNCHERS
 from orchestrator.planning.measured import Preference, prefer
 from orchestrator.planning.request import Resume, TrainRequest
@@ -39,6 +51,7 @@ from orchestrator.stacks.stack import TORCH, Stack
 
 NO_NODES: Choice[tuple[Node, ...]] = Choice(())
 NO_LINKS: Choice[tuple[Link, ...]] = Choice(())
+NO_CLUSTER = Cluster(name="", source="", selection=Selection(hosts=(), reason=""), nodes=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +64,10 @@ class Inputs:
         settings: the recipe's settings that the user has set.
         plugins: the backends of third-party packages, by name.
         imports: the modules that the script needs from the nodes, or None if they need no check.
+        cluster: the hosts of the inventory; none for other targets.
+        accelerate: the user's configuration of accelerate.
+        docker: the containers of the ranks on hosts, or None.
+        measurement: what `orch bench` has measured on the hosts, or None.
     """
 
     recipe: Recipe
@@ -58,6 +75,10 @@ class Inputs:
     settings: Mapping[str, Value] = field(default_factory=dict)
     plugins: Mapping[str, Backend] = field(default_factory=dict)
     imports: Imports | None = None
+    cluster: Cluster = NO_CLUSTER
+    accelerate: AccelerateOptions | None = None
+    docker: Docker | None = None
+    measurement: Measurement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

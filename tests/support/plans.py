@@ -12,7 +12,6 @@ from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs, RunNodes
 from orchestrator.stacks.stack import Bindings, Stack
-from orchestrator.targets.ssh.plan import HostInputs
 from tests.conftest import make_facts, make_node
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -50,9 +49,9 @@ def make_remote_node(index: int, facts: Facts | None = None, *, interface: str =
     return make_node(f"node{index}", facts, address=address, via=ssh_command)
 
 
-def make_inputs(cluster: Cluster, recipe: Recipe, stack: Stack, **options: Any) -> HostInputs:
+def make_inputs(cluster: Cluster, recipe: Recipe, stack: Stack, **options: Any) -> Inputs:
     """Return the inputs of a plan for hosts."""
-    return HostInputs(loaded=Inputs(recipe=recipe, stack=stack), cluster=cluster, **options)
+    return Inputs(recipe=recipe, stack=stack, cluster=cluster, **options)
 
 
 def known_nodes(nodes: tuple[Node, ...], ppn: int = 1) -> RunNodes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from orch_node.protocol.cores import default_ranks
@@ -13,15 +13,13 @@ from orch_node.protocol.files import BINDINGS, LAYOUT, RECORD
 from orch_node.protocol.record import RunNode, RunRecord, render
 
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import LOOPBACK_ADDRESS, Cluster, Node
+from orchestrator.model.cluster import LOOPBACK_ADDRESS, Node
 from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.hosts import fold
-from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import Command
 from orchestrator.model.project import Imports
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import accelerate_options, fabrics
-from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.containers import FILE as CONTAINER_FILE
 from orchestrator.planning.containers import Docker, shared_folders
 from orchestrator.planning.launchers import DEFAULT, LAUNCHERS, Launch, LaunchSpec, check_launcher, choose_mpi
@@ -74,26 +72,7 @@ WAITS = Decision(topic="start", value="on the first free nodes, once there are e
 GIVE_SECONDS = 3600.0  # time limit for node0 of the last attempt to give its files to other nodes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostInputs:
-    """The files and the cluster from which a run on hosts is planned.
-
-    Attributes:
-        loaded: the files that the request names.
-        cluster: the hosts of the inventory.
-        accelerate: the user's configuration of accelerate.
-        docker: the containers of the ranks, or None.
-        measurement: what `orch bench` has measured on the hosts, or None.
-    """
-
-    loaded: Inputs
-    cluster: Cluster
-    accelerate: AccelerateOptions | None = None
-    docker: Docker | None = None
-    measurement: Measurement | None = None
-
-
-def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | None = None) -> Resolved:
+def resolve_hosts(request: TrainRequest, inputs: Inputs, resume: Resume | None = None) -> Resolved:
     """Decide everything that a request leaves open.
 
     Raises:
@@ -118,13 +97,13 @@ def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | No
     launcher = request.launcher or DEFAULT
     if request.launcher or inputs.accelerate or request.mpi:
         check_launcher(launcher, inputs.accelerate.source if inputs.accelerate else "", request.mpi)
-    mpi = choose_mpi(cluster, inputs.loaded.stack, request.mpi)
+    mpi = choose_mpi(cluster, inputs.stack, request.mpi)
     if docker:
         check_docker(request, launcher, docker)
     starts_ranks = docker is not None and docker.starts_ranks
     resolved = resolve(
         replace(request, ppn=1, backend=NO_BACKEND) if starts_ranks else request,
-        inputs.loaded,
+        inputs,
         nodes,
         resume,
         launcher=launcher,
@@ -189,7 +168,7 @@ def with_devices(docker: Docker, resolved: Resolved) -> Docker:
     return replace(docker, arguments=(*missing, *docker.arguments))
 
 
-def plan_train(request: TrainRequest, inputs: HostInputs, run_paths: RunPaths) -> Plan:
+def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Plan:
     """Decide how to run a request.
 
     Raises:
@@ -236,7 +215,7 @@ def plan_train(request: TrainRequest, inputs: HostInputs, run_paths: RunPaths) -
         earlier = tuple(host for host in run_paths.resume.nodes if host.node not in {node.node for node in run_nodes})
         plan = replace(plan, run=replace(plan.run, earlier_nodes=earlier))
     steps = (
-        *([check_imports(inputs.loaded.imports, spec)] if inputs.loaded.imports else []),
+        *([check_imports(inputs.imports, spec)] if inputs.imports else []),
         *([prepare_attempt(plan.run)] if run_paths.resume else []),
         *files.sent,
         *(give_files(plan.run, run_paths.resume) if run_paths.resume else []),
@@ -247,7 +226,7 @@ def plan_train(request: TrainRequest, inputs: HostInputs, run_paths: RunPaths) -
 
 
 def decisions_of(
-    request: TrainRequest, inputs: HostInputs, resolved: Resolved, spec: LaunchSpec, launch: Launch
+    request: TrainRequest, inputs: Inputs, resolved: Resolved, spec: LaunchSpec, launch: Launch
 ) -> tuple[Decision, ...]:
     """Return all decisions, in the order in which they are printed."""
     options, docker = inputs.accelerate, inputs.docker
@@ -282,7 +261,7 @@ def reachable_files(
 
 def put_files(
     request: TrainRequest,
-    inputs: HostInputs,
+    inputs: Inputs,
     resolved: Resolved,
     run_paths: RunPaths,
     run: RunRecord,

@@ -24,6 +24,7 @@ from orchestrator.model.hosts import Nodes
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.plan import Plan, SendFile, Step
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
+from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.interface import (
     CheckRequest,
     LiveNode,
@@ -35,7 +36,7 @@ from orchestrator.targets.interface import (
     Target,
 )
 from orchestrator.targets.ssh.nodes import query_inventory, ssh_config
-from orchestrator.targets.ssh.plan import HostInputs, plan_train
+from orchestrator.targets.ssh.plan import plan_train
 
 if TYPE_CHECKING:
     from orchestrator.runs.outcome import CleanupReport
@@ -49,7 +50,7 @@ def events_for_new_node0(plan: Plan, base: Path, resume: Resume) -> tuple[SendFi
     return (SendFile(nodes=(node0,), source=str(events), path=f"{plan.run.run_dir}/{EVENTS}"),)
 
 
-def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[TrainRequest, HostInputs]:
+def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[TrainRequest, Inputs]:
     """Load the files that a request names.
 
     Args:
@@ -84,8 +85,8 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
         has_project=has_project,
         left_out=inventory_files(Path(cluster.source)) if has_project or request.project is not None else (),
     )
-    return request, HostInputs(
-        loaded=loaded,
+    return request, replace(
+        loaded,
         cluster=cluster,
         accelerate=accelerate,
         docker=docker,
@@ -118,7 +119,7 @@ class SshTarget(Target):
             root = next((node.root for node in inputs.cluster.nodes if not node.local), "")
             local = [str(base), str(TRAIN), str(state_home() / "store")]
             runs, train, store = [f"{root}/{name}" for name in ("runs", "train", "store")] if root else local
-            run_paths = run_paths_of(resume, inputs.loaded.recipe.name, runs, train=train, store=store, root=root)
+            run_paths = run_paths_of(resume, inputs.recipe.name, runs, train=train, store=store, root=root)
             plan = plan_train(request, inputs, run_paths)
         first_steps: list[Step] = [ssh_config(inputs.cluster)] if inputs.cluster.ssh_config else []
         if resume:

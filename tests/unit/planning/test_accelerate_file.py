@@ -9,8 +9,9 @@ from orchestrator.errors import PlanError
 from orchestrator.model.hosts import NodeCount
 from orchestrator.planning import accelerate_options as accelerate_file
 from orchestrator.planning import launchers
+from orchestrator.planning.resolve import Inputs
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.ssh.plan import HostInputs, plan_train
+from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, make_node, make_spec
 from tests.support.plans import QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT, make_inputs
 
@@ -58,7 +59,7 @@ def test_file_that_cannot_be_used_is_refused_with_what_it_is() -> None:
             accelerate_file.check_device(options, make_spec(TWO_NODES))
 
 
-def with_file(stack: Stack) -> HostInputs:
+def with_file(stack: Stack) -> Inputs:
     options = accelerate_file.parse_options(FILE, "f.yaml")
     return make_inputs(make_cluster(*TWO_NODES), USER_SCRIPT, stack, accelerate=options)
 
