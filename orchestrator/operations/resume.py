@@ -252,7 +252,7 @@ def differences(run: Run, recorded: TrainRequest, request: TrainRequest, planned
         before, now = getattr(recorded, name), getattr(request, name)
         if before != now:
             yield mask(f"changed: {flag(name)} {shown(now)} (was {shown(before)})", planned.secrets)
-    script = planned.script
+    script = planned.resolved.recipe.script_file
     if script and planned.project is None and run.origin.scripts:
         if script_of(Path(script)).sha256 != run.origin.scripts.sha256:
             yield f"changed: {script} differs from the one that the run was started with"

@@ -14,11 +14,10 @@ from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, number_
 
 from orchestrator.model.cluster import Layout
 from orchestrator.model.decision import Decision
-from orchestrator.model.packages import Packages
 from orchestrator.model.printable import Command, counted, described_size, mask, one_line
 from orchestrator.model.project import Imports, Project
-from orchestrator.model.recipe import Value
 from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.resolve import Resolved
 
 Object = dict[str, Any]
 SCRIPT = "job.sh"  # for a scheduler, in the run's folder
@@ -324,12 +323,9 @@ class Plan:
     Attributes:
         run: the record of the run.
         request: the request.
-        script: the path of the script on this machine, or ''.
-        stack: the name of the stack.
+        resolved: the request in which everything is decided.
         fingerprints: the nodes by the fingerprint of their packages.
-        settings: the settings of the recipe.
         project: the files that are sent with the script, as they were or will be sent.
-        packages: the packages that the stack does not have.
         hidden: the secrets in variables, settings and arguments, also in variables that the request only names.
         array: all runs of a plan that starts several, including this one; they share its steps.
         max_active: how many of these may be active at once; None for no limit.
@@ -338,12 +334,9 @@ class Plan:
 
     run: RunRecord
     request: TrainRequest
-    script: str
-    stack: str
+    resolved: Resolved
     fingerprints: Mapping[str, str]
-    settings: Mapping[str, Value]
     project: Project | None = None
-    packages: Packages | None = None
     hidden: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     array: tuple[Plan, ...] = ()

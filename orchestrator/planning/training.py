@@ -64,8 +64,8 @@ def new_plan(
         location: the values with which it finds the run.
     """
     arguments = (*([f"preset={request.preset}"] if request.preset else []), *request.settings, *request.script_args)
+    recipe, project = resolved.recipe, project_of_copy(resolved.recipe, run_paths)
     secrets = find_secrets((*request.env, *request.packages, *arguments))
-    project = project_of_copy(resolved.recipe, run_paths)
     run = RunRecord(
         run_id=run_paths.run_id,
         node0=nodes[0],
@@ -73,8 +73,8 @@ def new_plan(
         run_dir=run_paths.run_dir,
         train=run_paths.train,
         python=python,
-        recipe=resolved.recipe.name,
-        resumes=resolved.recipe.resumes,
+        recipe=recipe.name,
+        resumes=recipe.resumes,
         output_dir=output,
         backend=resolved.backend.value.name,
         precision=resolved.precision.value,
@@ -87,17 +87,7 @@ def new_plan(
         name=request.name or "",
         arguments=tuple(mask(argument, secrets) for argument in arguments),
     )
-    return Plan(
-        run=run,
-        request=request,
-        script=resolved.recipe.script_file,
-        stack=resolved.stack.value.name,
-        fingerprints=fingerprints,
-        settings=resolved.settings,
-        project=project,
-        packages=resolved.recipe.packages,
-        hidden=secrets,
-    )
+    return Plan(run=run, request=request, resolved=resolved, fingerprints=fingerprints, project=project, hidden=secrets)
 
 
 def all_decisions(

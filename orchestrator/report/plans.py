@@ -83,5 +83,5 @@ def sentence(plan: Plan) -> str:
     threads = f", {counted(spread, 'thread')}{' each' * (ranks > 1)}" if any(numbers) else ""
     values = {decision.topic: decision.value for decision in plan.decisions}
     brief = [values[topic] for topic in IN_BRIEF if values.get(topic, OF_SCRIPT) != OF_SCRIPT]
-    stack = values.get("stack", plan.stack)
+    stack = values.get("stack", plan.resolved.stack.value.name)
     return f"{counted(ranks, 'rank')} on {fold(plan.layout.nodes)}{threads}: {', '.join([*brief, f'stack {stack}'])}"

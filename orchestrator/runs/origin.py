@@ -82,22 +82,22 @@ class Origin:
 def origin_of(plan: Plan) -> Origin:
     """Return the origin of a run that is about to start."""
     start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
-    secrets = plan.secrets
+    secrets, resolved = plan.secrets, plan.resolved
     command = start.command if start else Command(argv=())  # otherwise the manifest contains it
     return Origin(
         request=recorded_request.render(plan.request),
         directory=str(Path.cwd()),
         script=plan.describe(),
-        stack=plan.stack,
+        stack=resolved.stack.value.name,
         fingerprints=dict(plan.fingerprints),
         settings={
-            name: mask(value, secrets) if isinstance(value, str) else value for name, value in plan.settings.items()
+            name: mask(value, secrets) if isinstance(value, str) else value for name, value in resolved.settings.items()
         },
         script_args=masked(plan.request.script_args),
         project=plan.project,
-        packages=plan.packages,
+        packages=resolved.recipe.packages,
         seeds=seeds(plan),
-        scripts=script_of(Path(plan.script)) if plan.script else None,
+        scripts=script_of(Path(resolved.recipe.script_file)) if resolved.recipe.script_file else None,
         command=Command(argv=tuple(mask(word, secrets) for word in command.argv), env=command.env),
     )
 
@@ -116,7 +116,7 @@ def seeds(plan: Plan) -> dict[str, Any]:
 
     The seeds that torch used are in the first_step events.
     """
-    named_seeds = {name: value for name, value in plan.settings.items() if "seed" in name}
+    named_seeds = {name: value for name, value in plan.resolved.settings.items() if "seed" in name}
     arguments = iter(plan.request.script_args)
     for argument in arguments:
         name, equals, value = argument.lstrip("-").partition("=")

@@ -303,7 +303,7 @@ def pod_config(
         timeout_seconds=TIMEOUT_SECONDS,
         env={**ALWAYS, **dict(backend.env), **user_variables},
         preload=resolved.stack.value.preload,
-        stack=plan.stack,
+        stack=plan.resolved.stack.value.name,
         needs_bf16=plan.run.precision == "bf16" and not request.allow_slow_bf16,
         stall_timeout=request.stall_timeout,
         precision=run_precision(resolved, plan.run.output_dir),
