@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -18,13 +17,13 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from orchestrator.errors import ExecuteError, OrchError, RequestError
+from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import SHARE, sha256
 from orchestrator.load.projects import GIT_IGNORE, IGNORE, ignore_rules
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import Synced
 from orchestrator.provisioning import urls
-from orchestrator.provisioning.urls import first_line
+from orchestrator.provisioning.urls import describe_error
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -232,9 +231,11 @@ def is_above(folder: Path) -> bool:
 
 HUB = "hub"  # on the nodes, in orch's folder: a cache of the hub's client
 TYPES = {"model": "model", "data": "dataset"}
-NOUNS = {"model": "model", "data": "data set"}
 SHA1, SHA256 = re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{64}")
-LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
+HUB_HINT = (
+    "Check the path or name, HTTPS_PROXY and HF_ENDPOINT. If it is private or gated, request access there, and log in "
+    "with `hf auth login`, or set HF_TOKEN. The command continues where it was interrupted."
+)
 
 
 def download_snapshot(kind: str, text: str, note: Callable[[str], None]) -> Source:
@@ -268,51 +269,13 @@ def download_snapshot(kind: str, text: str, note: Callable[[str], None]) -> Sour
             raise
         except (errors.HTTPError, OSError) as error:
             folder = Path(huggingface_hub.snapshot_download(name, **arguments, local_files_only=True))
-            note(f"{text}: the hub does not respond ({first_line(error)}); taking what was downloaded before")
+            note(f"{text}: the hub does not respond ({describe_error(error)}); taking what was downloaded before")
         else:
             note(f"{text}: downloading the files that this machine's cache lacks")
             folder = Path(huggingface_hub.snapshot_download(name, **arguments))
     except (errors.HTTPError, ValueError, OSError) as error:
-        raise hub_error(kind, text, error) from None
+        raise urls.download_error(f"--{kind} {text}", error, HUB_HINT) from None
     return snapshot_source(kind, folder, text, revision or "main")
-
-
-def hub_error(kind: str, text: str, error: Exception) -> OrchError:
-    """Return the error for what the hub's client has raised."""
-    from huggingface_hub import constants, errors
-
-    hub, noun = constants.ENDPOINT, NOUNS[kind]
-    name, _, revision = text.partition("@")
-    status = getattr(getattr(error, "response", None), "status_code", 0)
-    option = f"--{kind} {text}"
-    if isinstance(error, errors.GatedRepoError):
-        return RequestError(
-            f"{option}: {hub} gives access only to users whom its authors have admitted.",
-            hint=f"Request access on {hub}/{'datasets/' if kind == 'data' else ''}{name}, and {LOGIN}.",
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return RequestError(
-            f"{option}: {name} has no revision {revision or 'main'}.",
-            hint="Name a branch, a tag or a whole commit hash.",
-        )
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return RequestError(
-            f"{option}: there is no such file or folder here, and no such {noun} on {hub}, or it is private.",
-            hint=f"Check the name. If it is private, {LOGIN}.",
-        )
-    if status in (401, 403):
-        return RequestError(f"{option}: {hub} does not accept the token.", hint=f"To use another one, {LOGIN}.")
-    if isinstance(error, errors.HFValidationError):
-        return RequestError(f"{option}: {first_line(error)}", hint="A name of a hub is NAME or OWNER/NAME.")
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return ExecuteError(
-            f"{option}: no space is left in {constants.HF_HUB_CACHE}.",
-            hint="Free some space, or set HF_HOME to a folder on another disk, and run the command again.",
-        )
-    return ExecuteError(
-        f"{option}: it cannot be downloaded from {hub}: {first_line(error.__cause__ or error)}",
-        hint="Check the connection, HTTPS_PROXY and HF_ENDPOINT. The command continues where it was interrupted.",
-    )
 
 
 def snapshot_source(kind: str, folder: Path, name: str, revision: str) -> Source:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
-import errno
+import contextlib
 import hashlib
 import json
 import re
@@ -23,8 +22,7 @@ CHUNK = 8 << 20
 # Fields with which file systems of fsspec name the version of a file.
 VERSIONS = ("ETag", "etag", "md5Hash", "generation", "Last-Modified", "LastModified", "mtime")
 QUERY, USER = re.compile(r"(://[^\s?'\")]+)\?[^\s'\")]*"), re.compile(r"://[^\s/@]+@")
-MD5 = re.compile(r'"?([0-9a-f]{32})"?')
-DENIED, MISSING = (401, 403), (404, 410)
+LONGEST_REASON = 500  # characters of a message of fsspec or of the hub's client
 # The extras `data`, `s3` and `gcs` have them.
 HTTP_PACKAGE = "fsspec[http]>=2024.6"
 PACKAGES = {"s3": "s3fs>=2024.6", "s3a": "s3fs>=2024.6", "gs": "gcsfs>=2024.6", "gcs": "gcsfs>=2024.6"}
@@ -65,6 +63,9 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
         from fsspec.core import url_to_fs
     except ImportError:
         raise missing_package(kind, url, "fsspec is not installed.") from None
+    option = f"--{kind} {without_secrets(url)}"
+    hint = CREDENTIALS.get(urlsplit(url).scheme, "Check the URL, the connection, the proxy and the free space.")
+    hint += " The command continues where it was interrupted."
     name = unquote(PurePosixPath(urlsplit(url).path).name) or urlsplit(url).netloc
     check_name(name, url)
     digest = hashlib.sha256(url.encode()).hexdigest()[:16]
@@ -75,11 +76,11 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
         raise missing_package(kind, url, one_line(str(error))) from None
     except ValueError as error:
         raise RequestError(
-            f"--{kind} {without_secrets(url)}: {one_line(str(error))}.",
+            f"{option}: {one_line(str(error))}.",
             hint="Use https://, s3://, gs:// or another kind of URL that fsspec knows.",
         ) from None
     except Exception as error:  # file systems have no common class of errors
-        raise url_error(kind, url, error) from None
+        raise download_error(option, error, hint) from None
     with exclusive(lock_file(f"url-{digest}")):
         copy = Copy(private_folder(cache_home() / "urls" / digest), name)
         outdated = copy.outdated(remote)
@@ -92,7 +93,7 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
             except OrchError:
                 raise
             except Exception as error:
-                raise url_error(kind, url, error) from None
+                raise download_error(option, error, hint) from None
         copy.delete_parts()
     return copy.content
 
@@ -134,38 +135,20 @@ def missing_package(kind: str, url: str, message: str) -> RequestError:
     return RequestError(f"--{kind} {without_secrets(url)}: {message}", hint=f"pip install '{package}'")
 
 
-def url_error(kind: str, url: str, error: Exception) -> OrchError:
-    """Return the error for what a file system has raised."""
-    option = f"--{kind} {without_secrets(url)}"
-    causes = list(chain(error))
-    statuses = {getattr(cause, "status", 0) for cause in causes}
-    classes = {type(cause).__name__ for cause in causes}
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return ExecuteError(
-            f"{option}: no space is left in {cache_home()}.",
-            hint="Free some space, or set XDG_CACHE_HOME to a folder on another disk, and run the command again.",
-        )
-    if statuses & {*DENIED} or isinstance(error, PermissionError) or "NoCredentialsError" in classes:
-        reason = "there are no credentials for it" if "NoCredentialsError" in classes else "access is denied"
-        hint = CREDENTIALS.get(urlsplit(url).scheme, "The server requires a login; download it with another program.")
-        return RequestError(f"{option}: {reason}.", hint=hint)
-    if statuses & {*MISSING} or (isinstance(error, FileNotFoundError) and not any(map(is_of_network, causes))):
-        return RequestError(f"{option}: there is no such file or folder.", hint="Check the URL.")
-    return ExecuteError(
-        f"{option}: it cannot be downloaded: {first_line(causes[-1])}",
-        hint="Check the connection and the proxy. The command continues where it was interrupted.",
-    )
+def download_error(option: str, error: Exception, hint: str) -> OrchError:
+    """Return the error for what a file system or the hub's client has raised, with its message or that of its cause."""
+    *_, cause = chain(error)
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", 0) or getattr(cause, "status", 0)
+    is_wrong = 400 <= status < 500 or (cause is error and isinstance(error, ValueError | FileNotFoundError))
+    reason = describe_error(error if response is not None else cause)
+    return (RequestError if is_wrong else ExecuteError)(f"{option}: it cannot be downloaded: {reason}", hint=hint)
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its class, without secrets."""
-    return hide_secrets(one_line((str(error).strip() or type(error).__name__).splitlines()[0]))
-
-
-def is_of_network(error: BaseException) -> bool:
-    """Return whether an error comes from a connection; fsspec turns these into FileNotFoundError."""
-    is_other_os_error = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
-    return is_other_os_error or type(error).__module__.startswith("aiohttp")
+def describe_error(error: BaseException) -> str:
+    """Return an error's message as one line, or the name of its class, without secrets."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return hide_secrets(one_line(text))[:LONGEST_REASON]
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -219,7 +202,7 @@ class Copy:
             target.truncate(offset)
             while block := source.read(CHUNK):
                 target.write(block)
-        expected = announced_md5(filesystem, info)
+        expected = announced_md5(info)
         if size is not None and part.stat().st_size != size:
             raise ExecuteError(
                 f"{hide_secrets(key)}: {part.stat().st_size} of {size} bytes were received.",
@@ -255,23 +238,12 @@ def version(info: Mapping[str, Any]) -> str:
     return f"{value} {info.get('size')}" if value else ""
 
 
-def announced_md5(filesystem: Any, info: Mapping[str, Any]) -> str:
-    """Return the MD5 that the server announces for a file as hexadecimal digits; empty if there is none.
-
-    The ETag of S3 is one unless the file was uploaded in parts or is encrypted with a key of KMS.
-    """
-    if text := info.get("md5Hash") or info.get("Content-MD5"):
-        try:
-            return base64.b64decode(text, validate=True).hex()
-        except (binascii.Error, ValueError):
-            return ""
-    match = MD5.fullmatch(str(info.get("ETag") or ""))
-    if match is None or "s3" not in filesystem.protocol:
-        return ""
-    bucket, key, _ = filesystem.split_path(info["name"])
-    head = filesystem.call_s3("head_object", Bucket=bucket, Key=key)
-    is_plain = head.get("ServerSideEncryption", "AES256") == "AES256" and "SSECustomerAlgorithm" not in head
-    return match.group(1) if is_plain else ""
+def announced_md5(info: Mapping[str, Any]) -> str:
+    """Return the MD5 that the server announces for a file as hexadecimal digits; empty if there is none."""
+    text = info.get("md5Hash") or info.get("Content-MD5") or ""
+    with contextlib.suppress(ValueError):
+        return base64.b64decode(text, validate=True).hex()
+    return ""
 
 
 def md5(path: Path) -> str:

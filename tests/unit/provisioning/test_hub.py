@@ -98,11 +98,11 @@ def test_data_set_of_a_revision_and_a_gated_model_with_the_token_of_the_environm
 
 def test_wrong_names_and_a_wrong_token_are_explained(hub: Hub, tmp_path: Path) -> None:
     messages = {
-        "model me/none": "no such model on http",
-        "data none": "no such data set on http",
-        "model me/gated": "only to users whom its authors have admitted",
-        "model me/tiny@v9": "me/tiny has no revision v9",
-        "data rows": "rows has no revision main",
+        "model me/none": "Repository Not Found for url",
+        "data none": "Repository Not Found for url",
+        "model me/gated": "gated",
+        "model me/tiny@v9": "Revision Not Found",
+        "data rows": "Revision Not Found",
         "model -x": "Repo id must use",
     }
     errors = download_all(tmp_path, " ".join(messages).split(), hub.url, HF_TOKEN="hf_wrong")
