@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import tomllib
-from orchestrator.load.files import check_dependency_tables, check_requirements_file
+from orchestrator.load.files import check_requirements_file
 from orchestrator.load.projects import NONE
 from orchestrator.model.packages import Requirements
 from orchestrator.model.printable import masked
@@ -207,7 +207,6 @@ def find_pyproject(recipe: Recipe, extras: tuple[str, ...] = ()) -> Path | None:
             table = content.get("project")
             if isinstance(table, dict) and any(table.get(key) for key in keys):
                 return path
-            check_dependency_tables(path, content)
     return None
 
 
@@ -223,12 +222,11 @@ def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
     """Return the dependencies in a pyproject.toml, with the versions of the uv.lock next to it."""
     content = read_table(path)
     table = content.get("project")
-    if not isinstance(table, dict) or "dependencies" not in table:
-        check_dependency_tables(path, content)
-        if not (extras and isinstance(table, dict)):
-            raise RequestError(
-                f"{path} has no dependencies in [project].", hint="List them there, or name a requirements file."
-            )
+    if not isinstance(table, dict) or not ("dependencies" in table or extras):
+        raise RequestError(
+            f"{path} has no dependencies in [project].",
+            hint="List them there, or name a requirements file, as `poetry export` or `uv export` writes it.",
+        )
     optional = table.get("optional-dependencies", {})
     if not isinstance(optional, dict):
         raise RequestError(f"{path}: optional-dependencies is not a table.", hint='Example: eval = ["rouge"] in it.')

@@ -8,8 +8,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.load.requirements import find_pyproject, named_requirements
-from orchestrator.model.recipe import Recipe
+from orchestrator.load.requirements import named_requirements
 
 NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 
@@ -20,7 +19,6 @@ def test_file_that_is_no_python_script_is_refused(tmp_path: Path) -> None:
         ("run", "#!/usr/bin/env bash\npython -u src/t.py\n", "a shell script", "orch train src/t.py"),
         ("a.sh", "#!/bin/bash\n#SBATCH -N 2\nsrun python t.py\n", "job script of Slurm", "orch train t.py --on slurm"),
         ("config.yaml", "lr: 0.1\n", "is a file of settings", "--accelerate-config"),
-        ("train", "\x7fELF", "is a compiled program", "Name a Python script"),
     ):
         path = tmp_path / name
         path.write_text(text)
@@ -34,10 +32,10 @@ def test_file_that_is_no_python_script_is_refused(tmp_path: Path) -> None:
 
 def test_package_list_of_another_tool_is_refused(tmp_path: Path) -> None:
     for name, text, problem, hint in (
-        ("env.txt", "channels:\n  - a\n", "an environment of conda", "--python PATH"),
-        ("c.txt", "einops=0.8.0=pyhd8ed1ab_0\n", "an export of conda", "--python PATH"),
-        ("poetry.lock", "[[package]]\n", "the lock file of poetry", "poetry export"),
-        ("p.txt", "Package Version\n------- -------\neinops  0.8\n", "the table of `pip list`", "pip freeze"),
+        ("env.txt", "channels:\n  - a\n", "of conda", "--python PATH"),
+        ("c.txt", "einops=0.8.0=pyhd8ed1ab_0\n", "of conda", "--python PATH"),
+        ("poetry.lock", "[[package]]\n", "of another tool", "poetry export"),
+        ("p.txt", "Package Version\n------- -------\neinops  0.8\n", "of another tool", "pip freeze"),
         ("r.txt", "git@h.org:me/lib.git\n", "is not a requirement", "lib @ git+ssh://git@host/lib.git"),
         ("r.txt", "numpy @ file:///croot/numpy/work\n", "file of this machine", "pip list --format=freeze"),
     ):
@@ -48,21 +46,3 @@ def test_package_list_of_another_tool_is_refused(tmp_path: Path) -> None:
             with pytest.raises(RequestError, match=problem) as caught:
                 named_requirements(requirements_file)
             assert hint in caught.value.hint
-
-
-def test_dependencies_for_another_tool_are_refused_unless_there_are_standard_ones(tmp_path: Path) -> None:
-    path = tmp_path / "pyproject.toml"
-    poetry = '[tool.poetry.dependencies]\npython = "^3.10"\n'
-    recipe = Recipe(name="t", script=str(tmp_path / "t.py"), own_script=True)
-    for content in (
-        f'{poetry}einops = "^0.8"\n',
-        '[project]\nname = "a"\n[tool.setuptools.dynamic]\ndependencies = {file = ["requirements.txt"]}\n',
-    ):
-        path.write_text(content)
-        for read, source in ((find_pyproject, recipe), (named_requirements, path)):
-            with pytest.raises(RequestError, match=r"lists its dependencies in \[tool\."):
-                read(source)
-    path.write_text(f"{poetry}[tool.ruff]\n")
-    assert find_pyproject(recipe) is None
-    path.write_text(f'[project]\ndependencies = ["einops"]\n{poetry}peft = "^0.8"\n')
-    assert named_requirements(path).lines == ("einops",)
