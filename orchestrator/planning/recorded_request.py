@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import PurePath
-from types import NoneType, UnionType
-from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 from orch_node.protocol import values
 from orch_node.protocol.values import ProtocolError
+from pydantic import TypeAdapter, ValidationError
 
+from orchestrator.errors import first_problem
 from orchestrator.model.hosts import NodeCount, parse_nodes
 from orchestrator.model.printable import masked
 from orchestrator.planning.request import TargetOptions, TrainRequest, changed_fields
@@ -83,19 +84,11 @@ def value_of(kind: Any, value: object, source: str) -> Any:
     Raises:
         ProtocolError: if it is of another type than the option.
     """
-    if get_origin(kind) in (Union, UnionType):
-        kinds = get_args(kind)
-        if value is None and NoneType in kinds:
-            return None
-        if NodeCount in kinds:
-            return parse_nodes(value_of(str, value, source))
-        return value_of(next(choice for choice in kinds if choice is not NoneType), value, source)
-    if get_origin(kind) is tuple:
-        return tuple(value_of(get_args(kind)[0], item, source) for item in values.check_list(value, source))
-    if issubclass(kind, PurePath):
-        return kind(value_of(str, value, source))
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise ProtocolError(f"{source} is {value!r:.60}, not of type {kind.__name__}.")
-    return value
+    is_nodes = NodeCount in get_args(kind)
+    try:
+        parsed = TypeAdapter(str | None if is_nodes else kind).validate_json(
+            json.dumps(value, default=str), strict=True
+        )
+    except ValidationError as error:
+        raise ProtocolError(f"{source} is {value!r:.60}: {first_problem(error)[1]}.") from None
+    return parse_nodes(parsed) if is_nodes and parsed is not None else parsed

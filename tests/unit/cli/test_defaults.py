@@ -118,7 +118,7 @@ def test_target_on_the_command_line_replaces_the_inventory(project: Path, monkey
 def test_wrong_table_is_an_error_that_names_the_file(project: Path) -> None:
     for table, message, hint in (
         ("max_restarts = 1", "unknown key 'max_restarts'", "'max-restarts'"),
-        ('ppn = "2"', "ppn is '2', not of type int", "--ppn"),  # text
+        ('ppn = "2"', "ppn is '2': expected a valid integer", "--ppn"),  # text
         ('precision = "fp8"', "fp8", "[tool.orch] of ../pyproject.toml sets --precision"),  # wrong value
     ):
         (project / "pyproject.toml").write_text(f"[tool.orch]\n{table}\n")

@@ -36,7 +36,7 @@ def test_damaged_request_is_an_error_that_names_the_key() -> None:
     for recorded, message in (
         ({}, "no 'recipe'"),  # nothing
         ({"recipe": "q", "speed": 1}, "unknown key 'speed'"),
-        ({"recipe": "q", "env": "A=1"}, "env is 'A=1', not a list"),
+        ({"recipe": "q", "env": "A=1"}, "env is 'A=1': expected a valid array"),
         ({"recipe": "q", "options": {}}, "the run has none"),  # options without a target
     ):
         with pytest.raises(ProtocolError, match=message):
