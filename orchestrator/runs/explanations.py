@@ -1,27 +1,17 @@
-"""Explanations of known errors in the log of a failed run, with hints about its modules and its volume."""
+"""Explanations of known errors in the log of a failed run."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from itertools import islice
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 from orchestrator.model.decision import Finding
-from orchestrator.model.project import script_block, similar_module
 from orchestrator.runs.known_errors import RENDEZVOUS, Signature, known_signatures
 from orchestrator.runs.tracebacks import Frame, parse_frame
 
 LONGEST_LINE = 2000  # characters; the time of patterns with .* grows with the square of this length
 CONTEXT = "During handling of the above exception, another exception occurred:"
 TORCH_WARNING = re.compile(r"\[?W\d{4} \d\d:\d\d:")  # of its C++ and its Python part
-NOT_FOUND = "module not found"  # the name of the signature
-MODULE = re.compile(r"No module named '([^']+)'")
-MOST_MODULES = 2000  # of a project that are compared with the name
-DISK_FULL = "disk full"  # the name of the signature
-PATH = re.compile(r"(?<![\w/])/[^\s'\":,]+")
 
 
 def explain(
@@ -90,60 +80,3 @@ def fill(template: str, match: re.Match[str], *, as_pattern: bool = False) -> st
         value = re.escape(text or "") if as_pattern else text or ""
         template = template.replace(f"{{{number}}}", value)
     return template
-
-
-def add_module_hint(explanation: Finding, project: Path | None) -> Finding:
-    """Return the explanation; if a module is missing, it names the similar one of the project or the lines to paste.
-
-    Args:
-        explanation: the explanation of an error.
-        project: the folder of the user's code on this machine, if there is one.
-    """
-    match = MODULE.search(explanation.evidence)
-    if explanation.subject != NOT_FOUND or not match:
-        return explanation
-    modules = list(islice(modules_below(project), MOST_MODULES)) if project else []
-    if module := similar_module(match[1], modules):
-        return replace(explanation, hint=f"Did you mean your module {module}?")
-    if any(module.partition(".")[0] == match[1].partition(".")[0] for module in modules):
-        return explanation
-    return replace(explanation, hint=f"{explanation.hint} The block:\n{script_block([match[1]])}")
-
-
-def modules_below(folder: Path) -> Iterator[str]:
-    """Yield the names of the modules and packages below a folder, as its scripts import them."""
-    for path in sorted(folder.glob("*.py")):
-        yield path.stem
-    for path in sorted(folder.glob("*/**/*.py")):
-        parts = path.relative_to(folder).with_suffix("").parts
-        if all(part.isidentifier() for part in parts):
-            yield ".".join(parts).removesuffix(".__init__")
-
-
-def add_volume_hint(explanation: Finding, location: Mapping[str, Any], run_dir: str) -> Finding:
-    """Return the explanation; if the disk is full, it names the volume and a folder to check.
-
-    Args:
-        explanation: the explanation of an error.
-        location: the location of the run; it has a volume if it has a `claim` and a `mount`.
-        run_dir: the folder of the run on the volume.
-    """
-    claim, mount = location.get("claim"), location.get("mount")
-    if explanation.subject != DISK_FULL or not claim or not mount:
-        return explanation
-    paths = PATH.findall(explanation.evidence)
-    other_paths = [path for path in paths if not path.startswith(f"{mount}/") and path != mount]
-    if other_paths and len(other_paths) == len(paths):
-        return replace(
-            explanation,
-            message=f"The disk of the pod itself is full: {other_paths[0]} is not on the volume.",
-            hint=f"Write below {mount}, where the claim {claim} is mounted.",
-        )
-    folder = next((path for path in paths if path not in other_paths), run_dir)
-    return replace(
-        explanation,
-        message=f"The volume of the claim {claim} is full; it is mounted at {mount}.",
-        hint=f"Delete unneeded files ({folder}, older runs in {mount}/runs, "
-        f"{mount}/cache), or enlarge the claim: `kubectl edit pvc {claim}`, if its storage class "
-        "allows that.",
-    )

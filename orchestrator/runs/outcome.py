@@ -28,7 +28,7 @@ from orch_node.tail import last_text
 
 from orchestrator.model.decision import GPUS, Finding
 from orchestrator.runs.events import last_attempt, notes
-from orchestrator.runs.explanations import add_module_hint, add_volume_hint, explain
+from orchestrator.runs.explanations import explain
 from orchestrator.runs.logs import position_at
 from orchestrator.runs.state_files import Accounting, read_accounting
 from orchestrator.runs.store import Run
@@ -133,16 +133,12 @@ def explanations_of(run: Run, failure: Failure | None) -> tuple[Finding, ...]:
     record = run.record
     exception = failure.text if failure and HEADER in failure.text else ""
     joined = {event.rank for event in last_attempt(run.events()) if isinstance(event, Joined)}
-    errors = explain(
+    return explain(
         run_output(run, failure),
         exception=exception,
         all_joined=len(joined) >= len(record.layout),
         on_gpus=any(decision.topic == GPUS for decision in record.decisions),
     )
-    script = run.origin.scripts
-    folder = Path(script.path).parent if script else None
-    advised = (add_module_hint(error, folder) for error in errors)
-    return tuple(add_volume_hint(error, record.location, record.run_dir) for error in advised)
 
 
 def ranks_with_same_error(events: Sequence[Event], failure: Failure) -> tuple[int, ...]:

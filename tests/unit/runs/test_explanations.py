@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.model.decision import Finding
 from orchestrator.runs import store
-from orchestrator.runs.explanations import add_module_hint, add_volume_hint, explain
+from orchestrator.runs.explanations import explain
 from orchestrator.runs.known_errors import known_signatures
 from orchestrator.runs.outcome import outcome_of
-from tests.support.files import write_files
 from tests.support.recorded import make_outcome, make_run, write_events, write_json
 
 ENTRY = re.compile(r"^\[(.+)\] (.+)\n((?:.+\n)+)", re.MULTILINE)
@@ -139,42 +137,3 @@ def test_lines_of_ranks_explain_only_what_they_ended(tmp_path: Path) -> None:
         write_json(folder / "outcome.json", outcome)
         evidence = {explanation.evidence for explanation in outcome_of(store.load(folder)).explanations}
         assert (GPU_ERROR.strip() in evidence) == is_explained
-
-
-def explanation_of(module: str) -> Finding:
-    (explanation,) = explain(f"ModuleNotFoundError: No module named '{module}'")
-    return explanation
-
-
-def test_misspelled_module_is_corrected_and_a_missing_package_comes_with_the_lines_to_paste(tmp_path: Path) -> None:
-    write_files(tmp_path, dict.fromkeys(("train.py", "pkg/__init__.py", "pkg/data/loader.py"), ""))
-    for name, intended in (("pkg.data.laoder", "pkg.data.loader"), ("pgk", "pkg")):
-        assert add_module_hint(explanation_of(name), tmp_path).hint == f"Did you mean your module {intended}?"
-    assert "dependencies" not in add_module_hint(explanation_of("pkg.models"), tmp_path).hint
-    result = add_module_hint(explanation_of("sklearn.metrics"), None)
-    assert result.hint.endswith('The block:\n# /// script\n# dependencies = ["scikit-learn"]\n# ///')
-
-
-RUN_DIR = "/orch/runs/20260101-120000-own-1a2b"
-
-
-def test_full_volume_names_the_claim_and_the_folder() -> None:
-    for line, expected in (
-        ("RuntimeError: PytorchStreamWriter failed: No space left on device", ["claim shared", RUN_DIR]),  # no path
-        ("OSError: [Errno 28] No space left on device: '/tmp/x'", ["pod itself", "/tmp/x", "below /orch"]),
-    ):
-        (explanation,) = explain(line)
-        result = add_volume_hint(explanation, {"claim": "shared", "mount": "/orch"}, RUN_DIR)
-        assert all(text in f"{result.message} {result.hint}" for text in expected)
-        assert "df -h" not in result.hint
-        assert add_volume_hint(explanation, {}, RUN_DIR) == explanation, "a node keeps its advice"
-
-
-def test_outcome_of_a_run_names_the_full_volume(tmp_path: Path) -> None:
-    line = f"OSError: [Errno 28] No space left on device: '{RUN_DIR}/output/model'"
-    location = {"claim": "shared", "mount": "/orch"}
-    folder = make_run(tmp_path, "run", ranks=2, fails=1, seconds=2, run_dir=RUN_DIR, location=location)
-    (folder / "ranks" / "rank-1.log").write_text(f"step 1\n{line}\n")
-    (explanation,) = outcome_of(store.load(folder)).explanations
-    assert "claim shared" in explanation.message
-    assert f"{RUN_DIR}/output/model" in explanation.hint
