@@ -23,7 +23,6 @@ OTHER_OPTIONS = (
     "tpu_name",
     "tpu_use_cluster",
 )
-LOCAL_MACHINE = "LOCAL_MACHINE"
 # The fields of ClusterConfig in accelerate 0.12 to 1.15, which refuses all others (commands/config/config_args.py).
 KEYS = {
     *("compute_environment", "distributed_type", "mixed_precision", "use_cpu", "debug", "num_processes"),
@@ -33,8 +32,6 @@ KEYS = {
     *("tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env"),
     *("dynamo_config", "dynamo_backend", "fp16"),
 }
-SAGEMAKER_KEYS = {"ec2_instance_type", "iam_role_name", "image_uri", "sagemaker_inputs_file", "base_job_name"}
-DEEPSPEED_KEYS = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
 PRECISIONS = {"no": "fp32", "bf16": "bf16"}
 CPU_FILE = "Create one for multi-CPU by `accelerate config`, or set distributed_type: MULTI_CPU and use_cpu: true."
 
@@ -81,7 +78,11 @@ def parse_options(values: Mapping[str, object], source: str) -> AccelerateOption
     Raises:
         PlanError: if orch cannot train with it.
     """
-    check_keys(values, source)
+    if unknown_keys := sorted(values.keys() - KEYS):
+        raise PlanError(
+            f"{source}: {unknown_keys[0]}: accelerate has no such key in its configuration.",
+            hint=did_you_mean(unknown_keys[0], KEYS, listing="`accelerate config` creates a file with its keys."),
+        )
     kind = values.get("distributed_type", "NO")
     kind = "NO" if kind is False else str(kind)  # YAML reads NO without quotes as false
     other_options = [f"it has {name}" for name in OTHER_OPTIONS if values.get(name)]
@@ -112,31 +113,6 @@ def check_device(options: AccelerateOptions, spec: LaunchSpec) -> None:
     if options.for_gpus and not spec.on_gpus:
         raise PlanError(
             f"{options.source} is for GPUs, but the ranks train on CPUs: {options.for_gpus}.", hint=CPU_FILE
-        )
-
-
-def check_keys(values: Mapping[str, object], source: str) -> None:
-    """Check that a file is a configuration of accelerate for the user's own machines.
-
-    Raises:
-        PlanError: if it is for another service, another program's, or has a key that accelerate does not know.
-    """
-    environment = str(values.get("compute_environment", LOCAL_MACHINE))
-    if environment != LOCAL_MACHINE or SAGEMAKER_KEYS & values.keys():
-        service = "SageMaker" if "SAGEMAKER" in environment or SAGEMAKER_KEYS & values.keys() else environment
-        raise PlanError(
-            f"{source} is a configuration of accelerate for {service}, where orch cannot train.",
-            hint="Create one with compute_environment LOCAL_MACHINE by `accelerate config`, or omit it.",
-        )
-    if DEEPSPEED_KEYS & values.keys():
-        raise PlanError(
-            f"{source} is a configuration of DeepSpeed, not of accelerate.",
-            hint="Pass it to the script as its argument, after --.",
-        )
-    if unknown_keys := sorted(values.keys() - KEYS):
-        raise PlanError(
-            f"{source}: {unknown_keys[0]}: accelerate has no such key in its configuration.",
-            hint=did_you_mean(unknown_keys[0], KEYS, listing="`accelerate config` creates a file with its keys."),
         )
 
 

@@ -45,7 +45,7 @@ def test_file_that_cannot_be_used_is_refused_with_what_it_is() -> None:
         ({**FILE, "distributed_type": "FSDP"}, r"f\.yaml"),
         ({**FILE, "mixed_precision": "fp16"}, r"f\.yaml"),
         ({"distributed_type": "DEEPSPEED", "deepspeed_config": {}}, "distributed_type is DEEPSPEED"),
-        ({"train_batch_size": 8, "zero_optimization": {"stage": 2}}, "a configuration of DeepSpeed"),
+        ({"train_batch_size": 8, "zero_optimization": {"stage": 2}}, "train_batch_size: accelerate has no such key"),
         ({"distributed_type": "MULTI_CPU", "num_proceses": 4}, "num_proceses: accelerate has no such key"),
     ):
         with pytest.raises(PlanError, match=problem):
