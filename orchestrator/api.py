@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_origin, get_type_hints
 
 from orch_node.protocol.events import event_fields, event_name
 from pydantic import TypeAdapter, ValidationError
@@ -280,6 +280,11 @@ def train(
         OrchError: if the request is wrong, or the run cannot be started. Its `hint` advises.
     """
     python = choose_python(options.pop("python", None), options.pop("venv", None))
+    items, target = dict(items_of("target_options", target_options)), registry.find_target(on).options
+    if items and target is None:
+        name = next(iter(items))
+        hint = "Add `on`, or omit target_options."
+        raise RequestError(f"target_options: a run without `on` has no option {name!r}.", hint=hint)
     request = TrainRequest(
         recipe=str(recipe),
         python=python,
@@ -290,9 +295,9 @@ def train(
         settings=tuple(f"{name}={setting_text(name, value)}" for name, value in items_of("settings", settings)),
         env=env_entries(env),
         on=on,
-        options=options_of_target(on, target_options or {}),
+        options=(target(**dict(options_of(target, items, f"target_options: {on}"))),) if target and items else (),
         runs_dir=Path(runs_dir),
-        **dict(checked_options(options)),
+        **dict(options_of(TrainOptions, options, "orch.train")),
     )
     plan = training.plan(request)
     if plan.array:
@@ -300,57 +305,35 @@ def train(
     return Run(training.start(plan, Path(runs_dir).absolute() / plan.run.run_id))
 
 
-def checked_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the options of `orch train`, lists as tuples.
+def options_of(kind: type[Any], values: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
+    """Yield options with their values, lists as tuples.
+
+    Args:
+        kind: the class whose annotations declare the options.
+        values: the values by name.
+        source: what takes the options, for messages.
 
     Raises:
         RequestError: if there is no such option, or its value has another type.
     """
-    types, checks = get_type_hints(TrainRequest), get_type_hints(TrainOptions)
-    for name, value in options.items():
-        if name not in TrainOptions.__annotations__:
-            hint = did_you_mean(name, SubmitOptions.__annotations__)
-            raise RequestError(f"There is no option {name!r}.", hint=hint)
-        is_list = get_origin(types[name]) is tuple
-        if not (is_list and isinstance(value, str)):
-            value = check_value(name, value, checks[name])
-        yield name, tuple_of(name, value, is_list)
-
-
-def options_of_target(target_name: str | None, values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the options of the target that `on` names, from their values by name.
-
-    Raises:
-        RequestError: if there is no such target, or it does not have an option, or a list is expected.
-    """
-    if not items_of("target_options", values):
-        return ()
-    kind = registry.find_target(target_name).options
-    if kind is None:
-        raise RequestError(
-            f"target_options: a run without `on` has no option {next(iter(values))!r}.",
-            hint="Add `on`, or omit target_options.",
-        )
     types = {name: type_ for name, type_ in get_type_hints(kind).items() if get_origin(type_) is not ClassVar}
-    options = {}
     for name, value in values.items():
         if name not in types:
-            hint = did_you_mean(name, types)
-            raise RequestError(f"target_options: {target_name} has no option {name!r}.", hint=hint)
-        is_path = value is not None and Path in get_args(types[name])
-        options[name] = Path(value) if is_path else tuple_of(name, value, get_origin(types[name]) is tuple)
-    return (kind(**options),)
+            hint = did_you_mean(name, SubmitOptions.__annotations__ if kind is TrainOptions else types)
+            raise RequestError(f"{source} has no option {name!r}.", hint=hint)
+        is_list = get_origin(types[name]) in (tuple, Sequence)
+        yield name, check_value(name, tuple_of(name, value) if is_list else value, types[name])
 
 
-def tuple_of(name: str, value: Any, is_list: bool = True) -> Any:
-    """Return the value of an argument, a list as a tuple.
+def tuple_of(name: str, value: Any) -> tuple[Any, ...]:
+    """Return a list as a tuple.
 
     Raises:
-        RequestError: if the argument takes a list, and the value is a text.
+        RequestError: if it is a text.
     """
-    if is_list and isinstance(value, str):
+    if isinstance(value, str):
         raise RequestError(f"{name} is a text, not a list: {value!r}.", hint=f"Write {name}={value.split()}.")
-    return tuple(value) if is_list else value
+    return tuple(value)
 
 
 def check_value(name: str, value: Any, kind: Any) -> Any:
