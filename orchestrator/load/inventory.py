@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -98,11 +97,10 @@ KNOWN_VARIABLES = (
     "orch_root",
     "orch_secrets",
 )
-UNPARSED = "Completely failed to parse inventory source"  # as Ansible reports it
+LONGEST_REASON = 600  # characters of Ansible's output
 # The cache only records whether one of these is set, as HAS_PASSWORD.
 PASSWORDS = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
 HAS_PASSWORD = "has_become_password"
-AT_LINE = re.compile(r"^Origin: .*:(\d+):\d+$", re.MULTILINE)  # the line of a YAML error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,26 +215,13 @@ def run_ansible_inventory(source: Path) -> Listing:
         "ANSIBLE_NOCOLOR": "1",
     }
     environment = {**os.environ, **ansible_environment(), **strict}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    except OSError as error:
-        raise RequestError(
-            f"{program} could not be started: {error.strerror}.", hint="It is installed with orch: reinstall orch."
-        ) from None
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
-        if UNPARSED in done.stderr and source.is_dir() and not AT_LINE.search(done.stderr):
-            raise RequestError(
-                f"The folder {source} contains no inventory.",
-                hint="Name an inventory file, or a folder created by `orch init NAME HOST...`: inventory/NAME.",
-            )
-        reason = find_reason(done.stderr, source)
-        hints = {
-            "vault": "Name the file with the vault's password: ANSIBLE_VAULT_PASSWORD_FILE=FILE.",
-            "tabs": "YAML is indented with spaces: replace the tab with two spaces.",
-        }
+        reason = " ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
         raise RequestError(
-            f"Ansible cannot read inventory {source}: {reason}",
-            hint=next((hints[key] for key in hints if key in reason.lower()), f"For details, run {by_hand}"),
+            f"Ansible cannot read inventory {source}: {reason[:LONGEST_REASON]}",
+            hint=f"Run {by_hand} A password of Ansible's vault: ANSIBLE_VAULT_PASSWORD_FILE=FILE. "
+            "`orch init NAME HOST...` creates an inventory.",
         )
     try:
         return parse_listing(json.loads(done.stdout))
@@ -244,21 +229,6 @@ def run_ansible_inventory(source: Path) -> Listing:
         raise RequestError(
             f"Ansible's output for inventory {source} is not JSON: {error}", hint=f"To see it, run {by_hand}"
         ) from None
-
-
-def find_reason(text: str, source: Path) -> str:
-    """Return why Ansible cannot read an inventory.
-
-    Ansible tries several formats for a file; only the error of the file's own format helps.
-    """
-    plugin = "yaml" if source.suffix in (".yml", ".yaml", ".json") else "ini"
-    mark = f"Failed to parse inventory with '{plugin}' plugin: "
-    reasons = [line.partition(mark)[2] for line in text.splitlines() if mark in line]
-    if not reasons:
-        return " ".join(line.strip() for line in text.splitlines() if line.strip())[-600:]
-    line = AT_LINE.search(text) if plugin == "yaml" else None
-    reason = reasons[0].removeprefix("Failed to parse inventory: ")
-    return f"line {line[1]}: {reason}" if line else reason
 
 
 def parse_listing(output: object) -> Listing:

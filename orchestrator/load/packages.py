@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orch_node import content_store
@@ -248,7 +248,6 @@ def resolve(
             folder=folder,
             find_links=",".join(filter(None, [make_placeholders(folder / "wheels", installed, platform), wheels])),
             problem=f"The packages of {requirements.source} cannot be added to {stack}",
-            explain=lambda reason: explain_pins(reason, installed, stack),
         )
         lock = with_user_hashes((folder / "lock.txt").read_text(), requirements)
     write_whole(path, lock)
@@ -259,14 +258,6 @@ def local_wheels(lines: Sequence[str]) -> list[tuple[str, int]]:
     """Return the files in the folders of --find-links, with their times: a wheel may be built again under its name."""
     folders = [links[1] for line in lines if (links := FIND_LINKS.fullmatch(line))]
     return sorted((str(path), path.stat().st_mtime_ns) for folder in folders for path in Path(folder).glob("*"))
-
-
-def explain_pins(reason: str, installed: Mapping[str, str], stack: str) -> str:
-    """Return which of the versions in uv's message are those of the stack."""
-    mentioned = {pin.rstrip(".,") for pin in reason.split()}
-    pins = [pin for pin in (f"{name}=={version}" for name, version in installed.items()) if pin in mentioned]
-    verb = "are the versions" if pins[1:] else "is the version"
-    return f" {' and '.join(pins)} {verb} of {stack}." if pins else ""
 
 
 def pins(packages: Mapping[str, str]) -> dict[str, str]:
@@ -393,7 +384,6 @@ def check_built(target: Path, platform: Platform, requirements: Requirements) ->
 
 GLIBC_MINORS = (17, 28, *range(31, 41))  # uv's names of platforms
 NO_SOLUTION = 1  # uv's exit code
-LONGEST_REASON = 600  # characters of uv's message
 # Of pip's settings, those that take precedence last. Which pip lists last depends on its version.
 PIP_SECTIONS = ("global", "install", ":env:")
 # The settings of pip that name indexes, the variables with which uv reads the same, and how they separate values.
@@ -424,9 +414,7 @@ def uv_platform(platform: Platform) -> str:
     return f"{platform.machine}-manylinux_2_{name}"
 
 
-def run_uv(
-    *arguments: str, folder: Path, problem: str, find_links: str = "", explain: Callable[[str], str] = lambda reason: ""
-) -> None:
+def run_uv(*arguments: str, folder: Path, problem: str, find_links: str = "") -> None:
     """Run uv in a folder, with the indexes that pip or uv is configured to use.
 
     Args:
@@ -454,27 +442,12 @@ def run_uv(
         return
     message = done.stderr.partition("error: ")[2] or done.stderr
     parts = re.split(r"^\s*cause: ", message, flags=re.MULTILINE)
-    (reason,) = masked([shortened(": ".join(one_line(" ".join(part.split())) for part in parts))])
+    (reason,) = masked([": ".join(one_line(" ".join(part.split())) for part in parts)])
     raise (RequestError if done.returncode == NO_SOLUTION else ExecuteError)(
-        f"{problem}. {reason.removesuffix('.')}.{explain(reason)}",
+        f"{problem}. {reason.removesuffix('.')}.",
         hint=f"Change the requirements, or choose another --stack. Indexes are those of pip (`pip config list`) or "
         f"uv. {NO_PACKAGES}",
     )
-
-
-def shortened(reason: str) -> str:
-    """Return uv's message; of a long one, only why the newest version of a package does not fit.
-
-    uv explains each version that it has tried, which can be thousands.
-    """
-    conflicts = re.findall(r"ecause (\S+ depends on [^()]*?) and (\S+==\S+), we can conclude", reason)
-    required = re.findall(r"(you require .*?), we can conclude that your requirements", reason)
-    if len(reason) <= LONGEST_REASON:
-        return reason
-    if not conflicts or not required:
-        return f"{reason[: LONGEST_REASON // 2]} [...] {reason[-LONGEST_REASON // 2 :]}"
-    dependency, pin = conflicts[-1]
-    return f"No version fits. For the newest one: {dependency}, but {pin}; {required[-1]}"
 
 
 def index_settings() -> tuple[dict[str, str], list[str]]:

@@ -61,7 +61,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
         (("train", "folder.py"), "There is no script 'folder.py'", "Give the path"),
         (("data", "prepare"), "Missing argument 'text|wikipedia'.", "prepare --help`"),  # choice
         (("provision",), "either an inventory or a target", "orch provision INVENTORY"),
-        (("provision", "./empty"), "folder empty contains no inventory", "orch init"),
+        (("provision", "./empty"), "cannot read inventory empty", "orch init"),
         (("train", "./empty"), "./empty is a folder without recipe.toml", "orch recipes new"),
         (("train", "own.py", "--launcher", "mpiexec"), "launcher mpiexec", "mpirun'?"),
         (("train", "own.py", "--runs-dir", "/proc/x"), "/proc/x", "--runs-dir"),

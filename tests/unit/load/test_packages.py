@@ -88,7 +88,7 @@ def test_no_packages_are_added_if_the_stack_has_all(index: Path) -> None:
 def test_conflicts_name_both_requirements(index: Path) -> None:
     for line, message in (
         ("torch<2.10", r"train.py requires torch<2.10, and stack 'current' has torch 2.13.0\+cpu"),  # own
-        ("old-torch", r"torch<2.10.*torch==2.13.0\+cpu is the version of stack 'current'"),  # indirect
+        ("old-torch", r"stack 'current'.*torch<2.10"),  # indirect
         ("nothing", "nothing was not found"),  # unknown
         ("compiled", "compiled"),  # other platform
     ):

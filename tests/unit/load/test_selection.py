@@ -98,7 +98,7 @@ def test_impossible_number_of_nodes_or_pattern_without_a_host_is_rejected(invent
     assert exc_info.value.hint == "Did you mean 'node2'?"
 
 
-def test_pattern_is_matched_without_a_home_directory_and_ansible_cfg(inventory: Path, tmp_path: Path) -> None:
+def test_pattern_is_matched_without_ansible_cfg_of_the_folder(inventory: Path, tmp_path: Path) -> None:
     """Isolate Ansible, which reads its configuration also as a library of this process."""
     (tmp_path / "ansible.cfg").write_text("[defaults]\nforks = 77\n")
     program = (
@@ -109,8 +109,7 @@ def test_pattern_is_matched_without_a_home_directory_and_ansible_cfg(inventory: 
         "print(select(source, read_listing(source), nodes=NodePattern('node[3-4]'), exclude=None).hosts);"
         "from ansible import constants; print(constants.DEFAULT_FORKS)"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "ANSIBLE_HOME"}
-    environment |= {"HOME": "/proc/none", "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "HOME": "/proc/none", "XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     command = [sys.executable, "-c", program, str(inventory)]
     result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert result.stdout == "('node3', 'node4')\n5\n", result.stderr  # 5 is Ansible's own default
