@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from orchestrator.errors import OrchError
@@ -15,8 +16,16 @@ from orchestrator.targets.interface import CheckRequest
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, connect
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.job import config_map, trial_job
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed, default_kind, shared_runtime
+from orchestrator.targets.kubernetes.manifests.job import config_maps, trial_job
+from orchestrator.targets.kubernetes.manifests.kinds import (
+    KINDS,
+    PREFERRED,
+    Installed,
+    default_kind,
+    job_objects,
+    shared_runtime,
+)
+from orchestrator.targets.kubernetes.manifests.template import documents, render
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.settings import TOKEN, KubernetesSettings
 
@@ -95,7 +104,7 @@ def check_creation(cluster: KubernetesClient, settings: KubernetesSettings, laun
     try:
         settings.check()
         job = trial_job(settings)
-        objects = [item for item in (config_map(job), *KINDS[launcher].launch(job)) if item["kind"] != "TrainJob"]
+        objects = [item for item in (*config_maps(job), *job_objects(launcher, job)) if item["kind"] != "TrainJob"]
         for item in objects:
             cluster.apply(item, dry_run=True)
     except OrchError as error:
@@ -104,79 +113,22 @@ def check_creation(cluster: KubernetesClient, settings: KubernetesSettings, laun
     return Finding(subject="objects", severity="ok", message=f"the API accepts {kinds} (dry run)")
 
 
-# Resources of the core API -> what orch does with them. Server-side apply creates objects with `patch`.
-CORE_RIGHTS = {
-    "configmaps": ("create", "patch", "list", "delete"),
-    "events": ("list",),
-    "persistentvolumeclaims": ("create", "patch", "get"),  # `orch k8s init --apply` and `check`
-    "pods": ("create", "patch", "get", "list", "watch", "delete"),
-    "pods/exec": ("create", "get"),
-    "pods/log": ("get",),
-    "secrets": ("create", "patch"),  # `orch k8s init --apply`
-}
-JOB_VERBS = ("create", "patch", "get", "list", "delete")
-OWNED_VERBS = ("create", "patch", "list", "delete")  # for what comes with a job
+def namespace_objects(settings: KubernetesSettings, token: str = "", launchers: Iterable[str] = ()) -> list[Object]:
+    """Return the claim of the volume, the Secret with the token, and the Role with all rights for these launchers."""
+    rules = [rule for launcher in launchers for rule in documents(launcher)[0]["rules"]]
+    encoded = base64.b64encode(token.encode()).decode()
+    return [*render("namespace", {**asdict(settings), "labels": names.labels(), "token": encoded, "rules": rules})]
 
 
 def role(settings: KubernetesSettings, launchers: Iterable[str] = KINDS) -> Object:
     """Return the Role with all rights that orch needs for these launchers, and for `orch k8s init`."""
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": names.metadata_of_namespace("orch", settings.namespace),
-        "rules": [
-            {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
-            for group, resource, verbs in rights(launchers)
-        ],
-    }
-
-
-def rights(launchers: Iterable[str]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the API group, the resource and the verbs of each rule."""
-    for resource, verbs in CORE_RIGHTS.items():
-        yield "", resource, verbs
-    for launcher in launchers:
-        kind = KINDS[launcher]
-        group = kind.api.partition("/")[0]
-        yield group, kind.plural, JOB_VERBS
-        if launcher == "job":
-            yield "", "services", OWNED_VERBS
-        if launcher == "trainjob":
-            yield group, "trainingruntimes", OWNED_VERBS
-
-
-def volume(settings: KubernetesSettings) -> Object:
-    """Return the claim of a volume that pods on all nodes can write to."""
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": names.metadata_of_namespace(settings.claim, settings.namespace),
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "resources": {"requests": {"storage": settings.storage}},
-            **({"storageClassName": settings.storage_class} if settings.storage_class else {}),
-        },
-    }
-
-
-def token_secret(settings: KubernetesSettings, value: str) -> Object:
-    """Return the Secret with the token, which pods mount; manifests of runs do not contain it."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": names.metadata_of_namespace(settings.token_secret, settings.namespace),
-        "type": "Opaque",
-        "data": {TOKEN: base64.b64encode(value.encode()).decode()},
-    }
+    return namespace_objects(settings, launchers=launchers)[-1]
 
 
 def init_objects(settings: KubernetesSettings, token: str | None, *, runtime: bool) -> tuple[Object, ...]:
     """Return the objects that a namespace needs once."""
-    return (
-        volume(settings),
-        *([token_secret(settings, token)] if token else []),
-        *([shared_runtime(settings)] if runtime else []),
-    )
+    claim, secret, _ = namespace_objects(settings, token or "")
+    return (claim, *([secret] if token else []), *([shared_runtime(settings)] if runtime else []))
 
 
 def as_printable_yaml(objects: tuple[Object, ...]) -> str:

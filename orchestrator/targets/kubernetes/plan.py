@@ -30,15 +30,8 @@ from orchestrator.planning.training import (
     run_precision,
     script_command,
 )
-from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.job import (
-    KubernetesJob,
-    config_map,
-    part_paths,
-    project_maps,
-    with_label,
-)
-from orchestrator.targets.kubernetes.manifests.kinds import ELASTIC, KINDS, Installed, default_kind
+from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, config_maps, part_path, project_parts
+from orchestrator.targets.kubernetes.manifests.kinds import ELASTIC, KINDS, Installed, default_kind, job_objects
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.patch import Operation, describe_patch, patched
 from orchestrator.targets.kubernetes.run_record import new_location, without_lists
@@ -234,13 +227,10 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, run_paths: RunPath
         config=values.record(pod_config(request, plan, resolved, inputs, run_paths)),
         record=without_lists(plan.run),
         files=dict(zip(sent_names(inputs).values(), inputs.contents.values(), strict=True)),
-        project=inputs.project,
+        project=project_parts(inputs.project),
     )
-    *objects, job_object = (config_map(job), *project_maps(job), *KINDS[launcher.value].launch(job))
-    if kubernetes.queue is not None:  # Kueue suspends a job with this label until there is quota.
-        job_object = {**job_object, "metadata": with_label(job_object["metadata"], names.QUEUE, kubernetes.queue)}
-    patched_objects = patched((*objects, job_object), inputs.patch)
-    return replace(plan, steps=(ApplyObjects(objects=patched_objects),))
+    objects = (*config_maps(job), *job_objects(launcher.value, job))
+    return replace(plan, steps=(ApplyObjects(objects=patched(objects, inputs.patch)),))
 
 
 def sent_names(inputs: PodInputs) -> dict[str, str]:
@@ -266,7 +256,7 @@ def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings, resume
         return None
     replaced, removed = changed_files(project, resume)
     return PodProject(
-        parts=tuple(f"{settings.files}/{path}" for path in part_paths(archive)),
+        parts=tuple(f"{settings.files}/{part_path(index)}" for index in range(len(project_parts(archive)))),
         sha256=hashlib.sha256(archive).hexdigest(),
         copy=project_copy(plan.run.run_dir),
         working_directory=working_directory(project, plan.run.run_dir),

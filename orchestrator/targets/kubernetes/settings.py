@@ -12,7 +12,6 @@ from orchestrator.targets.kubernetes.manifests import names
 
 CPUS = re.compile(r"(\d+(?:\.\d+)?)(m?)")  # a quantity of Kubernetes, without units that no CPU has
 FILES = "/etc/orch"  # where a run's ConfigMap is mounted
-SECRETS = "/etc/orch-secrets"
 TOKEN = "HF_TOKEN"
 
 

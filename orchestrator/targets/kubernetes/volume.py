@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from orch_node.protocol.record import RunRecord
@@ -21,63 +22,30 @@ from orchestrator.targets.interface import FetchRequest
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere
 from orchestrator.targets.kubernetes.exec import PodExec
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.pods import (
-    NO_TOKEN,
-    container_security,
-    pod_security,
-    toleration,
-    without_empty,
-)
+from orchestrator.targets.kubernetes.manifests.pods import toleration
+from orchestrator.targets.kubernetes.manifests.template import render
 from orchestrator.targets.kubernetes.objects import delete_checked
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 from orchestrator.targets.kubernetes.status import pod_state
 
 START_SECONDS = 300.0
 POLL_SECONDS = 0.5
-
-READER_SECONDS = 3600
 READER = "reader"  # its container
 
 
 def reader_pod(location: JobLocation, run_id: str) -> Object:
-    """Return a pod through which files are fetched: it mounts the volume, sleeps and ends by itself.
+    """Return a pod through which files are fetched.
 
-    It tolerates the same taints as the run's pods, but needs none of their nodes, which may be full. Its name is new,
-    because several commands may read the volume at the same time, and each deletes its pod.
+    Its name is new, because several commands may read the volume at the same time, and each deletes its pod.
     """
-    name = f"{location.job}-{secrets.token_hex(3)}{names.READER_SUFFIX}"
-    small = {"cpu": "250m", "memory": "256Mi"}
-    sleep = f"import time; time.sleep({READER_SECONDS})"
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": names.labels(run_id)},
-        "spec": {
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": READER_SECONDS,
-            "terminationGracePeriodSeconds": 1,
-            **NO_TOKEN,
-            "securityContext": pod_security(location.uid),
-            **without_empty(
-                {
-                    "imagePullSecrets": [{"name": name} for name in location.pull_secrets],
-                    "serviceAccountName": location.service_account,
-                    "tolerations": [toleration(text) for text in location.tolerations],
-                }
-            ),
-            "containers": [
-                {
-                    "name": READER,
-                    "image": location.image,
-                    "command": [location.python, "-c", sleep],
-                    "resources": {"requests": dict(small), "limits": small},
-                    "volumeMounts": [{"name": "orch-data", "mountPath": location.mount, "readOnly": True}],
-                    "securityContext": container_security(),
-                }
-            ],
-            "volumes": [{"name": "orch-data", "persistentVolumeClaim": {"claimName": location.claim}}],
-        },
+    values = {
+        **asdict(location),
+        "name": f"{location.job}-{secrets.token_hex(3)}{names.READER_SUFFIX}",
+        "labels": names.labels(run_id),
+        "pull_secrets": [{"name": name} for name in location.pull_secrets],
+        "tolerations": [toleration(text) for text in location.tolerations],
     }
+    return render("reader", values)[0]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Describe a run for the launchers of Kubernetes: its files, its ConfigMap and its command. Pure."""
+"""Describe a run for the launchers of Kubernetes: its numbers, its files and their ConfigMaps. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from orchestrator.errors import PlanError
 from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.template import render
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 CONFIG = "pod.json"
@@ -36,32 +37,14 @@ class KubernetesJob:
     config: Mapping[str, Any] = field(default_factory=dict)  # content of pod.json
     record: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)  # by path below the mounted ConfigMap
-    project: bytes = b""  # a gzipped tar archive of the user's project, or nothing
+    project: tuple[bytes, ...] = ()  # the parts of a gzipped tar archive of the user's project
 
     @property
     def name(self) -> str:
         return names.job_name(self.run_id)
 
-    @property
-    def config_map(self) -> str:
-        return f"{self.name}-files"
-
-    def project_map(self, index: int) -> str:
-        """Return the name of the ConfigMap with a part of the project."""
-        return f"{self.name}-{PROJECT}-{index}"
-
-    def metadata(self, name: str | None = None) -> Object:
-        return {
-            "name": name or self.name,
-            **({"namespace": self.settings.namespace} if self.settings.namespace else {}),
-            "labels": names.labels(self.run_id),
-        }
-
-    def pod_command(self) -> list[str]:
-        """Return the command of a pod: train/node.py of the image."""
-        settings = self.settings
-        program = f"{settings.root}/train/node.py"
-        return [settings.python, program, "pod", "torchrun", f"{settings.files}/{CONFIG}"]
+    def metadata(self, suffix: str = "", **labels: str) -> Object:
+        return names.metadata(f"{self.name}{suffix}", self.settings.namespace, names.labels(self.run_id) | labels)
 
 
 def trial_job(settings: KubernetesSettings, name: str = "orch-check") -> KubernetesJob:
@@ -69,20 +52,15 @@ def trial_job(settings: KubernetesSettings, name: str = "orch-check") -> Kuberne
     return KubernetesJob(run_id=name, settings=settings, threads=max(1, int(settings.cpus)))
 
 
-def literal(text: str) -> str:
-    """Escape an argument or a variable of a container, in which Kubernetes expands $(NAME)."""
-    return text.replace("$", "$$")
-
-
-def config_map(job: KubernetesJob) -> Object:
-    """Return the ConfigMap with pod.json, the run's record, and the user's files.
+def config_maps(job: KubernetesJob) -> tuple[Object, ...]:
+    """Return the ConfigMap with pod.json, the run's record and the user's files, and those with the user's project.
 
     Keys are numbered, because paths may contain characters that keys must not.
 
     Raises:
         PlanError: if the files are too large.
     """
-    texts = {CONFIG: as_json(job.config), "run.json": json.dumps(job.record) + "\n"}
+    texts = {CONFIG: json.dumps(job.config, indent=1) + "\n", "run.json": json.dumps(job.record) + "\n"}
     binary: dict[str, str] = {}
     for index, content in enumerate(job.files.values()):
         try:
@@ -95,13 +73,17 @@ def config_map(job: KubernetesJob) -> Object:
             f"The run's files have {size / 1000:.0f} kB; at most {MAX_BYTES // 1000} kB can be sent.",
             hint=f"Copy the data to the volume, and use its path there: {job.settings.mount}/data/...",
         )
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": job.metadata(job.config_map),
-        "data": texts,
-        **({"binaryData": binary} if binary else {}),
-    }
+    (files,) = render("files", {"metadata": job.metadata("-files"), "texts": texts, "binary": binary})
+    parts = ({PART: base64.b64encode(part).decode()} for part in job.project)
+    return (
+        files,
+        *(
+            config_map
+            for index, part in enumerate(parts)
+            for metadata in [job.metadata(f"-{PROJECT}-{index}", **{names.PART: PROJECT})]
+            for config_map in render("files", {"metadata": metadata, "texts": {}, "binary": part})
+        ),
+    )
 
 
 def project_parts(archive: bytes) -> tuple[bytes, ...]:
@@ -109,46 +91,17 @@ def project_parts(archive: bytes) -> tuple[bytes, ...]:
     return tuple(archive[start : start + PART_BYTES] for start in range(0, len(archive), PART_BYTES))
 
 
-def part_paths(archive: bytes) -> tuple[str, ...]:
-    """Return the paths of the parts below the mounted ConfigMaps."""
-    return tuple(f"{PROJECT}/{index}" for index in range(len(project_parts(archive))))
+def part_path(index: int) -> str:
+    """Return the path of a part of the project below the mounted ConfigMaps."""
+    return f"{PROJECT}/{index}"
 
 
-def project_maps(job: KubernetesJob) -> tuple[Object, ...]:
-    """Return the ConfigMaps with the parts of the user's project."""
-    return tuple(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": with_label(job.metadata(job.project_map(index)), names.PART, PROJECT),
-            "binaryData": {PART: base64.b64encode(part).decode()},
-        }
-        for index, part in enumerate(project_parts(job.project))
-    )
-
-
-def with_label(metadata: Object, key: str, value: str) -> Object:
-    return {**metadata, "labels": {**metadata["labels"], key: value}}
-
-
-def files_volume(job: KubernetesJob) -> Object:
-    """Return the source of the volume with the files of the ConfigMaps."""
-    files = {"name": job.config_map, "items": items(job)}
+def file_sources(job: KubernetesJob) -> list[Object]:
+    """Return the ConfigMaps of a run, with the file of each of their keys."""
+    paths = {CONFIG: CONFIG, "run.json": "run.json"} | {f"file-{index}": path for index, path in enumerate(job.files)}
+    items = [{"key": key, "path": path} for key, path in paths.items()]
     parts = [
-        {"name": job.project_map(index), "items": [{"key": PART, "path": path}]}
-        for index, path in enumerate(part_paths(job.project))
+        {"name": f"{job.name}-{PROJECT}-{index}", "items": [{"key": PART, "path": part_path(index)}]}
+        for index in range(len(job.project))
     ]
-    if not parts:
-        return {"configMap": files}
-    return {"projected": {"sources": [{"configMap": source} for source in (files, *parts)]}}
-
-
-def items(job: KubernetesJob) -> list[Object]:
-    """Return the file of each key of the ConfigMap."""
-    user_files = {f"file-{index}": path for index, path in enumerate(job.files)}
-    paths = {CONFIG: CONFIG, "run.json": "run.json"} | user_files
-    return [{"key": key, "path": path} for key, path in paths.items()]
-
-
-def as_json(value: object) -> str:
-    return json.dumps(value, indent=1) + "\n"
+    return [{"name": f"{job.name}-files", "items": items}, *parts]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections.abc import Mapping
 from typing import Any
 
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, as services require it
@@ -53,19 +54,16 @@ def job_name(run: str) -> str:
     return f"{base[: JOB_MAX - 7].rstrip('-')}-{digest}"
 
 
-def metadata_of_namespace(name: str, namespace: str | None) -> dict[str, Any]:
-    """Return the metadata of an object that belongs to a namespace and to no run."""
-    optional = {"namespace": namespace} if namespace else {}
-    return {"name": name, **optional, "labels": {OWNER: MANAGER}}
+def metadata(name: str, namespace: str | None, own_labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the metadata of an object, by default of one that belongs to a namespace and to no run."""
+    return {"name": name, **({"namespace": namespace} if namespace else {}), "labels": own_labels or labels()}
 
 
-def labels(run: str) -> dict[str, str]:
-    """Return the labels of all objects of a run; orch deletes no object without them."""
-    return {OWNER: MANAGER, RUN: run}
+def labels(run: str = "") -> dict[str, str]:
+    """Return the labels of all objects of a run; orch deletes no object of a run without them."""
+    return {OWNER: MANAGER} | ({RUN: run} if run else {})
 
 
-def selector(run: str | None = None) -> str:
+def selector(run: str = "") -> str:
     """Return a label selector for the objects of one run, or of all runs."""
-    required = {OWNER: MANAGER} | ({RUN: run} if run else {})
-    text = ",".join(f"{key}={value}" for key, value in required.items())
-    return text if run else f"{text},{RUN}"
+    return ",".join([*(f"{key}={value}" for key, value in labels(run).items()), *([] if run else [RUN])])

@@ -1,8 +1,12 @@
-"""Build the pods of a run, which satisfy the profile `restricted` of Pod Security, from the settings."""
+"""Fill in the pods of a run from the settings."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
 from orch_node.protocol.environment import find_reserved
 
@@ -10,8 +14,8 @@ from orchestrator.errors import PlanError
 from orchestrator.model.printable import SECRET_VARIABLE
 from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, files_volume, literal
-from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN, KubernetesSettings
+from orchestrator.targets.kubernetes.manifests.job import CONFIG, KubernetesJob, file_sources
+from orchestrator.targets.kubernetes.manifests.template import render
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 EXPRESSION = re.compile(r"(?P<not>!)?\s*(?P<key>\S+?)(?:\s+(?P<how>in|notin)\s*\((?P<values>.*)\))?")
@@ -58,37 +62,6 @@ def expression(text: str) -> Object:
     return {"key": match["key"], "operator": operator, "values": values}
 
 
-def pod_affinity(node_affinity: tuple[str, ...], pack: str | None, labels: dict[str, str]) -> Object:
-    """Return the affinity of pods to nodes and to each other.
-
-    Args:
-        node_affinity: conditions that nodes must fulfil.
-        pack: the label of nodes that all pods must share.
-        labels: of the pods.
-    """
-    result: Object = {}
-    if node_affinity:
-        terms = [{"matchExpressions": [expression(text) for text in node_affinity]}]
-        required = "requiredDuringSchedulingIgnoredDuringExecution"
-        result["nodeAffinity"] = {required: {"nodeSelectorTerms": terms}}
-    if pack:
-        term = {"topologyKey": pack, "labelSelector": {"matchLabels": dict(labels)}}
-        result["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
-    return result
-
-
-def spread(key: str, labels: dict[str, str]) -> list[Object]:
-    """Require that the numbers of pods per value of a node label differ by at most one."""
-    return [
-        {
-            "maxSkew": 1,
-            "topologyKey": key,
-            "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": {"matchLabels": dict(labels)},
-        }
-    ]
-
-
 def user_volume(text: str, number: int) -> tuple[Object, Object]:
     """Parse claim|secret|configmap:NAME:/PATH[:ro] into a volume and its mount.
 
@@ -121,7 +94,7 @@ def user_variable(name: str, value: str) -> Object:
             f"env: {name} would show a secret to everybody who can read the manifest or this command.",
             hint=f"Use secret_env.{name}=SECRET/KEY, which reads it from a Secret of the namespace.",
         )
-    return {"name": name, "value": value.replace("$", "$$")}
+    return {"name": name, "value": literal(value)}
 
 
 def secret_variable(name: str, text: str) -> Object:
@@ -139,157 +112,62 @@ def secret_variable(name: str, text: str) -> Object:
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
-def pod_security(uid: int) -> Object:
-    """Return the securityContext of a pod with this user and this group of its volumes."""
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": uid,
-        "runAsGroup": uid,
-        "fsGroup": uid,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+def literal(text: str) -> str:
+    """Escape an argument or a variable of a container, in which Kubernetes expands $(NAME)."""
+    return text.replace("$", "$$")
 
 
-# No pod of orch uses the API.
-NO_TOKEN = {"automountServiceAccountToken": False}
+def pod_values(job: KubernetesJob) -> dict[str, Any]:
+    """Return the values of the template of the pods, without those that differ between the kinds of jobs.
 
-
-def container_security() -> Object:
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-
-
-GRACE_SECONDS = 120  # for the checkpoint of a preempted run
-
-
-def pod_template(job: KubernetesJob, container: Object) -> Object:
-    """Return the template of a pod with one container."""
-    settings = job.settings
-    return {
-        "metadata": {"labels": names.labels(job.run_id)},
-        "spec": {
-            "containers": [container],
-            "volumes": volumes(job),
-            "securityContext": {**pod_security(settings.uid), "fsGroupChangePolicy": "OnRootMismatch"},
-            "terminationGracePeriodSeconds": GRACE_SECONDS,
-            "enableServiceLinks": False,
-            **NO_TOKEN,
-            **without_empty(
-                {
-                    "imagePullSecrets": [{"name": name} for name in settings.pull_secrets],
-                    "serviceAccountName": settings.service_account,
-                    "priorityClassName": settings.priority_class,
-                }
-            ),
-            **node_fields(settings, names.labels(job.run_id)),
-        },
-    }
-
-
-def node_fields(settings: KubernetesSettings, labels: dict[str, str]) -> Object:
-    """Return the fields that select nodes.
-
-    Args:
-        settings: of the pods.
-        labels: of the pods that share a node label, or differ in it.
+    Raises:
+        PlanError: if a setting is malformed, or would override a variable of orch.
     """
-    return without_empty(
-        {
-            "nodeSelector": dict(settings.node_selector),
-            "affinity": pod_affinity(settings.node_affinity, settings.pack, labels),
-            "tolerations": [toleration(text) for text in settings.tolerations],
-            "topologySpreadConstraints": spread(settings.spread, labels) if settings.spread else None,
-            "runtimeClassName": settings.runtime_class,
-        }
-    )
-
-
-def without_empty(fields: Object) -> Object:
-    """Return the fields that have a value."""
-    return {name: value for name, value in fields.items() if value}
-
-
-def container(job: KubernetesJob, *, name: str) -> Object:
-    """Return a container that runs ranks."""
-    settings = job.settings
-    return {
-        "name": name,
-        "image": settings.image,
-        "command": job.pod_command(),
+    settings, labels = job.settings, names.labels(job.run_id)
+    sources, peers = file_sources(job), {"labelSelector": {"matchLabels": labels}}
+    volumes = [user_volume(text, number) for number, text in enumerate(settings.volumes)]
+    gpus = {settings.gpu_resource: str(settings.gpu)} if settings.gpu else {}
+    terms = [expression(text) for text in settings.node_affinity]
+    values = {
+        "labels": labels,
+        "program": f"{settings.root}/train/node.py",
+        "config_path": f"{settings.files}/{CONFIG}",
         "args": ["--", *map(literal, job.script)],
-        "env": variables(job),
-        "resources": resources(settings),
-        "volumeMounts": mounts(job),
-        "securityContext": container_security(),
+        "threads": str(job.threads),
+        "hub_cache": f"{literal(settings.mount)}/cache/huggingface",
+        "models_cache": f"{literal(settings.mount)}/cache/huggingface/hub",
+        "user_variables": [
+            *(user_variable(name, value) for name, value in settings.env.items()),
+            *(secret_variable(name, text) for name, text in settings.secret_env.items()),
+        ],
+        "size": {"cpu": settings.cpu, "memory": settings.memory, **gpus},
+        "user_volumes": [volume for volume, _ in volumes],
+        "user_mounts": [mount for _, mount in volumes],
+        "config_map": None if job.project else sources[0],
+        "projected": {"sources": [{"configMap": source} for source in sources]} if job.project else None,
+        "pull_secrets": [{"name": name} for name in settings.pull_secrets],
+        "node_terms": [{"matchExpressions": terms}] if terms else None,
+        "pack": [{"topologyKey": settings.pack, **peers}] if settings.pack else None,
+        "tolerations": [toleration(text) for text in settings.tolerations],
+        "spread": [{"maxSkew": 1, "topologyKey": settings.spread, "whenUnsatisfiable": "DoNotSchedule", **peers}]
+        if settings.spread
+        else None,
     }
+    return {**asdict(settings), **values}
 
 
-def variables(job: KubernetesJob) -> list[Object]:
-    """Return the environment variables of a container.
+def pod_template(job: KubernetesJob, values: Mapping[str, Any]) -> Object:
+    """Return the pods of a kind of job.
 
     Raises:
         PlanError: if a setting would override a variable of orch.
     """
-    defaults, settings = environment(job), job.settings
-    user_names = sorted({*settings.env, *settings.secret_env})
-    if conflicts := [name for name in user_names if name in defaults or find_reserved([name])]:
+    (pod,) = render("pod", {"ports": None, "restart": None, "subdomain": None, "rendezvous": (), **values})
+    variables = Counter(variable["name"] for variable in pod["spec"]["containers"][0]["env"])
+    user_names = sorted({*job.settings.env, *job.settings.secret_env})
+    if conflicts := [name for name in user_names if variables[name] > 1 or find_reserved([name])]:
         raise PlanError(
             f"env: {', '.join(conflicts)}: set by orch itself.",
             hint="Remove it, and use the options of `orch train` instead.",
         )
-    return [
-        *({"name": key, "value": literal(value)} for key, value in defaults.items()),
-        *(user_variable(name, value) for name, value in settings.env.items()),
-        *(secret_variable(name, text) for name, text in settings.secret_env.items()),
-    ]
-
-
-def environment(job: KubernetesJob) -> dict[str, str]:
-    """Return the environment of all processes of a pod; orch_node.pod adds LD_PRELOAD."""
-    mount = job.settings.mount
-    return {
-        "OMP_NUM_THREADS": str(job.threads),
-        "CCL_WORKER_COUNT": "1",
-        "HF_HOME": f"{mount}/cache/huggingface",
-        "TRANSFORMERS_CACHE": f"{mount}/cache/huggingface/hub",
-        "HF_TOKEN_PATH": f"{SECRETS}/{TOKEN}",
-        "LOGLEVEL": "INFO",
-        "PYTHONUNBUFFERED": "1",
-    }
-
-
-def resources(settings: KubernetesSettings) -> Object:
-    """Return equal requests and limits.
-
-    The pod is Guaranteed: it is evicted last, and gets exclusive cores if the kubelet's CPU manager
-    is static.
-    """
-    gpus = {settings.gpu_resource: str(settings.gpu)} if settings.gpu else {}
-    same = {"cpu": settings.cpu, "memory": settings.memory, **gpus}
-    return {"requests": dict(same), "limits": same}
-
-
-def volumes(job: KubernetesJob) -> list[Object]:
-    settings = job.settings
-    token = {"key": TOKEN, "path": TOKEN}
-    return [
-        {"name": "orch-data", "persistentVolumeClaim": {"claimName": settings.claim}},
-        {"name": "orch-files", **files_volume(job)},
-        {"name": "orch-shm", "emptyDir": {"medium": "Memory", "sizeLimit": settings.shm}},
-        {
-            "name": "orch-secrets",
-            # mode 0440: fsGroup makes the group the pod's own
-            "secret": {"secretName": settings.token_secret, "optional": True, "defaultMode": 0o440, "items": [token]},
-        },
-        *(user_volume(text, number)[0] for number, text in enumerate(settings.volumes)),
-    ]
-
-
-def mounts(job: KubernetesJob) -> list[Object]:
-    settings = job.settings
-    return [
-        {"name": "orch-data", "mountPath": settings.mount},
-        {"name": "orch-files", "mountPath": settings.files, "readOnly": True},
-        {"name": "orch-shm", "mountPath": "/dev/shm"},
-        {"name": "orch-secrets", "mountPath": SECRETS, "readOnly": True},
-        *(user_volume(text, number)[1] for number, text in enumerate(settings.volumes)),
-    ]
+    return pod

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import PlanError
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
-from orchestrator.targets.kubernetes.manifests import names, pods
+from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from tests.support.kubernetes_plans import OWN_CONTENTS, OWN_SCRIPT, SITE, containers, make_plan, objects, pod_specs
 from tests.support.kubernetes_schema import check_manifest, needs_crds
@@ -99,8 +99,8 @@ def test_invalid_settings_of_pods_are_refused() -> None:
 
 
 def test_packed_pods_have_an_affinity_to_each_other() -> None:
-    affinity = pods.pod_affinity((), "topology.kubernetes.io/rack", names.labels("r"))
-    (term,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (pod,) = pod_specs(list(objects(make_plan("job", kubernetes=make_settings("pack=topology.kubernetes.io/rack")))))
+    (term,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "topology.kubernetes.io/rack"
 
 
