@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 from orch_node.protocol.record import RunRecord
 
@@ -59,9 +56,10 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
     remove_expired(cluster)
     try:
         for manifest in step.objects:
-            # The API may create an object after nobody awaits the response; its deletion would come too early.
-            with deferred_interrupt():
-                cluster.apply(manifest)
+            # Also Ctrl-C waits for the response: the API may create an object after nobody awaits that, and its
+            # deletion would come too early.
+            with ThreadPoolExecutor(max_workers=1) as thread:
+                thread.submit(cluster.apply, manifest).result()
     except (OrchError, KeyboardInterrupt) as error:
         if earlier_plan:
             write_whole(folder / PLAN, earlier_plan)
@@ -105,26 +103,3 @@ def delete_attempt(cluster: KubernetesClient, record: RunRecord) -> None:
             f"Pods of the last attempt of {record.run_id} still exist: {', '.join(remaining)}.",
             hint="`kubectl describe pod` shows why; resume the run when they are gone.",
         )
-
-
-@contextmanager
-def deferred_interrupt() -> Iterator[None]:
-    """Let Ctrl-C, and SIGTERM if it acts like Ctrl-C, take effect only after this block; a second one at once."""
-    received: list[int] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    handled = [number for number in numbers if signal.getsignal(number) is signal.default_int_handler]
-    for number in handled:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number in handled:
-            signal.signal(number, signal.default_int_handler)
-    if received:
-        raise KeyboardInterrupt
