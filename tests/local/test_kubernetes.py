@@ -17,9 +17,9 @@ from orch_node.protocol import files
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.runs import store
 from orchestrator.targets.kubernetes import watch
-from orchestrator.targets.kubernetes.exec import PodExec
 from orchestrator.targets.kubernetes.status import PodState
 from orchestrator.targets.kubernetes.target import mark_volume
+from orchestrator.targets.kubernetes.volume import PodExec
 from orchestrator.targets.kubernetes.watch import JobWatch
 from tests.local.kubernetes_runs import (
     FAILED,

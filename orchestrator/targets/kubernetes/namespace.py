@@ -16,7 +16,6 @@ from orchestrator.targets.interface import CheckRequest
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, connect
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.job import config_maps, trial_job
 from orchestrator.targets.kubernetes.manifests.kinds import (
     KINDS,
     PREFERRED,
@@ -25,6 +24,7 @@ from orchestrator.targets.kubernetes.manifests.kinds import (
     job_objects,
     shared_runtime,
 )
+from orchestrator.targets.kubernetes.manifests.pods import config_maps, trial_job
 from orchestrator.targets.kubernetes.manifests.template import documents, render
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.settings import TOKEN, KubernetesSettings

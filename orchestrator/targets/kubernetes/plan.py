@@ -1,10 +1,11 @@
-"""Plan a run on Kubernetes: its decisions, and the objects to create."""
+"""Plan a run on Kubernetes: its decisions, and the objects to create, with the changes of the user."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from orch_node.protocol import values
 from orch_node.protocol.environment import ALWAYS
@@ -18,7 +19,7 @@ from orchestrator.model.process_group import uses_gpus
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.launchers import check_launcher_name
-from orchestrator.planning.plan import ApplyObjects, Plan
+from orchestrator.planning.plan import ApplyObjects, Object, Plan
 from orchestrator.planning.request import Resume, RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs, Resolved, RunNodes, count_nodes, place_later, resolve
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, in_train, module_folders, project_copy, working_directory
@@ -30,10 +31,10 @@ from orchestrator.planning.training import (
     run_precision,
     script_command,
 )
-from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, config_maps, part_path, project_parts
+from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import ELASTIC, KINDS, Installed, default_kind, job_objects
+from orchestrator.targets.kubernetes.manifests.pods import KubernetesJob, config_maps, part_path, project_parts
 from orchestrator.targets.kubernetes.options import KubernetesOptions
-from orchestrator.targets.kubernetes.patch import Operation, describe_patch, patched
 from orchestrator.targets.kubernetes.run_record import new_location, without_lists
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
@@ -300,3 +301,75 @@ def pod_config(
         project=pod_project(plan, inputs.project, kubernetes, run_paths.resume),
         attempt=run_paths.resume.attempt if run_paths.resume else 1,
     )
+
+
+Operation = Mapping[str, Any]
+
+
+def patched(objects: tuple[Object, ...], operations: Sequence[Operation]) -> tuple[Object, ...]:
+    """Return the objects with the operations applied.
+
+    Raises:
+        PlanError: if an operation cannot be applied, or changes how orch finds an object.
+    """
+    result = list(objects)
+    kinds = [item["kind"] for item in objects]
+    for operation in operations:
+        kind = str(operation.get("kind"))
+        if kind not in kinds:
+            raise PlanError(
+                f"--k8s-patch: kind {kind} cannot be changed: this run has {', '.join(kinds)}.",
+                hint="Set `kind` to one of these in each operation of the file.",
+            )
+        index = kinds.index(kind)
+        result[index] = apply_operation(result[index], {k: v for k, v in operation.items() if k != "kind"})
+    return tuple(result)
+
+
+def describe_patch(operations: Sequence[Operation]) -> tuple[Decision, ...]:
+    """Return a decision for each change of an object."""
+    return tuple(
+        Decision(
+            topic="patch",
+            value=f"{operation.get('op')} {operation.get('path')} of {operation.get('kind')}",
+            reason="--k8s-patch",
+        )
+        for operation in operations
+    )
+
+
+def apply_operation(before: Object, operation: Operation) -> Object:
+    try:
+        import jsonpatch
+        import jsonpointer
+    except ImportError:
+        raise PlanError(
+            "--k8s-patch needs the package `jsonpatch`, which is not installed.",
+            hint="pip install 'jsonpatch>=1.33,<2'",
+        ) from None
+    description = f"{operation.get('op')} {operation.get('path')} of {before['kind']}"
+    try:
+        after: Object = jsonpatch.apply_patch(before, [operation])
+        is_found = identity(after) == identity(before)
+    except (
+        *(jsonpatch.JsonPatchException, jsonpointer.JsonPointerException),
+        *(TypeError, ValueError, KeyError, AttributeError, IndexError),
+    ) as error:
+        raise PlanError(
+            f"--k8s-patch: {description}: {error}.",
+            hint="`--dry-run -o yaml` shows the objects. Use `add` for missing fields. Example: "
+            "- {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
+        ) from None
+    if not is_found:
+        raise PlanError(
+            f"--k8s-patch: {description} changes the name or the labels by which orch finds the object.",
+            hint="Leave this operation out.",
+        )
+    return after
+
+
+def identity(item: Object) -> tuple[Any, ...]:
+    """Return the fields by which orch finds an object again, to follow and to delete it."""
+    metadata = item["metadata"]
+    labels = (metadata["labels"][key] for key in (names.OWNER, names.RUN))
+    return item["apiVersion"], item["kind"], metadata["name"], metadata.get("namespace"), *labels

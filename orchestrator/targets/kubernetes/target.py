@@ -32,15 +32,15 @@ from orchestrator.targets.interface import (
     Target,
     ignore,
 )
-from orchestrator.targets.kubernetes import find, inputs, logs, namespace, objects, start, volume
+from orchestrator.targets.kubernetes import find, inputs, namespace, objects, volume
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, connect
-from orchestrator.targets.kubernetes.exec import PodExec
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of
 from orchestrator.targets.kubernetes.options import REFUSES, KubernetesOptions
 from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.status import JobState, PodState, node_of, pod_state
-from orchestrator.targets.kubernetes.watch import JobWatch
+from orchestrator.targets.kubernetes.volume import PodExec
+from orchestrator.targets.kubernetes.watch import JobWatch, log_lines
 
 MARK_TRIES = 2
 MARK_SECONDS = 5.0
@@ -80,7 +80,7 @@ class KubernetesHandle(RunHandle):
         return self.watch.finish()
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
-        return logs.log_lines(self.watch, rank=rank, follow=follow)
+        return log_lines(self.watch, rank=rank, follow=follow)
 
     def discard(self) -> None:
         """Keep the files: a job has claimed its nodes before its ranks can be refused."""
@@ -184,7 +184,7 @@ class KubernetesTarget(Target):
         return namespace.check(request)
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
-        record, earlier = start.start(plan, folder)
+        record, earlier = objects.start(plan, folder)
         handle = KubernetesHandle(record, folder, earlier=earlier)
         handle.watch.record_start()
         return handle

@@ -1,7 +1,9 @@
-"""Read the volume of a run on Kubernetes through a small pod that is created for it."""
+"""Run programs in a pod by `exec`, and read the volume of a run through a small pod that is created for it."""
 
 from __future__ import annotations
 
+import io
+import json
 import secrets
 import signal
 import sys
@@ -9,24 +11,151 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.model.printable import one_line, program_name
 from orchestrator.planning.plan import Object
 from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.targets.fetch import fetch_files
 from orchestrator.targets.interface import FetchRequest
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere
-from orchestrator.targets.kubernetes.exec import PodExec
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.pods import toleration
 from orchestrator.targets.kubernetes.manifests.template import render
 from orchestrator.targets.kubernetes.objects import delete_checked
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 from orchestrator.targets.kubernetes.status import pod_state
+
+STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
+QUIET_SECONDS = 120.0
+CHUNK = 1 << 20
+MAX_ERROR = 1 << 16
+INPUT_FRAME = 1 << 15  # bytes that are sent at once
+UID_HINT = "The pod reads as the user of the run (uid in orch-k8s.toml). Check whether that user may read the files."
+
+
+class PodProgram(io.RawIOBase):
+    """A program that runs in a pod; this object is also the unbuffered stream of its standard output.
+
+    The client's own reader collects all available frames before it returns any, and copies its
+    buffer for each of them, which needs memory and quadratic time for large files.
+
+    Attributes:
+        output: its standard output.
+    """
+
+    def __init__(self, socket: Any, pod: str, argv: tuple[str, ...]) -> None:
+        self.socket = socket
+        self.pod = pod
+        self.argv = argv
+        self.pending = b""
+        self.errors = bytearray()
+        self.status = b""
+        self.lost = f"The connection to {pod} ended."  # reported unless its status arrives
+        self.output: BinaryIO = io.BufferedReader(self, CHUNK)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what has arrived into a buffer; return 0 at the end of the output."""
+        while not self.pending:
+            frame = self.receive()
+            if not frame:
+                return 0
+            channel, data = frame[0], frame[1:]
+            if channel == STDOUT:
+                self.pending = data
+            elif channel == STATUS:
+                self.status += data
+            elif channel == STDERR and len(self.errors) < MAX_ERROR:
+                self.errors += data
+        size = min(len(buffer), len(self.pending))
+        buffer[:size], self.pending = self.pending[:size], self.pending[size:]
+        return size
+
+    def receive(self) -> bytes:
+        """Return the next frame, whose first byte is its channel, or nothing if the connection has ended."""
+        from websocket import ABNF, WebSocketException, WebSocketTimeoutException
+
+        try:
+            while True:
+                opcode, frame = self.socket.recv_data_frame(True)
+                if opcode == ABNF.OPCODE_CLOSE:
+                    return b""
+                if opcode in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) and frame.data:
+                    return bytes(frame.data)
+        except WebSocketTimeoutException:
+            self.lost = f"{self.pod} has sent nothing for {self.socket.gettimeout():.0f} s."
+        except (WebSocketException, OSError) as error:
+            self.lost = f"The connection to {self.pod} ended: {error}."
+        return b""
+
+    def send(self, data: bytes) -> None:
+        """Write to its standard input; do nothing if the connection has ended."""
+        from websocket import WebSocketException
+
+        with suppress(WebSocketException, OSError):
+            for start in range(0, len(data), INPUT_FRAME):
+                self.socket.send_binary(bytes([STDIN]) + data[start : start + INPUT_FRAME])
+
+    def code(self) -> int | None:
+        """Return its exit code, or None if the connection has ended without it."""
+        try:
+            status = json.loads(self.status)
+            return 0 if status["status"] == "Success" else int(status["details"]["causes"][0]["message"])
+        except (TypeError, KeyError, IndexError, ValueError):
+            return None
+
+    def failure(self) -> ExecuteError:
+        """Return why its output has ended too early."""
+        code = self.code()
+        if code is None:
+            return ConnectionLost(self.lost)
+        reason = one_line(self.errors.decode(errors="replace").strip().rpartition("\n")[2]) or f"exit code {code}"
+        return ExecuteError(f"{program_name(self.argv)} in {self.pod}: {reason}.", hint=UID_HINT)
+
+
+@dataclass(frozen=True, slots=True)
+class PodExec:
+    """A container of a pod in which programs can be run."""
+
+    cluster: KubernetesClient
+    pod: str
+    container: str
+
+    @contextmanager
+    def open_program(self, argv: tuple[str, ...], *, seconds: float = QUIET_SECONDS) -> Iterator[PodProgram]:
+        """Start a program, and end it with the context or if it sends nothing for so many seconds."""
+        from kubernetes import client
+        from kubernetes.stream import stream
+
+        response = self.cluster.attempt(
+            lambda: stream(
+                client.CoreV1Api(self.cluster.client).connect_get_namespaced_pod_exec,
+                self.pod,
+                self.cluster.namespace,
+                container=self.container,
+                command=list(argv),
+                stdin=True,
+                stdout=True,
+                stderr=True,
+                tty=False,
+                binary=True,
+                _preload_content=False,
+            )
+        )
+        response.sock.settimeout(seconds)
+        try:
+            yield PodProgram(response.sock, self.pod, argv)
+        finally:
+            response.sock.shutdown()  # do not wait for more output
+
 
 START_SECONDS = 300.0
 POLL_SECONDS = 0.5

@@ -26,7 +26,7 @@ LAYERS = tuple(LAYER_NAMES.split())
 PURE = ("model", "stacks", "planning")
 PURE_FILES = {
     "targets/ssh": "plan",
-    "targets/kubernetes": "plan settings status run_record patch",
+    "targets/kubernetes": "plan settings status run_record",
     "targets/batch": "plan script settings",
     "report": "charts",
 }

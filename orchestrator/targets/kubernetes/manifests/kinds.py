@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from orchestrator.errors import PlanError
 from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, trial_job
-from orchestrator.targets.kubernetes.manifests.pods import pod_template, pod_values
+from orchestrator.targets.kubernetes.manifests.pods import KubernetesJob, pod_template, pod_values, trial_job
 from orchestrator.targets.kubernetes.manifests.template import documents, fill
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 

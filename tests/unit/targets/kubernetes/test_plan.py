@@ -26,7 +26,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.targets.kubernetes.inputs import with_assignment
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind, shared_runtime
-from orchestrator.targets.kubernetes.patch import patched
+from orchestrator.targets.kubernetes.plan import patched
 from orchestrator.targets.kubernetes.run_record import new_location
 from orchestrator.targets.kubernetes.volume import reader_pod
 from tests.conftest import make_stack
