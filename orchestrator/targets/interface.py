@@ -1,4 +1,4 @@
-"""Define the interface of a target and of its runs."""
+"""Define the interface of a target and of its runs, and check records of runs that others have sent."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from orch_node.protocol import files
+from orch_node.protocol.record import RunRecord
+
+from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.runs.store import Notify as Notify
 from orchestrator.runs.store import Positions
 
 if TYPE_CHECKING:
     from orch_node.protocol.events import Event
     from orch_node.protocol.node_reports import NodeUsage
-    from orch_node.protocol.record import RunRecord
 
-    from orchestrator.errors import ExecuteError
     from orchestrator.model.decision import Finding
     from orchestrator.model.hosts import Nodes
     from orchestrator.model.project import Project
@@ -309,3 +311,23 @@ class Target(ABC):
     @abstractmethod
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         """End the leftovers of past runs; with `dry_run`, only report them."""
+
+
+class UntrustedRecordError(RequestError):
+    """A run record that is listed, but cannot be used, because a value in it cannot be true."""
+
+
+def check_output_dir(record: RunRecord, runs: str) -> None:
+    """Raise UntrustedRecordError if a run writes outside of the folder of runs.
+
+    A run writes to its own folder, or to that of an earlier run that it has resumed.
+    """
+    path = record.output_dir
+    if path is None:
+        return
+    run_id = path.removeprefix(f"{runs}/").removesuffix("/output")
+    if not files.is_run_id(run_id) or path != f"{runs}/{run_id}/output":
+        raise UntrustedRecordError(
+            f"The record of {record.run_id} names the output folder {path!r:.100}, which is outside of {runs}.",
+            hint="Nothing was changed. Check who can write to the runs' records.",
+        )

@@ -30,7 +30,6 @@ from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, RunPaths, TargetOptions, TrainRequest
 from orchestrator.planning.resolve import Inputs, RunNodes
-from orchestrator.targets.batch.login import python_hint, query_default_ranks, query_host
 from orchestrator.targets.batch.plan import (
     check_options,
     job_node,
@@ -40,6 +39,7 @@ from orchestrator.targets.batch.plan import (
     plan_run,
     with_size,
 )
+from orchestrator.targets.batch.scheduler import python_hint, query_default_ranks, query_host
 from orchestrator.targets.batch.settings import IMAGE_KEYS, IMAGE_LIST_KEYS, BatchSettings, Image
 from orchestrator.targets.batch.system import FLAG_OFF, FLAG_ON, FLAG_VALUES, NEW, ONE_RANK, BatchSystem
 from orchestrator.targets.interface import SharedFolder

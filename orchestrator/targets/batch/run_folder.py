@@ -21,7 +21,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.files import write_whole
 from orchestrator.runs.follow import MAX_LOG_CHARACTERS
 from orchestrator.runs.state_files import PLAN
-from orchestrator.targets.batch.location import location_of
+from orchestrator.targets.batch.settings import location_of
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror, ReconnectingMirror

@@ -1,10 +1,11 @@
-"""Submit, query and cancel jobs with the programs of a batch system, on the host that has them.
+"""Reach the host that has the programs of a batch system; submit, query and cancel jobs with them.
 
 In an allocation that the user holds, the script of a run is started as a step.
 """
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from dataclasses import dataclass, replace
@@ -15,12 +16,16 @@ from orch_node.atomic_write import private
 from orch_node.protocol import files
 from orch_node.protocol.batch import job_number
 
-from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.printable import CommandResult
+from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.load.clusters import local_facts
+from orchestrator.model.cluster import Facts
+from orchestrator.model.printable import LOGIN_SCRIPT_HINT, CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
+from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import (
     NOT_FOUND,
+    ONE_RANK,
     BatchSystem,
     ControllerUnreachable,
     HeldAllocations,
@@ -30,6 +35,7 @@ from orchestrator.targets.batch.system import (
 )
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
+from orchestrator.targets.interpreter import FACTS_SECONDS, query_interpreter
 
 START_SECONDS = 60.0  # The batch system lists a new step within this time.
 TICK_SECONDS = 0.2
@@ -260,3 +266,60 @@ class Scheduler:
 def recency(state: JobState) -> tuple[bool, int]:
     """Return the sort key of a job: jobs that have not ended come last, then the newest."""
     return not state.ended, job_number(state.job)
+
+
+def python_hint(system: BatchSystem) -> str:
+    """Return how to name the interpreter of the nodes."""
+    return (
+        f"Use {system.flag} root=FOLDER with a folder that `orch provision --on {system.name}` has filled, or "
+        "--python with an interpreter that has torch. Both must be on a shared file system."
+    )
+
+
+def host_at(login: str) -> Local | Ssh:
+    """Return the connection to a host.
+
+    Args:
+        login: the host as ~/.ssh/config knows it; '' for this machine.
+    """
+    return Ssh(login, None) if login else Local()
+
+
+def query_host(system: BatchSystem, login: str, python: str, *, is_user_python: bool) -> tuple[Facts, str]:
+    """Return the facts of the host with the batch system's programs and of its stack, and the user's home folder there.
+
+    Args:
+        system: the batch system.
+        login: the host; '' for this machine.
+        python: the interpreter.
+        is_user_python: whether it is neither that of a stack nor the one that runs orch.
+
+    Raises:
+        RequestError: if the interpreter does not exist.
+        ExecuteError: if the host does not respond as expected.
+    """
+    if not login:
+        if not Path(python).exists():
+            raise RequestError(f"{python} does not exist.", hint=python_hint(system))
+        if not is_user_python:
+            return local_facts(python), str(Path.home())
+        return query_interpreter(Local(), "this machine", python, python_hint(system)), str(Path.home())
+    with contextlib.closing(Ssh(login, None)) as host:
+        home = host.capture(("sh", "-c", 'printf %s "$HOME"'), seconds=FACTS_SECONDS)
+        if not home.out.startswith("/"):
+            raise ExecuteError(
+                f"{host.node}: the output of a command there begins with {home.out.strip()[:60]!r}, "
+                "which that command does not print.",
+                hint=LOGIN_SCRIPT_HINT,
+            )
+        return query_interpreter(host, host.node, python, python_hint(system)), home.out
+
+
+def query_default_ranks(settings: BatchSettings) -> tuple[int, str]:
+    """Return the ranks on each node for --ppn auto, with the reason; one rank if the system does not respond."""
+    with contextlib.closing(host_at(settings.login or "")) as host:
+        programs = Scheduler(settings.system, host, settings.options.get("clusters", ""))
+        try:
+            return settings.system.default_ranks(programs, settings.options, settings.held)
+        except ExecuteError:
+            return ONE_RANK

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
@@ -14,26 +16,28 @@ from orch_node.protocol.events import Event
 from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.errors import ConnectionLost, ExecuteError, OrchError, RequestError
+from orchestrator.files import write_whole
 from orchestrator.model.hosts import Nodes
 from orchestrator.model.printable import counted
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, UnsupportedOption
 from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, RunOutcome, outcome_of
-from orchestrator.runs.state_files import ACCOUNTING, outcome_in, write_json
-from orchestrator.targets.batch import find, inputs, start
-from orchestrator.targets.batch.location import location_of, store_of
-from orchestrator.targets.batch.login import host_at
-from orchestrator.targets.batch.run_folder import RemoteFolder, run_folder_of
-from orchestrator.targets.batch.scheduler import Scheduler
+from orchestrator.runs.state_files import ACCOUNTING, PLAN, outcome_in, write_json
+from orchestrator.runs.store import Positions
+from orchestrator.targets.batch import find, inputs
+from orchestrator.targets.batch.run_folder import RemoteFolder, delete_remote_files, run_folder_of, write_remote_record
+from orchestrator.targets.batch.scheduler import Scheduler, host_at
+from orchestrator.targets.batch.settings import location_of, store_of, with_job
 from orchestrator.targets.batch.system import BatchSystem, Phase
-from orchestrator.targets.batch.watch import JobWatch, log_lines
+from orchestrator.targets.batch.watch import JobWatch, log_lines, update_record
 from orchestrator.targets.connections.connection import Ssh
-from orchestrator.targets.connections.local import Local
+from orchestrator.targets.connections.local import WRITE_HINT, Local
+from orchestrator.targets.execute import execute
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
 from orchestrator.targets.interface import (
     FetchRequest,
@@ -298,7 +302,7 @@ class BatchTarget(Target):
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         """Record the plan, submit its script, and return a handle of the run."""
-        record, earlier = start.start(self.system, plan, folder)
+        record, earlier = start(self.system, plan, folder)
         return BatchHandle(self.system, record, folder, earlier=earlier)
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
@@ -348,3 +352,94 @@ def unsupported_options(system: BatchSystem) -> Mapping[str, UnsupportedOption]:
             f"is not read on {system.title}", "Use the options --nodes, --ppn and --precision."
         ),
     }
+
+
+def start(system: BatchSystem, plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
+    """Record the plan and submit its script.
+
+    The run continues when this program ends. After an interrupted start only a run that the batch system has
+    accepted is recorded.
+
+    Returns:
+        The record of the run, and what belongs to earlier attempts of a resumed run; None for a new run.
+
+    Raises:
+        OrchError: if the run cannot be started.
+    """
+    plans = plan.array or (plan,)
+    *preparation, submission = plan.steps
+    assert isinstance(submission, SubmitScript)
+    folders = [folder.parent / member.run.run_id for member in plans]
+    earlier_plan = store.plan_bytes(folder)
+    earlier = store.positions(folder) if earlier_plan else None
+    for member, run_folder in zip(plans, folders, strict=True):
+        store.create(member, run_folder)
+
+    def forget_start() -> None:
+        if earlier_plan:
+            with contextlib.suppress(OSError):  # a full disk, which is reported already
+                write_whole(folder / PLAN, earlier_plan)
+        else:
+            delete_folders(plan, folders, host)
+
+    host = host_at(location_of(plan.run).login)
+    scheduler = Scheduler(system, host)
+    try:
+        execute(preparation, {node.node: host for step in preparation for node in step.nodes})
+        scheduler.submit(submission)
+        if earlier:
+            store.forget_end(folder)
+        return record_jobs(plan, folders, scheduler), earlier
+    except KeyboardInterrupt:
+        if scheduler.has_accepted(submission.name):
+            record_jobs(plan, folders, scheduler)  # so that the job can be stopped
+        elif not scheduler.uncertain:
+            forget_start()
+        raise
+    except OrchError:
+        if not scheduler.submitted and not scheduler.uncertain:
+            forget_start()
+        raise
+    finally:
+        host.close()
+
+
+def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRecord:
+    """Write the job of each run of the plan into its record, and return the first record.
+
+    Raises:
+        ExecuteError: if a record cannot be written; on this machine, the job is cancelled.
+    """
+    plans = plan.array or (plan,)
+    job, cluster = scheduler.submitted, scheduler.cluster
+    jobs = [scheduler.system.array_job(job, number) for number in range(len(plans))] if plan.array else [job]
+    records = [with_job(member.run, job, cluster) for member, job in zip(plans, jobs, strict=True)]
+    try:
+        for record, run_folder in zip(records, folders, strict=True):
+            update_record(record, run_folder)
+    except OSError as error:
+        problem = disk.describe_error(folders[0], error)
+        try:
+            scheduler.cancel(job)
+        except ExecuteError as failure:
+            raise ExecuteError(
+                f"{problem}, so job {job} is not recorded. {failure.message}", hint=failure.hint
+            ) from None
+        scheduler.submitted = ""
+        raise ExecuteError(f"{problem}, so orch cancelled job {job}.", hint=WRITE_HINT) from None
+    if isinstance(scheduler.host, Ssh):
+        for record in records:
+            write_remote_record(record, scheduler.host)
+    return records[0]
+
+
+def delete_folders(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:
+    """Delete the folders of runs that were not submitted."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    scripts = [step.run_dir for step in plan.steps if isinstance(step, SubmitScript)]
+    if isinstance(host, Ssh):
+        copies = [project_copy(member.run.run_dir) for member in plan.array or (plan,) if member.project]
+        delete_remote_files(host, (f"{scripts[0]}/{SCRIPT}", *copies))
+    elif plan.array:
+        shutil.rmtree(scripts[0], ignore_errors=True)

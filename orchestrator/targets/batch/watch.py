@@ -22,9 +22,9 @@ from orchestrator.runs import follow
 from orchestrator.runs.logs import LineParser, LogLine, copied_lines, new_lines, requested_ranks
 from orchestrator.runs.state_files import PLAN, outcome_in, read_json, supervisor_of, write_json
 from orchestrator.runs.store import Run
-from orchestrator.targets.batch.location import JOB, location_of, with_job
 from orchestrator.targets.batch.run_folder import LAUNCHER_LOG, RunFolder
 from orchestrator.targets.batch.scheduler import Scheduler
+from orchestrator.targets.batch.settings import JOB, location_of, with_job
 from orchestrator.targets.batch.system import ControllerUnreachable, JobState, Phase
 from orchestrator.targets.connections.mirror import MAX_STATE_BYTES
 from orchestrator.targets.interface import Notify

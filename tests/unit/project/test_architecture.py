@@ -27,7 +27,7 @@ PURE = ("model", "stacks", "planning")
 PURE_FILES = {
     "targets/ssh": "plan",
     "targets/kubernetes": "plan settings status run_record",
-    "targets/batch": "plan script settings",
+    "targets/batch": "plan settings",
     "report": "charts",
 }
 EFFECTS = (

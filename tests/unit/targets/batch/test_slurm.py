@@ -10,8 +10,8 @@ import pytest
 from orchestrator.errors import OrchError
 from orchestrator.model.printable import CommandResult
 from orchestrator.targets.batch import slurm
-from orchestrator.targets.batch.location import location_of, with_job
 from orchestrator.targets.batch.scheduler import Scheduler
+from orchestrator.targets.batch.settings import location_of, with_job
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.system import ONE_RANK, ControllerUnreachable
 from tests.support.slurm_jobs import FORGOTTEN, RecordedHost, make_job, make_result

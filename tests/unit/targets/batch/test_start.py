@@ -15,10 +15,10 @@ from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.files import TRAIN
 from orchestrator.runs import store
 from orchestrator.targets.batch import find
-from orchestrator.targets.batch.location import location_of
 from orchestrator.targets.batch.scheduler import Scheduler
+from orchestrator.targets.batch.settings import location_of
 from orchestrator.targets.batch.slurm import SLURM, job_state
-from orchestrator.targets.batch.start import record_jobs, start
+from orchestrator.targets.batch.target import record_jobs, start
 from orchestrator.targets.connections.connection import Ssh
 from tests.support.disks import small_file_system
 from tests.support.files import write_files, write_program

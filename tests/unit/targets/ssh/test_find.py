@@ -16,8 +16,7 @@ from orch_node.protocol.record import RunNode, RunRecord, parse, render
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, OrchError
-from orchestrator.targets.identity import UntrustedRecordError
-from orchestrator.targets.interface import ignore
+from orchestrator.targets.interface import UntrustedRecordError, ignore
 from orchestrator.targets.ssh.commands import SshCommands
 from orchestrator.targets.ssh.find import InventoryRuns, check_same_nodes, find_run, merge_response, trusted_record
 from orchestrator.targets.ssh.handle import SshHandle
