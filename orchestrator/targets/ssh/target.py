@@ -35,7 +35,7 @@ from orchestrator.targets.interface import (
     SharedFolder,
     Target,
 )
-from orchestrator.targets.ssh.nodes import query_inventory, ssh_config
+from orchestrator.targets.ssh.nodes import on_cluster, query_inventory, ssh_config
 from orchestrator.targets.ssh.plan import plan_train
 
 if TYPE_CHECKING:
@@ -142,10 +142,9 @@ class SshTarget(Target):
         return state_of(find_inventory(request.inventory)).folder / MEASURED
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
-        from orchestrator.targets.ssh import start
-        from orchestrator.targets.ssh.handle import SshHandle
+        from orchestrator.targets.ssh.handle import SshHandle, start
 
-        return SshHandle(plan.run, folder, earlier=start.start(plan, folder), stays_connected=True)
+        return SshHandle(plan.run, folder, earlier=start(plan, folder), stays_connected=True)
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         from orchestrator.targets.ssh.handle import SshHandle
@@ -163,9 +162,7 @@ class SshTarget(Target):
         )
 
     def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
-        from orchestrator.targets.ssh import commands
-
-        return commands.on_cluster(inventory, nodes, stack)
+        return on_cluster(inventory, nodes, stack)
 
     def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[LiveNode]:
         return query_inventory(inventory, names)
@@ -176,6 +173,6 @@ class SshTarget(Target):
         return find.list_runs(find.query_inventory(inventory))
 
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
-        from orchestrator.targets.ssh import cleanup
+        from orchestrator.targets.ssh import find
 
-        return cleanup.clean(inventory, base, dry_run=dry_run)
+        return find.clean(inventory, base, dry_run=dry_run)

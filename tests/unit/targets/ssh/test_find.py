@@ -17,11 +17,10 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.targets.interface import UntrustedRecordError, ignore
-from orchestrator.targets.ssh.commands import SshCommands
 from orchestrator.targets.ssh.find import InventoryRuns, check_same_nodes, find_run, merge_response, trusted_record
 from orchestrator.targets.ssh.handle import SshHandle
 from orchestrator.targets.ssh.logs import Stream
-from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, NodeResponse, query_all
+from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, NodeResponse, SshCommands, query_all
 from tests.conftest import make_cluster, make_node
 from tests.support.hostile import JSON
 from tests.support.recorded import FAR_NODE, RUN_RECORD
