@@ -72,9 +72,8 @@ def test_histograms_of_all_ranks_are_merged() -> None:
     parts = []
     samples = [torch.randn(5000, generator=torch.Generator().manual_seed(n)) * n for n in (1, 3)]
     for sample in samples:
-        low, high = sample.min(), sample.max()
-        counts = torch.histogram(sample, 2048, range=(float(low), float(high))).hist
-        parts.append((counts, low, high))
+        low, high = float(sample.min()), float(sample.max())
+        parts.append((torch.histogram(sample, 2048, range=(low, high)).hist.tolist(), low, high))
     counts, low, high = merged(parts)
     all_samples = torch.cat(samples)
     assert (low, high) == (float(all_samples.min()), float(all_samples.max()))

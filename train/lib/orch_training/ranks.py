@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import uuid
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from orch_training import RecipeError, messages
+from orch_training import RecipeError
 
 
 def has_group() -> bool:
@@ -58,38 +59,43 @@ def sum_over_ranks(value: float) -> float:
 
 
 def gather(value: Any) -> list[Any]:
-    """Return the value of every rank, on every rank.
+    """Return the value of every rank, on every rank: what JSON can express; tuples become lists.
 
     torch's own collectives of objects send pickles, which can run code of whoever reaches the ranks' ports.
     """
     if not has_group():
         return [value]
-    message = as_tensor(messages.encode(value))
+    message = as_tensor(json.dumps(value).encode())
     sizes = [torch.zeros(1, dtype=torch.int64, device=message.device) for _ in range(world_size())]
     dist.all_gather(sizes, torch.tensor([len(message)], device=message.device))
     padded = torch.zeros(max(int(size) for size in sizes), dtype=torch.uint8, device=message.device)
     padded[: len(message)] = message
     received = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(received, padded)
-    return [messages.decode(as_bytes(part[: int(size)])) for part, size in zip(received, sizes, strict=True)]
+    return [json.loads(as_bytes(part[: int(size)])) for part, size in zip(received, sizes, strict=True)]
 
 
 def from_main(value: Any) -> Any:
-    """Return the value of rank 0."""
+    """Return the value of rank 0, as gather() does."""
     return broadcast(0, value)
 
 
 def broadcast(source: int, value: Any) -> Any:
-    """Return the value of rank `source`."""
+    """Return the value of rank `source`, as gather() does."""
+    return json.loads(broadcast_bytes(source, json.dumps(value).encode())) if has_group() else value
+
+
+def broadcast_bytes(source: int, content: bytes) -> bytes:
+    """Return the bytes of rank `source`."""
     if not has_group():
-        return value
-    message = as_tensor(messages.encode(value) if rank() == source else b"")
+        return content
+    message = as_tensor(content if rank() == source else b"")
     size = torch.tensor([len(message)], device=message.device)
     dist.broadcast(size, src=source)
     if rank() != source:
         message = torch.empty(int(size), dtype=torch.uint8, device=message.device)
     dist.broadcast(message, src=source)
-    return value if rank() == source else messages.decode(as_bytes(message))
+    return content if rank() == source else as_bytes(message)
 
 
 def as_tensor(message: bytes) -> torch.Tensor:

@@ -146,7 +146,7 @@ def chunks(path: Path, size: int, source: int) -> Iterator[bytes]:
             with path.open("rb") as file:
                 file.seek(offset)
                 content = file.read(CHUNK)
-        yield ranks.broadcast(source, content)
+        yield ranks.broadcast_bytes(source, content)
 
 
 def report(path: Path) -> None:

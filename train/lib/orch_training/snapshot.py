@@ -1,6 +1,6 @@
 """Checkpoints of the whole state of a training loop, from which it resumes exactly.
 
-The owner of each file system writes what all ranks share; every rank writes its random state, which determines dropout.
+The owner of each file system writes what all ranks share, and the random state of each rank, which determines dropout.
 """
 
 from __future__ import annotations
@@ -72,12 +72,13 @@ class Snapshots:
         try:
             with checkpoint.written_together(name, self.output_dir):
                 (stage or self.stage)(staging / name)
-            with checkpoint.written_together(name, self.output_dir):
-                torch.save(torch.get_rng_state(), staging / name / rng_file())
-            with checkpoint.written_together(name, self.output_dir):
-                self.add_random_states(staging / name)
+            # The random states of all ranks, so that any node's copy restarts any rank, even without other nodes.
+            states = ranks.gather(torch.get_rng_state().numpy().tobytes().hex())
             with checkpoint.written_together(name, self.output_dir):
                 if self.owner:
+                    for rank, state in enumerate(states):
+                        tensor = torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8)
+                        torch.save(tensor, staging / name / rng_file(rank))
                     facts = {**self.facts, kernels.FACT: kernels.selected()}
                     checkpoint.seal(staging / name, step=step, world_size=ranks.world_size(), **facts)
                     checkpoint.publish(staging / name, self.output_dir / name)
@@ -93,12 +94,6 @@ class Snapshots:
             for name, part in self.parts.items():
                 torch.save(part.state_dict(), folder / f"{name}.pt")
 
-    def add_random_states(self, folder: Path) -> None:
-        """Add the random states of all ranks, so that any node's copy restarts any rank, even without other nodes."""
-        for name, content in ranks.gather((rng_file(), (folder / rng_file()).read_bytes())):
-            if self.owner and not (folder / name).exists():
-                (folder / name).write_bytes(content)
-
 
 def load_random_state(folder: Path) -> None:
     """Restore this rank's random state, which determines dropout, from a checkpoint.
@@ -106,14 +101,14 @@ def load_random_state(folder: Path) -> None:
     Raises:
         RecipeError: if the file contains anything except numbers.
     """
-    file = folder / rng_file()
+    file = folder / rng_file(ranks.rank())
     if file.is_file():  # absent with another number of ranks, which resume.start_from() reports
         torch.set_rng_state(load_numbers(file))
 
 
-def rng_file() -> str:
-    """Return the name of this rank's random state, the same as in Trainer."""
-    return "rng_state.pth" if ranks.world_size() == 1 else f"rng_state_{ranks.rank()}.pth"
+def rng_file(rank: int) -> str:
+    """Return the name of a rank's random state, the same as in Trainer."""
+    return "rng_state.pth" if ranks.world_size() == 1 else f"rng_state_{rank}.pth"
 
 
 def prepare_output(output_dir: Path) -> bool:

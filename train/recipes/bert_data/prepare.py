@@ -299,7 +299,7 @@ def spread(paths: Sequence[Path], *, owner: bool) -> None:
         holders = [rank for rank, files in enumerate(held) if files[index]]
         if len(holders) == len(held):
             continue
-        content = ranks.broadcast(holders[0], path.read_bytes() if path.is_file() else b"")
+        content = ranks.broadcast_bytes(holders[0], path.read_bytes() if path.is_file() else b"")
         if owner and not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write.write(path, content, mode=checkpoint.PUBLIC)

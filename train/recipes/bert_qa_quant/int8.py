@@ -91,8 +91,8 @@ def merge_observers(graph: Any) -> None:
     for observer in graph.modules():
         if getattr(observer, "histogram", None) is None:
             continue
-        local_histogram = (observer.histogram, observer.min_val, observer.max_val)
-        parts = [part for part in ranks.gather(local_histogram) if part[0].sum() > 0]
+        local_histogram = (observer.histogram.tolist(), observer.min_val.item(), observer.max_val.item())
+        parts = [part for part in ranks.gather(local_histogram) if sum(part[0]) > 0]
         if parts:  # some rank has measured values here
             counts, low, high = merged(parts)
             observer.histogram.copy_(counts)
@@ -100,7 +100,7 @@ def merge_observers(graph: Any) -> None:
             observer.max_val.resize_([]).copy_(torch.tensor(high))
 
 
-def merged(parts: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, float, float]:
+def merged(parts: Sequence[tuple[list[float], float, float]]) -> tuple[Any, float, float]:
     """Merge histograms into one over their whole range.
 
     Each bin is counted where its middle lies.
@@ -108,14 +108,12 @@ def merged(parts: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, float, float]:
     Args:
         parts: the counts, the lowest and the highest value of each rank.
     """
-    low = min(float(part[1]) for part in parts)
-    high = max(float(part[2]) for part in parts)
+    low, high = min(part[1] for part in parts), max(part[2] for part in parts)
     bins = len(parts[0][0])
     total = torch.zeros(bins)
     for counts, lowest, highest in parts:
-        width = (float(highest) - float(lowest)) / bins
-        middles = float(lowest) + width * (torch.arange(bins) + 0.5)
-        total += torch.histogram(middles, bins, range=(low, high), weight=counts.float()).hist
+        middles = lowest + (highest - lowest) / bins * (torch.arange(bins) + 0.5)
+        total += torch.histogram(middles, bins, range=(low, high), weight=torch.tensor(counts)).hist
     return total, low, high
 
 

@@ -219,7 +219,7 @@ def quantized(
         if ranks.is_main():
             compiled(graph, names, evaluator.max_length, folder / PACKAGE)
     Progress("compile int8", 1).report(1, now=True)
-    content = ranks.broadcast(0, (folder / PACKAGE).read_bytes() if ranks.is_main() else b"")
+    content = ranks.broadcast_bytes(0, (folder / PACKAGE).read_bytes() if ranks.is_main() else b"")
     with ranks.raise_together():
         if owner and not ranks.is_main():
             (folder / PACKAGE).write_bytes(content)
