@@ -504,9 +504,9 @@ EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
     ),
     ({"no-sync": "ddp = DDP(model)\nwith ddp.no_sync():\n    steps(ddp, adam)\ndel ddp"}, {"outside of no_sync()": 1}),
     (AVERAGED, {"finished": 2}),
-    (TOGETHER, {"finished": 2, "warning": 0, "comparison of the ranks' weights is off": 0}),
+    (TOGETHER, {"finished": 2, "warning": 0, "comparison of the ranks' weights failed": 0}),
     # The rank that trains alone warns while the other one waits.
-    (ONE_RANK_STEPS, {"finished": 2, "warning": 1, "comparison of the ranks' weights is off": 0}),
+    (ONE_RANK_STEPS, {"finished": 2, "warning": 1, "comparison of the ranks' weights failed": 0}),
     (SEPARATE_MODELS, {"finished": 2, "differ from those of rank": 1}),
     (ENDED_LATER, {"RankError the ranks do not train one model: after ": 1}),
     (PERHAPS_TOGETHER, {"finished": 2, "unless the ranks compute one model together": 1}),

@@ -12,7 +12,6 @@ from orch_node.events import note
 from orch_training import RecipeError, ranks
 from orch_training.global_batch import Dealing
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
-from orch_training.kernels import check_ipex
 from orch_training.metrics import Course
 from orch_training.provenance import Provenance
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
@@ -32,7 +31,6 @@ class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
         self.course = course
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        check_ipex()
         self.course.begin(state.global_step, state.max_steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:

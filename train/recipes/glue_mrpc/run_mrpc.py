@@ -180,7 +180,6 @@ class Training:
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         compress(self.model, args.gradient_compression)
         self.local_steps = LocalSteps(self.model, optimizer, args.local_sgd)
-        kernels.check_ipex()
 
     def run(self) -> dict[str, Any]:
         """Train the model in place and return the speed, the steps and the last loss."""

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +26,36 @@ SEPARATE_MODELS = "ORCH_SEPARATE_MODELS"
 
 class RankError(Exception):
     """A reason not to start training, in one sentence."""
+
+
+class TrainingCheck:
+    """A check within the calls of a training, which its own failure disables; that never ends the training."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.finished = False
+        self.error: RankError | None = None  # which a script may catch
+
+    def finish(self) -> None:
+        self.finished = True
+
+    def run_safely(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except RankError as error:
+            self.error = error
+            self.finish()
+            raise
+        except Exception as error:
+            print(f"orch: the {self.name} failed and is off: {error!r:.300}", file=sys.stderr)
+            self.finish()
+
+    def check_end(self) -> None:
+        """Raise the error again at the end of a script that has caught it."""
+        if self.error and os.getpid() == self.pid:
+            raise self.error
 
 
 def has_separate_models() -> bool:

@@ -14,7 +14,6 @@ weights and the loss have changed.
 from __future__ import annotations
 
 import importlib
-import sys
 from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
@@ -22,7 +21,7 @@ from typing import Any
 
 from orch_node.events import warn
 from orch_node.rank import weight_inspection as weights
-from orch_node.rank.checks import RankError
+from orch_node.rank.checks import RankError, TrainingCheck
 
 CHECK_BEFORE_STEP = 3  # errors are raised when this step begins, at the latest
 MAX_CHECKED_STEPS = 30  # after so many steps an unclear case is dropped without a message
@@ -59,7 +58,7 @@ CONSTANT_LOSS_MESSAGE = (
 )
 
 
-def begin(torch: ModuleType) -> TrainingCheck | None:
+def begin(torch: ModuleType) -> FirstStepsCheck | None:
     """Check the first optimizer steps of this process.
 
     Args:
@@ -71,7 +70,7 @@ def begin(torch: ModuleType) -> TrainingCheck | None:
     optimizer = importlib.import_module("torch.optim.optimizer")
     if not hasattr(optimizer, "register_optimizer_step_pre_hook"):
         return None
-    check = TrainingCheck(torch)
+    check = FirstStepsCheck(torch)
     hook = optimizer.register_optimizer_step_pre_hook(check.before_step)
     restore = weights.watch_gradients(torch, "backward", check.before_backward)
 
@@ -170,19 +169,20 @@ class OptimizerWeights:
         return any(weights.must_change(self.torch, opt, addresses) for opt in self.optimizers)
 
 
-class TrainingCheck:
+class FirstStepsCheck(TrainingCheck):
     """Checks one rank's training from its first backward() until the result is clear.
 
     A step, as counted here, is the first optimizer step after a backward(): several optimizers may
     step after one backward(), and one of them may step many times.
     """
 
+    name = "training check"
+
     def __init__(self, torch: ModuleType) -> None:
+        super().__init__()
         self.torch = torch
         # Called from backward() and not from the optimizer hook: torch is iterating its hooks then.
         self.uninstall: Callable[[], None] = lambda: None
-        self.finished = False
-        self.error: RankError | None = None  # which a script may catch
         self.trained_in_fp32 = False
         self.step = 0
         self.backward_calls = 0  # since this step began
@@ -191,9 +191,6 @@ class TrainingCheck:
         self.losses: list[float] = []
         self.computing = ComputingWeights(torch)
         self.optimizers = OptimizerWeights(torch)
-        # Layers of IPEX, which compute with packed copies of their weights; None until the first check.
-        self.ipex_layers: list[Any] | None = None
-        self.detached_layers: list[Any] = []  # whose weights no longer share memory with the copies
 
     # Entry points: called by torch before each backward() and each optimizer step.
 
@@ -212,26 +209,9 @@ class TrainingCheck:
             self.backward_calls = 0
             self.run_safely(self.inspect_weights)
 
-    def run_safely(self, inspect: Callable[[], None]) -> None:
-        """Run a check; a failure of the check itself disables it and never ends the training."""
-        try:
-            inspect()
-        except RankError as error:
-            self.error = error
-            self.finish()
-            raise
-        except Exception as error:
-            print(f"orch: the training check failed and is off: {error!r}", file=sys.stderr)
-            self.finish()
-
-    def check_end(self) -> None:
-        """Raise the error again at the end of a script that has caught it."""
-        if self.error:
-            raise self.error
-
     def finish(self) -> None:
         """Stop checking, and release all tensors."""
-        self.finished = True
+        super().finish()
         self.computing = ComputingWeights(self.torch)
         self.optimizers = OptimizerWeights(self.torch)
 
@@ -284,7 +264,7 @@ class TrainingCheck:
 
     def finish_unless_ipex_pending(self) -> None:
         """Stop checking, unless detached IPEX layers may still differ visibly after more steps."""
-        if not self.detached_layers:
+        if not weights.detached_layers():
             self.finish()
 
     def optimizer_holds_computing_weight(self) -> bool:
@@ -294,11 +274,11 @@ class TrainingCheck:
 
     def check_ipex_layers(self) -> None:
         """Raise RankError if the optimizer has changed weights but not their packed copies."""
-        if self.ipex_layers is None:
-            self.ipex_layers = weights.packed_layers()
-            self.detached_layers = weights.detached_layers(self.ipex_layers)
-        if wrong := weights.differing_layers(self.torch, self.detached_layers):
-            raise RankError(DETACHED_IPEX_WEIGHTS_MESSAGE.format(detached=len(wrong), layers=len(self.ipex_layers)))
+        detached = weights.detached_layers()
+        wrong = [layer for layer in detached if not self.torch.equal(layer.ctx.get_weight(), layer.weight.detach())]
+        if wrong:
+            layers = len(weights.packed_layers())
+            raise RankError(DETACHED_IPEX_WEIGHTS_MESSAGE.format(detached=len(wrong), layers=layers))
 
     def check_wrong_weights(self) -> None:
         """Raise RankError if the optimizer updates weights that the model does not use.

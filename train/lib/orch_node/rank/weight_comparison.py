@@ -31,7 +31,7 @@ from orch_node.protocol import values
 from orch_node.protocol.values import Measured
 from orch_node.rank import communication
 from orch_node.rank import weight_inspection as weights
-from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
+from orch_node.rank.checks import SEPARATE_MODELS, RankError, TrainingCheck, has_separate_models
 
 UNKNOWN_STEPS = -2  # a rank may hold no part of sharded weights, and so no state
 COMPARED_STEP = 3  # after so many steps of an optimizer its weights are compared for the first time
@@ -214,13 +214,15 @@ def begin(torch: ModuleType, peers: Peers) -> WeightComparison:
     return comparison
 
 
-class WeightComparison:
+class WeightComparison(TrainingCheck):
     """Compares the weights of this rank's optimizers with the reference of all ranks."""
 
+    name = "comparison of the ranks' weights"
+
     def __init__(self, torch: ModuleType, peers: Peers) -> None:
+        super().__init__()
         self.torch = torch
         self.peers = peers
-        self.pid = os.getpid()
         self.records: list[OptimizerRecord] = []  # of the optimizers that exist
         self.ended_optimizers = 0
         self.has_ddp = False  # whether there was a DistributedDataParallel when weights had moved apart
@@ -231,8 +233,6 @@ class WeightComparison:
         self.has_warned = False
         self.suspicion: Suspicion | None = None
         self.averages = False  # whether the script seems to average weights from time to time
-        self.failed = False
-        self.error: RankError | None = None  # which a script may catch
 
     # Entry points: called by torch before and after each optimizer step, and at the end of the script.
 
@@ -255,8 +255,7 @@ class WeightComparison:
         Raises:
             RankError: if this rank has trained alone.
         """
-        if self.error and os.getpid() == self.pid:
-            raise self.error
+        super().check_end()
         suspicion = self.suspicion
         if suspicion is None or not self.is_active() or has_separate_models():
             return
@@ -264,18 +263,7 @@ class WeightComparison:
             self.end_never_averaged(suspicion.reference)
 
     def is_active(self) -> bool:
-        return not self.failed and os.getpid() == self.pid
-
-    def run_safely(self, compare: Callable[[], None]) -> None:
-        """Run a comparison; if it cannot be made, as after the end of rank 0, there are no more."""
-        try:
-            compare()
-        except RankError as error:
-            self.failed, self.error = True, error
-            raise
-        except Exception as error:
-            print(f"orch: the comparison of the ranks' weights is off: {error!r:.300}", file=sys.stderr)
-            self.failed = True
+        return not self.finished and os.getpid() == self.pid
 
     # Steps.
 

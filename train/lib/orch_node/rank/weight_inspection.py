@@ -158,7 +158,7 @@ def packed_layers() -> list[Any]:
     return [layer for layer in layers if getattr(layer, "ctx", None) is not None]
 
 
-def detached_layers(layers: Iterable[Any]) -> list[Any]:
+def detached_layers() -> list[Any]:
     """Return the packed layers whose weights no longer share memory with the packed copies.
 
     A layer computes with the copy in its `ctx`. ipex.optimize() makes `weight` share its memory;
@@ -166,11 +166,6 @@ def detached_layers(layers: Iterable[Any]) -> list[Any]:
     """
     return [
         layer
-        for layer in layers
+        for layer in packed_layers()
         if layer.weight.requires_grad and layer.ctx.get_weight().data_ptr() != layer.weight.data_ptr()
     ]
-
-
-def differing_layers(torch: ModuleType, layers: Iterable[Any]) -> list[Any]:
-    """Return the packed layers whose weights differ from the packed copies."""
-    return [layer for layer in layers if not torch.equal(layer.ctx.get_weight(), layer.weight.detach())]
