@@ -194,8 +194,8 @@ def why_not_loaded(library: str) -> str:
         return "there is no such file"
     if any(character in library for character in " :$"):
         return (
-            "the loader splits paths at spaces, colons and dollar signs, and no folder in "
-            f"{tempfile.gettempdir()} could be created for a link to it"
+            "the loader splits paths at spaces, colons and dollar signs, and no link to it could be created in "
+            f"{tempfile.gettempdir()}"
         )
     try:
         ctypes.CDLL(library)

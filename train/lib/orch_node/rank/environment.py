@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import stat
 import subprocess
 import sys
 import tempfile
@@ -236,41 +236,17 @@ def with_loadable_preload(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def link_to(path: str) -> str:
-    """Return a loadable link to the file, or the path if it needs no link or none can be made."""
+    """Return a loadable link to the file, or the path if it needs no link or none can be made.
+
+    All ranks and runs of this user share a link. In a folder for everybody, only its owner can replace it.
+    """
     if not any(character in path for character in UNSAFE_CHARACTERS) or not os.path.isfile(path):
         return path
-    folder = private_folder()
-    if folder is None:
-        return path
-    link = f"{folder}/{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.so"
+    name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    link = f"{tempfile.gettempdir()}/orch-preload-{os.getuid()}-{name}.so"
     try:
-        os.symlink(path, link)
-    except FileExistsError:  # made by another rank or run; the name depends on the target only
-        pass
+        with contextlib.suppress(FileExistsError):
+            os.symlink(path, link)
+        return link if os.lstat(link).st_uid == os.getuid() and os.readlink(link) == path else path
     except OSError:
         return path
-    return link
-
-
-def private_folder() -> str | None:
-    """Return a folder for links that only this user can write; all runs share it, and it stays."""
-    user = os.getuid()
-    for base in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
-        folder = f"{base}/orch-preload-{user}"
-        if any(character in folder for character in (*UNSAFE_CHARACTERS, ":")):
-            continue
-        try:
-            os.mkdir(folder, 0o700)
-        except OSError:  # it exists, or cannot be created
-            pass
-        if is_private(folder, user):
-            return folder
-    return None
-
-
-def is_private(folder: str, user: int) -> bool:
-    try:
-        status = os.lstat(folder)
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == user and not status.st_mode & 0o077
