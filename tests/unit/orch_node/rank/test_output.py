@@ -60,10 +60,10 @@ def test_log_tail_is_short_text_of_any_content(content: bytes, tmp_path: Path) -
     result.encode()
 
 
-def test_oom_kill_is_found_in_the_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_kill_is_found_in_the_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = tmp_path / "memory.events"
     events.write_text("oom 0\noom_kill 0\n")
-    monkeypatch.setattr(oom, "cgroup_files", lambda: [events])
+    monkeypatch.setattr(oom, "VMSTAT", events)
     monkeypatch.setattr(oom, "kernel_log", lambda: [])
     detector = oom.OomDetector()
     assert detector.find_evidence(1) is None

@@ -1,7 +1,7 @@
 """Find out whether the kernel killed a process because memory ran out.
 
-Sources, the most reliable first: the kernel's log (root, or a readable /dev/kmsg), the counter of
-the process' own cgroup, and the node's counter in /proc/vmstat, which everybody may read.
+Sources, the most reliable first: the kernel's log (root, or a readable /dev/kmsg), and the node's counter in
+/proc/vmstat, which everybody may read, and which counts the kills in cgroups, too.
 """
 
 from __future__ import annotations
@@ -12,47 +12,28 @@ from pathlib import Path
 
 from orch_node.standalone import facts
 
-CGROUP = Path("/sys/fs/cgroup")
+VMSTAT = Path("/proc/vmstat")
 KMSG = "/dev/kmsg"
 
 
 class OomDetector:
-    """The kernel's counters of out-of-memory kills when this object was created."""
+    """The kernel's counter of out-of-memory kills when this object was created."""
 
     def __init__(self) -> None:
-        self.initial_counts = oom_kill_counts()
+        self.initial_count = oom_kill_count()
 
     def find_evidence(self, pid: int) -> str | None:
         """Return the text that shows that the process was killed for memory, or None."""
         for line in kernel_log():
             if re.search(rf"Killed process {pid}\b", line):
                 return line
-        for source, count in oom_kill_counts().items():
-            initial = self.initial_counts.get(source, 0)
-            if count > initial:
-                return f"oom_kill in {source} rose from {initial} to {count}"
-        return None
+        count = oom_kill_count()
+        return f"oom_kill in {VMSTAT} rose from {self.initial_count} to {count}" if count > self.initial_count else None
 
 
-def oom_kill_counts() -> dict[str, int]:
-    """Return the number of out-of-memory kills, by the file that reports it."""
-    counts = {}
-    for path in (*cgroup_files(), Path("/proc/vmstat")):
-        if match := re.search(r"^oom_kill (\d+)$", facts.read_text(path), re.MULTILINE):
-            counts[str(path)] = int(match.group(1))
-    return counts
-
-
-def cgroup_files() -> list[Path]:
-    """Return this process' memory.events of cgroup v2 or memory.oom_control of v1: cgroups(7)."""
-    paths = []
-    for line in facts.read_text(Path("/proc/self/cgroup")).splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            paths.append(CGROUP / path.lstrip("/") / "memory.events")
-        elif "memory" in controllers.split(","):
-            paths.append(CGROUP / "memory" / path.lstrip("/") / "memory.oom_control")
-    return paths
+def oom_kill_count() -> int:
+    match = re.search(r"^oom_kill (\d+)$", facts.read_text(VMSTAT), re.MULTILINE)
+    return int(match.group(1)) if match else 0
 
 
 def kernel_log() -> list[str]:
