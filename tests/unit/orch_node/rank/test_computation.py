@@ -21,7 +21,10 @@ def test_ranks_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda store=store: store)
         layout: Any = SimpleNamespace(world_size=3)
         with ThreadPoolExecutor(3) as ranks:
-            results = [ranks.submit(computation.agree, torch, layout, problem) for problem in problems]
+            results = [
+                ranks.submit(computation.decide_together, torch, layout, rank, "key", problem, max)
+                for rank, problem in enumerate(problems)
+            ]
             assert [result.result(30) for result in results] == [max(problems)] * 3
         layout.world_size = 1
-        assert computation.agree(torch, layout, LACKING) == LACKING
+        assert computation.decide_together(torch, layout, 0, "key", LACKING, max) == LACKING

@@ -11,9 +11,10 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from orch_node import atomic_write
 from orch_node.events import send
@@ -33,7 +34,6 @@ from orch_node.rank.checks import RankError
 from orch_node.rank.frameworks import AfterImport
 from orch_node.standalone import facts
 
-PRECISION_KEY, KERNELS_KEY = "orch/precision", "orch/kernels"  # of the store of the ranks
 PACKAGE = "orch_kernels"
 FAST_FLAGS = ("amx_bf16", "avx512_bf16")  # with which BF16 was faster
 ADVISED_STEPS = 10  # shorter trainings get no advice
@@ -57,16 +57,9 @@ def choose_precision(torch: ModuleType, layout: RunLayout, rank: int, argv: list
         return argv
     lacking = "" if bf16_flag(facts.cpu_flags()) else layout.placement(rank).node
     spares = layout.spares_without_bf16
-    if layout.world_size == 1:
-        value, reason = decide(precision, [lacking] if lacking else [], spares)
-    else:
-        store = torch.distributed.distributed_c10d._get_default_store()
-        if rank == 0:
-            names = {lacking, *(store.get(f"{PRECISION_KEY}/{n}").decode() for n in range(1, layout.world_size))}
-            store.set(PRECISION_KEY, json.dumps(decide(precision, sorted(names - {""}), spares)))
-        else:
-            store.set(f"{PRECISION_KEY}/{rank}", lacking)
-        value, reason = json.loads(store.get(PRECISION_KEY))
+    value, reason = decide_together(
+        torch, layout, rank, "orch/precision", lacking, lambda names: decide(precision, sorted({*names} - {""}), spares)
+    )
     if not value:
         raise RankError(reason)
     if rank == 0:
@@ -131,7 +124,9 @@ def use_kernels(torch: ModuleType, layout: RunLayout, placement: RankEntry) -> N
     """Use the kernels unless the request keeps torch's functions or a rank has no kernels, which is reported."""
     if os.environ.get(KERNELS) == TORCHS_KERNELS:
         return
-    if reason := agree(torch, layout, find_kernel_problem(placement.node)):
+    problem = find_kernel_problem(placement.node)
+    reason = decide_together(torch, layout, placement.rank, "orch/kernels", problem, max)
+    if reason:
         if placement.rank == 0:
             send(Decided(text=f"kernels: torch ({reason})", topic="kernels", value=TORCHS_KERNELS))
         return
@@ -149,15 +144,16 @@ def find_kernel_problem(node: str) -> str:
     return f"{reason} on {node}" if reason else ""
 
 
-def agree(torch: ModuleType, layout: RunLayout, problem: str) -> str:
-    """Return the problem of a rank, the same on all ranks; empty if all ranks can use the kernels."""
+def decide_together(
+    torch: ModuleType, layout: RunLayout, rank: int, key: str, text: str, decide: Callable[[list[str]], Any]
+) -> Any:
+    """Return what rank 0 decides from the texts of all ranks, which they exchange through their store."""
     if layout.world_size == 1:
-        return problem
+        return decide([text])
     store = torch.distributed.distributed_c10d._get_default_store()
-    if problem:
-        store.set(f"{KERNELS_KEY}/problem", problem)
-        store.add(f"{KERNELS_KEY}/problems", 1)
-    if store.add(f"{KERNELS_KEY}/ranks", 1) >= layout.world_size:
-        problems = store.add(f"{KERNELS_KEY}/problems", 0)  # the stores of torch 1.13 have no check()
-        store.set(KERNELS_KEY, store.get(f"{KERNELS_KEY}/problem") if problems else "")
-    return str(store.get(KERNELS_KEY).decode())
+    if rank == 0:
+        texts = [text, *(store.get(f"{key}/{n}").decode() for n in range(1, layout.world_size))]
+        store.set(key, json.dumps(decide(texts)))
+    else:
+        store.set(f"{key}/{rank}", text)
+    return json.loads(store.get(key))
