@@ -52,7 +52,7 @@ def test_ranks_are_grouped_by_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "period", "is_refused"), [("none", 1, True), ("bf16", 4, True), ("fp8", 0, True), ("powersgd", 0, False)]
+    ("kind", "period", "is_refused"), [("none", 1, True), ("bf16", 4, True), ("powersgd", 0, False)]
 )
 def test_invalid_kind_or_period_is_refused(kind: str, period: int, is_refused: bool) -> None:
     assert (

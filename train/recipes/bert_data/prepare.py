@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 
@@ -31,7 +31,6 @@ from shards import row_count, write_part, write_shard
 
 MANIFEST = "manifest.json"
 SETTINGS = "settings.json"
-KINDS = ("text", "wikipedia")
 MIB = 1 << 20
 
 
@@ -39,7 +38,7 @@ MIB = 1 << 20
 class DataOptions:
     """The options of the data preparation."""
 
-    kind: str = option("text", "text: documents separated by blank lines; wikipedia: a dump.")
+    kind: Literal["text", "wikipedia"] = option("text", "text: documents separated by blank lines; wikipedia: a dump.")
     input_file: str | None = option(None, "A text file, or a dump as .xml or .xml.bz2.")
     input_files: list[str] = field(
         default_factory=list, metadata={"help": "Several files, or folders with .txt files."}
@@ -85,7 +84,6 @@ def parse_options(argv: list[str]) -> DataOptions:
         valid = False
     check_requirements(
         [
-            (options.kind not in KINDS, f"--kind must be one of {', '.join(KINDS)}."),
             (not options.output_dir, "--output_dir is missing."),
             (not (options.input_file or options.input_files), "--input_file is missing."),
             (not valid, "--lengths: expected TOKENS:PREDICTIONS, ... such as 128:20,512:80."),

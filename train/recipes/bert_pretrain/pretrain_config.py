@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from orch_training import RecipeError, arguments, ranks
 from orch_training.arguments import LoopArguments, option
@@ -20,7 +21,7 @@ class PretrainArguments(LoopArguments):
     dropout: float | None = option(None, "Set all dropout probabilities of the model.")
     data_dir: str | None = option(None, "Data from `orch data prepare`.")
     text_file: str | None = option(None, "Text to prepare and use instead of data_dir.")
-    phase: str = option("both", "1, 2 or both.")
+    phase: Literal["1", "2", "both"] = option("both", "Phase to train.")
     init_checkpoint: str | None = option(None, "For --phase 2: the last checkpoint of phase 1.")
     max_seq_length: int = option(128, "Tokens of a sequence.")
     train_batch_size: int = option(32, "Sequences per step, over all ranks.")
@@ -87,7 +88,6 @@ def parse_arguments(argv: list[str]) -> PretrainArguments:
     (args,) = arguments.parse(argv, (PretrainArguments,))
     arguments.check_requirements(
         [
-            (args.phase not in ("1", "2", "both"), "--phase must be 1, 2 or both."),
             (bool(args.data_dir) == bool(args.text_file), "pass --data_dir or --text_file."),
             (
                 args.init_checkpoint is not None and args.phase != "2",

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bert_qa"))
@@ -46,7 +46,9 @@ class QuantArguments:
     """The arguments of the quantization."""
 
     apply_quantization: bool = option(True, "Quantize the model after training.")
-    quantization_approach: str = option("static", "static or dynamic.")
+    quantization_approach: Literal["static", "dynamic"] = option(
+        "static", "When the ranges of activations are measured."
+    )
     num_calibration_samples: int = option(50, "Windows for the calibration of a static quantization.")
     verify_loading: bool = option(False, "Load the model in a fresh process and compare the logits.")
     verify_tolerance: float = option(1e-4, "Maximum difference of a logit.")
@@ -62,10 +64,6 @@ def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:
     (quant,) = config.further
     check_requirements(
         [
-            (
-                quant.quantization_approach not in ("static", "dynamic"),
-                "--quantization_approach must be static or dynamic; aware_training is not offered.",
-            ),
             (quant.verify_tolerance <= 0, "--verify_tolerance must be over 0."),
             (quant.apply_quantization and not (config.training.do_eval), "--apply_quantization needs --do_eval."),
         ]
