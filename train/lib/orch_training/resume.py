@@ -6,7 +6,6 @@ It is copied to the nodes that lack it, if they share no disk, so that every nod
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from orch_training import RecipeError, checkpoint, ranks
@@ -105,8 +104,13 @@ def share(folder: Path, source: int) -> None:
     for name, size in ranks.broadcast(source, files(folder)):
         if not checkpoint.is_below(name):
             raise RecipeError(f"{folder.name} of rank {source} names {name!r:.80} as its file.")
-        with checkpoint.written_together(folder.name, folder.parent):
-            receive(folder / name, size, source=source, into=staging / name if writes else None)
+        for offset in range(0, max(1, size), CHUNK):
+            chunk = ranks.broadcast_bytes(source, read(folder / name, offset) if ranks.rank() == source else b"")
+            with checkpoint.written_together(folder.name, folder.parent):
+                if writes:
+                    (staging / name).parent.mkdir(parents=True, exist_ok=True)
+                    with (staging / name).open("ab") as file:
+                        file.write(chunk)
     with checkpoint.written_together(folder.name, folder.parent):
         if writes:
             checkpoint.publish(staging, folder)
@@ -121,32 +125,10 @@ def files(folder: Path) -> list[tuple[str, int]]:
     return [(name, (folder / name).stat().st_size) for name in names]
 
 
-def receive(path: Path, size: int, *, source: int, into: Path | None) -> None:
-    """Receive one file of rank `source` in chunks; every rank takes part.
-
-    A rank that cannot write still receives all chunks, so that the others need not wait for it.
-    """
-    problem: OSError | None = None
-    for chunk in chunks(path, size, source):
-        try:
-            if into is not None and problem is None:
-                into.parent.mkdir(parents=True, exist_ok=True)
-                with into.open("ab") as file:
-                    file.write(chunk)
-        except OSError as error:
-            problem = error
-    if problem is not None:
-        raise problem
-
-
-def chunks(path: Path, size: int, source: int) -> Iterator[bytes]:
-    for offset in range(0, size, CHUNK):
-        content = b""
-        if ranks.rank() == source:
-            with path.open("rb") as file:
-                file.seek(offset)
-                content = file.read(CHUNK)
-        yield ranks.broadcast_bytes(source, content)
+def read(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(CHUNK)
 
 
 def report(path: Path) -> None:
