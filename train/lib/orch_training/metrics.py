@@ -11,7 +11,7 @@ import json
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from orch_node import atomic_write
 from orch_node.events import note
@@ -22,7 +22,6 @@ from orch_training.checkpoint import PUBLIC
 from orch_training.events import Progress
 
 FILE = "metrics.jsonl"
-REPORTED = ("loss", "learning_rate", "samples_per_second")
 
 
 class Course:
@@ -32,10 +31,8 @@ class Course:
         self.samples_per_step = samples_per_step
         self.start_step = self.first_step = start_step
         self.progress = Progress("train", 0)
-        self.writers: list[Any] = []
-        if ranks.is_main():
-            self.writers = [JsonLines(output_dir / FILE, start_step)]
-            self.writers += tensorboard(output_dir / "tensorboard", start_step)
+        self.file = open_lines(output_dir / FILE, start_step) if ranks.is_main() else None
+        self.tensorboard = open_tensorboard(output_dir / "tensorboard", start_step) if ranks.is_main() else None
         self.seconds = 0.0
         self.final_loss: float | None = None
         self.logged_step = start_step
@@ -61,37 +58,29 @@ class Course:
 
     def log(self, step: int, *, epoch: float, loss: float, learning_rate: float, **extra: float) -> None:
         self.final_loss = loss
-        line = self.line(step, epoch, loss, learning_rate) | extra
-        if ranks.is_main():
-            for writer in self.writers:
-                writer.write(line)
-            print(format_line(line, self.steps) + self.remaining(step), flush=True)
-            figures = {name: line[name] for name in REPORTED}
-            self.progress.report(step, now=True, printed=True, **figures)
-
-    def line(self, step: int, epoch: float, loss: float, learning_rate: float) -> dict[str, Any]:
         now = time.perf_counter()
-        samples = (step - self.logged_step) * self.samples_per_step
-        speed = samples / (now - self.logged_at)
+        speed = (step - self.logged_step) * self.samples_per_step / (now - self.logged_at)
         self.logged_step, self.logged_at = step, now
-        return {
-            "step": step,
-            "epoch": round(epoch, 4),
-            "loss": loss,
-            "learning_rate": learning_rate,
-            "samples_per_second": round(speed, 3),
-            "time": round(time.time(), 3),
-        }
-
-    def remaining(self, step: int) -> str:
-        """Return the estimated remaining time as the end of a line; empty if it is not known."""
-        seconds = remaining_seconds(
-            time.perf_counter() - self.began, first=self.first_step, step=step, steps=self.steps
+        if self.file is None:
+            return
+        figures = {"loss": loss, "learning_rate": learning_rate, "samples_per_second": round(speed, 3)}
+        line = {"step": step, "epoch": round(epoch, 4), **figures, "time": round(time.time(), 3), **extra}
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+        if self.tensorboard:
+            for name, value in figures.items():
+                self.tensorboard.add_scalar(f"train/{name}", value, step)
+            self.tensorboard.flush()
+        remaining = remaining_seconds(now - self.began, first=self.first_step, step=step, steps=self.steps)
+        print(
+            f"step {step}/{self.steps}  loss {loss:.4f}  lr {learning_rate:.2e}  {speed:.1f} samples/s"
+            + ("" if remaining is None else f"  {format_seconds(remaining)} left"),
+            flush=True,
         )
-        return "" if seconds is None else f"  {format_seconds(seconds)} left"
+        self.progress.report(step, now=True, printed=True, **figures)
 
     def close(self) -> None:
-        for writer in self.writers:
+        for writer in filter(None, (self.file, self.tensorboard)):
             writer.close()
 
     def summary(self, last_step: int) -> dict[str, Any]:
@@ -105,28 +94,12 @@ class Course:
         }
 
 
-def format_line(line: dict[str, Any], steps: int) -> str:
-    return (
-        f"step {line['step']}/{steps}  loss {line['loss']:.4f}  lr {line['learning_rate']:.2e}  "
-        f"{line['samples_per_second']:.1f} samples/s"
-    )
-
-
-class JsonLines:
-    """A file of metrics; when training starts at step N, later lines and an incomplete last line are removed."""
-
-    def __init__(self, path: Path, start_step: int) -> None:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if start_step and path.exists() else []
-        earlier = "".join(line + "\n" for line in lines if step_of(line) <= start_step)
-        atomic_write.write(path, earlier, mode=PUBLIC)
-        self.file = path.open("a", encoding="utf-8")
-
-    def write(self, line: dict[str, Any]) -> None:
-        self.file.write(json.dumps(line) + "\n")
-        self.file.flush()
-
-    def close(self) -> None:
-        self.file.close()
+def open_lines(path: Path, start_step: int) -> TextIO:
+    """Open a file of metrics; when training starts at step N, later lines and an incomplete last line are removed."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if start_step and path.exists() else []
+    earlier = "".join(line + "\n" for line in lines if step_of(line) <= start_step)
+    atomic_write.write(path, earlier, mode=PUBLIC)
+    return path.open("a", encoding="utf-8")
 
 
 def step_of(line: str) -> float:
@@ -138,26 +111,13 @@ def step_of(line: str) -> float:
     return step if isinstance(step, int) else float("inf")
 
 
-class TensorBoard:
-    def __init__(self, writer: Any) -> None:
-        self.writer = writer
-
-    def write(self, line: dict[str, Any]) -> None:
-        for name in REPORTED:
-            self.writer.add_scalar(f"train/{name}", line[name], line["step"])
-        self.writer.flush()
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-def tensorboard(folder: Path, start_step: int) -> list[TensorBoard]:
-    """Return a writer that hides later steps of an earlier process (purge_step)."""
+def open_tensorboard(folder: Path, start_step: int) -> Any:
+    """Return a writer that hides later steps of an earlier process (purge_step); None without the package."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             module = importlib.import_module("torch.utils.tensorboard")
     except ImportError:
         ranks.note("TensorBoard files are not written because the package `tensorboard` is not installed.")
-        return []
-    return [TensorBoard(module.SummaryWriter(str(folder), purge_step=start_step + 1))]
+        return None
+    return module.SummaryWriter(str(folder), purge_step=start_step + 1)

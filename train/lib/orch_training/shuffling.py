@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -66,14 +67,7 @@ class EpochSampler(Sampler[int]):
 
 
 Order: TypeAlias = EpochSampler | SequentialSampler
-
-
-@dataclass(frozen=True)
-class Micro:
-    """The row numbers and the weight of a micro batch."""
-
-    rows: Sequence[int]
-    weight: Fraction
+Micro: TypeAlias = tuple[list[int], Fraction]  # the row numbers and the weight of a micro batch
 
 
 class Micros(Sampler[list[Micro]]):
@@ -95,7 +89,7 @@ class Micros(Sampler[list[Micro]]):
         for step in range(self.first, self.steps):
             span = self.dealing.batch.span(step, len(order))
             for part in self.dealing.parts(span, self.rank):
-                yield [Micro([order[position] for position in part.positions], part.weight)]
+                yield [([order[position] for position in part.positions], part.weight)]
 
 
 class Rows(Dataset[tuple[list[Any], Fraction]]):
@@ -108,25 +102,23 @@ class Rows(Dataset[tuple[list[Any], Fraction]]):
         return len(self.rows)
 
     def __getitem__(self, micro: Micro) -> tuple[list[Any], Fraction]:
-        return [self.rows[number] for number in micro.rows], micro.weight
+        numbers, weight = micro
+        return [self.rows[number] for number in numbers], weight
 
 
-@dataclass(frozen=True)
-class Weighted:
-    """Collates a micro batch and adds its weight to its tensors."""
-
-    collate: Callable[[list[Any]], dict[str, Any]]
-
-    def __call__(self, micros: list[tuple[list[Any], Fraction]]) -> dict[str, Any]:
-        ((rows, weight),) = micros
-        return {**self.collate(rows), WEIGHT: weight}
+def collate_weighted(
+    collate: Callable[[list[Any]], dict[str, Any]], micros: list[tuple[list[Any], Fraction]]
+) -> dict[str, Any]:
+    """Collate a micro batch and add its weight to its tensors."""
+    ((rows, weight),) = micros
+    return {**collate(rows), WEIGHT: weight}
 
 
 def loader(
     rows: Sequence[Any], micros: Micros, collate: Callable[[list[Any]], dict[str, Any]], **settings: Any
 ) -> DataLoader[Any]:
     """Return a DataLoader; `settings` are its own."""
-    return DataLoader(Rows(rows), batch_sampler=micros, collate_fn=Weighted(collate), **settings)
+    return DataLoader(Rows(rows), batch_sampler=micros, collate_fn=partial(collate_weighted, collate), **settings)
 
 
 def weighted(loss: torch.Tensor, weight: Fraction) -> torch.Tensor:
