@@ -25,7 +25,7 @@ from types import FrameType
 from orch_node import atomic_write, machine
 from orch_node.agent.run_folders import read_record
 from orch_node.disk import describe_on_node
-from orch_node.lease import FolderLeases
+from orch_node.lease import Lease
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
@@ -123,8 +123,9 @@ class Supervisor:
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
         self.event_log = EventLog(run_dir, nodes)
         # Once the file SUPERVISOR exists, `orch stop` sends a signal; before, it only writes the file STOP.
-        self.leases = FolderLeases(run_dir)
-        process = outcome.SupervisorProcess(pid=os.getpid(), started=self.started, identity=machine.this_process())
+        identity = machine.this_process()
+        self.lease = Lease(run_dir, identity)
+        process = outcome.SupervisorProcess(pid=identity.pid, started=self.started, identity=identity)
         atomic_write.write(run_dir / files.SUPERVISOR, outcome.render_supervisor(process))
         if (run_dir / files.STOP).exists():
             self.stop_signal = signal.SIGTERM
@@ -157,9 +158,6 @@ class Supervisor:
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
         self.agents = self.open_agents(self.run_dir, nodes, claims, Pipes())
-        if refusal := self.leases.acquire(self.is_to_end, self.record_news):
-            self.agents.leave()
-            return Outcome(REFUSED, problem=refusal)
         ending = reserve_cores(self.run_dir, self.layout, self.agents, self.is_to_end)
         if ending is None and (problem := self.prepare_nodes()):
             ending = Outcome(STOPPED) if self.is_to_end() else Outcome(FAILED, problem=problem)
@@ -183,17 +181,17 @@ class Supervisor:
 
     def is_to_end(self) -> bool:
         """Return whether no further attempt may start."""
-        return self.preempted or self.is_stopped() or bool(self.leases.problem())
+        return self.preempted or self.is_stopped() or bool(self.lease.problem())
 
     def is_stopped(self) -> bool:
         """Return whether to stop; a host that cannot signal this process leaves a file."""
-        if self.stop_signal is None and self.leases.is_stop_requested():
+        if self.stop_signal is None and self.lease.is_stop_requested():
             self.stop_signal = signal.SIGTERM
         return self.stop_signal is not None
 
     def problem(self) -> str:
         """Return why the run can no longer write its files, or ''."""
-        return self.leases.problem() or self.event_log.problem()
+        return self.lease.problem() or self.event_log.problem()
 
     @property
     def attempt_number(self) -> int:
@@ -327,15 +325,12 @@ class Supervisor:
 
     def finish(self, ending: Outcome) -> int:
         """Write outcome.json; return the exit code."""
-        if ending.state != DONE and (problem := self.leases.problem()):
-            ending = replace(ending, state=FAILED, problem=problem)
         result = replace(
             ending, attempts=self.attempt_number, nodes=self.nodes, started=self.started, ended=time.time()
         )
-        if self.leases.lost_run_dir():
-            # Another supervisor writes this run's files now.
-            print(f"error: {self.leases.problem()}", file=sys.stderr, flush=True)
+        if problem := self.lease.problem():  # another supervisor writes this run's files now
+            print(f"error: {problem}", file=sys.stderr, flush=True)
             return EXIT_CODES[FAILED]
         self.event_log.end(result)
-        self.leases.release()
+        self.lease.release()
         return EXIT_CODES[ending.state]
