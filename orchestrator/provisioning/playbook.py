@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -181,10 +180,10 @@ def end_workers(folder: str) -> None:
     """
     workers = {pid for pid in all_pids() if is_worker(pid, folder)}
     for pid in all_pids() if workers else ():
-        with contextlib.closing(ProcessHandle(pid)) as process:  # before the check: process numbers are reused
-            _, fields = read_stat(pid)
-            if fields and int(fields[3]) in workers:  # its session
-                process.send(signal.SIGKILL)
+        process = ProcessHandle(pid)  # before the check: process numbers are reused
+        _, fields = read_stat(pid)
+        if fields and int(fields[3]) in workers:  # its session
+            process.send(signal.SIGKILL)
 
 
 def is_worker(pid: int, folder: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
@@ -73,14 +72,14 @@ class LocalRun:
     def terminate(self, pid: int) -> None:
         """Ask the supervisor to end the run; a supervisor on another host checks for the file STOP.
 
-        The descriptor is opened before the process is verified, because the pid may be reused in between.
+        Its start time is read before the process is verified, because the pid may be reused in between.
         """
         if lease.may_run_elsewhere(self.folder) is not None:
             (self.folder / files.STOP).touch(0o600)
             return
-        with closing(ProcessHandle(pid)) as process:
-            if supervises(pid, self.folder):
-                process.send(signal.SIGINT)
+        process = ProcessHandle(pid)
+        if supervises(pid, self.folder):
+            process.send(signal.SIGINT)
 
 
 def follow(folder: Path, source: Source, *, ranks: int, offset: int = 0) -> Iterator[Event]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -35,12 +34,7 @@ def start_supervisor(run: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.parametrize("has_pidfd", [True, False], ids=["pidfd", "no-pidfd"])
-def test_handle_signals_only_its_own_process(
-    sleeper: subprocess.Popen[bytes], has_pidfd: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not has_pidfd:
-        monkeypatch.delattr(os, "pidfd_open")
+def test_handle_signals_only_its_own_process(sleeper: subprocess.Popen[bytes]) -> None:
     start = machine.start_time(sleeper.pid)
     assert start is not None
     assert not machine.send_signal(sleeper.pid, start - 1, signal.SIGKILL)
@@ -49,7 +43,6 @@ def test_handle_signals_only_its_own_process(
     assert machine.send_signal(sleeper.pid, start, signal.SIGTERM)
     sleeper.wait()
     assert not handle.send(0)
-    handle.close()
     assert not ProcessHandle(sleeper.pid).send(0), "there is no such process"
 
 

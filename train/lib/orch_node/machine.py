@@ -103,60 +103,25 @@ def was_rebooted(machine: Machine, current: Machine) -> bool:
 class ProcessHandle:
     """A process that signals are sent to, and never a later process with the same number.
 
-    A pidfd (Linux 5.3, Python 3.9) always refers to the same process. Without one, the start time of
-    the process (clock ticks since boot) is compared right before a signal is sent.
+    The start time of the process (clock ticks since boot) is compared right before a signal is sent.
     """
 
-    def __init__(self, pid: int, start: int | None = None) -> None:
-        """Open a process.
-
-        Args:
-            pid: its number.
-            start: its start time. If another process has the number, no signal is sent.
-        """
+    def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.descriptor = open_pidfd(pid)
-        current_start = start_time(pid)
-        self.start = current_start if start is None else start
-        self.gone = current_start is None or current_start != self.start
+        self.start = start_time(pid)
 
     def send(self, number: int) -> bool:
         """Send a signal; return whether the process received it."""
-        if self.gone:
-            return False
-        try:
-            if self.descriptor is not None:
-                signal.pidfd_send_signal(self.descriptor, number)
-            elif start_time(self.pid) != self.start:
-                return False
-            else:
-                os.kill(self.pid, number)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
-
-    def close(self) -> None:
-        """Close the descriptor; no signal is sent afterwards."""
-        self.gone = True
-        descriptor, self.descriptor = self.descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        return self.start is not None and send_signal(self.pid, self.start, number)
 
 
 def send_signal(pid: int, start: int, number: int) -> bool:
     """Send a signal to the process with this start time; return whether it received it."""
-    with contextlib.closing(ProcessHandle(pid, start)) as handle:
-        return handle.send(number)
-
-
-def open_pidfd(pid: int) -> int | None:
-    """Return a pidfd, or None if it is not supported or the process has ended."""
-    if not hasattr(os, "pidfd_open"):
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if start_time(pid) == start:
+            os.kill(pid, number)
+            return True
+    return False
 
 
 def read_stat(pid: int) -> tuple[str, list[str]]:
