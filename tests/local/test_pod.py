@@ -416,5 +416,5 @@ def test_pods_with_only_a_number_find_each_other_and_restart(tmp_path: Path) -> 
     outputs = [pod.communicate(timeout=300)[0] for pod in pods]
     assert [pod.returncode for pod in pods] == [0, 0], outputs
     assert [output.count("sum 4.0") for output in outputs] == [1, 1]
-    key = tmp_path / "data" / "runs" / "r" / ".rendezvous-key"
+    key = tmp_path / "data" / "runs" / "r" / ".rendezvous" / "key"
     assert key.stat().st_mode & 0o777 == 0o600

@@ -47,14 +47,16 @@ def test_pod_killed_while_it_writes_the_key_does_not_stop_later_pods(tmp_path: P
     assert len(rendezvous.key_of(tmp_path)) == rendezvous.SIZE
 
 
-def test_lock_of_a_killed_pod_does_not_stop_later_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "LOCK_SECONDS", 0.2)
-    (tmp_path / f"{rendezvous.NAME}.lock").mkdir()
-    assert len(rendezvous.key_of(tmp_path)) == rendezvous.SIZE
+def test_damaged_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / rendezvous.FOLDER).mkdir()
+    (tmp_path / rendezvous.FOLDER / rendezvous.NAME).touch()
+    with pytest.raises(OSError, match="damaged"):
+        rendezvous.key_of(tmp_path)
 
 
 def test_key_is_not_read_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "target").write_bytes(b"0" * rendezvous.SIZE)
-    (tmp_path / rendezvous.NAME).symlink_to(tmp_path / "target")
+    (tmp_path / rendezvous.FOLDER).mkdir()
+    (tmp_path / rendezvous.FOLDER / rendezvous.NAME).symlink_to(tmp_path / "target")
     with pytest.raises(OSError, match="symbolic links"):
         rendezvous.key_of(tmp_path)

@@ -13,12 +13,13 @@ image.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -26,10 +27,8 @@ from orch_node import atomic_write
 from orch_node.pod.relay import emit_event
 from orch_node.protocol.events import Waiting
 
-NAME = ".rendezvous-key"
+FOLDER, NAME = ".rendezvous", "key"
 SIZE = 64  # hexadecimal digits
-MAX_TRIES = 10
-LOCK_SECONDS = 30.0  # after which the pod that holds the lock counts as killed
 INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes, also in the pods of a TrainJob
 ENDPOINT = "PET_RDZV_ENDPOINT"
 JOIN_SECONDS = 3600.0
@@ -45,42 +44,27 @@ def is_dynamic() -> bool:
 def key_of(run_dir: Path) -> bytes:
     """Return the key of this run; the first pod creates it.
 
+    A pod can be killed at any time, so the folder of the key gets its name when it is complete.
+
     Raises:
         OSError: if the key cannot be read or written, or is a symbolic link.
     """
-    path = run_dir / NAME
-    for _ in range(MAX_TRIES):
+    folder = run_dir / FOLDER
+    if not folder.is_dir():
+        staging = Path(tempfile.mkdtemp(prefix=f"{FOLDER}.", dir=run_dir))
         try:
-            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-                key = file.read()
-        except FileNotFoundError:
-            create_key(path)
-            continue
-        if len(key) == SIZE:
-            return key
-        raise OSError(None, "the key is damaged; delete this file", str(path))
-    raise OSError(None, "the file disappears after each attempt to create it", str(path))
-
-
-def create_key(path: Path) -> None:
-    """Write a new key unless another pod has written one, or wait for the pod that does so.
-
-    A pod can be killed at any time, so the file gets its name when it is complete. Not every volume has hard links.
-    """
-    staging, lock = path.with_name(f"{NAME}.{secrets.token_hex(4)}.tmp"), path.with_name(f"{NAME}.lock")
-    atomic_write.write(staging, secrets.token_hex(SIZE // 2))
-    try:
-        lock.mkdir()
-        if not path.exists():
-            staging.replace(path)
-    except FileExistsError:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while lock.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-    finally:
-        staging.unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        lock.rmdir()
+            atomic_write.write(staging / NAME, secrets.token_hex(SIZE // 2))
+            staging.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # no other pod was faster
+                raise
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    with open(os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        key = file.read()
+    if len(key) != SIZE:
+        raise OSError(None, "the key is damaged; delete this file", str(folder / NAME))
+    return key
 
 
 def options() -> list[str]:
