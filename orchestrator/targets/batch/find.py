@@ -25,6 +25,7 @@ from orchestrator.targets.batch.run_folder import run_folder_of
 from orchestrator.targets.batch.scheduler import Scheduler, host_at
 from orchestrator.targets.batch.settings import JOB_NAME_PREFIX, location_of, store_of
 from orchestrator.targets.batch.system import BatchSystem, JobState
+from orchestrator.targets.batch.watch import with_nodes
 from orchestrator.targets.interface import Notify, RunList, ignore
 
 ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after its outcome.
@@ -171,7 +172,7 @@ def run_row(run: Run, cluster: ClusterJobs | None) -> RunRow:
         run.record,
         report_of(run),
         state=state,
-        nodes=(node.node for node in run.record.nodes),
+        nodes=(node.node for node in with_nodes(run.record, run.folder).nodes),
         wait=wait,
         folder=str(run.folder),
         precision=precision_of(run),

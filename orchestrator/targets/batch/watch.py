@@ -273,20 +273,9 @@ class JobWatch:
 
     def record_nodes(self) -> None:
         """Record the nodes of the job as soon as it has assigned its ranks to them."""
-        try:
-            layout = layouts.parse((self.folder / files.LAYOUT).read_text())
-        except (OSError, ProtocolError):
-            return
-        names = layout.node_names
-        if [node.node for node in self.record.nodes] == names:
-            return
-        rank_places = tuple(
-            RankPlacement(**{field.name: getattr(rank, field.name) for field in fields(RankPlacement)})
-            for rank in layout.ranks
-        )
-        if len(rank_places) == len(self.record.layout):
-            nodes = tuple(RunNode(node=name) for name in names)
-            self.save_record(replace(self.record, node0=nodes[0], nodes=nodes, layout=rank_places))
+        record = with_nodes(self.record, self.folder)
+        if record != self.record:
+            self.save_record(record)
 
     def ensure_outcome(self) -> None:
         """Write the outcome if the batch system ended the job, or if the run has left none.
@@ -294,6 +283,7 @@ class JobWatch:
         The outcome that a supervisor writes while its ranks are being ended describes only the symptoms;
         the batch system alone knows the cause.
         """
+        self.record_nodes()  # another command may have been replacing the layout when the run began
         run_outcome = outcome_in(self.folder)
         preempted = run_outcome is not None and run_outcome.state == PREEMPTED
         if is_final(run_outcome):
@@ -383,6 +373,23 @@ class JobWatch:
             return outcome.parse(self.run_folder.end_of(files.SAVED_OUTCOME, MAX_STATE_BYTES))
         except (OSError, ProtocolError):
             return None
+
+
+def with_nodes(record: RunRecord, folder: Path) -> RunRecord:
+    """Return the record with the nodes of the job if it has assigned the run's ranks to them, or else unchanged."""
+    try:
+        layout = layouts.parse((folder / files.LAYOUT).read_text())
+    except (OSError, ProtocolError):
+        return record
+    names = layout.node_names
+    if [node.node for node in record.nodes] == names or len(layout.ranks) != len(record.layout):
+        return record
+    rank_places = tuple(
+        RankPlacement(**{field.name: getattr(rank, field.name) for field in fields(RankPlacement)})
+        for rank in layout.ranks
+    )
+    nodes = tuple(RunNode(node=name) for name in names)
+    return replace(record, node0=nodes[0], nodes=nodes, layout=rank_places)
 
 
 def update_record(record: RunRecord, folder: Path) -> None:

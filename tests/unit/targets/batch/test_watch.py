@@ -11,11 +11,13 @@ from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import files
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import NodeNews, Waiting
+from orch_node.protocol.layout import render
 from orch_node.protocol.outcome import Failure, Outcome
 
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
+from orchestrator.targets.batch.find import run_row
 from orchestrator.targets.batch.run_folder import JobMirror, RemoteFolder
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
@@ -23,6 +25,7 @@ from orchestrator.targets.batch.target import BatchHandle
 from orchestrator.targets.batch.watch import JobWatch, log_lines
 from orchestrator.targets.interface import ignore
 from tests.support.files import write_files
+from tests.support.layouts import make_layout
 from tests.support.slurm_jobs import (
     FORGOTTEN,
     RecordedHost,
@@ -148,6 +151,14 @@ def test_job_is_not_requeued_because_the_controller_is_away(folder: Path, monkey
     assert waiting_messages(make_watch(folder, RecordedHost(squeue=[AWAY, squeue("FAILED")]))) == []
     write_job_outcome(folder)
     assert not any("back in the queue" in event.text for event in watch.events() if isinstance(event, NodeNews))
+
+
+def test_runs_have_their_real_nodes_also_if_nobody_has_followed_them(folder: Path) -> None:
+    (folder / files.LAYOUT).write_text(render(make_layout(*["n1"] * 4, *["n2"] * 4)))
+    write_job_outcome(folder, state="done")
+    assert run_row(store.load(folder), None).nodes == ("n1", "n2")
+    make_watch(folder, RecordedHost()).ensure_outcome()
+    assert store.load(folder).nodes == ("n1", "n2")
 
 
 def test_stop_without_a_controller_writes_the_stop_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
