@@ -403,6 +403,10 @@ ENDED_AT_END = {
     "gradients-of-one-layer": "for step in range(5):\n"
     "    adam.zero_grad(); model(torch.rand(4, 6) + rank).sum().backward()\n"
     "    dist.all_reduce(model[0].weight.grad); dist.all_reduce(model[0].bias.grad); adam.step()",
+    "gradients-after-the-step": "def reduce(step):\n    for weight in model.parameters():\n"
+    "        dist.all_reduce(weight.grad)\nsteps(model, adam, after=reduce)",
+    "gradients-after-the-update": "def call(inputs):\n"
+    "    dist.all_reduce(torch.ones(6, 16)); return model(inputs)\nby_hand(call, list(model.parameters()))",
     "one-of-two-models-in-ddp": "head = DDP(torch.nn.Linear(1, 1))\n"
     "steps(lambda x: head(model(x)), torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=1e-2))",
 }

@@ -57,6 +57,7 @@ class ManualUpdates:
         self.reference: State | None = None  # of a rank whose weights have moved apart from those of this one
         self.has_equal_start = False
         self.size = 0  # of the largest weight
+        self.reduced: list[bool] = []  # whether the script has summed tensors as large as that before each change
         self.parameter_shapes: set[tuple[int, ...]] | None = None
 
     # Entry points: called before gradients are computed, and at the end of the script.
@@ -135,6 +136,7 @@ class ManualUpdates:
         self.is_shared = [id(weight) in shared for weight in held]
         self.record_values(held)
         self.start = self.summaries()
+        self.size = largest_size(held)
         communication.COUNTS.reset_largest()
 
     def record_values(self, held: list[Any]) -> None:
@@ -153,6 +155,8 @@ class ManualUpdates:
             return
         self.record_values(held)
         self.changes += 1
+        self.reduced.append(self.has_reduced())
+        communication.COUNTS.reset_largest()
         if self.changes == COMPARED_STEP:
             self.compare()
         elif self.changes == WARNED_CHANGE:
@@ -176,8 +180,11 @@ class ManualUpdates:
             self.comparison.end_alone(reference, "a DistributedDataParallel holds them", UPDATES)
         if not computes_together(self.torch):
             self.reference, self.has_equal_start = reference, starts_equal(state, reference)
-            self.size = largest_size(self.held)
 
     def has_averaged(self) -> bool:
-        """Return whether the script has summed tensors as large as the weights over ranks."""
+        """Return whether the script may have averaged weights: it has not only summed gradients after each update."""
+        return not all(self.reduced) and any((*self.reduced, self.has_reduced()))
+
+    def has_reduced(self) -> bool:
+        """Return whether the script has summed tensors as large as the weights over ranks since the last change."""
         return communication.COUNTS.largest_reduction >= self.size

@@ -259,7 +259,8 @@ class WeightComparison(TrainingCheck):
         suspicion = self.suspicion
         if suspicion is None or not self.is_active() or has_separate_models():
             return
-        if not (suspicion.has_changed(self.torch) or suspicion.has_reduced() or suspicion.has_sent_all()):
+        has_reduced = suspicion.has_reduced() and not suspicion.reduces_in_vain
+        if not (suspicion.has_changed(self.torch) or has_reduced or suspicion.has_sent_all()):
             self.end_never_averaged(suspicion.reference)
 
     def is_active(self) -> bool:
@@ -476,10 +477,13 @@ class Suspicion:
         self.size = largest_size(held)
         self.bytes = sum(int(weight.numel()) * int(weight.element_size()) for weight in held)
         self.samples: list[Any] = []
+        # Whether the script sums such tensors in each step without a change of the weights, as of gradients after it.
+        self.reduces_in_vain = True
         self.sample()
 
     def sample(self) -> None:
         """Record the weights after an optimizer step, and measure what is exchanged from now on."""
+        self.reduces_in_vain &= self.has_reduced()
         communication.COUNTS.reset_largest()
         self.samples = [weights.sample(weight) for weight in self.watched]
 
