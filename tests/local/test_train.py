@@ -65,7 +65,8 @@ TWO_RANKS = ("--ppn", "2")
 
 def test_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path) -> None:
     """Check also that its ranks run on the planned cores; the matrix trains with gloo."""
-    script = write_script(tmp_path, f"{DDP}print(open('/proc/self/status').read())\nprint(dist.get_backend())\n")
+    text = DDP.replace("(4, 1))", "(4, 1), check_reduction=True)")  # causes a warning that names the caller
+    script = write_script(tmp_path, f"{text}print(open('/proc/self/status').read())\nprint(dist.get_backend())\n")
     process = expect_exit(orch("train", script, *TWO_RANKS, "--backend", "ccl", "--", "--flag", "value"))
     run = last_run(tmp_path)
     first, second = (re.search(r"weights (\S+) args (.*)", rank_log(run, rank)) for rank in (0, 1))
@@ -76,6 +77,7 @@ def test_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path) -
     assert "mpirun, ccl, stack current" in process.stderr
     assert f"weights {first.group(1)}" in process.stdout, "the output of rank 0 is shown"
     assert rank_log(run, 1).endswith("ccl\n")
+    assert f"{script}:10: FutureWarning: The `check_reduction`" in rank_log(run, 1)
     assert f"run: {run.name} in {run.parent}\n" in process.stderr
     assert process.stderr.endswith(f"details: orch report {run.name}\n")
     planned = [rank["cpus"] for rank in json.loads((run / "layout.json").read_text())["ranks"]]

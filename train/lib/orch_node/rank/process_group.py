@@ -71,8 +71,9 @@ def join(torch: ModuleType, layout: RunLayout, planned: Mapping[str, str]) -> No
     frameworks.name_backend_for_libraries()
     frameworks.adopt_timeouts(functools.partial(set_timeout, distributed))
     process = os.getpid()
-    ddp_class = torch.nn.parallel.DistributedDataParallel
-    frameworks.wrap(ddp_class, "__init__", lambda *_, **__: child_processes.check_process(process))
+    # What the constructor of DistributedDataParallel calls: warnings in that itself shall name the line of the script.
+    joinable = importlib.import_module("torch.distributed.algorithms.join").Joinable
+    frameworks.wrap(joinable, "__init__", lambda *_, **__: child_processes.check_process(process))
 
 
 def check_backend(torch: ModuleType, backend: str) -> None:
