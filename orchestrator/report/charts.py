@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, median_low
 
-from orch_node.protocol.events import Event, Exited, FirstStep, Joined, Raised, Started
+from orch_node.protocol.events import Event, Exited, FirstStep, Joined, Progress, Raised, Started
 
 from orchestrator.model.printable import counted
 from orchestrator.runs.measures import Measures, RankMeasures, is_number
@@ -39,8 +39,10 @@ LEGEND = {
 }
 PHASE_COLOURS = {part: f"--{part}" for part in LEGEND} | {"failed": "--hot"}
 MAX_DRAWN_RANKS = 64
+LETTER_WIDTH = 0.032  # width of a letter as a share of a chart on a screen of 400 pixels
 MAX_TALL_ROWS = 24  # Up to this number of ranks the rows are higher.
-EVENTS = "events"  # the row above the rows of the ranks
+MAX_REPEATED_PHASES = 3
+EVENTS, PHASES = "events", "phase"  # rows above the rows of the ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +263,8 @@ def timeline(measured: Measures) -> Chart | None:
     ranks = drawn_ranks(measured)
     hidden = len(measured.ranks) - len(ranks)
     height = 18 if len(ranks) <= MAX_TALL_ROWS else 13
+    rank0_phases = list(phases(measured))
+    phase_spans = [(PHASES, begin, end, f"{phase}: {end - begin:.1f} s") for begin, end, phase in rank0_phases]
     parts = spans_by_phase(measured, ranks, last)
     events = timeline_of(measured.events)
     return Chart(
@@ -268,11 +272,25 @@ def timeline(measured: Measures) -> Chart | None:
         note=f"Not drawn: {counted(hidden, 'more rank')}." if hidden else "",
         data=(
             *([events_trace(events, measured.began, unit)] if events else ()),
+            {
+                **bars("phases of rank 0", "--phase", phase_spans, unit),
+                "text": [
+                    plain(phase) if fits(phase, (end - begin) / last) else "" for begin, end, phase in rank0_phases
+                ],
+                "textposition": "inside",
+                "insidetextanchor": "start",
+                "constraintext": "none",
+            },
             *(bars(LEGEND[part], PHASE_COLOURS[part], spans, unit) for part, spans in parts.items() if spans),
         ),
-        layout=layout([*([EVENTS] if events else ()), *map(row, ranks)], name),
-        height=150 + height * (len(ranks) + 1),
+        layout=layout([*([EVENTS] if events else ()), PHASES, *map(row, ranks)], name),
+        height=150 + height * (len(ranks) + 2),
     )
+
+
+def fits(text: str, share: float) -> bool:
+    """Return whether a bar with this share of the chart has room for the text on a narrow screen."""
+    return share > LETTER_WIDTH * len(text)
 
 
 def layout(names: Sequence[str], unit: str) -> dict[str, object]:
@@ -351,6 +369,22 @@ def is_failure(event: Event) -> bool:
     return event.is_failure if isinstance(event, Exited) else isinstance(event, Raised)
 
 
+def phases(measured: Measures) -> Iterator[tuple[float, float, str]]:
+    """Yield the begin, the end and the name of each phase of rank 0."""
+    reports = [e for e in measured.events if isinstance(e, Progress) and e.rank == 0]
+    ended = [e for e in measured.events if isinstance(e, Exited) and e.rank == 0]
+    begin, name = None, ""
+    for event in (*reports, *ended[-1:]):
+        time = event.time - measured.began
+        phase = (event.phase or "") if isinstance(event, Progress) else ""
+        if begin is None or phase != name:
+            if begin is not None:
+                yield begin, time, name
+            begin, name = time, phase
+    if begin is not None and name:
+        yield begin, max(event.time for event in reports) - measured.began, name
+
+
 def rank_phases(measured: Measures, rank: int, last: float) -> Iterator[tuple[float, float, str]]:
     """Yield the begin, the end and the name of each part of a rank's life; a restarted rank begins again."""
     begin, part = 0.0, ""
@@ -367,10 +401,22 @@ def rank_phases(measured: Measures, rank: int, last: float) -> Iterator[tuple[fl
 
 
 def moments(measured: Measures) -> list[tuple[str, str]]:
-    """Return the timeline with the first step of the ranks, each as (time since the start, text)."""
+    """Return the timeline with the phases of the ranks, each as (time since the start, text)."""
     entries = [(entry.time - measured.began, entry.text) for entry in timeline_of(measured.events)]
-    entries += milestones(measured)
+    entries += [*milestones(measured), *phase_beginnings(measured)]
     return [(f"{time:.1f} s", text) for time, text in sorted(entries, key=lambda entry: entry[0])]
+
+
+def phase_beginnings(measured: Measures) -> Iterator[tuple[float, str]]:
+    """Yield the beginning of each phase of rank 0, only the first one if a phase repeats often."""
+    begin_times: dict[str, list[float]] = {}
+    for begin, _, name in phases(measured):
+        begin_times.setdefault(name, []).append(begin)
+    for name, times in begin_times.items():
+        if len(times) > MAX_REPEATED_PHASES:
+            yield times[0], f"rank 0: {name} (the first of {len(times)} times)"
+        else:
+            yield from ((time, f"rank 0: {name}") for time in times)
 
 
 def milestones(measured: Measures) -> Iterator[tuple[float, str]]:

@@ -39,8 +39,8 @@ def container(name: str, image: str) -> list[str]:
             "/locked:ro,mode=0555",
             "--env",
             "HOME=/locked",
-            *("--env", "XDG_STATE_HOME=/var/tmp/state"),
-            *("--env", "XDG_CACHE_HOME=/var/tmp/cache"),
+            *("--env", "XDG_STATE_HOME=/tmp/state"),
+            *("--env", "XDG_CACHE_HOME=/tmp/cache"),
         ]
     if case.one_core:
         arguments += ["--cpuset-cpus", "0"]
