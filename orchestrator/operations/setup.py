@@ -12,6 +12,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -29,11 +30,15 @@ from orchestrator.operations.stacks import DISTRIBUTION
 from orchestrator.provisioning import bindings_wheel
 from orchestrator.provisioning.pip import command, local_platform, locked_packages, pip_options
 from orchestrator.stacks.compatibility import builds_bindings, index_for
-from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
+from orchestrator.stacks.stack import BINDINGS, TORCH, Index, Stack, same_version
 from orchestrator.targets.interface import Notify
 
 TOOLS = ("setuptools>=77", "numpy")  # needed to build against torch
-PATIENCE = ("--timeout=15", "--retries=2")  # with an index that does not respond; then pip skips it
+# pip gives up on an index that does not respond after 5 s. A name server that does not respond, or
+# a busy machine, takes longer; beyond this limit the CUDA build of several GB is installed.
+QUERY_SECONDS = 25
+QUERY_ONCE = ("--timeout=5", "--retries=0")
+FETCH = ("--quiet", "--timeout=15", "--retries=2")
 
 
 def set_up(
@@ -216,12 +221,41 @@ def check(stack: Stack, notify: Notify) -> None:
 
 
 def install_torch(stack: Stack, notify: Notify) -> None:
-    """Install torch if it is missing: the CPU build if its index responds, which pip prefers, otherwise the default."""
+    """Install torch if it is missing: the CPU build if its index has it, otherwise pip's default."""
     index = index_for(stack, TORCH)
     if not same_version(packages().get(TORCH), stack.torch):
         notify("installing PyTorch")
-    links = (f"--extra-index-url={index.url}", *PATIENCE) if index else ()
-    pip("install", *links, f"{TORCH}=={stack.torch}", *TOOLS)
+        if not (index and install_cpu_build(index, stack.torch, notify)):
+            notify("installing the default build of PyTorch")
+    pip("install", f"{TORCH}=={stack.torch}", *TOOLS)
+
+
+def install_cpu_build(index: Index, version: str, notify: Notify) -> bool:
+    """Install the CPU build of torch without its dependencies and return whether that worked."""
+    cpu_version = f"{version}+cpu"
+    if not has_torch(index, cpu_version, notify):
+        return False
+    try:
+        pip("install", "--no-deps", f"--index-url={index.url}", *FETCH, f"{TORCH}=={cpu_version}")
+    except ExecuteError as error:
+        notify(f"{index.name} failed: {error.message}")
+        return False
+    return True
+
+
+def has_torch(index: Index, version: str, notify: Notify) -> bool:
+    """Return whether an index has this version of torch, without waiting long for a response."""
+    query = command("index", "versions", TORCH, f"--index-url={index.url}", *QUERY_ONCE)
+    began = time.monotonic()
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, errors="replace", timeout=QUERY_SECONDS)
+        is_available = version in done.stdout.replace(",", " ").split()
+    except subprocess.TimeoutExpired:
+        is_available = False
+    if not is_available:
+        seconds = time.monotonic() - began
+        notify(f"{index.name} ({index.url}) did not offer {TORCH} {version} within {seconds:.0f} s")
+    return is_available
 
 
 def build_bindings(prefix: Path, notify: Notify) -> None:
