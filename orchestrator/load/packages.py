@@ -384,6 +384,7 @@ def check_built(target: Path, platform: Platform, requirements: Requirements) ->
 
 GLIBC_MINORS = (17, 28, *range(31, 41))  # uv's names of platforms
 NO_SOLUTION = 1  # uv's exit code
+LONGEST_REASON = 600  # characters of uv's message
 # Of pip's settings, those that take precedence last. Which pip lists last depends on its version.
 PIP_SECTIONS = ("global", "install", ":env:")
 # The settings of pip that name indexes, the variables with which uv reads the same, and how they separate values.
@@ -422,7 +423,6 @@ def run_uv(*arguments: str, folder: Path, problem: str, find_links: str = "") ->
         folder: the working directory.
         problem: the beginning of the message of an error.
         find_links: folders with further wheels, separated by commas.
-        explain: returns a sentence to add to uv's message.
 
     Raises:
         RequestError: if the requirements contradict each other.
@@ -443,6 +443,8 @@ def run_uv(*arguments: str, folder: Path, problem: str, find_links: str = "") ->
     message = done.stderr.partition("error: ")[2] or done.stderr
     parts = re.split(r"^\s*cause: ", message, flags=re.MULTILINE)
     (reason,) = masked([": ".join(one_line(" ".join(part.split())) for part in parts)])
+    if len(reason) > LONGEST_REASON:  # uv explains each version that it has tried
+        reason = f"{reason[: LONGEST_REASON // 2]} [...] {reason[-LONGEST_REASON // 2 :]}"
     raise (RequestError if done.returncode == NO_SOLUTION else ExecuteError)(
         f"{problem}. {reason.removesuffix('.')}.",
         hint=f"Change the requirements, or choose another --stack. Indexes are those of pip (`pip config list`) or "
