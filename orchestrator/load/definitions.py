@@ -12,14 +12,16 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
+from orch_node.protocol import values
 from orch_node.protocol.environment import find_reserved
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError, create_model, field_validator
 
 from orchestrator.errors import PlanError, RequestError, did_you_mean
-from orchestrator.files import RECIPES, STACKS, entry_points
+from orchestrator.files import RECIPES, STACKS, entry_points, tomllib
 from orchestrator.load.files import StrictModel, check_script_file, read_toml
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Setting, Value
+from orchestrator.stacks.compatibility import Incompatibility
 from orchestrator.stacks.stack import BINDINGS, Stack
 
 SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
@@ -344,6 +346,13 @@ def stack_names() -> list[str]:
 def all_stacks() -> tuple[Stack, ...]:
     """Return all stacks: `current` first, then from the newest torch to the oldest."""
     return tuple(sorted(map(stack, stack_names()), key=age, reverse=True))
+
+
+def incompatibilities() -> tuple[Incompatibility, ...]:
+    """Return the versions of packages that are known not to work together."""
+    path = STACKS.with_name("incompatible.toml")
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))["entries"]
+    return tuple(values.read(Incompatibility, entry, path.name) for entry in entries)
 
 
 def age(stack: Stack) -> tuple[bool, list[int]]:

@@ -56,7 +56,11 @@ def check(
 ) -> list[tuple[Environment, Stack, tuple[Finding, ...]]]:
     """Return each environment with the stack it was compared to and the mismatches."""
     stacks = load.all_stacks()
-    return [(env, expected or nearest_stack(env, stacks), mismatches(env, stacks, expected)) for env in environments]
+    entries = load.incompatibilities()
+    return [
+        (env, expected or nearest_stack(env, stacks), mismatches(env, stacks, entries, expected))
+        for env in environments
+    ]
 
 
 def nearest_stack(environment: Environment, stacks: Sequence[Stack]) -> Stack:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from orchestrator.model.decision import Finding
 from orchestrator.stacks.stack import BINDINGS, IPEX, TORCH, Index, Stack, minor, same_version
 
-# transformers -> the oldest accelerate that its metadata allows.
-OLDEST_ACCELERATE = (("5.0", "1.1.0"), ("4.47", "0.26.0"), ("4.36", "0.21.0"))
 # Releases of oneccl_bind_pt that exist for Intel GPUs only, under the same name as the CPU wheels:
 # the versions of intel/torch-ccl that are tagged +gpu or +xpu but not +cpu.
 XPU_ONLY_BINDINGS = frozenset(
@@ -51,6 +50,18 @@ class Environment:
             return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incompatibility:
+    """Versions of packages that do not work together, as incompatible.toml states them."""
+
+    package: str
+    versions: dict[str, str]  # package -> specifier
+    problem: str
+    evidence: str
+    hint: str = ""
+    intel_bindings: str | None = None  # a specifier for Intel's bindings; None if they do not matter
+
+
 def built_by_orch(bindings: Version) -> bool:
     """Return whether these bindings were built from bindings/ of this repository (2.13.0+orch.10)."""
     return (bindings.local or "").startswith("orch")
@@ -66,9 +77,12 @@ def is_gpu_wheel(bindings: Version) -> bool:
 Rule = Callable[[Environment, Sequence[Stack]], Iterator[Finding]]
 
 
-def mismatches(environment: Environment, stacks: Sequence[Stack], stack: Stack | None = None) -> tuple[Finding, ...]:
+def mismatches(
+    environment: Environment, stacks: Sequence[Stack], entries: Sequence[Incompatibility], stack: Stack | None = None
+) -> tuple[Finding, ...]:
     """Return all mismatches of an environment; with a stack, also the differences from it."""
     violations = [mismatch for rule in RULES for mismatch in rule(environment, stacks)]
+    violations += incompatible_versions(environment, stacks, entries)
     if stack is None:
         return (*missing_torch(environment, stacks), *violations)
     reported = {mismatch.subject for mismatch in violations}
@@ -154,68 +168,25 @@ def cuda_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
     )
 
 
-def transformers_too_new(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
-    """Yield a mismatch if transformers ignores IPEX or does not accept Intel's ccl."""
-    transformers, ipex, bindings = env.version("transformers"), env.version(IPEX), env.version(BINDINGS)
-    if transformers is None:
-        return
-    hint = install_command(env, stacks, "transformers")
-    if ipex is not None and transformers >= Version("4.53"):
-        yield Finding(
-            subject="transformers",
-            message=f"transformers {transformers} does not use IPEX",
-            evidence="--use_ipex is an unknown argument since 4.57 (TypeError)"
-            if transformers >= Version("4.57")
-            else "--use_ipex is accepted but has had no effect since 4.53",
-            hint=f"{hint}, or omit --use_ipex",
-        )
-    elif bindings is not None and not built_by_orch(bindings) and transformers >= Version("5.1"):
-        yield Finding(
-            subject="transformers",
-            message=f"transformers {transformers} does not accept --ddp_backend ccl",
-            evidence="5.0 was the last version with this value (argparse: exit 2)",
-            hint=f"{hint}, or start with `orch train`, which creates the process group beforehand",
-        )
-
-
-def accelerate_does_not_fit(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
-    """Yield the first problem of accelerate with transformers, IPEX and the bindings."""
-    accelerate = env.version("accelerate")
-    if accelerate is None:
-        return
-    for problem, effect in accelerate_problems(env, accelerate):
-        yield Finding(
-            subject="accelerate",
-            message=f"accelerate {accelerate} {problem}",
-            evidence=effect,
-            hint=install_command(env, stacks, "accelerate"),
-        )
-        return
-
-
-def accelerate_problems(env: Environment, accelerate: Version) -> Iterator[tuple[str, str]]:
-    """Yield what accelerate does not do in this environment, and the effect."""
-    transformers, bindings = env.version("transformers"), env.version(BINDINGS)
-    if bindings is not None and not built_by_orch(bindings):
-        if accelerate >= Version("1.13"):
-            yield "does not know ccl", "1.12 was the last version that did; 1.13 uses gloo, or raises ValueError"
-        if bindings < Version("1.12") and accelerate >= Version("1.8"):
-            yield (
-                f"does not import torch_ccl, the module of oneccl_bind_pt {bindings}",
-                "1.7 was the last version that knew the old name",
+def incompatible_versions(
+    env: Environment, stacks: Sequence[Stack], entries: Sequence[Incompatibility]
+) -> Iterator[Finding]:
+    """Yield the first known problem of each package with the versions of others."""
+    bindings = env.version(BINDINGS)
+    intel_bindings = None if bindings is None or built_by_orch(bindings) else bindings
+    reported: set[str] = set()
+    for entry in entries:
+        versions = [(env.version(name), specifier) for name, specifier in entry.versions.items()]
+        versions += [] if entry.intel_bindings is None else [(intel_bindings, entry.intel_bindings)]
+        applies = all(version and SpecifierSet(spec).contains(version, prereleases=True) for version, spec in versions)
+        if applies and entry.package not in reported:
+            reported.add(entry.package)
+            yield Finding(
+                subject=entry.package,
+                message=f"{entry.package} {env.version(entry.package)} {entry.problem}",
+                evidence=entry.evidence,
+                hint=install_command(env, stacks, entry.package) + entry.hint,
             )
-    if env.version(IPEX) is not None and accelerate >= Version("1.8"):
-        yield "does not call ipex.optimize", "1.8 removed the call: --use_ipex does nothing"
-    if transformers is None:
-        return
-    oldest = next((oldest for since, oldest in OLDEST_ACCELERATE if transformers >= Version(since)), "0")
-    if accelerate < Version(oldest):
-        yield f"is too old for transformers {transformers}", f"it requires {oldest} or newer"
-    if Version("4.36") <= transformers < Version("4.38") and accelerate >= Version("1.0"):
-        yield (
-            f"is too new for transformers {transformers}",
-            "Accelerator() got an unexpected keyword argument 'dispatch_batches'",
-        )
 
 
 def old_module_name(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
@@ -318,8 +289,6 @@ RULES: tuple[Rule, ...] = (
     bindings_for_another_torch,
     ipex_for_another_torch,
     cuda_torch,
-    transformers_too_new,
-    accelerate_does_not_fit,
     old_module_name,
     shell_problems,
 )

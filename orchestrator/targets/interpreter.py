@@ -73,7 +73,9 @@ def user_python(path: str, facts: Facts, bindings: str = "", *, for_gpus: bool =
     environment = Environment(
         name=path, python=facts.python, packages=facts.packages, for_gpus=for_gpus or bool(facts.gpus)
     )
-    return UserPython(path=path, bindings=bindings, mismatches=mismatches(environment, load.all_stacks()))
+    return UserPython(
+        path=path, bindings=bindings, mismatches=mismatches(environment, load.all_stacks(), load.incompatibilities())
+    )
 
 
 def repair_command(python: str) -> str:

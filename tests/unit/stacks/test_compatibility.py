@@ -7,7 +7,7 @@ from orchestrator.model.decision import Finding
 from orchestrator.stacks.compatibility import Environment, Machine, Shell, bindings_fit_torch, mismatches, status
 from orchestrator.stacks.stack import BINDINGS, IPEX, Stack
 
-STACKS = load.all_stacks()
+STACKS, INCOMPATIBILITIES = load.all_stacks(), load.incompatibilities()
 LINUX = Machine(python="3.11.2", system="Linux", machine="x86_64")
 GOOD_SHELL = Shell(
     variables={"MASTER_ADDR": "10.0.0.1", "CCL_WORKER_COUNT": "1"},
@@ -24,20 +24,20 @@ def find_mismatches(shell: Shell | None = None, stack: Stack | None = None, **pa
         packages={distributions.get(n, n.replace("_", "-")): version for n, version in packages.items()},
         shell=shell,
     )
-    return mismatches(environment, STACKS, stack)
+    return mismatches(environment, STACKS, INCOMPATIBILITIES, stack)
 
 
 def test_every_stack_is_free_of_mismatches() -> None:
     for stack in STACKS:
         python = stack.python.partition(",")[0].removeprefix(">=") + ".5"
         environment = Environment(name="node0", python=python, packages=stack.requirements)
-        assert mismatches(environment, STACKS, stack) == ()
+        assert mismatches(environment, STACKS, INCOMPATIBILITIES, stack) == ()
 
 
 def test_torch_for_gpus_is_no_mismatch_where_ranks_may_use_gpus() -> None:
     environment = Environment(name="node0", python="3.11.2", packages={"torch": "2.11.0+cu130", "nvidia-nccl": "2.28"})
-    assert [mismatch.subject for mismatch in mismatches(environment, STACKS)] == ["torch"]
-    assert mismatches(replace(environment, for_gpus=True), STACKS) == ()
+    assert [mismatch.subject for mismatch in mismatches(environment, STACKS, INCOMPATIBILITIES)] == ["torch"]
+    assert mismatches(replace(environment, for_gpus=True), STACKS, INCOMPATIBILITIES) == ()
 
 
 NO_MPI_SHELL = Shell(variables={"MASTER_ADDR": "10.0.0.1"}, mpirun=None, libmpi=None)
@@ -98,7 +98,7 @@ def test_stack_is_compared_completely_and_each_package_is_reported_once() -> Non
     stack = load.stack("intel-2.8")
     packages = {**stack.requirements, "accelerate": "1.8.0", "datasets": "9.9"}
     del packages["tensorboard"]
-    result = mismatches(Environment(name="node0", python="3.14.0", packages=packages), STACKS, stack)
+    result = mismatches(Environment(name="node0", python="3.14.0", packages=packages), STACKS, INCOMPATIBILITIES, stack)
     assert [m.subject for m in result] == ["accelerate", "python", "datasets", "tensorboard"]
 
 
