@@ -25,10 +25,10 @@ from orch_node.standalone import facts
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.files import INVENTORY
+from orchestrator.files import INVENTORY, State
 from orchestrator.load.files import parse_variable
 from orchestrator.load.inventory import Listing, ansible_environment, cache_path, read_cache, read_listing, write_cache
-from orchestrator.load.records import OWN_STACK, Records, load_records, parse_facts, state_of
+from orchestrator.load.records import OWN_STACK, Records, load_records, parse_facts
 from orchestrator.model.cluster import Cluster, Facts, Node, Selection, first_hosts
 from orchestrator.model.hosts import NodeCount, NodePattern, Nodes, expand, fold, split_list
 from orchestrator.model.printable import counted
@@ -107,7 +107,7 @@ def cluster(
     selection = select(source, listing, nodes=nodes, exclude=exclude, spares=spares)
     selected = {host: listing.hosts[host] for host in (*selection.hosts, *selection.spares)}
     remote = {host: variables for host, variables in selected.items() if variables.get("ansible_connection") != "local"}
-    records = load_records(state_of(source), remote, listing.hosts, stack) if remote else Records()
+    records = load_records(State.of(source), remote, listing.hosts, stack) if remote else Records()
     local = {host: local_node(host, variables, stack) for host, variables in selected.items() if host not in remote}
     nodes_by_host = records.nodes | local
     return Cluster(

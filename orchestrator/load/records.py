@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import itemgetter
@@ -17,8 +16,8 @@ from orch_node.protocol.values import ProtocolError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
 from orchestrator.errors import OrchError, RequestError, first_problem
-from orchestrator.files import NODES, State, private_folder, write_private
-from orchestrator.load.inventory import is_template, read_inventory
+from orchestrator.files import State, write_private
+from orchestrator.load.inventory import is_template
 from orchestrator.model.cluster import Facts, Gpu, Node
 from orchestrator.model.hosts import is_address, is_host, is_host_key, is_host_name, is_interface
 from orchestrator.model.measurement import Measurement
@@ -267,8 +266,6 @@ def render_record(record: NodeRecord) -> str:
 MEASURED = "measured.json"  # in the state of an inventory or a batch system
 LOCATION = itemgetter("numa", "socket", "core", "cpu")
 OWN_STACK = "current"  # what `orch setup` installs
-HOSTS = "hosts.json"  # in the state of an inventory: what identifies its hosts
-IDENTITY = ("ansible_host", "ansible_port", "ansible_user", "ansible_connection", "orch_root")
 
 
 def read_measurement(path: Path) -> Measurement | None:
@@ -297,51 +294,6 @@ class Records:
     nodes: dict[str, Node] = field(default_factory=dict)
     ssh_blocks: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
-
-
-def state_of(source: Path) -> State:
-    """Return the state of an inventory; if it has no records, the newest one of an inventory with the same hosts.
-
-    So nodes stay provisioned when the folder of their inventory is moved or copied.
-    """
-    state = State.of(source)
-    files = [path for path in state.folder.parent.glob(f"*/{HOSTS}") if (path.parent / NODES).is_dir()]
-    if (state.folder / NODES).is_dir() or not files:
-        return state
-    hosts = hosts_of(read_inventory(source))
-    matches = [path for path in files if has_same_hosts(path, hosts)]
-    return State(folder=max(matches, key=lambda path: path.stat().st_mtime).parent) if matches else state
-
-
-def hosts_of(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return what identifies each host of an inventory that is another machine."""
-    return {
-        name: [str(variables.get(key, "")) for key in IDENTITY]
-        for name, variables in hosts.items()
-        if variables.get("ansible_connection") != "local"
-    }
-
-
-def has_same_hosts(path: Path, hosts: Mapping[str, list[str]]) -> bool:
-    """Return whether a recorded inventory shares hosts with another one, and all of these are the same machines."""
-    try:
-        recorded = json.loads(path.read_bytes())
-        shared = hosts.keys() & recorded.keys()
-    except (OSError, ValueError, RecursionError, AttributeError):
-        return False
-    is_same = all(hosts[name] == recorded[name] and not any(map(is_template, hosts[name])) for name in shared)
-    return bool(shared) and is_same
-
-
-def claim_state(source: Path, hosts: Mapping[str, Mapping[str, Any]]) -> State:
-    """Return the state of an inventory that a command changes, with the records of a moved or copied inventory."""
-    state, origin = State.of(source), state_of(source)
-    if origin != state:
-        private_folder(state.folder)
-        for folder in filter(Path.is_dir, (origin.folder / NODES, origin.trust)):
-            shutil.copytree(folder, state.folder / folder.name, dirs_exist_ok=True)
-    write_private(state.folder / HOSTS, json.dumps(hosts_of(hosts)))
-    return state
 
 
 def load_records(

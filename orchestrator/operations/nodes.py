@@ -13,7 +13,7 @@ from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import State
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.inventory import read_inventory
-from orchestrator.load.records import DamagedRecord, NodeRecord, parse_facts, read_record, state_of
+from orchestrator.load.records import DamagedRecord, NodeRecord, parse_facts, read_record
 from orchestrator.model.cluster import Facts, describe_gpus
 from orchestrator.model.hosts import Nodes, ranges
 from orchestrator.operations.runs import find
@@ -56,7 +56,7 @@ def rows(inventory: str) -> list[dict[str, Any]]:
     if (target := registry.target_at(inventory)).name != DEFAULT_TARGET:
         target.live_nodes(inventory)
     source = find_inventory(inventory)
-    state = state_of(source)
+    state = State.of(source)
     return [recorded_row(name, state) for name in read_inventory(source)]
 
 

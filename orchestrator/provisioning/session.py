@@ -18,7 +18,6 @@ from orchestrator.load.records import (
     InvalidResponse,
     NodeRecord,
     ProofFacts,
-    claim_state,
     connection_blocks,
     parse_record,
     read_record,
@@ -265,7 +264,7 @@ def open_session(
     hosts = read_inventory(source)
     if not hosts:
         raise RequestError(f"Inventory {source} has no hosts.", hint=NO_HOSTS)
-    state = claim_state(source, hosts)
+    state = State.of(source)
     return Session(
         request=request,
         source=source,

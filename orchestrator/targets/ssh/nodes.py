@@ -19,8 +19,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator import load
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
-from orchestrator.files import TRAIN, state_home, write_private
-from orchestrator.load.records import state_of
+from orchestrator.files import TRAIN, State, state_home, write_private
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.hosts import NodeCount, Nodes, expand, fold, split_list
 from orchestrator.planning.launchers import choose_mpi
@@ -48,13 +47,13 @@ def connection_to(host: RunNode, connect_seconds: int = CONNECT_SECONDS) -> Loca
 
 def ssh_config(cluster: Cluster) -> PutFile:
     """Return the step that writes the ssh configuration of all nodes of an inventory, which is not current."""
-    return PutFile(path=str(state_of(Path(cluster.source)).ssh_config), content=cluster.ssh_config or "")
+    return PutFile(path=str(State.of(Path(cluster.source)).ssh_config), content=cluster.ssh_config or "")
 
 
 def write_ssh_config(cluster: Cluster) -> None:
     """Write the ssh configuration of an inventory if it is missing."""
     if cluster.ssh_config:
-        write_private(state_of(Path(cluster.source)).ssh_config, cluster.ssh_config)
+        write_private(State.of(Path(cluster.source)).ssh_config, cluster.ssh_config)
 
 
 def node_program(record: RunRecord, name: str, *arguments: str) -> tuple[str, ...]:

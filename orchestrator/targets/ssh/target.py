@@ -14,11 +14,11 @@ from orch_node.protocol.record import RunRecord
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.files import TRAIN, state_home
+from orchestrator.files import TRAIN, State, state_home
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.inputs import run_paths_of
 from orchestrator.load.inventory import inventory_files, read_inventory
-from orchestrator.load.records import MEASURED, DamagedRecord, read_measurement, read_record, state_of
+from orchestrator.load.records import MEASURED, DamagedRecord, read_measurement, read_record
 from orchestrator.model.decision import Finding, finding_of
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.accelerate_options import AccelerateOptions
@@ -90,7 +90,7 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
         cluster=cluster,
         accelerate=accelerate,
         docker=docker,
-        measurement=read_measurement(state_of(Path(cluster.source)).folder / MEASURED),
+        measurement=read_measurement(State.of(Path(cluster.source)).folder / MEASURED),
     )
 
 
@@ -129,7 +129,7 @@ class SshTarget(Target):
     def check(self, request: CheckRequest) -> Iterator[Finding]:
         """Yield each node whose record is missing or damaged."""
         source = find_inventory(request.inventory)
-        state = state_of(source)
+        state = State.of(source)
         for name in read_inventory(source):
             try:
                 if read_record(state.record(name)) is None:
@@ -139,7 +139,7 @@ class SshTarget(Target):
                 yield finding_of(error, name)
 
     def measurement_file(self, request: TrainRequest) -> Path:
-        return state_of(find_inventory(request.inventory)).folder / MEASURED
+        return State.of(find_inventory(request.inventory)).folder / MEASURED
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         from orchestrator.targets.ssh.handle import SshHandle, start

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import State
-from orchestrator.load.records import hosts_of, parse_record, read_record, render_record
+from orchestrator.load.records import parse_record, read_record, render_record
 from orchestrator.operations import nodes
 from orchestrator.operations.provision import host_of, port_of, recorded_root
 from orchestrator.planning.request import TrainRequest
@@ -65,31 +64,6 @@ def lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return inventory
 
 
-@pytest.fixture
-def moved_lab(lab: Path) -> Iterator[Path]:
-    """Return the path of an inventory with the same hosts as one whose nodes were provisioned."""
-    open_session(ProvisionRequest(inventory="./lab.yml"), Listener(), {}, "provision")
-    moved = Path("elsewhere/hosts.yml")
-    moved.parent.mkdir()
-    shutil.copy(lab, moved)
-    yield moved
-    shutil.rmtree(State.of(moved).folder, ignore_errors=True)
-    shutil.rmtree(moved.parent)
-
-
-def test_nodes_of_a_moved_inventory_are_provisioned(moved_lab: Path) -> None:
-    cluster = load.cluster(str(moved_lab))
-    assert [node.name for node in cluster.nodes] == list(RECORDS)
-    assert {node.via[2] for node in cluster.nodes} == {ssh_config(cluster).path}
-    assert "unknown" not in {row["state"] for row in nodes.rows(str(moved_lab))}
-    assert not State.of(moved_lab).folder.exists(), "a plan writes nothing"
-    moved_lab.write_text(moved_lab.read_text().replace("host2:", "host7:"))
-    assert [node.name for node in load.cluster(str(moved_lab)).nodes] == ["host0", "host1"]
-    session = open_session(ProvisionRequest(inventory=str(moved_lab)), Listener(), {}, "sync")
-    assert session.state == State.of(moved_lab)
-    assert [path.stem for path in session.state.records()] == list(RECORDS)
-
-
 def test_keys_of_two_inventories_of_one_name_have_different_comments(tmp_path: Path) -> None:
     states = [State.of(tmp_path / name) for name in ("lab.v1", "lab.v2")]
     for state in states:
@@ -102,13 +76,6 @@ def test_port_of_other_nodes_is_a_number() -> None:
     assert port_of("n", {"ansible_port": "{{ x }}", "orch_port": 23}) == 23
     with pytest.raises(RequestError, match="of n is a template"):
         port_of("n", {"ansible_port": "{{ x }}"})
-
-
-def test_copied_inventory_with_other_machines_is_not_provisioned(moved_lab: Path) -> None:
-    moved_lab.write_text(moved_lab.read_text().replace("host1:", "host1: {ansible_port: 2222}"))
-    assert not load.cluster(str(moved_lab)).nodes
-    for variable, is_another in (("ansible_host", True), ("orch_root", True), ("orch_address", False)):
-        assert (hosts_of({"host1": {variable: "10.9.9.9"}}) != hosts_of({"host1": {}})) is is_another
 
 
 @pytest.fixture
