@@ -1,17 +1,30 @@
-"""The report of one run as an HTML page without external files."""
+"""The report of one run as an HTML page that can be mailed and needs no network.
+
+The plotting library is embedded in the file as a script with a known hash. The page's content
+security policy allows a browser to run that script and the short one that feeds it, by their
+hashes, and nothing else, so that whatever a node sent stays text. The charts are embedded as JSON.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import counted
-from orchestrator.report import charts, html
+from orchestrator.report import charts
 from orchestrator.report.charts import time_unit
-from orchestrator.report.html import Table
+from orchestrator.report.listing import finite
 from orchestrator.report.training import failure_lines, of_planned
 from orchestrator.runs.measures import Measures, RankMeasures, measures, scores
 from orchestrator.runs.origin import Origin, Script
@@ -20,6 +33,27 @@ from orchestrator.runs.store import Run
 
 MAX_MOMENTS = 200  # of the timeline
 MAX_RANKS = 512  # in the table
+PLOTLY = Path(__file__).resolve().parent / "plotly" / "plotly-basic.min.js"
+CHARTS_SCRIPT = PLOTLY.parents[2] / "templates" / "charts.js"
+DIGITS = 7  # significant digits of a number, more than a screen can show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of a page."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+    head: tuple[str, ...] = ()
+    hot: tuple[int, ...] = ()  # the numbers of highlighted rows
+
+
+@cache
+def script(path: Path) -> Mapping[str, str]:
+    """Return the script in a file, and the hash of its text by which the content security policy allows it."""
+    text = path.read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"text": Markup(text), "source": f"'sha256-{digest}'"}  # noqa: S704  the files belong to this package
 
 
 def write(run: Run, target: Path | None = None) -> Path:
@@ -48,9 +82,13 @@ def render(run: Run) -> str:
         charts.gpu_memory_chart(measured),
         charts.timeline(measured),
     )
-    return html.render(
-        "report.html.j2",
-        [chart for chart in drawn if chart],
+    loader = PackageLoader("orchestrator")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    shown = [chart for chart in drawn if chart]
+    return environment.get_template("report.html.j2").render(
+        scripts=[script(PLOTLY), script(CHARTS_SCRIPT)],
+        charts=shown,
+        data=embedded([asdict(chart) for chart in shown]),
         outcome=outcome,
         subtitle=subtitle(run, outcome),
         figures=list(figures(outcome, measured)),
@@ -60,6 +98,11 @@ def render(run: Run) -> str:
         tables=[ranks_table(measured), decisions_table(outcome), origin_table(run.origin)],
         command=run.origin.command.shell() if run.origin.command else "was not recorded",
     )
+
+
+def embedded(value: object) -> Markup:
+    """Return the value as JSON that no text in it can end, wherever it is embedded in a page."""
+    return htmlsafe_json_dumps(finite(value, DIGITS), separators=(",", ":"), allow_nan=False)
 
 
 def subtitle(run: Run, outcome: RunOutcome) -> str:

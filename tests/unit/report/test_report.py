@@ -15,7 +15,7 @@ from orch_node.protocol.events import Launched, render
 from orchestrator.report import charts, page, training
 from orchestrator.report.charts import thin
 from orchestrator.report.comparison import compare, text
-from orchestrator.report.html import PLOTLY, embedded
+from orchestrator.report.page import PLOTLY, embedded
 from orchestrator.runs import store as runs
 from orchestrator.runs.measures import Measures, RankMeasures, Sample, measures
 from orchestrator.runs.outcome import outcome_of

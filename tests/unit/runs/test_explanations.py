@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from orchestrator.runs import store
-from orchestrator.runs.explanations import explain
-from orchestrator.runs.known_errors import known_signatures
+from orchestrator.runs.explanations import explain, known_signatures
 from orchestrator.runs.outcome import outcome_of
 from tests.support.recorded import make_outcome, make_run, write_events, write_json
 
