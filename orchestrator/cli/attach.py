@@ -46,7 +46,7 @@ def attach(
     handle = find(runs_dir, run, inventory, screen.note)
     record = handle.record
     check_shown(show, len(record.layout))
-    screen.begin([run_line(handle)], catch_up=True)
+    screen.begin([run_line(handle)])
 
     def interrupted() -> None:
         screen.end()

@@ -1,4 +1,4 @@
-"""Print a plan, or run it and print its outcome."""
+"""Print a plan, or run it and print its outcome, or those of all runs of an array."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from typing import NoReturn
 import typer
 from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 
-from orchestrator.cli import arrays
 from orchestrator.cli.options import Output, print_error, resume_command, runs_dir_option
 from orchestrator.errors import RequestError
+from orchestrator.operations import queue, runs
 from orchestrator.operations.fetch import find_output, is_local
 from orchestrator.operations.output import RanksOutput, check_shown
-from orchestrator.operations.runs import handles_of
 from orchestrator.planning.plan import Plan, SubmitScript
-from orchestrator.report import cleanup, live, plans, training
+from orchestrator.report import cleanup, live, plans, run_list, training
 from orchestrator.report.live import Screen
 from orchestrator.runs import store
 from orchestrator.runs.outcome import RunOutcome
@@ -57,7 +56,7 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
         stop_started(plan, output.runs_dir.absolute())
         raise
     if plan.array:
-        arrays.follow(plan, output.runs_dir.absolute(), as_json=output.as_json, wait=output.wait)
+        follow_array(plan, output.runs_dir.absolute(), as_json=output.as_json, wait=output.wait)
         return
     handle.notify = screen.note
     if not output.wait:
@@ -148,7 +147,7 @@ def end_command(handle: RunHandle, outcome: RunOutcome) -> NoReturn:
 
 def stop_started(plan: Plan, base: Path) -> None:
     """Stop what an interrupted start of a plan has recorded in the folder `base` of all runs."""
-    for handle in handles_of(plan, base, print_error):
+    for handle in runs.handles_of(plan, base, print_error):
         run = store.load(handle.folder)
         if run.outcome is None:
             report = handle.stop()
@@ -234,3 +233,43 @@ def output_folder(handle: RunHandle, outcome: RunOutcome) -> str:
     if outcome.state != DONE or not output:
         return ""
     return "" if is_local(handle.record) and not Path(output).is_dir() else output
+
+
+def follow_array(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
+    """Watch the started runs of an array, print their outcomes and exit.
+
+    Args:
+        plan: the plan that has started the runs.
+        base: the folder of all run folders.
+        as_json: whether to print JSON.
+        wait: whether to watch the runs until they end.
+
+    Raises:
+        typer.Exit: With exit code 1 if a run failed.
+    """
+    names = [member.run.run_id for member in plan.array]
+    waits = plan.request.wait_for_cores
+    handles = [] if waits else runs.handles_of(plan, base, print_error)
+    if not wait:
+        for handle in handles[:1]:
+            handle.started()
+        print_text(run_list.started_json(plan) if as_json else run_list.started_text(plan), err=not as_json)
+        return
+    print_error(run_list.started_text(plan))
+    outcomes = []
+    try:
+        for outcome in queue.follow(base, names, print_error) if waits else runs.follow_array(handles, print_error):
+            print_error(run_list.array_line(outcome))
+            outcomes.append(outcome)
+    except KeyboardInterrupt:
+        print_error("interrupted: stopping all runs")
+        ended = {outcome.run_id for outcome in outcomes}
+        unfinished = [name for name in names if name not in ended]
+        outcomes += queue.interrupt(base, unfinished) if waits else runs.interrupt_all(handles, unfinished)
+    outcomes.sort(key=lambda outcome: names.index(outcome.run_id))
+    code = runs.array_exit_code(outcomes)
+    print_text(run_list.array_json(outcomes, code) if as_json else run_list.array_text(outcomes), err=not as_json)
+    if any(store.can_resume(store.load(outcome.folder)) for outcome in outcomes):
+        array, base = outcomes[0].run_id.rpartition("-")[0], outcomes[0].folder.parent
+        print_error(f"resume: {resume_command(array, base)}")
+    raise typer.Exit(code)

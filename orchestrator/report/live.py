@@ -26,9 +26,6 @@ from orchestrator.screen import console, escape_control_chars, print_text
 
 STARTING = "starting the ranks: they import torch and join the process group"
 START_SECONDS = 3.0  # delay of the STARTING line in a pipe
-# In a pipe, progress waits until the older output of ranks has been printed: until no line has arrived for this time,
-QUIET_SECONDS = 0.5
-CATCH_UP_SECONDS = 5.0  # or at most for this time
 LONGEST_PHASE = 80
 MOST_STEPS = 1e15
 # Events that show that the ranks have started, or that they are not starting at the moment.
@@ -142,22 +139,13 @@ class Screen:
         self.last: dict[str, Figures] = {}  # by phase, the newest one last
         self.printed: set[str] = set()  # the phases whose loss and speed rank 0 prints on this screen
         self.start_timer: threading.Timer | None = None
-        self.catching_up_until = 0.0  # monotonic time
-        self.lines_arrived_at: float | None = None  # monotonic time
 
-    def begin(self, lines: Iterable[str], *, catch_up: bool = False) -> None:
-        """Print the given lines and start the display.
-
-        Args:
-            lines: the lines.
-            catch_up: whether the run has begun earlier, so that its past output and progress arrive first.
-        """
+    def begin(self, lines: Iterable[str]) -> None:
+        """Print the given lines and start the display."""
         for line in lines:
             self.note(line)
         self.progress.start()
         self.begin_start()
-        if catch_up and self.of_ranks != "none":
-            self.catching_up_until = time.monotonic() + CATCH_UP_SECONDS
 
     def end(self) -> None:
         """Stop the display; in a pipe print the newest progress if its phase has not had a line yet."""
@@ -181,12 +169,6 @@ class Screen:
         if self.start_timer is not None:
             self.start_timer.cancel()
 
-    def is_catching_up(self) -> bool:
-        """Return whether older output of ranks may still arrive."""
-        now = time.monotonic()
-        is_quiet = self.lines_arrived_at is not None and now - self.lines_arrived_at >= QUIET_SECONDS
-        return now < self.catching_up_until and not is_quiet
-
     def note(self, line: str) -> None:
         """Print a line above the bar."""
         self.console.print(escape_control_chars(line))
@@ -201,7 +183,6 @@ class Screen:
     def lines(self, lines: Sequence[LogLine]) -> None:
         """Show lines that ranks have printed, above the bar."""
         self.end_start()
-        self.lines_arrived_at = time.monotonic()
         self.rank_lines.add(lines)
 
     def show(self, event: events.Event) -> None:
@@ -261,7 +242,7 @@ class Screen:
             self.progress.update(self.tasks[phase], completed=done, total=total, detail=self.detail(phase))
         elif event.figures.get("printed") and phase in self.printed:
             self.shown[phase] = step  # rank 0 has printed the same line
-        elif worth_a_line(self.shown.get(phase), step, steps) and not self.is_catching_up():
+        elif worth_a_line(self.shown.get(phase), step, steps):
             self.shown[phase] = step
             self.note(self.progress_line(phase))
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from orch_node.protocol.events import Joined, Launched, Progress, Waiting
+from orch_node.protocol.events import Joined, Launched, Waiting
 from typer.testing import CliRunner
 
 from orchestrator import screen
@@ -71,24 +71,6 @@ def test_one_line_shows_that_ranks_start(capsys: pytest.CaptureFixture[str], mon
                 shown.show(event)
         shown.end()
         assert capsys.readouterr().err.count("starting the ranks") == lines
-
-
-def test_attach_shows_newest_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Show what `orch attach` receives of a run that has trained 6 of 8 steps: events, then the ranks' output."""
-    events = [Progress(time=float(step), rank=0, phase="train", step=step, steps=8) for step in range(9)]
-    for later_events, lines in (((), ["train: 6/8"]), (events[7:], ["train: 7/8", "train: 8/8"])):
-        shown = live.Screen(of_ranks="0")
-        shown.begin([], catch_up=True)
-        for event in (Progress(time=0.0, rank=0, phase="tokenize", step=4, steps=4), *events[:7]):
-            shown.show(event)
-        shown.lines([LogLine(rank=0, node="node0", text=text) for text in ("loading data", "epoch 1")])
-        monkeypatch.setattr(live, "QUIET_SECONDS", 0.0)
-        for event in later_events:
-            shown.show(event)
-        shown.end()
-        output = capsys.readouterr()
-        assert output.out == "loading data\nepoch 1\n"
-        assert [line.partition(" 00:")[0] for line in output.err.splitlines()] == lines
 
 
 # Run commands in child processes of one that has imported orch.
