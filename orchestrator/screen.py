@@ -136,13 +136,3 @@ def console(*, stderr: bool = True) -> Console:
             closed_output.end(self.file.fileno())
 
     return EndingConsole(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True, force_jupyter=False)
-
-
-def capture_console(width: int) -> Console:
-    """Return a console for tables that are captured, without styles.
-
-    The captured text is printed by print_text(), which would show the escape codes of a style.
-    """
-    from rich.console import Console
-
-    return Console(markup=False, emoji=False, highlight=False, width=width, color_system=None)

@@ -10,8 +10,6 @@ from orch_node.protocol.events import record
 from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.outcome import REFUSED, nodes_record
 from orch_node.protocol.record import number_ranges
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from orchestrator.model.printable import one_line
 from orchestrator.planning.software import OF_SCRIPT
@@ -20,7 +18,6 @@ from orchestrator.report.listing import detail_lines, finite, json_text
 from orchestrator.runs import timeline, tracebacks
 from orchestrator.runs.measures import Scores, scores
 from orchestrator.runs.outcome import RunOutcome
-from orchestrator.screen import capture_console
 
 TableRow = tuple[str, str, str, str]  # name, value before the training, value after it or of the run, unit
 
@@ -139,17 +136,14 @@ def table_lines(outcome: RunOutcome) -> list[str]:
     if result is None:
         return [] if outcome.seconds is None else [f"done in {outcome.seconds:.1f} s"]
     scored = scores(result)
-    compares = bool(scored.before)
-    table = Table(box=SIMPLE_HEAD, show_header=compares)
-    for heading in ("", *(["Before"] if compares else []), "After", ""):
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, before, after, unit in (*score_rows(scored), *run_rows(outcome, scored)):
-        table.add_row(name, *([before] if compares else []), after, unit)
-    sheet = capture_console(width=100)
-    with sheet.capture() as capture:
-        sheet.print(table)
-    title = f"done: {one_line(outcome.recipe)}"
-    return [title, *(line.rstrip() for line in capture.get().splitlines() if line.strip())]
+    rows = [*score_rows(scored), *run_rows(outcome, scored)]
+    if scored.before:
+        rows.insert(0, ("", "Before", "After", ""))
+    else:
+        rows = [(name, "", after, unit) for name, _, after, unit in rows]
+    names, before, after, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = (f"  {row[0]:{names}}  {row[1]:>{before}}  {row[2]:>{after}}  {row[3]}".rstrip() for row in rows)
+    return [f"done: {one_line(outcome.recipe)}", *lines]
 
 
 def score_rows(scored: Scores) -> Iterator[TableRow]:
