@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.decision import Decision
@@ -51,25 +49,6 @@ class AccelerateOptions:
     precision: str | None = None
     port: int | None = None
     for_gpus: str = ""
-
-    def without(self, *, nodes: object, ppn: object) -> AccelerateOptions:
-        """Return the options without those for which the request has a value."""
-        return replace(self, nodes=None if nodes else self.nodes, ppn=None if ppn else self.ppn)
-
-    @contextlib.contextmanager
-    def named_in_errors(self) -> Iterator[None]:
-        """Name the file's keys in errors about the options that only the file sets."""
-        keys = {
-            f"--nodes {self.nodes}": f"num_machines {self.nodes} of {self.source}",
-            f"--ppn {self.ppn}": f"num_processes {self.values.get('num_processes')} of {self.source}",
-        }
-        try:
-            yield
-        except PlanError as error:
-            option = next((option for option in keys if re.match(rf"{option}\b", error.message)), None)
-            if option is None:
-                raise
-            raise PlanError(error.message.replace(option, keys[option], 1), hint=error.hint) from None
 
 
 def parse_options(values: Mapping[str, object], source: str) -> AccelerateOptions:

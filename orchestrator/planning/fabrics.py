@@ -14,13 +14,6 @@ from orchestrator.model.hosts import fold
 from orchestrator.model.process_group import Backend
 
 AUTO = "auto"
-# Debian's packages with the libraries that the providers of impi-rt need but do not include.
-DEBIAN_PACKAGES = {
-    "libibverbs.so.1": "libibverbs1 ibverbs-providers",
-    "librdmacm.so.1": "librdmacm1 ibverbs-providers",
-    "libefa.so.1": "ibverbs-providers",
-    "libucp.so.0": "libucx0",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +115,8 @@ def fabric_hint(name: str, nodes: tuple[Node, ...]) -> str:
     problems = {node.facts.fabrics.get(name) for node in nodes}
     if None in problems:
         return "Run `orch provision`, which checks the nodes and the stack."
-    packages = [
-        DEBIAN_PACKAGES[library]
-        for problem in problems
-        if problem and (library := problem.removeprefix("no ")) in DEBIAN_PACKAGES
-    ]
-    if packages:
-        provision = "" if all(node.local for node in nodes) else " Then run `orch provision`."
-        return f"On Debian: apt-get install {' '.join(dict.fromkeys(packages))}.{provision}"
+    if any(problem and problem.startswith("no lib") for problem in problems):
+        return "docs/reference/fabrics.md names the packages with these libraries. Then run `orch provision`."
     return "`orch nodes` shows the fabrics of each node; --fabric auto uses one that all have."
 
 

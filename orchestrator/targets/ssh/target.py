@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,15 +111,13 @@ class SshTarget(Target):
     def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
         """Return the plan of a request, without a query of any host and without writing files."""
         file = load.accelerate_config(request.accelerate_config) if request.accelerate_config is not None else None
-        unset = file and file.without(nodes=request.nodes, ppn=request.ppn)
         base = Path(request.runs_dir).absolute()
-        with unset.named_in_errors() if unset else nullcontext():
-            request, inputs = read(request, file)
-            root = next((node.root for node in inputs.cluster.nodes if not node.local), "")
-            local = [str(base), str(TRAIN), str(state_home() / "store")]
-            runs, train, store = [f"{root}/{name}" for name in ("runs", "train", "store")] if root else local
-            run_paths = run_paths_of(resume, inputs.recipe.name, runs, train=train, store=store, root=root)
-            plan = plan_train(request, inputs, run_paths)
+        request, inputs = read(request, file)
+        root = next((node.root for node in inputs.cluster.nodes if not node.local), "")
+        local = [str(base), str(TRAIN), str(state_home() / "store")]
+        runs, train, store = [f"{root}/{name}" for name in ("runs", "train", "store")] if root else local
+        run_paths = run_paths_of(resume, inputs.recipe.name, runs, train=train, store=store, root=root)
+        plan = plan_train(request, inputs, run_paths)
         first_steps: list[Step] = [ssh_config(inputs.cluster)] if inputs.cluster.ssh_config else []
         if resume:
             first_steps += events_for_new_node0(plan, base, resume)
