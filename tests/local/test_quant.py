@@ -19,7 +19,7 @@ from tests.support.jobs import RECIPES, make_tiny_bert, read_results, run_ranks
 SCRIPT = RECIPES / "bert_qa_quant" / "run_qa_quant.py"
 sys.path[:0] = [str(SCRIPT.parent), str(QA.parent)]
 
-from int8 import merged, prepared  # noqa: E402
+from int8 import prepared  # noqa: E402
 
 gc.enable()  # the script is not run, which would enable it
 
@@ -66,20 +66,6 @@ def test_trained_model_is_quantized_statically_and_dynamically(tmp_path: Path) -
         quantized, _ = convert_pt2e(graph)(*inputs)
         expected = trained(*inputs).start_logits
     assert 0 < float((quantized - expected).abs().max()) < 0.1 * float(expected.abs().max())
-
-
-def test_histograms_of_all_ranks_are_merged() -> None:
-    parts = []
-    samples = [torch.randn(5000, generator=torch.Generator().manual_seed(n)) * n for n in (1, 3)]
-    for sample in samples:
-        low, high = float(sample.min()), float(sample.max())
-        parts.append((torch.histogram(sample, 2048, range=(low, high)).hist.tolist(), low, high))
-    counts, low, high = merged(parts)
-    all_samples = torch.cat(samples)
-    assert (low, high) == (float(all_samples.min()), float(all_samples.max()))
-    assert float(counts.sum()) == 10_000
-    expected = torch.histogram(all_samples, 2048, range=(low, high)).hist.cumsum(0)
-    assert float((counts.cumsum(0) - expected).abs().max()) < 60
 
 
 @pytest.mark.parametrize("family", ["Roberta", "DebertaV2"])

@@ -1,7 +1,7 @@
 """Quantize a model to int8 with torchao's PT2E for x86 and compile it with AOTInductor.
 
 The result is a single file. Loading it needs neither a compiler nor torchao, so that only the rank
-that compiles it needs g++. `int8.py PACKAGE INPUTS OUTPUT` loads it in a fresh process.
+that compiles it needs g++. `int8.py PACKAGE LOGITS` loads it in a fresh process.
 """
 
 from __future__ import annotations
@@ -86,37 +86,6 @@ def exported(module: Any, names: Sequence[str], longest: int) -> Any:
         return torch.export.export(module, example, dynamic_shapes=(shapes,) if isinstance(module, Logits) else shapes)
 
 
-def merge_observers(graph: Any) -> None:
-    """Merge the ranges that all ranks measured on their calibration samples."""
-    for observer in graph.modules():
-        if getattr(observer, "histogram", None) is None:
-            continue
-        local_histogram = (observer.histogram.tolist(), observer.min_val.item(), observer.max_val.item())
-        parts = [part for part in ranks.gather(local_histogram) if sum(part[0]) > 0]
-        if parts:  # some rank has measured values here
-            counts, low, high = merged(parts)
-            observer.histogram.copy_(counts)
-            observer.min_val.resize_([]).copy_(torch.tensor(low))
-            observer.max_val.resize_([]).copy_(torch.tensor(high))
-
-
-def merged(parts: Sequence[tuple[list[float], float, float]]) -> tuple[Any, float, float]:
-    """Merge histograms into one over their whole range.
-
-    Each bin is counted where its middle lies.
-
-    Args:
-        parts: the counts, the lowest and the highest value of each rank.
-    """
-    low, high = min(part[1] for part in parts), max(part[2] for part in parts)
-    bins = len(parts[0][0])
-    total = torch.zeros(bins)
-    for counts, lowest, highest in parts:
-        middles = lowest + (highest - lowest) / bins * (torch.arange(bins) + 0.5)
-        total += torch.histogram(middles, bins, range=(low, high), weight=torch.tensor(counts)).hist
-    return total, low, high
-
-
 def compiled(graph: Any, names: Sequence[str], longest: int, package: Path) -> None:
     """Convert a calibrated graph to int8 and compile it into a single file.
 
@@ -155,25 +124,21 @@ def largest_difference(package: Path, inputs: dict[str, Any]) -> float:
     Raises:
         RecipeError: if the fresh process cannot load the model.
     """
-    source, target = package.with_name(".inputs.pt"), package.with_name(".outputs.pt")
-    torch.save(inputs, source)
-    command = [sys.executable, __file__, str(package), str(source), str(target)]
-    process = subprocess.run(command, capture_output=True, text=True)
+    file = package.with_name(".logits.pt")
+    output = Quantized(package, list(inputs))(**inputs)
+    torch.save({"inputs": inputs, **vars(output)}, file)
+    process = subprocess.run([sys.executable, __file__, str(package), str(file)], capture_output=True, text=True)
+    file.unlink()
     if process.returncode:
         raise RecipeError(f"{package} cannot be loaded: {process.stderr.strip()[-500:]}")
-    fresh = torch.load(target, weights_only=True)
-    local = Quantized(package, list(inputs))(**inputs)
-    source.unlink()
-    target.unlink()
-    logits = ((local.start_logits, fresh["start"]), (local.end_logits, fresh["end"]))
-    return max(float((a - b).abs().max()) for a, b in logits)
+    return float(process.stdout.split()[-1])
 
 
-def main(package: Path, inputs_file: Path, output_file: Path) -> None:
-    """Load a model in this process, and write its logits of the inputs."""
-    inputs = torch.load(inputs_file, weights_only=True)
-    output = Quantized(package, list(inputs))(**inputs)
-    torch.save({"start": output.start_logits, "end": output.end_logits}, output_file)
+def main(package: Path, file: Path) -> None:
+    """Load a model in this process, and print how much its logits differ from those in a file."""
+    saved = torch.load(file, weights_only=True)
+    output = vars(Quantized(package, list(saved["inputs"]))(**saved["inputs"]))
+    print(max(float((logits - saved[name]).abs().max()) for name, logits in output.items()))
 
 
 if __name__ == "__main__":

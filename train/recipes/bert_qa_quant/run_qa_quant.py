@@ -1,7 +1,6 @@
 """Fine-tune for question answering as bert-qa does, then quantize to int8 and compare.
 
-Evaluation and calibration are divided among the ranks; rank 0 compiles, and every node receives
-the file.
+The evaluation is divided among the ranks; rank 0 calibrates and compiles, and every node receives the file.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import torch
 from config import Config, parse_arguments
 from evaluation import Evaluator
 from features import Collator, Window, make_windows
-from int8 import Quantized, check_alike, compiled, largest_difference, merge_observers, prepared
+from int8 import Quantized, check_alike, compiled, largest_difference, prepared
 from orch_training import RecipeError, checkpoint, ranks
 from orch_training.arguments import check_requirements, option
 from orch_training.events import Progress
@@ -104,12 +103,11 @@ def run(config: Config, quant: QuantArguments) -> None:
 
     # quantize
     names = [name for name in collate(windows[:1]) if not name.endswith("_positions")]
-    # Each rank loads the model to make the int8 graph.
-    save_model(model, tokenizer, output_dir / "model", writes=config.training.writes)
+    save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
     models, sizes = {"fp32": model, "bf16": model}, parameter_megabytes(model)
     if quant.apply_quantization:
         samples = windows[: quant.num_calibration_samples]
-        package, summary["quantize_seconds"] = quantized(quant, output_dir, evaluator, names, samples)
+        package, summary["quantize_seconds"] = quantized(quant, output_dir, evaluator, model, names, samples)
         if quant.verify_loading:
             (batch,) = measured_batches(windows[:4], collate, names, 4)
             summary["loading"] = verified(package, batch, quant.verify_tolerance)
@@ -199,24 +197,28 @@ def timed(model: Any, batches: Sequence[Mapping[str, Any]], *, bf16: bool) -> fl
 
 
 def quantized(
-    quant: QuantArguments, output_dir: Path, evaluator: Evaluator, names: Sequence[str], windows: Sequence[Window]
+    quant: QuantArguments,
+    output_dir: Path,
+    evaluator: Evaluator,
+    model: Any,
+    names: Sequence[str],
+    windows: Sequence[Window],
 ) -> tuple[Path, float]:
-    """Quantize and compile the model; return its path on every node and the seconds it took."""
+    """Quantize and compile the model on rank 0; return its path on every node and the seconds it took."""
     began = time.perf_counter()
     check_alike()
-    dynamic = quant.quantization_approach == "dynamic"
-    model = AutoModelForQuestionAnswering.from_pretrained(output_dir / "model", attn_implementation="eager")
-    graph = prepared(model, names, dynamic=dynamic, longest=evaluator.max_length)
-    # With dynamic quantization, only the weights need ranges here: each call measures the activations.
-    calibrate(graph, windows[: ranks.world_size()] if dynamic else windows, evaluator, names)
-    merge_observers(graph)
     folder = output_dir / "quantized"
     owner = ranks.owner_of(folder) == ranks.rank()
-    Progress("compile int8", 1).report(0, now=True)
     with ranks.raise_together():
         if ranks.is_main():
+            dynamic = quant.quantization_approach == "dynamic"
+            eager = AutoModelForQuestionAnswering.from_pretrained(output_dir / "model", attn_implementation="eager")
+            graph = prepared(eager, names, dynamic=dynamic, longest=evaluator.max_length)
+            # With dynamic quantization, only the weights need ranges here: each call measures the activations.
+            calibrate(graph, windows[:1] if dynamic else windows, evaluator, names)
+            Progress("compile int8", 1).report(0, now=True)
             compiled(graph, names, evaluator.max_length, folder / PACKAGE)
-    Progress("compile int8", 1).report(1, now=True)
+            Progress("compile int8", 1).report(1, now=True)
     content = ranks.broadcast_bytes(0, (folder / PACKAGE).read_bytes() if ranks.is_main() else b"")
     with ranks.raise_together():
         if owner and not ranks.is_main():
@@ -229,17 +231,16 @@ def quantized(
 
 
 def calibrate(graph: Any, windows: Sequence[Window], evaluator: Evaluator, names: Sequence[str]) -> None:
-    """Run this rank's share of the samples through the observers.
+    """Run the samples through the observers.
 
     A batch has at least two samples, because the graph is exported for two or more rows.
     """
-    samples = windows[ranks.rank() :: ranks.world_size()]
     size = max(2, evaluator.config.training.per_device_eval_batch_size)
-    starts = range(0, len(samples), size)
+    starts = range(0, len(windows), size)
     progress = Progress("calibrate", len(starts))
     with torch.no_grad():
         for number, start in enumerate(starts, start=1):
-            batch = evaluator.collate([*samples[start : start + size], samples[start]])
+            batch = evaluator.collate([*windows[start : start + size], windows[start]])
             graph(*(batch[name] for name in names))
             progress.report(number, now=number == len(starts))
 
