@@ -39,7 +39,7 @@ def model(tmp_path: Path) -> ModelArguments:
 
 
 def make(model: ModelArguments, rows: list[dict[str, Any]] | None = None, **options: Any) -> Provenance:
-    data = {"training data": (ROWS if rows is None else rows, "mine.tsv"), "evaluation data": (["q"], None)}
+    data = {"training data": ROWS if rows is None else rows, "evaluation data": ["q"]}
     return provenance_of(__file__, model, data, Options(**options))
 
 
@@ -59,12 +59,12 @@ def test_equal_provenance_is_accepted(model: ModelArguments, tmp_path: Path) -> 
 def test_changed_data_settings_and_models_are_named(model: ModelArguments, tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, make(model))
     for rows in ([{**ROWS[0], "labels": 0}, ROWS[1]], [ROWS[1], ROWS[0]], ROWS[:1]):
-        with pytest.raises(RecipeError, match=r"^training data \(mine\.tsv\) changed since checkpoint-5 was written"):
+        with pytest.raises(RecipeError, match=r"^training data changed since checkpoint-5 was written"):
             check_provenance(make(model, rows), checkpoint)
     with pytest.raises(RecipeError, match=r"setting learning_rate \(0\.2, before: 0\.1\) changed"):
         check_provenance(make(model, learning_rate=0.2), checkpoint)
     Path(model.model_name_or_path, "model.safetensors").write_bytes(b"others!")
-    with pytest.raises(RecipeError, match=r"^model \(.*/model\) changed"):
+    with pytest.raises(RecipeError, match=r"^model changed"):
         check_provenance(make(model), checkpoint)
 
 
@@ -74,7 +74,7 @@ def test_force_continues_with_a_note(
     checkpoint = make_checkpoint(tmp_path, make(model))
     monkeypatch.setenv("ORCH_FORCE_RESUME", "1")
     check_provenance(make(model, []), checkpoint)
-    assert "note: training data (mine.tsv) changed since checkpoint-5" in capsys.readouterr().out
+    assert "note: training data changed since checkpoint-5" in capsys.readouterr().out
 
 
 def make_with_code(script: Path, model: ModelArguments) -> Provenance:

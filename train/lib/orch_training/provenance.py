@@ -49,12 +49,10 @@ class Provenance:
 
     Attributes:
         fingerprints: the fingerprint of each thing, such as `training data`.
-        sources: the file or the name of a thing, for messages.
         settings: the settings that change the computation.
     """
 
     fingerprints: Mapping[str, str]
-    sources: Mapping[str, str]
     settings: Mapping[str, Any]
 
     @property
@@ -66,33 +64,27 @@ class Provenance:
         """Yield what differs from the facts of a checkpoint, except orch's own code."""
         for name, fingerprint in self.fingerprints.items():
             if name != ORCH and recorded.get(name, fingerprint) != fingerprint:
-                source = self.sources.get(name)
-                yield f"{name} ({source})" if source else name
+                yield name
         settings: dict[str, Any] = recorded.get(SETTINGS) or {}
         for name, value in self.settings.items():
             if settings.get(name, value) != value:
                 yield f"setting {name} ({value}, before: {settings[name]})"
 
 
-def provenance_of(
-    script: str, model: ModelArguments, data: Mapping[str, tuple[Iterable[Any], str | None]], *options: Any
-) -> Provenance:
+def provenance_of(script: str, model: ModelArguments, data: Mapping[str, Iterable[Any]], *options: Any) -> Provenance:
     """Return the fingerprints of what determines a training, which one rank of each node computes.
 
     Args:
         script: the file of the recipe's script.
         model: the arguments that name the model.
-        data: the tokenized rows of each data set, and its file or another value that names it, by its name.
+        data: the tokenized rows of each data set by its name.
         options: dataclasses or mappings with the arguments of the recipe.
     """
     computed = None
     if not ranks.has_group() or os.environ.get("LOCAL_RANK", "0") == "0":
-        rows = {name: rows for name, (rows, _) in data.items()}
-        computed = fingerprints_of(Path(script).resolve().parent, model, rows)
+        computed = fingerprints_of(Path(script).resolve().parent, model, data)
     of_rank_0: dict[str, str] = ranks.from_main(computed)
-    fingerprints = computed or of_rank_0
-    sources = {"model": model.model_name_or_path, **{name: source for name, (_, source) in data.items() if source}}
-    return Provenance(fingerprints=fingerprints, sources=sources, settings=settings_of(*options))
+    return Provenance(fingerprints=computed or of_rank_0, settings=settings_of(*options))
 
 
 def fingerprints_of(folder: Path, model: ModelArguments, data: Mapping[str, Iterable[Any]]) -> dict[str, str]:

@@ -89,15 +89,16 @@ def score_in_batches(
     return scores
 
 
-def scores_before(folder: Path, resumed: bool, evaluate: Callable[[], dict[str, float]]) -> dict[str, float]:
+def scores_before(folder: Path, resume: str | None, evaluate: Callable[[], dict[str, float]]) -> dict[str, float]:
     """Return the scores of the untrained model; a resumed run reads them from its file.
 
     Args:
-        folder: the folder of the file.
-        resumed: whether this run resumes from a checkpoint.
+        folder: the folder of the file and of the checkpoints.
+        resume: "none" if the run starts from the beginning.
         evaluate: computes the scores.
     """
     file = folder / "before.json"
+    resumed = resume != "none" and bool(checkpoint.list_checkpoints(folder))
     recorded_scores = ranks.from_main(checkpoint.read_json(file) if resumed else None)
     if recorded_scores is not None:
         return dict(recorded_scores)

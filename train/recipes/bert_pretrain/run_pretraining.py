@@ -69,8 +69,7 @@ def run(args: PretrainArguments) -> None:
     if ranks.planned_world_size() != ranks.world_size():
         for phase in phases:
             report_decision(describe_dealing(phase.dealing, f"as asked for phase {phase.number}"))
-    data_sets = {"training data": ([manifest_of(data_dir)], args.text_file or args.data_dir)}
-    provenance = provenance_of(__file__, model_args, data_sets, args)
+    provenance = provenance_of(__file__, model_args, {"training data": [manifest_of(data_dir)]}, args)
     summary = Pretraining(args, model, phases, data, provenance, owner=owner).run()
 
     # save

@@ -99,6 +99,10 @@ class TrainingOptions(TrainingArguments):
         """Return whether this rank writes; only one rank per file system does (ranks.owner_of)."""
         return self.writes
 
+    @property
+    def resume(self) -> str | None:
+        return "none" if self.overwrite_output_dir else self.resume_from_checkpoint
+
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """Return the steps in which the learning rate rises; newer versions have no --warmup_ratio."""
         steps = math.ceil(self.warmup_ratio * num_training_steps)

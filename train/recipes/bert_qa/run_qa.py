@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,14 @@ from features import Collator, Window, make_windows
 from orch_node import preemption
 from orch_training import checkpoint, kernels, ranks
 from orch_training.events import report_computation
-from orch_training.global_batch import Dealing
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, sequence_length
-from orch_training.provenance import Provenance, provenance_of
+from orch_training.provenance import provenance_of
 from orch_training.resume import divide_batch, start_from
 from orch_training.script import run_script, save_model, scores_before, write_results
 from orch_training.snapshot import prepare_output
 from qa_trainer import QaTrainer, TrainingMetrics
-from squad import Question, load_training, load_validation
+from squad import load_training, load_validation
 from transformers import AutoModelForQuestionAnswering, set_seed
 
 # Tokens. A rank of MiniLM needs 2.0 GB after 100 steps, and 2.6 GB with 1, at equal speed.
@@ -70,12 +68,11 @@ def run(config: Config) -> None:
     # loop
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
     if config.training.do_train:
-        start = starting_point(config, output_dir, windows, validation)
         if config.run.evaluate_before_training:
             summary["before"] = scores_before(
-                output_dir, start.checkpoint is not None, lambda: evaluator.evaluate(model, "evaluate before").scores
+                output_dir, config.training.resume, lambda: evaluator.evaluate(model, "evaluate before").scores
             )
-        summary |= train_model(config, model, windows, evaluator, start)
+        summary |= train_model(config, model, windows, evaluator)
 
     # save
     if config.training.do_train:
@@ -89,64 +86,26 @@ def run(config: Config) -> None:
     write_results(output_dir, summary, lines, units={"em": "%", "f1": "%"})
 
 
-@dataclass(frozen=True)
-class Start:
-    """The point at which training starts.
-
-    Attributes:
-        checkpoint: the checkpoint to resume from, the same on all ranks.
-        dealing: how a step is divided among the ranks.
-        provenance: the fingerprints of the data, model, code and settings.
-    """
-
-    checkpoint: Path | None
-    dealing: Dealing
-    provenance: Provenance
-
-
-def starting_point(
-    config: Config, output_dir: Path, windows: Sequence[Window], validation: Sequence[Question]
-) -> Start:
-    """Choose the checkpoint to resume from and divide the batch among the ranks."""
+def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator: Evaluator) -> dict[str, Any]:
+    """Train the model in place, from the newest checkpoint if any; return the speed, the steps and the last loss."""
     training = config.training
+    output_dir = Path(training.output_dir)
     provenance = provenance_of(
         __file__,
         config.model,
-        {
-            "training data": (map(tokens_of, windows), config.data.train_file or config.data.dataset_name),
-            "evaluation data": (validation, config.data.validation_file or config.data.dataset_name),
-        },
+        {"training data": map(tokens_of, windows), "evaluation data": evaluator.questions},
         *(config.model, config.data, config.run, {name: getattr(training, name) for name in COMPARED}),
     )
-    requested = "none" if training.overwrite_output_dir else training.resume_from_checkpoint
-    start_checkpoint = start_from(requested, output_dir, provenance, owner=training.writes)
+    start = start_from(training.resume, output_dir, provenance, owner=training.writes)
     dealing = divide_batch(
-        start_checkpoint, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
+        start, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
     )
     if training.dataloader_drop_last:
         dealing.batch.check_filled(len(windows), "windows")
-    return Start(start_checkpoint, dealing, provenance)
-
-
-def tokens_of(window: Window) -> dict[str, Any]:
-    """Return what the model gets of a window."""
-    return {"input_ids": window.input_ids, "positions": [window.start, window.end]}
-
-
-def train_model(
-    config: Config, model: Any, windows: Sequence[Window], evaluator: Evaluator, start: Start
-) -> dict[str, Any]:
-    """Train the model in place and return the speed, the steps and the last loss."""
-    training = config.training
-    training.gradient_accumulation_steps = start.dealing.micro_batches
-    report_computation(
-        bf16=training.bf16, optimizer=str(training.optim.value), kernels=kernels.settle(start.checkpoint)
-    )
-    course = Course(
-        Path(training.output_dir),
-        samples_per_step=start.dealing.batch.size,
-        start_step=checkpoint.step_of(start.checkpoint) if start.checkpoint else 0,
-    )
+    training.gradient_accumulation_steps = dealing.micro_batches
+    report_computation(bf16=training.bf16, optimizer=str(training.optim.value), kernels=kernels.settle(start))
+    start_step = checkpoint.step_of(start) if start else 0
+    course = Course(output_dir, samples_per_step=dealing.batch.size, start_step=start_step)
     trainer = QaTrainer(
         model=model,
         args=training,
@@ -154,20 +113,25 @@ def train_model(
         data_collator=evaluator.collate,
         callbacks=[TrainingMetrics(course)],
         evaluator=evaluator if training.do_eval else None,
-        dealing=start.dealing,
-        provenance=start.provenance,
+        dealing=dealing,
+        provenance=provenance,
         compression=config.run.gradient_compression,
         local_sgd=config.run.local_sgd,
         lengths=[len(w.input_ids) for w in windows] if config.run.length_grouping else None,
     )
     # Trainer seeds all ranks equally: they would drop the same units for different examples.
     set_seed(training.seed + ranks.rank())
-    trainer.train(resume_from_checkpoint=str(start.checkpoint) if start.checkpoint else None)
+    trainer.train(resume_from_checkpoint=str(start) if start else None)
     steps = trainer.state.global_step
     trainer.release()
     if preemption.AGREEMENT.agreed and steps < trainer.state.max_steps:
         preemption.end(steps)
     return course.summary(steps)
+
+
+def tokens_of(window: Window) -> dict[str, Any]:
+    """Return what the model gets of a window."""
+    return {"input_ids": window.input_ids, "positions": [window.start, window.end]}
 
 
 def evaluate_after(model: Any, evaluator: Evaluator, output_dir: Path) -> dict[str, Any]:

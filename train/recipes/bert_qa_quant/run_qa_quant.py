@@ -31,7 +31,7 @@ from orch_training.events import Progress
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.script import run_script, save_model, write_results
 from orch_training.snapshot import prepare_output
-from run_qa import LENGTH_MULTIPLE, starting_point, train_model
+from run_qa import LENGTH_MULTIPLE, train_model
 from squad import load_training, load_validation
 from transformers import AutoModelForQuestionAnswering
 
@@ -98,8 +98,7 @@ def run(config: Config, quant: QuantArguments) -> None:
     # loop
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
     if config.training.do_train:
-        start = starting_point(config, output_dir, windows, validation)
-        summary |= train_model(config, model, windows, evaluator, start)
+        summary |= train_model(config, model, windows, evaluator)
 
     # quantize
     names = [name for name in collate(windows[:1]) if not name.endswith("_positions")]

@@ -105,13 +105,7 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
         train = load_rows(data, "train", tokenizer, length) if args.do_train else []
         validation = load_rows(data, "validation", tokenizer, length) if args.do_eval else []
     provenance = provenance_of(
-        __file__,
-        model_args,
-        {
-            "training data": (train, data.train_file or data.dataset_name),
-            "evaluation data": (validation, data.validation_file or data.dataset_name),
-        },
-        *(model_args, data, args),
+        __file__, model_args, {"training data": train, "evaluation data": validation}, *(model_args, data, args)
     )
     collate = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=LENGTH_MULTIPLE)
     size = args.per_device_eval_batch_size
@@ -121,8 +115,9 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
     if args.do_train:
         if args.evaluate_before_training and args.do_eval:
-            resumed = args.resume != "none" and bool(checkpoint.list_checkpoints(output_dir))
-            summary["before"] = scores_before(output_dir, resumed, lambda: judge.scores(model, "evaluate before")[0])
+            summary["before"] = scores_before(
+                output_dir, args.resume, lambda: judge.scores(model, "evaluate before")[0]
+            )
         training = Training(args, accelerator, model, train, collate, provenance, owner=owner)
         report_computation(bf16=args.bf16, optimizer=args.optim, kernels=kernels.settle(training.start))
         summary |= training.run()
