@@ -37,7 +37,7 @@ def prepared(args: PretrainArguments) -> Path:
         RecipeError: if there is no such text file.
     """
     target = Path(args.output_dir) / "data"
-    lengths = sorted({args.max_seq_length, args.max_seq_length_phase2})  # for both phases, whichever runs
+    lengths = sorted({args.max_seq_length, args.max_seq_length_phase2})
     options = DataOptions(
         input_file=args.text_file,
         data_dir=str(target),
