@@ -143,7 +143,7 @@ def settings_of(options: DataOptions, tokenizer: Any) -> dict[str, Any]:
     names = ("lengths", "masked_lm_prob", "short_seq_prob", "dupe_factor", "shards", "block_mb", "seed")
     return {
         "kind": options.kind,
-        "files": [[path.name, checkpoint.sha256(path)] for path in options.inputs],
+        **{f"file {i} ({path.name})": checkpoint.sha256(path) for i, path in enumerate(options.inputs, start=1)},
         "vocabulary": vocabulary_hash(tokenizer),
         **{name: getattr(options, name) for name in names},
     }
@@ -163,25 +163,15 @@ def begin(sink: Path, settings: dict[str, Any], *, owner: bool) -> bool:
     file = sink / SETTINGS
     recorded_settings = checkpoint.read_json(file)
     if recorded_settings not in (None, settings):
-        setting = next(name for name in settings if recorded_settings.get(name) != settings[name])
-        if setting == "files":
-            changed = changed_files(recorded_settings.get(setting), settings[setting])
-            raise RecipeError(
-                f"{sink} was prepared from other text: {', '.join(changed)}. Remove it, or take another --data_dir."
-            )
+        differing = [
+            name for name in {**recorded_settings, **settings} if recorded_settings.get(name) != settings.get(name)
+        ]
         raise RecipeError(
-            f"{sink} was prepared with {setting} = {recorded_settings.get(setting)!r}, not {settings[setting]!r}. "
-            "Remove it, or take another --data_dir."
+            f"{sink} was prepared with another {', '.join(differing)}. Remove it, or take another --data_dir."
         )
     if owner and recorded_settings is None:
         checkpoint.write_json(file, settings)
     return (sink / MANIFEST).is_file()
-
-
-def changed_files(recorded: object, files: Sequence[Sequence[str]]) -> list[str]:
-    """Return the input files with another content than recorded, or all of them if one is gone."""
-    before = [tuple(entry) for entry in recorded] if isinstance(recorded, list) else []
-    return [name for name, digest in files if (name, digest) not in before] or [name for name, _ in files]
 
 
 def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *, owner: bool) -> dict[str, list[Path]]:
