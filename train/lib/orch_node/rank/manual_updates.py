@@ -19,6 +19,7 @@ from orch_node.rank.weight_comparison import (
     COMPARED_STEP,
     SEPARATE_MESSAGE,
     WARNING,
+    Part,
     State,
     Summary,
     WeightComparison,
@@ -169,11 +170,11 @@ class ManualUpdates:
         """Compare the weights after some changes with those of the reference."""
         if self.start is None:
             return
-        (shared_start, unshared_start), (shared, unshared) = self.start, self.summaries()
-        state = State(self.comparison.peers.rank, shared, shared_start, unshared, unshared_start)
+        shared, unshared = map(Part, self.start, self.summaries())
+        state = State(self.comparison.peers.rank, shared, unshared)
         reference = self.comparison.exchange(KEY, "updated", state)
-        shared_apart, unshared_apart = state.moved_apart(reference)
-        if not (shared_apart or unshared_apart) or has_separate_models():
+        shared_apart = shared.moved_apart(reference.shared)
+        if not (shared_apart or unshared.moved_apart(reference.unshared)) or has_separate_models():
             return
         now_shared = shared_weights(self.torch)
         if shared_apart and any(id(weight) in now_shared for weight in self.held):

@@ -115,14 +115,22 @@ class Summary:
         scale = max(map(abs, (*self.sums, *reference.sums)), default=0.0)
         return distance(self.sums, reference.sums) <= SAME_START * scale
 
-    def moved_apart(self, start: Summary, reference: Summary, reference_start: Summary) -> bool:
+
+@dataclass(frozen=True)
+class Part:
+    """Some weights of a rank before the first step and now."""
+
+    start: Summary
+    now: Summary
+
+    def moved_apart(self, reference: Part) -> bool:
         """Return whether steps from these starts have led to different weights, not only rounded differently."""
-        if self.shapes != reference.shapes or self.checksum == reference.checksum:
+        if self.now.shapes != reference.now.shapes or self.now.checksum == reference.now.checksum:
             return False
-        if self.checksum == start.checksum and reference.checksum == reference_start.checksum:  # frozen weights
+        if self.now.checksum == self.start.checksum and reference.now.checksum == reference.start.checksum:  # frozen
             return False
-        movement = max(distance(self.sums, start.sums), distance(reference.sums, reference_start.sums))
-        difference = distance(self.sums, reference.sums)
+        movement = max(distance(part.now.sums, part.start.sums) for part in (self, reference))
+        difference = distance(self.now.sums, reference.now.sums)
         return movement == 0 or difference > TOLERANCE * movement  # False if a value is NaN
 
 
@@ -133,9 +141,7 @@ class State:
     Attributes:
         rank: of the sender.
         shared: weights that a DistributedDataParallel keeps equal.
-        shared_start: these before the first step.
         unshared: the other weights.
-        unshared_start: these before the first step.
         steps: the largest step number in the optimizer's state, -1 if it has none, or UNKNOWN_STEPS.
         has_state: whether the optimizer has any state, as from a checkpoint.
         was_equal: whether an earlier attempt of the run started with equal weights.
@@ -143,21 +149,12 @@ class State:
     """
 
     rank: int
-    shared: Summary
-    shared_start: Summary
-    unshared: Summary
-    unshared_start: Summary
+    shared: Part
+    unshared: Part
     steps: int = COMPARED_STEP
     has_state: bool = False
     was_equal: bool = False
     losses: tuple[Measured, ...] = ()
-
-    def moved_apart(self, reference: State) -> tuple[bool, bool]:
-        """Return whether the shared and the unshared weights have moved apart from those of the reference."""
-        return (
-            self.shared.moved_apart(self.shared_start, reference.shared, reference.shared_start),
-            self.unshared.moved_apart(self.unshared_start, reference.unshared, reference.unshared_start),
-        )
 
 
 @dataclass
@@ -336,7 +333,7 @@ class WeightComparison(TrainingCheck):
             steps = UNKNOWN_STEPS
         was_equal = self.equal_mark(record).exists()
         has_state = is_complete and len(optimizer.state) > 0
-        state = State(self.peers.rank, first, first, second, second, steps, has_state, was_equal)
+        state = State(self.peers.rank, Part(first, first), Part(second, second), steps, has_state, was_equal)
         reference = self.exchange(record.index, "start", state)
         record.start = state if readable else None
         self.check_start(record, state, reference)
@@ -362,11 +359,14 @@ class WeightComparison(TrainingCheck):
             return
         if not all(weights.is_readable(self.torch, weight) for part in held for weight in part):
             return
-        shared, unshared = (summarize(self.torch, part) for part in held)
-        if (shared.shapes, unshared.shapes) != (start.shared.shapes, start.unshared.shapes):
+        shared, unshared = (
+            Part(part.start, summarize(self.torch, weights_now))
+            for part, weights_now in zip((start.shared, start.unshared), held, strict=True)
+        )
+        if any(part.now.shapes != part.start.shapes for part in (shared, unshared)):
             return
         losses = tuple(self.peers.losses[: record.steps])
-        state = State(self.peers.rank, shared, start.shared_start, unshared, start.unshared_start, losses=losses)
+        state = State(self.peers.rank, shared, unshared, losses=losses)
         reference = self.exchange(record.index, f"updated/{record.steps}", state)
         if reference.rank != state.rank:
             self.check_updated(record, state, reference)
@@ -391,14 +391,12 @@ class WeightComparison(TrainingCheck):
         """Raise RankError if this rank starts in another state than the reference, although it must not."""
         if has_separate_models():
             return
-        is_shared = state.shared.shapes != 0 and state.shared.shapes == reference.shared.shapes
-        is_same_model = all(
-            first.shapes == second.shapes
-            for first, second in ((state.shared, reference.shared), (state.unshared, reference.unshared))
-        )
+        has_same_shapes = state.shared.start.shapes == reference.shared.start.shapes
+        is_shared = state.shared.start.shapes != 0 and has_same_shapes
+        is_same_model = has_same_shapes and state.unshared.start.shapes == reference.unshared.start.shapes
         if is_shared or (self.peers.restarted and is_same_model):
             check_resumed(state, reference)
-        if is_shared and not state.shared.starts_like(reference.shared):
+        if is_shared and not state.shared.start.starts_like(reference.shared.start):
             cause = "although a DistributedDataParallel keeps them equal"
         elif self.peers.restarted and (state.was_equal or reference.was_equal) and not starts_equal(state, reference):
             cause = "although they were equal when the run began"
@@ -410,8 +408,8 @@ class WeightComparison(TrainingCheck):
 
     def check_updated(self, record: OptimizerRecord, state: State, reference: State) -> None:
         """Raise RankError or warn if the weights of this rank and the reference have moved apart."""
-        shared_apart, unshared_apart = state.moved_apart(reference)
-        if not (shared_apart or unshared_apart) or has_separate_models():
+        shared_apart = state.shared.moved_apart(reference.shared)
+        if not (shared_apart or state.unshared.moved_apart(reference.unshared)) or has_separate_models():
             return
         steps, held = f"{record.steps} optimizer steps", [weight for part in record.held() or () for weight in part]
         shared_now = shared_weights(self.torch)
@@ -524,9 +522,8 @@ def check_resumed(state: State, reference: State) -> None:
 
 def starts_equal(state: State, reference: State) -> bool:
     """Return whether all weights of two ranks were equal before the first step."""
-    return state.shared_start.starts_like(reference.shared_start) and state.unshared_start.starts_like(
-        reference.unshared_start
-    )
+    pairs = ((state.shared, reference.shared), (state.unshared, reference.unshared))
+    return all(part.start.starts_like(other.start) for part, other in pairs)
 
 
 def largest_size(held: Iterable[Any]) -> int:
