@@ -14,7 +14,7 @@ import pytest
 from tests.local import recipes
 from tests.local.runs import last_run, read_events, settings_options, start_orch, wait_for_exit
 from tests.local.workspaces import Workspace, make_hosts
-from tests.support.jobs import read_losses, read_metrics, read_results, run_ranks, start_ranks, wait_for_ranks
+from tests.support.jobs import read_losses, read_metrics, read_results, run_ranks
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
@@ -88,17 +88,6 @@ def test_recipe_that_loses_a_rank_learns_the_same(
         restarted = tmp_path / "restarted"
         run_ranks(script, *make_arguments(source, restarted))
         assert read_losses(restarted) == pytest.approx(read_losses(undisturbed), rel=1e-4)
-
-
-def test_order_that_depends_on_ranks_is_refused(
-    qa_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "2")
-    changes = {"max_train_samples": 8, "per_device_train_batch_size": 2, "dataloader_drop_last": "false"}
-    arguments = recipes.qa_arguments(qa_model, tmp_path, do_train=True, **changes)
-    ((code, _, err),) = wait_for_ranks(start_ranks(recipes.QA, *arguments))
-    assert code == 1
-    assert "error: 4 examples per step cannot be kept on 1 ranks with this sampling" in err
 
 
 # A node is lost: one of two hosts is cut off.

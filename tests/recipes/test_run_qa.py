@@ -295,6 +295,7 @@ def test_arguments_of_older_versions_are_accepted() -> None:
         (["--ddp_backend", "ccl"], "argument --ddp_backend: invalid choice: 'ccl'"),
         (["--num_train_epochs", "-1"], "--num_train_epochs must be over 0"),
         (["--max_train_samples", "-1"], "--max_train_samples must be at least 1"),
+        (["--dataloader_drop_last", "false"], "--dataloader_drop_last false is not supported"),
         (["--max_steps", "0"], "--max_steps must be at least 1"),
         (["--learning_rate", "-1"], "--learning_rate must be at least 0"),
         (["--dropout", "1"], "--dropout must be at least 0 and less than 1"),

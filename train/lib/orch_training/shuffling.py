@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from orch_training.global_batch import Dealing
 
@@ -66,14 +66,13 @@ class EpochSampler(Sampler[int]):
         yield from self.grouping.arranged(order, generator) if self.grouping else order
 
 
-Order: TypeAlias = EpochSampler | SequentialSampler
 Micro: TypeAlias = tuple[list[int], Fraction]  # the row numbers and the weight of a micro batch
 
 
 class Micros(Sampler[list[Micro]]):
     """A sampler of one rank's micro batches of an epoch, from step `first` on."""
 
-    def __init__(self, order: Order, dealing: Dealing, rank: int) -> None:
+    def __init__(self, order: EpochSampler, dealing: Dealing, rank: int) -> None:
         self.order, self.dealing, self.rank = order, dealing, rank
         self.first = 0
 

@@ -158,6 +158,12 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
         ),
         (training.load_best_model_at_end, "--load_best_model_at_end is not supported: the last model is kept."),
         (training.push_to_hub, "--push_to_hub is not supported."),
+        (not training.dataloader_drop_last, "--dataloader_drop_last false is not supported: no example counts twice."),
+        (
+            getattr(training, "group_by_length", False)
+            or getattr(training, "train_sampling_strategy", "random") != "random",
+            "the order of the data is random, or with --length_grouping that of their lengths.",
+        ),
         *config.run.communication_requirements(),
         (training.max_steps < 1 and training.max_steps != -1, "--max_steps must be at least 1."),  # -1: not set
         (training.num_train_epochs <= 0 and training.max_steps <= 0, "--num_train_epochs must be over 0."),

@@ -18,7 +18,6 @@ from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, load
 from orch_training.snapshot import Snapshots, load_random_state
 from safetensors.torch import save_model
 from torch.nn.functional import cross_entropy
-from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -81,7 +80,10 @@ class QaTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         super().__init__(**kwargs)
         self.dealing, self.provenance = dealing, provenance
-        self.grouping = Grouping(lengths, dealing.batch.size) if lengths else None
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        grouping = Grouping(lengths, dealing.batch.size) if lengths else None
+        self.order = EpochSampler(len(self.train_dataset), seed, grouping)
+        self.add_callback(EpochFollower(self.order))
         self.compression, self.local_sgd = compression, local_sgd
         self.local_steps: LocalSteps | None = None
         self.remove_callback(PrinterCallback)
@@ -90,45 +92,17 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         self.evaluator = evaluator
         self.staging: Path | None = None
 
-    def _get_train_sampler(self, *args: Any) -> Any:
-        """Return the sampler of Trainer, but replace a random one by EpochSampler."""
-        sampler = super()._get_train_sampler(*args)
-        if not isinstance(sampler, RandomSampler):
-            return sampler
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        epoch_sampler = EpochSampler(len(self.train_dataset), seed, self.grouping)
-        self.remove_callback(EpochFollower)  # of an earlier sampler: transformers warns of a second one
-        self.add_callback(EpochFollower(epoch_sampler))
-        return epoch_sampler
-
     def get_train_dataloader(self) -> Any:
-        """Return a loader of this rank's share of each step.
-
-        Trainer divides the data itself if it uses another sampler, or if the last batch may be
-        incomplete, but only with the planned number of ranks.
-
-        Raises:
-            RecipeError: if Trainer cannot divide the data among the present ranks.
-        """
-        sampler, args = self._get_train_sampler(), self.args
-        if isinstance(sampler, EpochSampler | SequentialSampler) and args.dataloader_drop_last:
-            return loader(
-                self.train_dataset,
-                Micros(sampler, self.dealing, ranks.rank()),
-                self.data_collator,
-                num_workers=args.dataloader_num_workers,
-                pin_memory=args.dataloader_pin_memory,
-                persistent_workers=args.dataloader_persistent_workers,
-                prefetch_factor=args.dataloader_prefetch_factor,
-            )
-        if self.dealing.batch.at_once != args.train_batch_size * ranks.world_size():
-            raise RecipeError(
-                f"{self.dealing.batch.size} examples per step cannot be kept on "
-                f"{ranks.world_size()} ranks with this sampling of the data: start as many ranks "
-                "as before, or leave out --dataloader_drop_last false and the sampling strategy.",
-                shared=True,
-            )
-        return super().get_train_dataloader()
+        """Return a loader of this rank's share of each step, whose order does not depend on the number of ranks."""
+        return loader(
+            self.train_dataset,
+            Micros(self.order, self.dealing, ranks.rank()),
+            self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
 
     def _wrap_model(self, *args: Any, **kwargs: Any) -> Any:
         """Set the DDP options with which accelerate wraps the model later, if there are other ranks."""
@@ -144,8 +118,6 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             compress(model, self.compression)
             self.local_steps = LocalSteps(model, self.optimizer, self.local_sgd)
             self.local_steps.resume(self.state.global_step)
-        if WEIGHT not in inputs:
-            return super().training_step(model, inputs, *args)
         weight = inputs.pop(WEIGHT)
         model.train()
         with self.compute_loss_context_manager():

@@ -100,8 +100,7 @@ def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator
     dealing = divide_batch(
         start, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
     )
-    if training.dataloader_drop_last:
-        dealing.batch.check_filled(len(windows), "windows")
+    dealing.batch.check_filled(len(windows), "windows")
     training.gradient_accumulation_steps = dealing.micro_batches
     report_computation(bf16=training.bf16, optimizer=str(training.optim.value), kernels=kernels.settle(start))
     start_step = checkpoint.step_of(start) if start else 0
