@@ -115,7 +115,7 @@ def written_together(name: str, folder: Path) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            reason = write_failure(error, folder / STAGING)
+            reason = write_failure(error, folder)
             raise RecipeError(f"cannot write {name} in {folder}: {reason}. Older checkpoints are intact.") from error
 
 

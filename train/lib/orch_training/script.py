@@ -32,25 +32,21 @@ def run_script(run: Callable[[], None]) -> int:
     if not sys.stderr.isatty():
         disable_progress_bar()  # of loading and saving weights
     owns_group = not (dist.is_available() and dist.is_initialized())
+    code = 0
     try:
         run()
     except RecipeError as error:
-        return end(report_error(error), owns_group)
+        code = report_error(error)
     except OSError as error:  # a full disk, a folder that vanished
         file = f" ({error.filename})" if error.filename else ""
-        return end(report_error(RecipeError(f"{error.strerror or error}{file}.")), owns_group)
+        code = report_error(RecipeError(f"{error.strerror or error}{file}."))
     if owns_group and dist.is_available() and dist.is_initialized():
+        if code:  # gloo often cannot destroy a group after an error
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
         gc.collect()  # deletes the model's DDP wrapper; otherwise gloo sometimes aborts at exit
         dist.destroy_process_group()
-    return 0
-
-
-def end(code: int, owns_group: bool) -> int:
-    """Return the exit code; exit at once if a group exists, which gloo often cannot destroy after an error."""
-    if owns_group and dist.is_available() and dist.is_initialized():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
     return code
 
 
@@ -115,17 +111,12 @@ def save_model(model: Any, tokenizer: Any, target: Path, *, writes: bool) -> Non
         RecipeError: on all ranks, if one of them cannot write.
     """
     staged = target.with_name(f".{target.name}-staging")
-    with ranks.raise_together():
-        if not writes:
-            return
-        try:
+    with checkpoint.written_together(target.name, target.parent):
+        if writes:
             model.save_pretrained(staged)
             tokenizer.save_pretrained(staged)
             checkpoint.seal(staged)
             checkpoint.publish(staged, target)
-        except Exception as error:  # OSError, RuntimeError and safetensors' own, for a full disk
-            reason = checkpoint.write_failure(error, target.parent)
-            raise RecipeError(f"cannot save the model in {target}: {reason}.") from error
 
 
 def write_results(
