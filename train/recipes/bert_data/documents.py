@@ -11,9 +11,8 @@ import bz2
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from xml.etree import ElementTree
 
 from orch_training import RecipeError
@@ -27,11 +26,9 @@ NOT_TEXT = ("ref", "gallery", "math", "table", "timeline", "score", "imagemap", 
 NOT_LINKS = re.compile(r"^\s*:?(file|image|category|[a-z-]{2,12}):", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(NamedTuple):
     """The bytes of a file from `start` up to, but not including, `end`."""
 
-    number: int
     file: Path
     start: int
     end: int
@@ -39,12 +36,11 @@ class Block:
 
 def blocks_of(files: Sequence[Path], size: int) -> list[Block]:
     """Divide files into blocks of at most `size` bytes."""
-    ranges = [
-        (file, start, min(start + size, file.stat().st_size))
+    return [
+        Block(file, start, min(start + size, file.stat().st_size))
         for file in files
         for start in range(0, file.stat().st_size, size)
     ]
-    return [Block(number=number, file=file, start=start, end=end) for number, (file, start, end) in enumerate(ranges)]
 
 
 def text_documents(block: Block) -> Iterator[str]:

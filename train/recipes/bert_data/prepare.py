@@ -179,31 +179,24 @@ def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *,
     folder = options.sink / "parts"
     folder.mkdir(parents=True, exist_ok=True)
     parts = {
-        name_of(length): [folder / f"{name_of(length)}-{b.number:06}.parquet" for b in blocks]
+        name_of(length): [folder / f"{name_of(length)}-{number:06}.parquet" for number in range(len(blocks))]
         for length, _ in options.targets
     }
     maskings = maskings_of(options, tokenizer)
 
-    def make(index: int) -> None:
-        paths = {name: parts[name][index] for name in parts}
-        if not all(path.is_file() for path in paths.values()):
-            make_part(options, blocks[index], tokenizer, maskings, paths)
+    def make(number: int) -> None:
+        if all(paths[number].is_file() for paths in parts.values()):
+            return
+        documents = documents_of(options, blocks[number], tokenizer)
+        for masking in maskings:
+            name = name_of(masking.length)
+            rng = random.Random(f"{options.seed} {name} {number}")
+            rows = [row for _ in range(options.dupe_factor) for row in instances(documents, masking, rng)]
+            write_part(parts[name][number], rows, rng)
 
     share_out(len(blocks), make, "tokenize and mask")
     spread([path for paths in parts.values() for path in paths], owner=owner)
     return parts
-
-
-def make_part(
-    options: DataOptions, block: Block, tokenizer: Any, maskings: Sequence[Masking], paths: dict[str, Path]
-) -> None:
-    """Write the part of each data set that a block yields."""
-    documents = documents_of(options, block, tokenizer)
-    for masking in maskings:
-        name = name_of(masking.length)
-        rng = random.Random(f"{options.seed} {name} {block.number}")
-        rows = [row for _ in range(options.dupe_factor) for row in instances(documents, masking, rng)]
-        write_part(paths[name], rows, rng)
 
 
 def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Document]:
@@ -246,27 +239,27 @@ def make_shards(options: DataOptions, parts: dict[str, list[Path]], *, owner: bo
     Raises:
         RecipeError: if a data set is empty.
     """
-    shards = [(name, shard) for name in parts for shard in range(options.shards)]
-    paths = [options.sink / name / f"shard-{shard:05}.parquet" for name, shard in shards]
+    shards = {
+        name: [options.sink / name / f"shard-{number:05}.parquet" for number in range(options.shards)] for name in parts
+    }
+    tasks = [(name, number) for name in parts for number in range(options.shards)]
 
     def make(index: int) -> None:
-        (name, shard), path = shards[index], paths[index]
+        name, number = tasks[index]
+        path = shards[name][number]
         path.parent.mkdir(exist_ok=True)
         if not path.is_file():
-            rng = random.Random(f"{options.seed} {name} shard {shard}")
-            write_shard(path, parts[name], shard, options.shards, rng)
+            rng = random.Random(f"{options.seed} {name} shard {number}")
+            write_shard(path, parts[name], number, options.shards, rng)
 
-    share_out(len(shards), make, "balance")
-    spread(paths, owner=owner)
-    data_sets: dict[str, Any] = {
-        name_of(length): {"length": length, "predictions": predictions, "rows": {}}
-        for length, predictions in options.targets
-    }
-    for (name, _), path in zip(shards, paths, strict=True):
-        data_sets[name]["rows"][path.name] = row_count(path)
-    empty = [name for name in data_sets if not any(data_sets[name]["rows"].values())]
-    if empty:
-        raise RecipeError(f"no text was found in {options.inputs[0]}.", shared=True)
+    share_out(len(tasks), make, "balance")
+    spread([path for paths in shards.values() for path in paths], owner=owner)
+    data_sets: dict[str, Any] = {}
+    for length, predictions in options.targets:
+        rows = {path.name: row_count(path) for path in shards[name_of(length)]}
+        if not any(rows.values()):
+            raise RecipeError(f"no text was found in {options.inputs[0]}.", shared=True)
+        data_sets[name_of(length)] = {"length": length, "predictions": predictions, "rows": rows}
     return data_sets
 
 
