@@ -51,19 +51,7 @@ def run(config: Config) -> None:
     config.training.writes = prepare_output(output_dir)
 
     # data, model
-    with ranks.raise_together():
-        train = load_training(config.data) if config.training.do_train else []
-        validation = load_validation(config.data) if config.training.do_eval else []
-        tokenizer = load_tokenizer(config.model)
-        model = load_model(AutoModelForQuestionAnswering, config.model, config.training.seed)
-        length = sequence_length(config.data.max_seq_length, tokenizer, model)
-        windows = make_windows(train, tokenizer, max_length=length, stride=config.data.doc_stride)
-    collate = Collator(
-        pad_token_id=tokenizer.pad_token_id,
-        pad_to=length if config.data.pad_to_max_length else None,
-        multiple=math.gcd(length, LENGTH_MULTIPLE),  # never more than the model's positions
-    )
-    evaluator = Evaluator(config=config, questions=validation, tokenizer=tokenizer, collate=collate, max_length=length)
+    windows, model, evaluator = load(config)
 
     # loop
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
@@ -76,7 +64,7 @@ def run(config: Config) -> None:
 
     # save
     if config.training.do_train:
-        save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
+        save_model(model, evaluator.tokenizer, output_dir / "model", writes=ranks.is_main())
         summary["model_dir"] = str(output_dir / "model")
     if config.training.do_eval:
         summary |= evaluate_after(model, evaluator, output_dir)
@@ -84,6 +72,32 @@ def run(config: Config) -> None:
         "{}: EM {em:.2f}  F1 {f1:.2f}".format(when, **summary[when]) for when in ("before", "after") if when in summary
     ]
     write_results(output_dir, summary, lines, units={"em": "%", "f1": "%"})
+
+
+def load(config: Config, calibration: int = 0) -> tuple[Sequence[Window], Any, Evaluator]:
+    """Return the windows to train on, the model and the evaluator.
+
+    Args:
+        config: the command line.
+        calibration: without a training, the number of questions whose windows are returned.
+    """
+    data, training = config.data, config.training
+    has_training_data = bool(data.train_file or data.dataset_name)
+    with ranks.raise_together():
+        train = load_training(data) if training.do_train or (calibration and has_training_data) else []
+        validation = load_validation(data) if training.do_eval else []
+        tokenizer = load_tokenizer(config.model)
+        model = load_model(AutoModelForQuestionAnswering, config.model, training.seed)
+        length = sequence_length(data.max_seq_length, tokenizer, model)
+        questions = train if training.do_train else (train or validation)[:calibration]
+        windows = make_windows(questions, tokenizer, max_length=length, stride=data.doc_stride)
+    collate = Collator(
+        pad_token_id=tokenizer.pad_token_id,
+        pad_to=length if data.pad_to_max_length else None,
+        multiple=math.gcd(length, LENGTH_MULTIPLE),  # never more than the model's positions
+    )
+    evaluator = Evaluator(config=config, questions=validation, tokenizer=tokenizer, collate=collate, max_length=length)
+    return windows, model, evaluator
 
 
 def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator: Evaluator) -> dict[str, Any]:

@@ -5,7 +5,6 @@ The evaluation is divided among the ranks; rank 0 calibrates and compiles, and e
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,16 +22,14 @@ speed_up_imports()
 import torch
 from config import Config, parse_arguments
 from evaluation import Evaluator
-from features import Collator, Window, make_windows
+from features import Collator, Window
 from int8 import Quantized, check_alike, compiled, largest_difference, prepared
 from orch_training import RecipeError, checkpoint, ranks
 from orch_training.arguments import check_requirements, option
 from orch_training.events import Progress
-from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.script import run_script, save_model, write_results
 from orch_training.snapshot import prepare_output
-from run_qa import LENGTH_MULTIPLE, train_model
-from squad import load_training, load_validation
+from run_qa import load, train_model
 from transformers import AutoModelForQuestionAnswering
 
 PACKAGE = "model.pt2"
@@ -83,17 +80,7 @@ def run(config: Config, quant: QuantArguments) -> None:
     config.training.writes = prepare_output(output_dir)
 
     # data, model: int8 ranges come from training data even if nothing is trained
-    hub = config.data.dataset_name is not None
-    with ranks.raise_together():
-        train = load_training(config.data) if config.data.train_file or hub else []
-        validation = load_validation(config.data) if config.training.do_eval else []
-        tokenizer = load_tokenizer(config.model)
-        model = load_model(AutoModelForQuestionAnswering, config.model, config.training.seed)
-        length = sequence_length(config.data.max_seq_length, tokenizer, model)
-        questions = train if config.training.do_train else train[: quant.num_calibration_samples]
-        windows = make_windows(questions or validation, tokenizer, max_length=length, stride=config.data.doc_stride)
-    collate = Collator(pad_token_id=tokenizer.pad_token_id, multiple=math.gcd(length, LENGTH_MULTIPLE))
-    evaluator = Evaluator(config=config, questions=validation, tokenizer=tokenizer, collate=collate, max_length=length)
+    windows, model, evaluator = load(config, quant.num_calibration_samples)
 
     # loop
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
@@ -101,19 +88,19 @@ def run(config: Config, quant: QuantArguments) -> None:
         summary |= train_model(config, model, windows, evaluator)
 
     # quantize
-    names = [name for name in collate(windows[:1]) if not name.endswith("_positions")]
-    save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
+    names = [name for name in evaluator.collate(windows[:1]) if not name.endswith("_positions")]
+    save_model(model, evaluator.tokenizer, output_dir / "model", writes=ranks.is_main())
     models, sizes = {"fp32": model, "bf16": model}, parameter_megabytes(model)
     if quant.apply_quantization:
         samples = windows[: quant.num_calibration_samples]
         package, summary["quantize_seconds"] = quantized(quant, output_dir, evaluator, model, names, samples)
         if quant.verify_loading:
-            (batch,) = measured_batches(windows[:4], collate, names, 4)
+            (batch,) = measured_batches(windows[:4], evaluator.collate, names, 4)
             summary["loading"] = verified(package, batch, quant.verify_tolerance)
         models["int8"], sizes["int8"] = Quantized(package, names), package.stat().st_size / MB
 
     # compare
-    batches = measured_batches(windows, collate, names, config.training.per_device_eval_batch_size)
+    batches = measured_batches(windows, evaluator.collate, names, config.training.per_device_eval_batch_size)
     results = compared(models, sizes, evaluator, batches) if config.training.do_eval else {}
     summary["precisions"] = results
     summary["after"] = {f"{score}, {name}": figures[score] for name, figures in results.items() for score in figures}
