@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
 from typing import Any
 
@@ -117,22 +118,24 @@ class Metrics:
         samples = number_or(noted.get("samples"), last_samples)
         self.written = (time.monotonic(), self.steps, time.process_time(), samples)
         durations, self.durations = self.durations, []
+        steps, work = [step for step, _ in durations], [outside for _, outside in durations]
         seconds = max(self.written[0] - last_time, 1e-9)
         new_samples = samples - last_samples
-        return {
-            "time": round(time.time(), 3),
-            "seconds": round(seconds, 3),
+        line = {
+            "time": time.time(),
+            "seconds": seconds,
             "step": number_or(noted.get("step"), self.steps),
             "steps": self.written[1] - last_steps,
-            "step_seconds": mean([step for step, _ in durations]),
-            "step_seconds_max": rounded(max((step for step, _ in durations), default=None)),
-            "work_seconds": mean([work for _, work in durations]),
-            "samples_per_second": rounded(new_samples / seconds) if new_samples else None,
-            "loss": finite_number(noted.get("loss")),
+            "step_seconds": fmean(steps) if steps else None,
+            "step_seconds_max": max(steps, default=None),
+            "work_seconds": fmean(work) if work else None,
+            "samples_per_second": new_samples / seconds if new_samples else None,
             "rss_bytes": int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES,
             "gpu_bytes": gpu_bytes(),
-            "cpu_seconds": rounded(self.written[2] - last_cpu),
+            "cpu_seconds": self.written[2] - last_cpu,
         }
+        rounded = {name: round(value, 6) if type(value) is float else value for name, value in line.items()}
+        return {**rounded, "loss": finite_number(noted.get("loss"))}
 
 
 def gpu_bytes() -> int | None:
@@ -172,14 +175,6 @@ class NanLosses:
                 self.in_a_row -= 1  # also if the script handles this error
                 raise RankError(message)
             warn(message)
-
-
-def mean(values: list[float]) -> float | None:
-    return rounded(sum(values) / len(values)) if values else None
-
-
-def rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
 
 
 def number_or(value: Any, default: Any) -> Any:
