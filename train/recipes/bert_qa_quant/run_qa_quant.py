@@ -90,7 +90,8 @@ def run(config: Config, quant: QuantArguments) -> None:
     # quantize
     names = [name for name in evaluator.collate(windows[:1]) if not name.endswith("_positions")]
     save_model(model, evaluator.tokenizer, output_dir / "model", writes=ranks.is_main())
-    models, sizes = {"fp32": model, "bf16": model}, parameter_megabytes(model)
+    count = sum(p.numel() for p in model.parameters())
+    models, sizes = {"fp32": model, "bf16": model}, {"fp32": count * 4 / MB, "bf16": count * 2 / MB}
     if quant.apply_quantization:
         samples = windows[: quant.num_calibration_samples]
         package, summary["quantize_seconds"] = quantized(quant, output_dir, evaluator, model, names, samples)
@@ -138,12 +139,6 @@ def verified(package: Path, inputs: dict[str, Any], tolerance: float) -> dict[st
     return dict(ranks.from_main({"difference": difference, "tolerance": tolerance}))
 
 
-def parameter_megabytes(model: Any) -> dict[str, float]:
-    """Return the size of the weights in MB for each precision."""
-    count = sum(p.numel() for p in model.parameters())
-    return {"fp32": count * 4 / MB, "bf16": count * 2 / MB}
-
-
 def measured_batches(
     windows: Sequence[Window], collate: Collator, names: Sequence[str], size: int
 ) -> list[dict[str, Any]]:
@@ -163,23 +158,17 @@ def speeds(models: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]) -> d
     progress = Progress("measure speed", ROUNDS)
     for number in range(ROUNDS + 1):
         for name, model in models.items():
+            model.eval()
             ranks.gather(None)  # barrier: all ranks begin at the same time
-            seconds = timed(model, batches, bf16=name == "bf16")
+            with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=name == "bf16"):
+                began = time.perf_counter()
+                for batch in batches:
+                    model(**batch)
             if number:
-                best[name] = min(best[name], seconds)
+                best[name] = min(best[name], time.perf_counter() - began)
         progress.report(number)
     windows = sum(len(batch["input_ids"]) for batch in batches)
     return {name: round(ranks.sum_over_ranks(windows / best[name]), 3) for name in models}
-
-
-def timed(model: Any, batches: Sequence[Mapping[str, Any]], *, bf16: bool) -> float:
-    """Return the seconds in which the model computes all batches."""
-    model.eval()
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        began = time.perf_counter()
-        for batch in batches:
-            model(**batch)
-        return time.perf_counter() - began
 
 
 def quantized(
