@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from orch_node.agent import processes
 from orch_node.protocol import files
 from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
-from orch_node.rank.frameworks import AfterImport, wrap
+from orch_node.rank.frameworks import after_import, wrap
 
 SCAN_SECONDS = 0.5  # importing torch takes longer
 # While a process that does not import sitecustomize.py runs: the group of a short training exists for about 0.3 s.
@@ -55,7 +55,7 @@ def begin(rank: int, world_size: int, environment: MutableMapping[str, str]) -> 
     for mark in (refused_mark(rank), trained_mark(rank)):
         mark.unlink(missing_ok=True)
     environment[PARENT] = f"{rank} {world_size}"
-    AfterImport("torch.distributed.launcher.api", refuse_launches).install()
+    after_import("torch.distributed.launcher.api", refuse_launches)
     folders = environment.get("PYTHONPATH", "")
     if str(FOLDER) not in folders.split(os.pathsep):
         environment["PYTHONPATH"] = f"{FOLDER}{os.pathsep}{folders}" if folders else str(FOLDER)
@@ -64,8 +64,8 @@ def begin(rank: int, world_size: int, environment: MutableMapping[str, str]) -> 
 def watch() -> None:
     """Watch this process, which a rank has started, if it imports parts of torch."""
     if PARENT in os.environ:
-        AfterImport("torch.distributed.distributed_c10d", refuse_groups).install()
-        AfterImport("torch.optim.optimizer", record_training).install()
+        after_import("torch.distributed.distributed_c10d", refuse_groups)
+        after_import("torch.optim.optimizer", record_training)
 
 
 def refuse_groups(module: ModuleType) -> None:

@@ -31,7 +31,7 @@ from orch_node.protocol.layout import (
     insert_arguments,
 )
 from orch_node.rank.checks import RankError
-from orch_node.rank.frameworks import AfterImport
+from orch_node.rank.frameworks import after_import
 from orch_node.standalone import facts
 
 PACKAGE = "orch_kernels"
@@ -132,7 +132,7 @@ def use_kernels(torch: ModuleType, layout: RunLayout, placement: RankEntry) -> N
         return
     kernels = importlib.import_module(PACKAGE)
     kernels.use()
-    AfterImport("transformers.modeling_utils", kernels.replace_eager_attention).install()
+    after_import("transformers.modeling_utils", kernels.replace_eager_attention)
 
 
 def find_kernel_problem(node: str) -> str:

@@ -146,27 +146,26 @@ def adopt_timeouts(set_timeout: Callable[[datetime.timedelta], None]) -> None:
     exists; the Trainer does so on every CPU.
     """
 
-    def adopt(timeout: datetime.timedelta | None) -> None:
+    def adopt(*_: Any, timeout: datetime.timedelta | None = None, **__: Any) -> None:
         if timeout is not None and timeout != DEFAULT_TIMEOUT:
             set_timeout(timeout)
 
     def patch_accelerate(module: ModuleType) -> None:
-        wrap(module.PartialState, "__init__", lambda state, *args, **kwargs: adopt(kwargs.get("timeout")))
-
-    def patch_trainer(module: ModuleType) -> None:
-        wrap(
-            module.TrainingArguments,
-            "__post_init__",
-            lambda arguments: adopt(datetime.timedelta(seconds=arguments.ddp_timeout)),
-        )
+        wrap(module.PartialState, "__init__", adopt)
 
     def patch_lightning(module: ModuleType) -> None:
-        wrap(module, "_init_dist_connection", lambda *args, **kwargs: adopt(kwargs.get("timeout")))
+        wrap(module, "_init_dist_connection", adopt)
 
-    AfterImport("accelerate.state", patch_accelerate).install()
-    for package in ("lightning.fabric", "lightning_fabric"):
-        AfterImport(f"{package}.utilities.distributed", patch_lightning).install()
-    AfterImport("transformers.training_args", patch_trainer).install()
+    def patch_trainer(module: ModuleType) -> None:
+        def adopt_argument(arguments: Any) -> None:
+            adopt(timeout=datetime.timedelta(seconds=arguments.ddp_timeout))
+
+        wrap(module.TrainingArguments, "__post_init__", adopt_argument)
+
+    after_import("accelerate.state", patch_accelerate)
+    after_import("lightning.fabric.utilities.distributed", patch_lightning)
+    after_import("lightning_fabric.utilities.distributed", patch_lightning)
+    after_import("transformers.training_args", patch_trainer)
 
 
 def name_backend_for_libraries() -> None:
@@ -192,8 +191,8 @@ def name_backend_for_libraries() -> None:
     def patch_deepspeed(module: ModuleType) -> None:
         module.CPU_Accelerator.communication_backend_name = lambda _: "gloo"
 
-    AfterImport("ignite.distributed.comp_models.native", patch_ignite).install()
-    AfterImport("deepspeed.accelerator.cpu_accelerator", patch_deepspeed).install()
+    after_import("ignite.distributed.comp_models.native", patch_ignite)
+    after_import("deepspeed.accelerator.cpu_accelerator", patch_deepspeed)
 
 
 def record_losses() -> None:
@@ -203,10 +202,7 @@ def record_losses() -> None:
         if isinstance(logs, dict) and "loss" in logs:
             note(loss=logs["loss"], step=state.global_step)
 
-    def patch(module: ModuleType) -> None:
-        wrap(module.CallbackHandler, "on_log", record)
-
-    AfterImport("transformers.trainer_callback", patch).install()
+    after_import("transformers.trainer_callback", lambda module: wrap(module.CallbackHandler, "on_log", record))
 
 
 def use_synced_data() -> None:
@@ -228,7 +224,7 @@ def use_synced_data() -> None:
 
         module.dataset_module_factory = load_copy  # type: ignore[attr-defined]
 
-    AfterImport("datasets.load", patch).install()
+    after_import("datasets.load", patch)
 
 
 def data_copy(folder: Path, name: str, revision: str) -> Path | None:
@@ -252,16 +248,17 @@ def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> No
     setattr(owner, name, wrapper)
 
 
+def after_import(name: str, function: Callable[[ModuleType], None]) -> None:
+    """Call a function with a module right after its import, which comes later."""
+    sys.meta_path.insert(0, AfterImport(name, function))
+
+
 class AfterImport(MetaPathFinder):
-    """An import hook that calls a function with a module right after its import."""
+    """The import hook of after_import()."""
 
     def __init__(self, name: str, function: Callable[[ModuleType], None]) -> None:
         self.name = name
         self.function = function
-
-    def install(self) -> None:
-        """Apply from the next import on."""
-        sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self.name:
