@@ -291,18 +291,17 @@ rank = int(sys.argv[1])
 communication.begin(torch)
 dist.init_process_group("gloo", init_method="file://{file}", rank=rank, world_size=2)
 check = training_check.begin(torch)
-comparison = weight_comparison.begin(
+comparison = weight_comparison.WeightComparison(
     torch,
-    weight_comparison.Peers(
-        rank=rank,
-        store=dist.distributed_c10d._get_default_store(),
-        operations=lambda: communication.operations(torch),
-        restarted=bool(os.environ.get("RESTARTED")),
-        equal_mark=Path({mark!r}),
-        hint=lambda: "Wrap the model",
-        losses=check.losses,
-    ),
+    rank=rank,
+    store=dist.distributed_c10d._get_default_store(),
+    operations=lambda: communication.operations(torch),
+    restarted=bool(os.environ.get("RESTARTED")),
+    equal_mark=Path({mark!r}),
+    hint=lambda: "Wrap the model",
+    losses=check.losses,
 )
+comparison.install()
 updates = manual_updates.begin(torch, comparison)
 from torch.nn.parallel import DistributedDataParallel as DDP
 torch.manual_seed(0)

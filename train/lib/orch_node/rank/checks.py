@@ -31,12 +31,10 @@ class RankError(Exception):
 class TrainingCheck:
     """A check within the calls of a training, which its own failure disables; that never ends the training."""
 
-    name = ""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.finished = False
-        self.error: RankError | None = None  # which a script may catch
+    name: str
+    pid: int  # of the rank, in which alone it checks
+    finished = False
+    error: RankError | None = None  # which a script may catch
 
     def finish(self) -> None:
         self.finished = True

@@ -171,7 +171,7 @@ class ManualUpdates:
         if self.start is None:
             return
         shared, unshared = map(Part, self.start, self.summaries())
-        state = State(self.comparison.peers.rank, shared, unshared)
+        state = State(self.comparison.rank, shared, unshared)
         reference = self.comparison.exchange(KEY, "updated", state)
         shared_apart = shared.moved_apart(reference.shared)
         if not (shared_apart or unshared.moved_apart(reference.unshared)) or has_separate_models():

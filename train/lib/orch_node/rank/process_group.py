@@ -292,7 +292,8 @@ def compare_weights(
     check_communication = forbid_training_alone(torch, layout, placement)
     run_dir = Path(os.environ["ORCH_RUN_DIR"])
     restarts = int(os.environ.get("ORCH_ATTEMPT", "1")) - 1 + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    peers = weight_comparison.Peers(
+    comparison = weight_comparison.WeightComparison(
+        torch,
         rank=placement.rank,
         store=torch.distributed.distributed_c10d._get_default_store(),
         operations=operations,
@@ -301,7 +302,7 @@ def compare_weights(
         hint=functools.partial(frameworks.hint, layout, placement),
         losses=losses,
     )
-    comparison = weight_comparison.begin(torch, peers)
+    comparison.install()
     return [comparison.check_end, manual_updates.begin(torch, comparison).check_end, check_communication]
 
 

@@ -14,6 +14,7 @@ weights and the loss have changed.
 from __future__ import annotations
 
 import importlib
+import os
 from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
@@ -179,8 +180,7 @@ class FirstStepsCheck(TrainingCheck):
     name = "training check"
 
     def __init__(self, torch: ModuleType) -> None:
-        super().__init__()
-        self.torch = torch
+        self.torch, self.pid = torch, os.getpid()
         # Called from backward() and not from the optimizer hook: torch is iterating its hooks then.
         self.uninstall: Callable[[], None] = lambda: None
         self.trained_in_fp32 = False

@@ -178,11 +178,12 @@ class OptimizerRecord:
         return held[: len(self.shared)], held[len(self.shared) :]
 
 
-@dataclass(frozen=True)
-class Peers:
-    """A rank, and how it reaches the others.
+@dataclass(eq=False)
+class WeightComparison(TrainingCheck):
+    """Compares the weights of this rank's optimizers with the reference of all ranks.
 
     Attributes:
+        torch: the torch module.
         rank: of this process.
         store: of the default group.
         operations: returns the number of operations between ranks so far, without orch's own.
@@ -193,6 +194,7 @@ class Peers:
         losses: those of the first steps, to which later ones are appended.
     """
 
+    torch: ModuleType
     rank: int
     store: Any
     operations: Callable[[], int]
@@ -200,36 +202,24 @@ class Peers:
     equal_mark: Path
     hint: Callable[[], str]
     losses: Sequence[float]
-
-
-def begin(torch: ModuleType, peers: Peers) -> WeightComparison:
-    """Compare the weights of this rank's optimizers with those of other ranks from now on."""
-    optimizer = importlib.import_module("torch.optim.optimizer")
-    comparison = WeightComparison(torch, peers)
-    optimizer.register_optimizer_step_pre_hook(comparison.before_step)
-    optimizer.register_optimizer_step_post_hook(comparison.after_step)
-    return comparison
-
-
-class WeightComparison(TrainingCheck):
-    """Compares the weights of this rank's optimizers with the reference of all ranks."""
-
     name = "comparison of the ranks' weights"
+    pid: int = field(default_factory=os.getpid)
+    records: list[OptimizerRecord] = field(default_factory=list)  # of the optimizers that exist
+    ended_optimizers: int = 0
+    has_ddp: bool = False  # whether there was a DistributedDataParallel when weights had moved apart
+    has_shared: bool = False  # whether any optimizer has held weights that a DistributedDataParallel keeps equal
+    stepping: Any = None  # the outermost optimizer whose step() runs, such as that of ZeRO
+    operations_before_step: int = 0
+    operations_at_start: int = 0
+    has_warned: bool = False
+    suspicion: Suspicion | None = None
+    averages: bool = False  # whether the script seems to average weights from time to time
 
-    def __init__(self, torch: ModuleType, peers: Peers) -> None:
-        super().__init__()
-        self.torch = torch
-        self.peers = peers
-        self.records: list[OptimizerRecord] = []  # of the optimizers that exist
-        self.ended_optimizers = 0
-        self.has_ddp = False  # whether there was a DistributedDataParallel when weights had moved apart
-        self.has_shared = False  # whether any optimizer has held weights that a DistributedDataParallel keeps equal
-        self.stepping: Any = None  # the outermost optimizer whose step() runs, such as that of ZeRO
-        self.operations_before_step = 0
-        self.operations_at_start = 0
-        self.has_warned = False
-        self.suspicion: Suspicion | None = None
-        self.averages = False  # whether the script seems to average weights from time to time
+    def install(self) -> None:
+        """Compare the weights from now on."""
+        optimizer = importlib.import_module("torch.optim.optimizer")
+        optimizer.register_optimizer_step_pre_hook(self.before_step)
+        optimizer.register_optimizer_step_post_hook(self.after_step)
 
     # Entry points: called by torch before and after each optimizer step, and at the end of the script.
 
@@ -256,8 +246,10 @@ class WeightComparison(TrainingCheck):
         suspicion = self.suspicion
         if suspicion is None or not self.is_active() or has_separate_models():
             return
-        has_reduced = suspicion.has_reduced() and not suspicion.reduces_in_vain
-        if not (suspicion.has_changed(self.torch) or has_reduced or suspicion.has_sent_all()):
+        counts = communication.COUNTS
+        has_reduced = counts.largest_reduction >= suspicion.size and not suspicion.reduces_in_vain
+        has_exchanged = has_reduced or counts.largest_object >= suspicion.bytes
+        if not (has_exchanged or suspicion.has_changed(self.torch)):
             self.end_never_averaged(suspicion.reference)
 
     def is_active(self) -> bool:
@@ -269,17 +261,19 @@ class WeightComparison(TrainingCheck):
         record = self.find_record(optimizer)
         is_new = record is not None and record.steps == 0  # as in each round of federated learning
         suspicion = self.suspicion
-        if suspicion and (suspicion.has_changed(self.torch) or (is_new and suspicion.has_exchanged())):
+        if suspicion and (
+            suspicion.has_changed(self.torch) or (is_new and communication.COUNTS.largest_exchange >= suspicion.size)
+        ):
             self.end_suspicion()
         if record and record.steps == 0:
             self.begin_record(record, optimizer)
         if self.suspicion or (record and record.steps + 1 == record.compared_step):
-            self.operations_before_step = self.peers.operations()
+            self.operations_before_step = self.operations()
 
     def end_step(self, optimizer: Any) -> None:
         record = self.find_record(optimizer)
         if self.suspicion:
-            if self.peers.operations() > self.operations_before_step:
+            if self.operations() > self.operations_before_step:
                 self.end_suspicion()  # the optimizer exchanges something itself
             else:
                 self.suspicion.sample()
@@ -317,7 +311,7 @@ class WeightComparison(TrainingCheck):
         shared: list[Any] = []
         unshared: list[Any] = []
         if record.index == 0:
-            self.operations_at_start = self.peers.operations()
+            self.operations_at_start = self.operations()
             communication.COUNTS.reset_largest()
         elif self.ended_optimizers:  # one optimizer per round
             self.averages |= communication.COUNTS.largest_exchange >= largest_size(held)
@@ -331,9 +325,9 @@ class WeightComparison(TrainingCheck):
         is_complete = readable and not record.is_sharded
         if steps < 0 and not is_complete:
             steps = UNKNOWN_STEPS
-        was_equal = self.equal_mark(record).exists()
+        was_equal = self.mark_of(record).exists()
         has_state = is_complete and len(optimizer.state) > 0
-        state = State(self.peers.rank, Part(first, first), Part(second, second), steps, has_state, was_equal)
+        state = State(self.rank, Part(first, first), Part(second, second), steps, has_state, was_equal)
         reference = self.exchange(record.index, "start", state)
         record.start = state if readable else None
         self.check_start(record, state, reference)
@@ -365,25 +359,25 @@ class WeightComparison(TrainingCheck):
         )
         if any(part.now.shapes != part.start.shapes for part in (shared, unshared)):
             return
-        losses = tuple(self.peers.losses[: record.steps])
-        state = State(self.peers.rank, shared, unshared, losses=losses)
+        losses = tuple(self.losses[: record.steps])
+        state = State(self.rank, shared, unshared, losses=losses)
         reference = self.exchange(record.index, f"updated/{record.steps}", state)
         if reference.rank != state.rank:
             self.check_updated(record, state, reference)
             self.check_data(record, state, reference)
         # Whether the ranks have exchanged nothing that is counted since the first step. If a
         # DistributedDataParallel exists, these may be the weights of a copy, trained to find a learning rate.
-        exchanged_nothing = 0 < self.peers.operations() == self.operations_at_start
+        exchanged_nothing = 0 < self.operations() == self.operations_at_start
         if record.steps == COMPARED_STEP and exchanged_nothing and (record.shared or not shared_weights(self.torch)):
             self.warn_once(NO_EXCHANGE_MESSAGE, reference, f"{record.steps} optimizer steps")
 
     def exchange(self, key: object, moment: str, state: State) -> State:
         """Return the state of the first rank that came to this point: the reference of all ranks."""
         key = f"orch/weights/{key}/{moment}"
-        return values.parse(State, self.peers.store.compare_set(key, "", values.render(state)), key)
+        return values.parse(State, self.store.compare_set(key, "", values.render(state)), key)
 
-    def equal_mark(self, record: OptimizerRecord) -> Path:
-        return self.peers.equal_mark.with_name(f"{self.peers.equal_mark.name}-{record.index}")
+    def mark_of(self, record: OptimizerRecord) -> Path:
+        return self.equal_mark.with_name(f"{self.equal_mark.name}-{record.index}")
 
     # Decide.
 
@@ -394,15 +388,15 @@ class WeightComparison(TrainingCheck):
         has_same_shapes = state.shared.start.shapes == reference.shared.start.shapes
         is_shared = state.shared.start.shapes != 0 and has_same_shapes
         is_same_model = has_same_shapes and state.unshared.start.shapes == reference.unshared.start.shapes
-        if is_shared or (self.peers.restarted and is_same_model):
+        if is_shared or (self.restarted and is_same_model):
             check_resumed(state, reference)
         if is_shared and not state.shared.start.starts_like(reference.shared.start):
             cause = "although a DistributedDataParallel keeps them equal"
-        elif self.peers.restarted and (state.was_equal or reference.was_equal) and not starts_equal(state, reference):
+        elif self.restarted and (state.was_equal or reference.was_equal) and not starts_equal(state, reference):
             cause = "although they were equal when the run began"
         else:
-            if starts_equal(state, reference) and state.rank != reference.rank and not self.peers.restarted:
-                self.equal_mark(record).touch(0o600)
+            if starts_equal(state, reference) and state.rank != reference.rank and not self.restarted:
+                self.mark_of(record).touch(0o600)
             return
         raise RankError(UNEQUAL_START_MESSAGE.format(rank=state.rank, reference=reference.rank, cause=cause))
 
@@ -419,7 +413,7 @@ class WeightComparison(TrainingCheck):
         same_start = starts_equal(state, reference)
         if shared_now and same_start and not self.has_shared:
             self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes", steps)
-        if self.averages or self.peers.operations() > self.operations_before_step:
+        if self.averages or self.operations() > self.operations_before_step:
             return
         has_reduced = communication.COUNTS.largest_reduction >= sum(int(weight.numel()) for weight in held)
         if has_reduced and "deepspeed" in sys.modules:  # its ranks hold parts of the weights
@@ -451,16 +445,16 @@ class WeightComparison(TrainingCheck):
             self.warn_once(SAME_DATA_WARNING, reference, f"{record.steps} steps")
 
     def end_alone(self, reference: State, cause: str, steps: str) -> None:
-        raise RankError(ALONE_MESSAGE.format(steps=steps, rank=self.peers.rank, reference=reference.rank, cause=cause))
+        raise RankError(ALONE_MESSAGE.format(steps=steps, rank=self.rank, reference=reference.rank, cause=cause))
 
     def end_never_averaged(self, reference: int) -> None:
-        hint = NOT_SYNCED_HINT if self.has_ddp else self.peers.hint()
-        raise RankError(NEVER_AVERAGED_MESSAGE.format(rank=self.peers.rank, reference=reference, hint=hint))
+        hint = NOT_SYNCED_HINT if self.has_ddp else self.hint()
+        raise RankError(NEVER_AVERAGED_MESSAGE.format(rank=self.rank, reference=reference, hint=hint))
 
     def warn_once(self, message: str, reference: State, steps: str, condition: str = "") -> None:
         if not self.has_warned:
             self.has_warned = True
-            warn(message.format(steps=steps, rank=self.peers.rank, reference=reference.rank, condition=condition))
+            warn(message.format(steps=steps, rank=self.rank, reference=reference.rank, condition=condition))
 
 
 class Suspicion:
@@ -481,7 +475,7 @@ class Suspicion:
 
     def sample(self) -> None:
         """Record the weights after an optimizer step, and measure what is exchanged from now on."""
-        self.reduces_in_vain &= self.has_reduced()
+        self.reduces_in_vain &= communication.COUNTS.largest_reduction >= self.size
         communication.COUNTS.reset_largest()
         self.samples = [weights.sample(weight) for weight in self.watched]
 
@@ -493,18 +487,6 @@ class Suspicion:
         current_samples = map(weights.sample, self.watched)
         samples = zip(current_samples, self.samples, strict=True)
         return any(now.dtype == before.dtype and not torch.equal(now, before) for now, before in samples)
-
-    def has_exchanged(self) -> bool:
-        """Return whether the script has exchanged tensors as large as the weights since the last step."""
-        return communication.COUNTS.largest_exchange >= self.size
-
-    def has_sent_all(self) -> bool:
-        """Return whether the script has exchanged an object as large as all weights, such as their state_dict()."""
-        return communication.COUNTS.largest_object >= self.bytes
-
-    def has_reduced(self) -> bool:
-        """Return whether the script has summed tensors as large as the weights over ranks."""
-        return communication.COUNTS.largest_reduction >= self.size
 
 
 def check_resumed(state: State, reference: State) -> None:
