@@ -9,9 +9,9 @@ from orch_node.protocol import values
 
 from orchestrator.model.measurement import Measurement, NodeRates, RunRates, Slow
 from orchestrator.model.printable import described_size
-from orchestrator.report import html
 from orchestrator.report.charts import Chart, axis, colour, line, plain
 from orchestrator.report.listing import cell, json_text, table
+from orchestrator.report.page import Table, render
 
 MAX_LINKS = 20  # rows of the table; the slowest links come first
 Rows = Sequence[Mapping[str, Any]]
@@ -91,7 +91,7 @@ def page(measurement: Measurement, slow: Sequence[Slow], title: str) -> str:
     """Return the results as an HTML page."""
     subjects = {item.subject for item in slow}
     tables = [
-        html.Table(
+        Table(
             title=name,
             head=tuple(rows[0]),
             rows=tuple(tuple(map(cell, row.values())) for row in rows),
@@ -100,7 +100,7 @@ def page(measurement: Measurement, slow: Sequence[Slow], title: str) -> str:
         for name, rows in sections(measurement)
         if rows
     ]
-    return html.render(
+    return render(
         "bench.html.j2",
         [chart for chart in charts(measurement) if chart.data],
         title=title,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from markupsafe import Markup
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import counted
 from orchestrator.report import charts
-from orchestrator.report.charts import time_unit
+from orchestrator.report.charts import Chart, time_unit
 from orchestrator.report.listing import finite
 from orchestrator.report.training import failure_lines, of_planned
 from orchestrator.runs.measures import Measures, RankMeasures, measures, scores
@@ -62,7 +62,7 @@ def write(run: Run, target: Path | None = None) -> Path:
     Raises:
         ExecuteError: if the file cannot be written.
     """
-    target, text = target or run.folder / "report.html", render(run)
+    target, text = target or run.folder / "report.html", run_page(run)
     try:
         target.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
@@ -72,7 +72,26 @@ def write(run: Run, target: Path | None = None) -> Path:
     return target.absolute()
 
 
-def render(run: Run) -> str:
+def render(template: str, drawn: Iterable[Chart | None], **values: object) -> str:
+    """Return the page that a template describes.
+
+    Args:
+        template: the file name of the template.
+        drawn: the charts of the page.
+        values: the other values that the template shows.
+    """
+    loader = PackageLoader("orchestrator")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    shown = [chart for chart in drawn if chart]
+    return environment.get_template(template).render(
+        scripts=[script(PLOTLY), script(CHARTS_SCRIPT)],
+        charts=shown,
+        data=embedded([asdict(chart) for chart in shown]),
+        **values,
+    )
+
+
+def run_page(run: Run) -> str:
     """Return the report of a run as HTML."""
     outcome, measured = outcome_of(run), measures(run)
     drawn = (
@@ -82,13 +101,9 @@ def render(run: Run) -> str:
         charts.gpu_memory_chart(measured),
         charts.timeline(measured),
     )
-    loader = PackageLoader("orchestrator")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    shown = [chart for chart in drawn if chart]
-    return environment.get_template("report.html.j2").render(
-        scripts=[script(PLOTLY), script(CHARTS_SCRIPT)],
-        charts=shown,
-        data=embedded([asdict(chart) for chart in shown]),
+    return render(
+        "report.html.j2",
+        drawn,
         outcome=outcome,
         subtitle=subtitle(run, outcome),
         figures=list(figures(outcome, measured)),
