@@ -121,7 +121,7 @@ class Agent:
         if not self.launcher.wrappers:
             self.launcher.add(self.find_processes())
         lost = self.launcher.describe_lost(time.monotonic())
-        return Alive(time=time.time(), preempted=self.preempted, lost_launcher=lost)
+        return Alive(preempted=self.preempted, lost_launcher=lost)
 
     def preempt(self, number: int, frame: FrameType | None) -> None:
         """Record SIGTERM for the supervisor, which lets all ranks write a checkpoint.
