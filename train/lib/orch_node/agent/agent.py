@@ -26,27 +26,8 @@ from orch_node.agent.containers import ContainerError
 from orch_node.agent.core_claims import Claims
 from orch_node.agent.launcher_processes import LauncherProcesses
 from orch_node.disk import describe_on_node
+from orch_node.protocol import agent as protocol
 from orch_node.protocol import files
-from orch_node.protocol.agent import (
-    Alive,
-    AllEnded,
-    ClaimConflicts,
-    ContainerStarted,
-    EndAll,
-    Leave,
-    Ping,
-    PreemptedRanks,
-    PreemptRanks,
-    Request,
-    Response,
-    StackTraces,
-    StartContainer,
-    TakeClaim,
-    TakeStackTraces,
-    WriteFile,
-    parse_request,
-    render_response,
-)
 from orch_node.protocol.batch import SignedLines
 from orch_node.protocol.outcome import NodeEnd, ProcessRecord
 
@@ -90,9 +71,9 @@ class Agent:
                 *complete, pending = (pending + chunk).split(b"\n")
                 for line in complete:
                     line += b"\n"
-                    request = parse_request(self.lines.verify(line) if self.lines else line)
+                    request = protocol.parse_request(self.lines.verify(line) if self.lines else line)
                     self.respond(request)
-                    if isinstance(request, Leave):
+                    if isinstance(request, protocol.Leave):
                         return
             self.note_segments()
             previous, now = now, time.monotonic()
@@ -100,28 +81,28 @@ class Agent:
                 last_request += now - previous
         self.end_without_supervisor()
 
-    def respond(self, request: Request) -> None:
+    def respond(self, request: protocol.Request) -> None:
         """Do what is requested, and write the response."""
         response = HANDLERS[type(request)](self, request)
-        line = render_response(request, response)
+        line = protocol.render_response(request, response)
         if self.lines:
             line = self.lines.sign(line)
         while line:  # a signal may interrupt a write
             line = line[os.write(1, line) :]
 
-    def take_claim(self, request: TakeClaim) -> ClaimConflicts:
-        return ClaimConflicts(self.claims.take(request.claim))
+    def take_claim(self, request: protocol.TakeClaim) -> protocol.ClaimConflicts:
+        return protocol.ClaimConflicts(self.claims.take(request.claim))
 
-    def leave(self, request: Leave) -> Response:
+    def leave(self, request: protocol.Leave) -> protocol.Response:
         shared_memory.forget(self.notes)
         self.claims.release(self.run_dir.name)
-        return Response()
+        return protocol.Response()
 
-    def ping(self, request: Ping) -> Alive:
+    def ping(self, request: protocol.Ping) -> protocol.Alive:
         if not self.launcher.wrappers:
             self.launcher.add(self.find_processes())
         lost = self.launcher.describe_lost(time.monotonic())
-        return Alive(preempted=self.preempted, lost_launcher=lost)
+        return protocol.Alive(preempted=self.preempted, lost_launcher=lost)
 
     def preempt(self, number: int, frame: FrameType | None) -> None:
         """Record SIGTERM for the supervisor, which lets all ranks write a checkpoint.
@@ -130,24 +111,24 @@ class Agent:
         """
         self.preempted = True
 
-    def take_stack_traces(self, request: TakeStackTraces) -> StackTraces:
+    def take_stack_traces(self, request: protocol.TakeStackTraces) -> protocol.StackTraces:
         ranks = [process for process in self.find_ranks() if process.rank in request.ranks]
-        return StackTraces(rank_signals.collect(self.run_dir, ranks))
+        return protocol.StackTraces(rank_signals.collect(self.run_dir, ranks))
 
-    def preempt_ranks(self, request: PreemptRanks) -> PreemptedRanks:
-        return PreemptedRanks(rank_signals.preempt(self.find_ranks()))
+    def preempt_ranks(self, request: protocol.PreemptRanks) -> protocol.PreemptedRanks:
+        return protocol.PreemptedRanks(rank_signals.preempt(self.find_ranks()))
 
-    def start_container(self, request: StartContainer) -> ContainerStarted:
+    def start_container(self, request: protocol.StartContainer) -> protocol.ContainerStarted:
         """Start the container of this node."""
         spec = containers.read_spec(self.run_dir)
         assert spec is not None
         try:
             packages = containers.start(self.run_dir, spec, node=self.node, cpus=request.cpus)
         except ContainerError as error:
-            return ContainerStarted(problem=str(error))
-        return ContainerStarted(packages=packages)
+            return protocol.ContainerStarted(problem=str(error))
+        return protocol.ContainerStarted(packages=packages)
 
-    def end_all(self, request: EndAll) -> AllEnded:
+    def end_all(self, request: protocol.EndAll) -> protocol.AllEnded:
         self.note_segments(now=True)
         self.launcher = LauncherProcesses()
         termination = processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
@@ -160,7 +141,7 @@ class Agent:
             segments_left=segments.remaining,
             seconds=termination.seconds,
         )
-        return AllEnded(end, logs=None if end.left else self.small_logs(request.max_log_bytes))
+        return protocol.AllEnded(end, logs=None if end.left else self.small_logs(request.max_log_bytes))
 
     def small_logs(self, max_bytes: int) -> dict[str, str] | None:
         """Return the files of the ranks here, unless they are too large or unreadable, or node0 has them anyway."""
@@ -172,11 +153,11 @@ class Agent:
                 return {path.name: base64.b64encode(path.read_bytes()).decode() for path in paths}
         return None
 
-    def write_file(self, request: WriteFile) -> Response:
+    def write_file(self, request: protocol.WriteFile) -> protocol.Response:
         """Write one of the files that describe all nodes; other names are ignored."""
         if request.name in (files.LAYOUT, files.RECORD):
             atomic_write.write(self.run_dir / request.name, request.content)
-        return Response()
+        return protocol.Response()
 
     def find_processes(self) -> list[ProcessRecord]:
         """Return the run's processes here except those that watch it."""
@@ -211,15 +192,15 @@ class Agent:
         shared_memory.remove(self.notes)
 
 
-HANDLERS: dict[type[Request], Callable[[Agent, Any], Response]] = {
-    TakeClaim: Agent.take_claim,
-    Ping: Agent.ping,
-    TakeStackTraces: Agent.take_stack_traces,
-    PreemptRanks: Agent.preempt_ranks,
-    StartContainer: Agent.start_container,
-    EndAll: Agent.end_all,
-    WriteFile: Agent.write_file,
-    Leave: Agent.leave,
+HANDLERS: dict[type[protocol.Request], Callable[[Agent, Any], protocol.Response]] = {
+    protocol.TakeClaim: Agent.take_claim,
+    protocol.Ping: Agent.ping,
+    protocol.TakeStackTraces: Agent.take_stack_traces,
+    protocol.PreemptRanks: Agent.preempt_ranks,
+    protocol.StartContainer: Agent.start_container,
+    protocol.EndAll: Agent.end_all,
+    protocol.WriteFile: Agent.write_file,
+    protocol.Leave: Agent.leave,
 }
 
 

@@ -12,17 +12,6 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.batch import NODE0, Hello, JobConfig
 from orch_node.protocol.cores import split, split_near
 from orch_node.protocol.environment import interface_variables, local_rank_variables, preload_variables
-from orch_node.protocol.layout import (
-    FLAGS_HINT,
-    NodeEntry,
-    RankEntry,
-    RunLayout,
-    Spare,
-    bf16_flag,
-    check_flags,
-    describe_lack,
-    hostfile,
-)
 from orch_node.protocol.node_names import fold
 
 REPAIR = "`orch provision --on {system}` for a root= folder, else `orch setup` where orch is installed"
@@ -52,17 +41,17 @@ def check_nodes(system: NodeSystem, config: JobConfig, hellos: Sequence[Hello]) 
                 f"Request more cores: {system.cores_hint}, or start fewer ranks."
             )
         try:
-            check_flags(hello.flags)
+            layouts.check_flags(hello.flags)
         except ValueError as error:
-            raise LayoutError(f"{hello.node} reports wrong CPU flags: {error}. {FLAGS_HINT}") from None
-        if config.needs_bf16 and not bf16_flag(hello.flags):
+            raise LayoutError(f"{hello.node} reports wrong CPU flags: {error}. {layouts.FLAGS_HINT}") from None
+        if config.needs_bf16 and not layouts.bf16_flag(hello.flags):
             raise LayoutError(
-                f"Precision bf16: {describe_lack(hello.node)}. Use --precision fp32, "
+                f"Precision bf16: {layouts.describe_lack(hello.node)}. Use --precision fp32, "
                 f"--allow-slow-bf16, or {system.bf16_hint} for nodes that have them."
             )
 
 
-def create_layout(config: JobConfig, hellos: Sequence[Hello]) -> RunLayout:
+def create_layout(config: JobConfig, hellos: Sequence[Hello]) -> layouts.RunLayout:
     """Return the layout of the run.
 
     Args:
@@ -70,7 +59,7 @@ def create_layout(config: JobConfig, hellos: Sequence[Hello]) -> RunLayout:
         hellos: what the nodes report, in the order of their ranks, spare nodes last.
     """
     ranked, spares = hellos[: config.nodes], hellos[config.nodes :]
-    return RunLayout(
+    return layouts.RunLayout(
         world_size=config.nodes * config.ppn,
         backend=config.backend,
         backend_module=config.backend_module,
@@ -78,8 +67,8 @@ def create_layout(config: JobConfig, hellos: Sequence[Hello]) -> RunLayout:
         setvars=config.setvars,
         precision=config.precision,
         working_directory=config.working_directory,
-        spares_without_bf16=tuple(spare.node for spare in spares if not bf16_flag(spare.flags)),
-        spares=tuple(Spare(node=spare.node, host=spare.node) for spare in spares),
+        spares_without_bf16=tuple(spare.node for spare in spares if not layouts.bf16_flag(spare.flags)),
+        spares=tuple(layouts.Spare(node=spare.node, host=spare.node) for spare in spares),
         nodes=tuple(node_entry(config, hello, is_single_node=len(hellos) == 1) for hello in hellos),
         ranks=tuple(
             rank_entry(config, hello, rank=number * config.ppn + local, local=local)
@@ -89,9 +78,9 @@ def create_layout(config: JobConfig, hellos: Sequence[Hello]) -> RunLayout:
     )
 
 
-def node_entry(config: JobConfig, hello: Hello, *, is_single_node: bool) -> NodeEntry:
+def node_entry(config: JobConfig, hello: Hello, *, is_single_node: bool) -> layouts.NodeEntry:
     """Return the entry of a node; a single node needs no address and listens on loopback."""
-    entry = NodeEntry(
+    entry = layouts.NodeEntry(
         name=hello.node,
         host=hello.host,
         torch=config.torch,
@@ -105,10 +94,10 @@ def node_entry(config: JobConfig, hello: Hello, *, is_single_node: bool) -> Node
     return replace(entry, address=hello.address, interface=hello.interface, env=env)
 
 
-def rank_entry(config: JobConfig, hello: Hello, *, rank: int, local: int) -> RankEntry:
+def rank_entry(config: JobConfig, hello: Hello, *, rank: int, local: int) -> layouts.RankEntry:
     near = tuple(hello.gpus[rank % len(hello.gpus)] for rank in range(config.ppn) if config.on_gpus and hello.gpus)
     cores = (split_near(hello.cores, near) if near else split(hello.cores, config.ppn))[local]
-    return RankEntry(
+    return layouts.RankEntry(
         rank=rank,
         node=hello.node,
         local_rank=local,
@@ -136,5 +125,5 @@ def run_files(config: JobConfig, hellos: Sequence[Hello], libraries: Mapping[str
         **planned,
         files.LAYOUT: layouts.render(create_layout(config, hellos)),
         files.ENVIRONMENT: json.dumps({**preload_variables(preload), **config.env, **rendezvous}, indent=1),
-        **({files.HOSTFILE: hostfile(config.mpi, slots)} if config.mpi else {}),
+        **({files.HOSTFILE: layouts.hostfile(config.mpi, slots)} if config.mpi else {}),
     }

@@ -31,16 +31,6 @@ from orch_node.pod import project, rendezvous
 from orch_node.pod.relay import Relay, emit_event
 from orch_node.pod.torchrun_rank import node_name
 from orch_node.protocol import events, files, pod
-from orch_node.protocol.events import (
-    PROGRESS_EVENTS,
-    Event,
-    Exited,
-    Refused,
-    Stalled,
-    Started,
-    Unanswered,
-    UnreadableEvent,
-)
 from orch_node.protocol.layout import FLAGS_HINT, bf16_flag, check_flags
 from orch_node.protocol.outcome import EX_TEMPFAIL, ProcessRecord
 from orch_node.protocol.pod import PodConfig
@@ -107,7 +97,7 @@ def why_not(config: PodConfig) -> str | None:
 
 def refuse(problem: str) -> NoReturn:
     """Report why this pod cannot run its part, and exit."""
-    emit_event(Refused(text=f"{pod_name()}: {problem}"))
+    emit_event(events.Refused(text=f"{pod_name()}: {problem}"))
     print(f"error: {problem}", file=sys.stderr, flush=True)
     raise SystemExit(EX_CONFIG)
 
@@ -152,21 +142,21 @@ class Torchrun:
         """Relay the lines of torchrun, and handle the events of the ranks among them."""
         for line in iter(lambda: stdout.readline(MAX_LAUNCHER_LINE_BYTES), b""):
             event = events.parse_from_rank(line)
-            self.relay.write(events.render(event) if isinstance(event, UnreadableEvent) else line)
+            self.relay.write(events.render(event) if isinstance(event, events.UnreadableEvent) else line)
             if event is not None:
                 self.add_event(event)
 
-    def add_event(self, event: Event) -> None:
-        if isinstance(event, PROGRESS_EVENTS):
+    def add_event(self, event: events.Event) -> None:
+        if isinstance(event, events.PROGRESS_EVENTS):
             self.heard = time.monotonic()
-        if isinstance(event, Started) and event.has_processes:
+        if isinstance(event, events.Started) and event.has_processes:
             self.wrappers[event.rank] = ProcessHandle(event.wrapper)
             if child := read_process(event.pid, []):
                 self.children[event.rank] = child
             self.failed = None
-        elif isinstance(event, Unanswered):
+        elif isinstance(event, events.Unanswered):
             self.children.pop(event.rank, None)
-        elif isinstance(event, Exited):
+        elif isinstance(event, events.Exited):
             self.children.pop(event.rank, None)
             self.preempted = self.preempted or event.preempted
             if event.is_failure and not self.failed:
@@ -183,7 +173,7 @@ class Torchrun:
         limit = self.config.stall_timeout
         if limit and self.heard and now - self.heard > limit and not self.told_to_end:
             self.take_stack_traces()
-            emit_event(Stalled(text=f"{pod_name()}: no progress for {limit:.0f} s"))
+            emit_event(events.Stalled(text=f"{pod_name()}: no progress for {limit:.0f} s"))
             time.sleep(STACK_TRACES_SECONDS)
             self.pass_on(signal.SIGTERM, None)
         if self.told_to_end and now - self.told_to_end > KILL_AFTER_SECONDS:

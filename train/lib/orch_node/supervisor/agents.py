@@ -16,20 +16,8 @@ from typing import TypeVar
 from orch_node import atomic_write, program, tail
 from orch_node.atomic_write import private
 from orch_node.line_pipes import Pipes
+from orch_node.protocol import agent as protocol
 from orch_node.protocol import files, values
-from orch_node.protocol.agent import (
-    Alive,
-    AllEnded,
-    Claim,
-    EndAll,
-    Leave,
-    Ping,
-    Request,
-    Response,
-    TakeClaim,
-    parse_response,
-    render_request,
-)
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.node_reports import NodeLogs
 from orch_node.protocol.values import ProtocolError
@@ -54,7 +42,7 @@ MAX_LOST_LAUNCHERS = 3  # nodes whose lost processes of the launcher are describ
 LOG_BYTES = 1 << 20  # of a node's lines that are not responses, of its standard error, and of its ranks' logs
 ALL_LOGS_BYTES = 1 << 26  # of the logs that the agents of all nodes hand to node0
 LOG_CHARACTERS = 4000  # of the end of a log, in which the reason of a lost connection is looked for
-R = TypeVar("R", bound=Response)
+R = TypeVar("R", bound=protocol.Response)
 
 
 class Channel:
@@ -66,8 +54,8 @@ class Channel:
         self.node = node
         self.command = command
         self.log = log
-        self.responses: dict[type[Request], Response] = {}
-        self.claimed: Claim | None = None
+        self.responses: dict[type[protocol.Request], protocol.Response] = {}
+        self.claimed: protocol.Claim | None = None
         self.logged = 0  # bytes of lines that are not responses
         self.preempted = False  # whether its agent has received SIGTERM
         self.lost_launcher = ""  # what its agent says about a lost process of the launcher
@@ -95,12 +83,12 @@ class Channel:
         if line.endswith(START_MARKER):  # a login shell may print a prompt before it
             return
         try:
-            kind, response = parse_response(line)
+            kind, response = protocol.parse_response(line)
         except ProtocolError:  # a greeting of a login shell
             self.log_line(line)
             return
         self.responses[kind] = response
-        if isinstance(response, Alive):
+        if isinstance(response, protocol.Alive):
             self.preempted = self.preempted or response.preempted
             self.lost_launcher = response.lost_launcher
 
@@ -120,17 +108,17 @@ class Channel:
         except OSError:  # there is none yet
             pass
 
-    def response(self, kind: type[Request], expected: type[R]) -> R | None:
+    def response(self, kind: type[protocol.Request], expected: type[R]) -> R | None:
         """Return the response to the last request of this kind, or None until it arrives."""
         response = self.responses.get(kind)
         return response if isinstance(response, expected) else None
 
-    def request(self, request: Request) -> None:
+    def request(self, request: protocol.Request) -> None:
         """Send a request. If it cannot be sent, the missing response shows that the node is lost."""
         self.responses.pop(type(request), None)
-        if isinstance(request, TakeClaim):
+        if isinstance(request, protocol.TakeClaim):
             self.claimed = request.claim
-        data = self.sign(render_request(request))
+        data = self.sign(protocol.render_request(request))
         deadline = time.monotonic() + SEND_SECONDS + len(data) / SEND_BYTES_PER_SECOND
         with contextlib.suppress(ConnectionError):
             while data and time.monotonic() < deadline:
@@ -268,7 +256,7 @@ class Agents:
         if now - self.last_ping >= PING_SECONDS:
             self.last_ping = now
             for channel in channels:
-                channel.request(Ping())
+                channel.request(protocol.Ping())
                 channel.shorten_log()
 
     def reconnect(self, channel: Channel) -> None:
@@ -280,18 +268,20 @@ class Agents:
         channel.kill()
         channel.open(self.pipes)
         if channel.claimed:
-            channel.request(TakeClaim(channel.claimed))
+            channel.request(protocol.TakeClaim(channel.claimed))
 
     def lose(self, channel: Channel, reason: str) -> None:
         """Mark a node as lost, and close its channel."""
         self.lost[channel.node] = reason
         channel.kill()
 
-    def request(self, request: Request, expected: type[R], *, seconds: float) -> dict[str, R]:
+    def request(self, request: protocol.Request, expected: type[R], *, seconds: float) -> dict[str, R]:
         """Send a request to all agents; return the responses in time, by node."""
         return self.request_each({channel.node: request for channel in self.living}, expected, seconds=seconds)
 
-    def request_each(self, requests: Mapping[str, Request], expected: type[R], *, seconds: float) -> dict[str, R]:
+    def request_each(
+        self, requests: Mapping[str, protocol.Request], expected: type[R], *, seconds: float
+    ) -> dict[str, R]:
         """Send a request to each of some nodes; return the responses in time, by node.
 
         Args:
@@ -314,13 +304,13 @@ class Agents:
         responses = {channel.node: channel.response(kind, expected) for channel, kind in kinds.items()}
         return {node: response for node, response in responses.items() if response is not None}
 
-    def end_all(self) -> dict[str, AllEnded]:
+    def end_all(self) -> dict[str, protocol.AllEnded]:
         """End all processes of the run; return the responses in time, by node.
 
         Small logs of other nodes are written to one file here, so that a client needs no connection to each node.
         """
         max_bytes = 0 if BY_STEP in os.environ else min(LOG_BYTES, ALL_LOGS_BYTES // len(self.channels))
-        responses = self.request(EndAll(max_bytes), AllEnded, seconds=END_SECONDS)
+        responses = self.request(protocol.EndAll(max_bytes), protocol.AllEnded, seconds=END_SECONDS)
         handed = {node: end.logs for node, end in responses.items() if end.logs is not None}
         path = self.run_dir / files.HANDED_LOGS
         lines = (f"{values.render(NodeLogs(node, texts))}\n" for node, texts in handed.items())
@@ -332,7 +322,7 @@ class Agents:
 
     def leave(self) -> None:
         """Let the agents release their claims and end."""
-        self.request(Leave(), Response, seconds=2.0)
+        self.request(protocol.Leave(), protocol.Response, seconds=2.0)
         deadline = time.monotonic() + 2.0
         for channel in self.living:
             channel.close()

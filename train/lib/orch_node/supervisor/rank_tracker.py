@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orch_node.protocol import failures
-from orch_node.protocol.events import (
-    NO_RANK,
-    PROGRESS_EVENTS,
-    Event,
-    Exited,
-    Heartbeat,
-    Joined,
-    Preempted,
-    ScriptEnded,
-    Started,
-    Unanswered,
-)
+from orch_node.protocol import events, failures
 from orch_node.protocol.failures import RankEnd
 from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.node_names import MAX_LISTED, fold
@@ -69,12 +57,12 @@ class RankTracker:
         self.nodes = {placement.rank: placement.node for placement in layout.ranks}
         self.last_progress = now
         self.traces_requested = -TRACE_LOG_SECONDS
-        self.started: dict[int, Started] = {}
+        self.started: dict[int, events.Started] = {}
         self.joined: set[int] = set()
-        self.exits: dict[int, Exited] = {}
+        self.exits: dict[int, events.Exited] = {}
         self.ends: dict[int, RankEnd] = {}
-        self.heartbeats: dict[int, Heartbeat] = {}
-        self.script_ends: dict[int, ScriptEnded] = {}
+        self.heartbeats: dict[int, events.Heartbeat] = {}
+        self.script_ends: dict[int, events.ScriptEnded] = {}
         self.leaving: set[int] = set()
         self.checkpoints: dict[int, int] = {}  # steps
         self.unanswered: set[int] = set()
@@ -82,36 +70,36 @@ class RankTracker:
 
     def knows(self, rank: int) -> bool:
         """Return whether events may have this rank; NO_RANK is one that never learnt its number."""
-        return rank == NO_RANK or rank in self.nodes
+        return rank == events.NO_RANK or rank in self.nodes
 
-    def add_event(self, event: Event, now: float) -> None:
+    def add_event(self, event: events.Event, now: float) -> None:
         """Update the ranks with an event."""
-        idle = isinstance(event, Heartbeat) and event.idle
-        if isinstance(event, PROGRESS_EVENTS) and not idle and not self.is_log_of_traces(event, now):
+        idle = isinstance(event, events.Heartbeat) and event.idle
+        if isinstance(event, events.PROGRESS_EVENTS) and not idle and not self.is_log_of_traces(event, now):
             self.last_progress = now
         failures.add_event(self.ends, event)
-        if isinstance(event, Started):
+        if isinstance(event, events.Started):
             self.started[event.rank] = event
-        elif isinstance(event, Joined):
+        elif isinstance(event, events.Joined):
             self.joined.add(event.rank)
-        elif isinstance(event, Heartbeat):
+        elif isinstance(event, events.Heartbeat):
             self.heartbeats[event.rank] = event
             if event.leaving:
                 self.leaving.add(event.rank)
-        elif isinstance(event, ScriptEnded):
+        elif isinstance(event, events.ScriptEnded):
             self.script_ends[event.rank] = event
-        elif isinstance(event, Preempted):
+        elif isinstance(event, events.Preempted):
             self.checkpoints[event.rank] = event.step
-        elif isinstance(event, Unanswered):
+        elif isinstance(event, events.Unanswered):
             self.unanswered.add(event.rank)
-        elif isinstance(event, Exited):
+        elif isinstance(event, events.Exited):
             self.exits[event.rank] = event
 
-    def is_log_of_traces(self, event: Event, now: float) -> bool:
+    def is_log_of_traces(self, event: events.Event, now: float) -> bool:
         """Return whether only the log has grown, by stack traces that were just requested."""
-        if not isinstance(event, Heartbeat) or now - self.traces_requested > TRACE_LOG_SECONDS:
+        if not isinstance(event, events.Heartbeat) or now - self.traces_requested > TRACE_LOG_SECONDS:
             return False
-        last = self.heartbeats.get(event.rank, Heartbeat())
+        last = self.heartbeats.get(event.rank, events.Heartbeat())
         return (event.collectives, event.steps) == (last.collectives, last.steps)
 
     @property
@@ -157,7 +145,7 @@ class RankTracker:
                 last[group] = min(count, last.get(group, count))
         positions: dict[int, Position] = {}
         for rank in sorted(ranks):
-            beat = self.heartbeats.get(rank, Heartbeat())
+            beat = self.heartbeats.get(rank, events.Heartbeat())
             for group, count in counts_by_group(beat).items():
                 if count > last.get(group, count) and rank not in positions:
                     positions[rank] = Position(group, count, beat.collectives)
@@ -217,7 +205,7 @@ class RankTracker:
 
     def collectives(self) -> dict[int, int]:
         """Return the number of collectives that each rank has begun whose script has not ended."""
-        return {rank: self.heartbeats.get(rank, Heartbeat()).collectives for rank in self.waiting()}
+        return {rank: self.heartbeats.get(rank, events.Heartbeat()).collectives for rank in self.waiting()}
 
     def waiting(self) -> list[int]:
         """Return the ranks whose scripts have not ended, except by a timeout of NCCL while they waited for others."""
@@ -240,7 +228,7 @@ class RankTracker:
     def all_idle(self) -> bool:
         """Return whether all ranks whose scripts have not ended use no CPU and make no progress."""
         waiting = self.waiting()
-        return bool(waiting) and all(self.heartbeats.get(rank, Heartbeat()).idle for rank in waiting)
+        return bool(waiting) and all(self.heartbeats.get(rank, events.Heartbeat()).idle for rank in waiting)
 
     def describe_missing_ranks(self) -> str:
         """Return in one line which ranks are missing or behind."""
@@ -294,7 +282,7 @@ class RankTracker:
         return ", ".join(parts)
 
 
-def counts_by_group(report: Heartbeat | ScriptEnded) -> dict[str, int]:
+def counts_by_group(report: events.Heartbeat | events.ScriptEnded) -> dict[str, int]:
     """Return the numbers of collectives in a report, by the key of their group."""
     return {WORLD: report.world_collectives, **report.groups}
 
