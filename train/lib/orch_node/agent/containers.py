@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orch_node import atomic_write, program
@@ -32,14 +33,23 @@ START_SECONDS = 60.0
 COMMAND_SECONDS = 20.0
 LIST_SECONDS = 5.0
 USAGE = ("See 'docker ", "Run 'docker ", "Usage: ")  # of different versions of docker
+LEVEL = re.compile(r"(?:\x1b\[\d*m)*(?:FATAL|ERROR|WARNING|INFO): *(?:\x1b\[0m)? *")  # before a message of Apptainer
+NO_PYTHON = "Set the Python of the image with --image-option python=PATH."
 HINTS = {
     "No such image": "Load it: `orch provision --docker-load FILE.tar`, or `docker pull` there.",
-    "permission denied while trying to connect": "Add the user to the group docker there.",
-    "Cannot connect to the Docker daemon": "Start the engine there: systemctl start docker.",
     "rlimit": "The engine cannot raise the limit: use --image-option memlock=inherit.",
-    "bind source path does not exist": "Every node must have the mounted folders.",
-    "exec failed": "Set the Python of the image with --image-option python=PATH.",
+    "exec failed": NO_PYTHON,
+    "executable file not found": NO_PYTHON,
+    "user namespace": "An administrator must allow user namespaces on the nodes or install apptainer-suid.",
+    "fuse": "Nodes need squashfuse and /dev/fuse to mount an image file; a folder needs neither "
+    "(apptainer build --sandbox FOLDER IMAGE).",
 }
+APPTAINER_PROGRAMS = ("apptainer", "singularity")
+APPTAINER_SECONDS = 60.0  # the first read of an image on a shared file system takes long
+
+
+class ContainerError(Exception):
+    """An error of the engine, with a hint if one is known."""
 
 
 def read_spec(run_dir: Path) -> ContainerSpec | None:
@@ -66,7 +76,7 @@ def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int])
     if spec.engine != ENGINE:
         if not Path(spec.image).exists():
             raise ContainerError(f"the image {spec.image} does not exist on this node. All nodes must have it")
-        output = run_engine([*apptainer_prefix(spec), *query], explain_apptainer_error, seconds=APPTAINER_SECONDS)
+        output = run_engine([*apptainer_prefix(spec), *query], seconds=APPTAINER_SECONDS)
     else:
         remove(find(run_dir, node))
         options = run_options(run_dir, spec, node=node, cpus=cpus)
@@ -221,43 +231,12 @@ def to_record(name: str) -> ProcessRecord:
 
 
 def run_docker(*arguments: str, seconds: float = COMMAND_SECONDS) -> str:
-    """Run docker, and return its output.
-
-    Raises:
-        ContainerError: if it fails, with a hint if one is known.
-    """
-    return run_engine((ENGINE, *arguments), explain_error, seconds=seconds)
+    """Run docker as run_engine() does, and return its output."""
+    return run_engine((ENGINE, *arguments), seconds=seconds)
 
 
-def explain_error(text: str) -> str:
-    """Return the last line of the engine's output that is not about its usage, and hints."""
-    message = ([line for line in text.splitlines() if line and not line.startswith(USAGE)] or [text])[-1]
-    return ". ".join([message.rstrip("."), *(hint for sign, hint in HINTS.items() if sign in text)])
-
-
-APPTAINER_PROGRAMS = ("apptainer", "singularity")
-APPTAINER_SECONDS = 60.0  # the first read of an image on a shared file system takes long
-APPTAINER_HINTS = {
-    "user namespace": "An administrator must allow user namespaces on the nodes "
-    "(user.max_user_namespaces) or install apptainer-suid.",
-    "executable file not found": "Set the Python of the image with --image-option python=PATH.",
-    "mount source": "Every node must have the mounted folders.",
-    "fuse": "Nodes need squashfuse and /dev/fuse to mount an image file: ask for them, or use a "
-    "folder: apptainer build --sandbox FOLDER IMAGE.",
-}
-
-
-class ContainerError(Exception):
-    """An error of the engine, with a hint if one is known."""
-
-
-def run_engine(argv: Sequence[str], explain: Callable[[str], str], *, seconds: float) -> str:
+def run_engine(argv: Sequence[str], *, seconds: float) -> str:
     """Run a program of the engine, and return its output.
-
-    Args:
-        argv: the program and its arguments.
-        explain: returns the message for what the program has printed on standard error.
-        seconds: the time limit.
 
     Raises:
         ContainerError: if it cannot be started, fails, or takes longer than `seconds`.
@@ -273,8 +252,16 @@ def run_engine(argv: Sequence[str], explain: Callable[[str], str], *, seconds: f
     if process.returncode != 0:
         # Docker 20.10 writes to standard output why `docker exec` has failed.
         output = process.stderr.strip() or process.stdout.strip() or f"exit code {process.returncode}"
-        raise ContainerError(explain(output))
+        raise ContainerError(explain_error(output))
     return process.stdout
+
+
+def explain_error(output: str) -> str:
+    """Return the line of an engine's output that names a known error, or else the last one, with a hint."""
+    lines = [line for line in output.splitlines() if line and not line.startswith(USAGE)]
+    line = next((line for line in lines if any(sign in line for sign in HINTS)), lines[-1] if lines else output)
+    message = LEVEL.sub("", line).rstrip(". ")
+    return ". ".join([message, *(hint for sign, hint in HINTS.items() if sign in message)][:2])
 
 
 def apptainer_prefix(spec: ContainerSpec, options: Sequence[str] = ()) -> list[str]:
@@ -290,11 +277,3 @@ def apptainer_prefix(spec: ContainerSpec, options: Sequence[str] = ()) -> list[s
             "setting setup='module load NAME', or run without --image"
         )
     return [engine, "exec", *spec.options, *options, spec.image]
-
-
-def explain_apptainer_error(text: str) -> str:
-    """Return the line of Apptainer's output that names the error, without colors, and a hint."""
-    lines = [line.partition(": ")[2].strip() or line for line in text.splitlines() if line.strip()]
-    message = next((line for line in lines if any(sign in line for sign in APPTAINER_HINTS)), lines[-1])
-    hints = [hint for sign, hint in APPTAINER_HINTS.items() if sign in message]
-    return ". ".join([message.replace("\x1b[0m", "").rstrip(". "), *hints[:1]])
