@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from orch_node.protocol import values
 from orch_node.protocol.events import record
 from orch_node.protocol.node_names import fold_by_text
-from orch_node.protocol.outcome import REFUSED, nodes_record
+from orch_node.protocol.outcome import REFUSED
 from orch_node.protocol.record import number_ranges
 
 from orchestrator.model.printable import one_line
@@ -68,7 +69,7 @@ def as_json(outcome: RunOutcome) -> str:
     return json_text(
         "run",
         fields,
-        nodes=nodes_record(outcome.nodes),
+        nodes=values.record(outcome.nodes),
         explanations=[
             {"name": finding.subject, "line": finding.evidence, "cause": finding.message, "hint": finding.hint}
             for finding in outcome.explanations

@@ -17,7 +17,6 @@ from orch_node import disk, lease
 from orch_node.agent.processes import all_pids
 from orch_node.agent.run_folders import DAMAGED_FOLDER, move_aside
 from orch_node.protocol import files, values
-from orch_node.protocol import outcome as outcomes
 from orch_node.protocol import record as records
 from orch_node.protocol.events import NAN_LOSS, Event, Launched, Warned
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
@@ -392,7 +391,7 @@ def record_end(folder: Path, state: str, problem: str | None = None) -> None:
     now = time.time()
     end = Outcome(state=state, problem=problem, started=now, ended=now)
     with contextlib.suppress(OSError):
-        write_json(folder / files.OUTCOME, outcomes.record(end))
+        write_json(folder / files.OUTCOME, values.record(end))
 
 
 def forget_end(folder: Path) -> None:

@@ -9,12 +9,12 @@ Events that a script defines itself are `Other`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from orch_node.protocol import values
-from orch_node.protocol.outcome import EX_TEMPFAIL, Failure, NodeEnd, is_process, nodes_record
+from orch_node.protocol.outcome import EX_TEMPFAIL, Failure, NodeEnd, is_process
 from orch_node.protocol.values import Measured, ProtocolError
 
 NO_RANK = -1
@@ -25,7 +25,7 @@ MAX_NAME_LENGTH = 100
 MAX_REASON_LENGTH = 200
 MAX_RANKS = 1 << 24
 LAST_TIME = 253_402_300_799.0  # the year 9999, the last that datetime can represent
-MAX_REASONS = 3  # of a rank that are reported
+MAX_REASONS_LENGTH = 500  # of a rank, after which no other reason is added
 MAX_SECONDS = 1e9  # a longer estimate comes from a damaged event
 
 
@@ -454,14 +454,7 @@ def event_fields(event: Event) -> dict[str, Any]:
     content = {field.name: getattr(event, field.name) for field in fields(event)}
     figures = content.get("figures", {})
     names = [name for name in content if name not in (*HEADER, "name", "figures")]
-    return {**{name: to_json(content[name]) for name in names}, **figures}
-
-
-def to_json(value: Any) -> Any:
-    """Return a field for JSON."""
-    if isinstance(value, dict) and any(isinstance(end, NodeEnd) for end in value.values()):
-        return nodes_record(value)
-    return values.record(value)
+    return {**{name: values.record(content[name]) for name in names}, **figures}
 
 
 def record(event: Event) -> dict[str, Any]:
@@ -481,35 +474,25 @@ def render(event: Event) -> bytes:
 
 
 class UnreadableEvents:
-    """Unreadable events of a run.
-
-    Attributes:
-        counts: the number of events of each rank.
-        reasons: the first MAX_REASONS reasons of each rank, and one more if there are others.
-    """
+    """Unreadable events of a run, as one event for each rank with their number and the first reasons."""
 
     def __init__(self, events: Iterable[UnreadableEvent] = ()) -> None:
-        self.counts: dict[int, int] = {}
-        self.reasons: dict[int, list[str]] = {}
+        self.by_rank: dict[int, UnreadableEvent] = {}
         for event in events:
             self.add(event)
 
     def add(self, event: UnreadableEvent) -> None:
         """Count an event."""
-        self.counts[event.rank] = self.counts.get(event.rank, 0) + max(1, event.count)
-        reasons = self.reasons.setdefault(event.rank, [])
-        if event.text not in reasons and len(reasons) <= MAX_REASONS:
+        earlier = self.by_rank.get(event.rank, UnreadableEvent(event.rank, count=0))
+        reasons = [earlier.text] if earlier.text else []
+        if event.text not in earlier.text and len(earlier.text) < MAX_REASONS_LENGTH:
             reasons.append(event.text)
+        count = earlier.count + max(1, event.count)
+        self.by_rank[event.rank] = replace(earlier, count=count, text="; ".join(reasons))
 
-    def events(self) -> Iterator[UnreadableEvent]:
-        """Yield one event for each rank."""
-        for rank in sorted(self.counts):
-            yield UnreadableEvent(rank=rank, count=self.counts[rank], text=self.reason(rank))
-
-    def reason(self, rank: int) -> str:
-        """Return the first reasons of a rank."""
-        reasons = self.reasons[rank]
-        return "; ".join([*reasons[:MAX_REASONS], *(["and others"] if len(reasons) > MAX_REASONS else [])])
+    def events(self) -> list[UnreadableEvent]:
+        """Return one event for each rank."""
+        return [event for _, event in sorted(self.by_rank.items())]
 
     def describe_all(self) -> list[str]:
         """Return a line for each rank."""

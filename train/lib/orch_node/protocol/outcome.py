@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
 
 from orch_node.machine import ProcessIdentity
 from orch_node.protocol import files, values
@@ -123,22 +122,6 @@ def parse(text: str | bytes) -> Outcome:
     return values.parse_known(Outcome, text, files.OUTCOME)
 
 
-def record(outcome: Outcome) -> dict[str, Any]:
-    """Return an outcome for JSON."""
-    fields = values.record(outcome)
-    return {"schema": fields.pop("schema"), **fields, "nodes": nodes_record(outcome.nodes)}
-
-
-def nodes_record(nodes: dict[str, NodeEnd]) -> dict[str, Any]:
-    """Return the results of nodes for JSON; a lost node has only the key `lost`."""
-    records = {}
-    for name, end in nodes.items():
-        fields = values.record(end)
-        lost = fields.pop("lost")
-        records[name] = fields if lost is None else {"lost": lost}
-    return records
-
-
 def render(outcome: Outcome) -> str:
     """Return the content of outcome.json."""
-    return json.dumps(record(outcome), indent=1) + "\n"
+    return json.dumps(values.record(outcome), indent=1) + "\n"
