@@ -236,10 +236,11 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
     store.create(plan, folder)
     remove_expired(cluster)
     try:
-        for manifest in step.objects:
-            # Also Ctrl-C waits for the response: the API may create an object after nobody awaits that, and its
-            # deletion would come too early.
-            with ThreadPoolExecutor(max_workers=1) as thread:
+        # Also Ctrl-C waits for the response: the API may create an object after nobody awaits that, and its deletion
+        # would come too early. An executor waits only for a thread that has started.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            thread.submit(bool).result()
+            for manifest in step.objects:
                 thread.submit(cluster.apply, manifest).result()
     except (OrchError, KeyboardInterrupt) as error:
         if earlier_plan:
