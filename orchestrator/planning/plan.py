@@ -203,32 +203,6 @@ class CheckImports(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyFiles(Step):
-    """A step that copies files and links below a folder of this machine to a folder that all nodes share.
-
-    Attributes:
-        source: the folder.
-        files: their paths below it.
-        path: the folder of the copy.
-        digest: the hash of all files of a new copy (`folder_hash`); '' if the copy exists.
-        removed: the SHA-256 of files that are removed from the copy unless the run has changed them, by path.
-    """
-
-    source: str
-    files: tuple[str, ...]
-    path: str
-    digest: str = ""
-    removed: Mapping[str, str] = field(default_factory=dict, hash=False)
-
-    def title(self) -> str:
-        removal = f", and remove {counted(len(self.removed), 'file')} there" if self.removed else ""
-        return f"copy {self.source} to {self.path}: {counted(len(self.files), 'file')}{removal}"
-
-    def contents(self) -> Sequence[str]:
-        return (*self.files, *(f"{name} (removed)" for name in self.removed))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgram(Step):
     """A step that runs a program on nodes before the start.
 

@@ -339,6 +339,7 @@ class RunPaths:
         train: the `train` folder on its nodes.
         train_here: the `train` folder on this machine.
         store: the folder of what controllers have sent to the nodes, by the hash of the content; '' without one.
+        store_here: such a folder for the projects of runs that share the folders of this machine.
         started_by: the user and host that planned the run, as `user@host`.
         created: when the run was planned, in seconds since the epoch.
         root: orch's folder on other machines; '' if the ranks see the folders of this machine.
@@ -352,6 +353,7 @@ class RunPaths:
     started_by: str
     created: float
     store: str = ""
+    store_here: str = ""
     root: str = ""
     resume: Resume | None = None
 

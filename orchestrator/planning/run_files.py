@@ -17,7 +17,7 @@ from orchestrator.model.cluster import LOOPBACK, Layout, Link, Node, RankPlaceme
 from orchestrator.model.process_group import Backend
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
-from orchestrator.planning.plan import CopyFiles, SendFile, SendFolder, StoreFolder
+from orchestrator.planning.plan import SendFile, SendFolder, StoreFolder
 from orchestrator.planning.request import RunPaths
 
 TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
@@ -105,7 +105,7 @@ class Files:
     """The path of each local file for the ranks, and the steps that copy them."""
 
     paths: Mapping[str, str]
-    sent: tuple[SendFile | SendFolder | StoreFolder | CopyFiles, ...]
+    sent: tuple[SendFile | SendFolder | StoreFolder, ...]
 
 
 def module_folders(recipe: Recipe, run_dir: str, store: str = "") -> tuple[str, ...]:
@@ -179,6 +179,27 @@ def project_of_copy(recipe: Recipe, run_paths: RunPaths) -> Project | None:
     return recipe.project
 
 
+def sent_project(
+    recipe: Recipe, nodes: tuple[RunNode, ...], run_paths: RunPaths, store: str, *, python: str
+) -> tuple[dict[str, str], tuple[StoreFolder, ...]]:
+    """Return the path of the script in the run's copy of the project, and the step that makes it from a store."""
+    project = project_of_copy(recipe, run_paths)
+    if project is None:
+        return {}, ()
+    copy, digest = project_copy(run_paths.run_dir), project.digest
+    step = StoreFolder(
+        nodes=nodes,
+        source=project.folder,
+        files=tuple(project.files),
+        path=f"{store}/{digest}",
+        node_program=(python, f"{run_paths.train}/node.py"),
+        run_dir=run_paths.run_dir,
+        copy=copy,
+        keeps_copies=recipe.project not in (None, project) and recipe.project.digest != digest,
+    )
+    return {script: project.path_in(copy, script) for script in [recipe.script_file] if script}, (step,)
+
+
 def sent_files(
     recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[RunNode, ...], run_paths: RunPaths, *, python: str
 ) -> Files:
@@ -186,22 +207,8 @@ def sent_files(
 
     The files of a plug-in recipe and of a project keep their relative paths.
     """
-    paths: dict[str, str] = {}
-    sent: list[SendFile | StoreFolder] = []
-    if project := project_of_copy(recipe, run_paths):
-        copy, digest = project_copy(run_paths.run_dir), project.digest
-        step = StoreFolder(
-            nodes=nodes,
-            source=project.folder,
-            files=tuple(project.files),
-            path=f"{run_paths.store}/{digest}",
-            node_program=(python, f"{run_paths.train}/node.py"),
-            run_dir=run_paths.run_dir,
-            copy=copy,
-            keeps_copies=recipe.project not in (None, project) and recipe.project.digest != digest,
-        )
-        sent.append(step)
-        paths = {script: project.path_in(copy, script) for script in [recipe.script_file] if script}
+    paths, project = sent_project(recipe, nodes, run_paths, run_paths.store, python=python)
+    sent: list[SendFile | StoreFolder] = [*project]
     for path in named_files(recipe, settings):
         if path in paths:
             continue

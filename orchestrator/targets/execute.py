@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile, gettempdir
 
-from orch_node.content_store import ABSENT, all_files, describe, hash_of
+from orch_node.content_store import ABSENT, all_files
 from orch_node.protocol import files, values
 from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.record import RunNode
@@ -20,11 +19,10 @@ from orch_node.reach import shell_command
 from orch_node.standalone import receive_files
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.files import make_user_folder, pack_files, source_files, write_private
+from orchestrator.files import pack_files, source_files, write_private
 from orchestrator.model.printable import one_line
 from orchestrator.planning.plan import (
     CheckImports,
-    CopyFiles,
     PutFile,
     RunProgram,
     SendFile,
@@ -90,8 +88,6 @@ def execute_step(step: Step, connections: Mapping[str, Connection]) -> None:
                 reason = one_line(result.err.strip()) or f"exit code {result.code}"
                 raise ExecuteError(f"{step.node.node} could not check the imports: {reason}.", hint=PYTHON_HINT)
             imports.check(result.out.split())
-        case CopyFiles():
-            copy_files(step)
         case StartRun(command=command, run_dir=run_dir):
             connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case _:
@@ -186,34 +182,6 @@ def send_archive(
     if failed or None in problems.values():
         reason = "; ".join(f"{names}: {reason}" for names, reason in fold_by_text(failed))
         raise ExecuteError(f"{reason.removesuffix('.')}.", hint=hint)
-
-
-def copy_files(step: CopyFiles) -> None:
-    """Copy files to another folder of this machine.
-
-    Raises:
-        ExecuteError: if a file cannot be copied, or has changed since the run was planned.
-    """
-    folder = Path(step.path)
-    try:
-        make_user_folder(folder)
-        for name in step.files:
-            copy = folder / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.unlink(missing_ok=True)
-            shutil.copy(Path(step.source, name), copy, follow_symlinks=False)
-            if not copy.is_symlink():
-                copy.chmod(copy.stat().st_mode | 0o600)
-        for name, digest in step.removed.items():
-            if (folder / name).exists() and describe(folder, name).sha256 == digest:
-                (folder / name).unlink()
-        is_changed = bool(step.digest) and hash_of(folder) != step.digest
-    except OSError as error:
-        raise ExecuteError(
-            f"{step.source} cannot be copied: {error.filename or folder}: {error.strerror}.", hint=COPY_HINT
-        ) from None
-    if is_changed:
-        raise ExecuteError(f"{step.source} has changed since the run was planned.", hint="Start the run again.")
 
 
 @contextmanager

@@ -239,6 +239,7 @@ def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = Non
     runs = runs_folder(request, batch, home)
     train, store = train_folder(runs, batch), f"{runs}/.orch/store"
     run_paths = run_paths_of(resume, loaded.recipe.name, runs, train=train, store=store)
+    run_paths = replace(run_paths, store_here=str(state_home() / "store"))
     planned = plan_of_array if request.array else plan_job
     return planned(request, loaded, batch, nodes, run_paths)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import PurePosixPath
@@ -22,14 +22,12 @@ from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import Command, counted, one_line
 from orchestrator.model.process_group import uses_gpus
-from orchestrator.model.project import Project
-from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import launchers
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.launchers import LAUNCHERS, WITHOUT_MPI, Launch
 from orchestrator.planning.measured import valid_for
-from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SendFolder, SubmitScript
-from orchestrator.planning.request import Resume, RunPaths, TrainRequest
+from orchestrator.planning.plan import Plan, RunProgram, SendFolder, SubmitScript
+from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import (
     Inputs,
     Resolved,
@@ -47,9 +45,9 @@ from orchestrator.planning.run_files import (
     master_port,
     module_folders,
     named_files,
-    project_copy,
     sent_files,
     sent_packages,
+    sent_project,
     working_directory,
 )
 from orchestrator.planning.sweep import Member, label_plans
@@ -344,34 +342,13 @@ def files_of(resolved: Resolved, batch: BatchSettings, run_paths: RunPaths) -> F
     recipe, settings, host = resolved.recipe, resolved.settings, (login_of(batch),)
     packages = sent_packages(recipe, host, run_paths, python=LOGIN_PYTHON)
     if not batch.login:
-        files = shared_files(recipe, settings, run_paths)
-        return replace(files, sent=(*files.sent, *packages))
+        python = resolved.nodes.value[0].python
+        script, project = sent_project(recipe, host, run_paths, run_paths.store_here, python=python)
+        paths = {path: in_train(path, run_paths) or path for path in named_files(recipe, settings)}
+        return Files(paths={**paths, **script}, sent=(*project, *packages))
     files = sent_files(recipe, settings, host, run_paths, python=LOGIN_PYTHON)
     train = SendFolder(nodes=host, source=run_paths.train_here, path=run_paths.train)
     return replace(files, sent=(train, *files.sent, *packages))
-
-
-def shared_files(recipe: Recipe, settings: Mapping[str, Value], run_paths: RunPaths) -> Files:
-    """Return the paths of the files that nodes see where they are, and the step that copies the project."""
-    paths = {path: in_train(path, run_paths) or path for path in named_files(recipe, settings)}
-    project, copy = recipe.project, project_copy(run_paths.run_dir)
-    if project is None:
-        return Files(paths=paths, sent=())
-    if recipe.script_file:
-        paths[recipe.script_file] = project.path_in(copy, recipe.script_file)
-    return Files(paths=paths, sent=copy_steps(project, copy, run_paths.resume))
-
-
-def copy_steps(project: Project, copy: str, resume: Resume | None) -> tuple[CopyFiles, ...]:
-    """Return the step that copies the project, or for a resumed run the files that have changed, if it sends them."""
-    if resume is None or resume.project is None:
-        return (CopyFiles(source=project.folder, files=tuple(project.files), path=copy, digest=project.digest),)
-    changed = project.changes_since(resume.project) if resume.sends_code else []
-    if not changed:
-        return ()
-    new = tuple(name for name in changed if name in project.files)
-    removed = {name: resume.project.files[name] for name in changed if name not in project.files}
-    return (CopyFiles(source=project.folder, files=new, path=copy, removed=removed),)
 
 
 def login_of(batch: BatchSettings) -> RunNode:

@@ -17,7 +17,7 @@ from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError, RequestError
-from orchestrator.files import write_whole
+from orchestrator.files import state_home, write_whole
 from orchestrator.model.hosts import Nodes
 from orchestrator.model.printable import counted
 from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
@@ -254,14 +254,9 @@ class BatchHandle(RunHandle):
         """
         requested_node(self.record, request.node)
         source = Source(name=self.record.node0.node, remote=self.host)
-        if request.project and isinstance(self.host, Local):
-            raise RequestError(
-                f"--code: without a login node, nodes of {self.system.title} keep no copy of the project as sent.",
-                hint=f"The run's copy, which it may have changed: --from {project_copy(self.record.run_dir)}.",
-            )
         if request.project:
-            store_folder = store_of(self.record.run_dir)
-            copy = project_copy(self.record.run_dir)
+            is_local, copy = isinstance(self.host, Local), project_copy(self.record.run_dir)
+            store_folder = str(state_home() / "store") if is_local else store_of(self.record.run_dir)
             return fetch_project(source, store_folder, copy, self.folder, request, listener)
         return fetch_files([source], self.folder, request, listener)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from orchestrator.model.cluster import Gpu
 from orchestrator.model.hosts import NodeCount
 from orchestrator.model.recipe import Recipe
 from orchestrator.operations import train
-from orchestrator.planning.plan import CopyFiles, Plan, SendFolder, SubmitScript
+from orchestrator.planning.plan import Plan, SendFolder, StoreFolder, SubmitScript
 from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.plan import LOGIN, with_size
@@ -57,7 +58,8 @@ def project(tmp_path: Path) -> Recipe:
 
 def plan_project(recipe: Recipe, folder: Path, *settings: str) -> Plan:
     """Return the plan of a script whose run is in a folder."""
-    site = replace(slurm_plans.SITE, run_dir=str(folder / slurm_plans.SITE.run_id), store=f"{folder}/.orch/store")
+    site = replace(slurm_plans.SITE, run_dir=str(folder / slurm_plans.SITE.run_id), train=str(TRAIN))
+    site = replace(site, store=f"{folder}/.orch/store", store_here=f"{folder}/store")
     loaded = replace(slurm_plans.make_inputs(), recipe=recipe)
     return slurm_plans.plan_request(
         slurm_plans.make_request(), slurm_plans.slurm_settings(None, settings, {}), run_paths=site, loaded=loaded
@@ -65,27 +67,17 @@ def plan_project(recipe: Recipe, folder: Path, *settings: str) -> Plan:
 
 
 def test_run_gets_a_writable_copy_of_the_project(tmp_path: Path, project: Recipe) -> None:
-    copy, submit = plan_project(project, tmp_path).steps
-    assert isinstance(copy, CopyFiles)
-    assert "#   bin/it's $(x)" in copy.describe()
-    execute([copy], {})
-    assert Path(copy.path, "locked").stat().st_mode & 0o200
-    assert copy.path == str(tmp_path / slurm_plans.SITE.run_id / "project")
-    assert hash_of(Path(copy.path)) == copy.digest
+    step, submit = plan_project(project, tmp_path).steps
+    assert isinstance(step, StoreFolder)
+    assert "#   bin/it's $(x)" in step.describe()
+    execute([replace(step, node_program=(sys.executable, step.node_program[1]))], {LOGIN.node: Local()})
+    assert Path(step.copy, "locked").stat().st_mode & 0o200
+    assert step.copy == str(tmp_path / slurm_plans.SITE.run_id / "project")
+    assert step.path == f"{tmp_path}/store/{hash_of(Path(step.copy))}"
     assert isinstance(submit, SubmitScript)
     config = protocol.parse(submit.script.partition("job.json <<'ORCH_END_OF_FILE'\n")[2].partition("\nORCH_END")[0])
-    assert config.working_directory == copy.path
-    assert config.launcher[-1] == f"{copy.path}/train.py"
-
-
-def test_project_that_changes_after_the_plan_is_refused(tmp_path: Path, project: Recipe) -> None:
-    copy, _ = plan_project(project, tmp_path).steps
-    Path(project.script).write_text("changed")
-    with pytest.raises(OrchError, match="has changed since the run was planned"):
-        execute([copy], {})
-    Path(project.script).unlink()
-    with pytest.raises(OrchError, match=r"cannot be copied: \S+ project/train.py: No such file"):
-        execute([copy], {})
+    assert config.working_directory == step.copy
+    assert config.launcher[-1] == f"{step.copy}/train.py"
 
 
 LOGINS = ("-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c")  # of which none is a host

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.model.hosts import NodeCount
-from orchestrator.model.project import Project
-from orchestrator.planning.plan import CopyFiles, RunProgram, SubmitScript
+from orchestrator.planning.plan import RunProgram, SubmitScript
 from orchestrator.planning.request import Resume
-from orchestrator.targets.batch.plan import copy_steps
 from tests.support.slurm_plans import SITE, make_request, make_settings, plan_request
 
 RESUME = Resume(
@@ -26,12 +24,3 @@ def test_next_attempt_is_another_job_in_the_same_folder() -> None:
     assert '"--first-attempt=2"' in submit.script
     *_, prepare, submit = plan_request(request, make_settings(login="login1"), run_paths=site).steps
     assert (prepare.command[0], prepare.nodes) == ("python3", submit.nodes), "prepared on the login node"
-
-
-def test_only_changed_files_replace_those_of_the_copy() -> None:
-    earlier = Project(folder="/home/me", files={"a.py": "1", "b.py": "1", "old.py": "1"}, size=1)
-    project = replace(earlier, files={"a.py": "2", "b.py": "1", "new.py": "1"})
-    resume = replace(RESUME, project=earlier)
-    assert copy_steps(project, "/copy", resume) == ()
-    (step,) = copy_steps(project, "/copy", replace(resume, sends_code=True))
-    assert step == CopyFiles(source="/home/me", files=("a.py", "new.py"), path="/copy", removed={"old.py": "1"})
