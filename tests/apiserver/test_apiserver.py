@@ -161,6 +161,6 @@ def test_object_with_a_field_that_the_api_does_not_know_is_refused(orch: Orch, s
     create_role(server, "job", role(KubernetesSettings(), ["job"])["rules"])
     old_config_maps = config_map_names(server)
     refused = orch("train", write_script(tmp_path), *TRAIN, "--launcher", "job")
-    assert "The API refuses the object: failed to create typed patch object" in refused.stderr
+    assert "refuses the request: failed to create typed patch object" in refused.stderr
     assert not server.request("GET", f"{CORE}/services")["items"]
     assert config_map_names(server) == old_config_maps

@@ -65,7 +65,7 @@ def test_check_reports_what_the_api_refuses(api: Api, orch: Orch, tmp_path: Path
 def test_check_reports_a_missing_namespace(orch: Orch) -> None:
     """Kubernetes allows everything in a namespace that does not exist."""
     finding = check_findings(orch(*CHECK, "--k8s", "namespace=nowhere"))["objects"]
-    assert (finding["state"], "kubectl create namespace nowhere" in finding["hint"]) == ("miss", True)
+    assert (finding["state"], finding["words"]) == ("miss", 'namespaces "nowhere" not found.')
 
 
 def rights_in(role: dict[str, Any]) -> set[tuple[str, str, str]]:

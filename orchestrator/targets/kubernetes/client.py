@@ -6,11 +6,8 @@ The client package is imported only when it is used, because that takes 1 s and 
 from __future__ import annotations
 
 import json
-import logging
-import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -56,32 +53,17 @@ def to_execute_error(error: Exception, cluster: str) -> ExecuteError:
             hint = "`orch k8s role` prints a Role with all rights that orch needs."
             return Refused(f"Not allowed: {message}.", hint=hint)
         return Refused(f"The cluster refuses it: {message}.")
-    if 300 <= status < 400:
-        return ExecuteError(f"The API of {cluster} redirects the request: {message}.", hint=PROXY_HINT)
     if status == 404:
-        return NotThere(f"{message}.", hint=hint_for_missing(message))
-    if status == 409:
-        return ExecuteError(
-            f"Another user has created or manages the object: {message}.",
-            hint="Nothing was changed. Use another name, or ask who manages these fields.",
-        )
+        return NotThere(f"{message}.")
     if is_temporary(error):
         return ConnectionLost(
             f"The API of {cluster} fails: {message}.",
             hint="Try again when it responds. Runs that have started are not affected.",
         )
     return ExecuteError(
-        f"The API refuses the object: {message}.",
-        hint="`orch train ... --dry-run -o yaml` shows the object, `kubectl explain` the valid fields.",
+        f"The API of {cluster} refuses the request: {message}.",
+        hint="`orch train ... --dry-run -o yaml` shows the objects of a run, `kubectl explain` the valid fields.",
     )
-
-
-def hint_for_missing(message: str) -> str:
-    if match := re.match(r'namespaces "([^"]+)" not found', message):
-        return (
-            f"Create it with `kubectl create namespace {match.group(1)}`, or choose another with --k8s namespace=NAME."
-        )
-    return ""
 
 
 def connection_errors() -> tuple[type[Exception], ...]:
@@ -268,7 +250,7 @@ class KubernetesClient:
             self.attempt(send)
         except NotThere as error:
             api = RESOURCES[manifest["kind"]][0]
-            if api == "v1" or error.hint != NotThere.default_hint:
+            if api == "v1" or error.message.startswith("namespaces "):
                 raise
             comes_with = next(kind.comes_with for kind in KINDS.values() if kind.api == api)
             raise ExecuteError(
@@ -341,45 +323,18 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kuberne
     configuration.retries = False
     configuration.connection_pool_maxsize = 64
     try:
-        selected, default_namespace = select_context(config, context)
-        with plugin_errors() as errors:
-            config.load_kube_config(context=selected, client_configuration=configuration)
+        contexts, current = config.list_kube_config_contexts()
+        selected = next((entry for entry in contexts if entry["name"] == context), current)
+        config.load_kube_config(context=context or selected["name"], client_configuration=configuration)
+        name, default_namespace = selected["name"], selected["context"].get("namespace") or "default"
     except (config.ConfigException, OSError, yaml.YAMLError, ValueError) as error:
-        selected, errors = None, []
+        name = None
         if context is not None or not (default_namespace := pod_namespace(config, configuration)):
             raise RequestError(
                 f"No cluster is configured: {' '.join(str(error).split()).rstrip('.')}.",
                 hint="Configure one in ~/.kube/config or KUBECONFIG. --k8s context=NAME selects a context.",
             ) from None
-    if errors and not (configuration.api_key or configuration.cert_file):
-        raise RequestError(
-            f"The kubeconfig gives no credentials for {selected}: {' '.join(errors[0].split()).rstrip('.')}.",
-            hint="Log in, or install the plugin that `users` in the kubeconfig names. `kubectl auth whoami` checks it.",
-        )
-    return KubernetesClient(kubernetes.client.ApiClient(configuration), namespace or default_namespace, selected)
-
-
-@contextmanager
-def plugin_errors() -> Iterator[list[str]]:
-    """Collect the errors of plugins for credentials, which the client only logs."""
-    messages: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger().addHandler(handler)
-    try:
-        yield messages
-    finally:
-        logging.getLogger().removeHandler(handler)
-
-
-def select_context(config: Any, context: str | None) -> tuple[str, str]:
-    """Return a context of the kubeconfig and its namespace."""
-    contexts, current = config.list_kube_config_contexts()
-    match = next((entry for entry in contexts if entry["name"] == context), None) if context else current
-    if match is None:
-        names = ", ".join(entry["name"] for entry in contexts)
-        raise config.ConfigException(f"there is no context '{context}'; there are {names}")
-    return match["name"], match["context"].get("namespace") or "default"
+    return KubernetesClient(kubernetes.client.ApiClient(configuration), namespace or default_namespace, name)
 
 
 def pod_namespace(config: Any, configuration: Any) -> str:

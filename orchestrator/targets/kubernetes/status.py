@@ -25,8 +25,6 @@ CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerErr
 JOB_DONE = ("Succeeded", "Complete")
 # Reasons of events that explain why a pod that has a node does not start.
 START_FAILURES = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
-# Reasons of events that the kubelet reports only after the pod's volumes and its sandbox are ready.
-CONTAINER_EVENTS = ("Pulling", "Pulled", "Created", "Started")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,26 +189,11 @@ def reason_to_wait(pod: Json, state: Json, events: Iterable[Json]) -> str:
             return f"its container cannot be created: {message or reason}"
         if reason == "CrashLoopBackOff":
             return f"restarts repeatedly: {message or reason}"
-    failure = current_failure(pod, events)
-    return f"{failure['reason']}: {failure.get('message', '')}" if failure else ""
-
-
-def current_failure(pod: Json, events: Iterable[Json]) -> Json | None:
-    """Return the newest event about a failure to start that still holds.
-
-    Events are kept for an hour, even after their cause is gone.
-    """
-    if condition(pod.get("status", {}), "PodReadyToStartContainers"):
-        return None
-    failure: Json | None = None
-    for event in events:
-        reason = event.get("reason")
-        is_attached = reason == "SuccessfulAttachVolume" and failure and failure["reason"] == "FailedAttachVolume"
-        if reason in START_FAILURES:
-            failure = event
-        elif reason in CONTAINER_EVENTS or is_attached:
-            failure = None
-    return failure
+    # Events are kept for an hour, even after their cause is gone: a newer one is about another step of the start.
+    newest = next(iter(list(events)[-1:]), {})
+    if newest.get("reason") in START_FAILURES and not condition(status, "PodReadyToStartContainers"):
+        return f"{newest['reason']}: {newest.get('message', '')}"
+    return ""
 
 
 def condition(status: Json, kind: str, value: str = "True") -> Json | None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from kubernetes.config import incluster_config
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -34,25 +33,23 @@ def test_cluster_of_a_pod_is_used_without_a_kubeconfig(tmp_path: Path, monkeypat
     assert (cluster.client.host, cluster.namespace) == ("https://10.0.0.1:443", "team")
 
 
-def test_kubeconfig_without_usable_credentials_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_kubeconfig_and_unknown_context_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_kubeconfig(tmp_path / "config", {"server": "http://127.0.0.1:9"}, "token")
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
-    config = yaml.safe_load(path.read_text())
-    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "interactiveMode": "Never"}
-    config["users"][0]["user"] = {"exec": plugin | {"args": ["-c", "echo log in >&2; exit 1"]}}
-    for text, message in (("a: [", "while parsing"), (yaml.safe_dump(config), "process returned 1. log in")):
-        path.write_text(text)
-        with pytest.raises(RequestError, match=message):
-            client.connect()
+    with pytest.raises(RequestError, match="Expected object with name none in"):
+        client.connect(context="none")
+    path.write_text("a: [")
+    with pytest.raises(RequestError, match="while parsing"):
+        client.connect()
 
 
 def test_response_that_does_not_come_from_the_api_as_the_user_is_explained() -> None:
     anonymous = json.dumps({"message": 'pods is forbidden: User "system:anonymous" cannot list resource "pods"'})
     unknown_field = '{"message": "failed to create typed patch object: .spec.x: field not declared in schema"}'
     for status, body, message in (
-        (302, "", "redirects the request: Found"),
+        (302, "", "refuses the request: Found"),
         (403, anonymous, "Authentication with the API of lab failed: pods is forbidden"),
-        (500, unknown_field, "refuses the object: failed to create typed patch object"),
+        (500, unknown_field, "refuses the request: failed to create typed patch object"),
         (0, None, "fails: SSLError .SSL. wrong version"),
     ):
         error: object = SimpleNamespace(status=status, reason="Found", body=body)
