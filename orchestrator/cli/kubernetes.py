@@ -21,7 +21,7 @@ from orchestrator.targets.interface import CheckRequest
 from orchestrator.targets.kubernetes import namespace as namespace_objects
 from orchestrator.targets.kubernetes.client import connect
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests import KINDS
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 
 app = App(help="Check and prepare a Kubernetes cluster.")

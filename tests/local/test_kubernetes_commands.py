@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests import KINDS
 from tests.local.kubernetes_runs import (
     OLD_TIMESTAMP,
     PYTORCHJOB,

@@ -17,8 +17,8 @@ import yaml
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.model.printable import one_line
 from orchestrator.planning.plan import Object
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS, TRAINER_API, Kind
-from orchestrator.targets.kubernetes.manifests.names import MANAGER
+from orchestrator.targets.kubernetes.manifests import KINDS, TRAINER_API, Kind
+from orchestrator.targets.kubernetes.names import MANAGER
 from orchestrator.targets.kubernetes.run_record import JobLocation
 
 TEMPORARY_STATUSES = (429, 500, 502, 503, 504)

@@ -19,10 +19,10 @@ from orchestrator.runs import store
 from orchestrator.runs.rows import RunRow, row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.interface import Notify, RunList
+from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.local_copy import parse, split_time
-from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.objects import adopt
 from orchestrator.targets.kubernetes.run_record import location_of, trusted_record, with_lists
 from orchestrator.targets.kubernetes.status import PodState, job_state, pod_state

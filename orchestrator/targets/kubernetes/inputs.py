@@ -23,9 +23,9 @@ from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import named_files
+from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import connect
-from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed
+from orchestrator.targets.kubernetes.manifests import KINDS, PREFERRED, Installed
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes
 from orchestrator.targets.kubernetes.settings import KubernetesSettings

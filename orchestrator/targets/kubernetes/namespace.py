@@ -13,19 +13,21 @@ from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import Object, as_yaml
 from orchestrator.planning.request import find_options
 from orchestrator.targets.interface import CheckRequest
+from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, connect
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
-from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.kinds import (
+from orchestrator.targets.kubernetes.manifests import (
     KINDS,
     PREFERRED,
     Installed,
+    config_maps,
     default_kind,
+    documents,
     job_objects,
+    render,
     shared_runtime,
+    trial_job,
 )
-from orchestrator.targets.kubernetes.manifests.pods import config_maps, trial_job
-from orchestrator.targets.kubernetes.manifests.template import documents, render
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.settings import TOKEN, KubernetesSettings
 

@@ -18,9 +18,9 @@ from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Positions
+from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
-from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
+from orchestrator.targets.kubernetes.manifests import KINDS, Kind
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 from orchestrator.targets.kubernetes.status import created_at, ended_at, pod_state
 
@@ -236,12 +236,7 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
     store.create(plan, folder)
     remove_expired(cluster)
     try:
-        # Also Ctrl-C waits for the response: the API may create an object after nobody awaits that, and its deletion
-        # would come too early. An executor waits only for a thread that has started.
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            thread.submit(bool).result()
-            for manifest in step.objects:
-                thread.submit(cluster.apply, manifest).result()
+        create(cluster, step.objects)
     except (OrchError, KeyboardInterrupt) as error:
         if earlier_plan:
             write_whole(folder / PLAN, earlier_plan)
@@ -271,6 +266,18 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
     with suppress(OrchError):
         give_owner(cluster, location_of(record), other_objects)
     return record, earlier
+
+
+def create(cluster: KubernetesClient, objects: Iterable[Object]) -> None:
+    """Create objects in their order.
+
+    Also Ctrl-C waits for each response: the API may create an object after nobody awaits it, and its deletion would come
+    too early. An executor waits only for a thread that has started.
+    """
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        thread.submit(bool).result()
+        for manifest in objects:
+            thread.submit(cluster.apply, manifest).result()
 
 
 def delete_attempt(cluster: KubernetesClient, record: RunRecord) -> None:

@@ -31,9 +31,18 @@ from orchestrator.planning.training import (
     run_precision,
     script_command,
 )
-from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.kinds import ELASTIC, KINDS, Installed, default_kind, job_objects
-from orchestrator.targets.kubernetes.manifests.pods import KubernetesJob, config_maps, part_path, project_parts
+from orchestrator.targets.kubernetes import names
+from orchestrator.targets.kubernetes.manifests import (
+    ELASTIC,
+    KINDS,
+    Installed,
+    KubernetesJob,
+    config_maps,
+    default_kind,
+    job_objects,
+    part_path,
+    project_parts,
+)
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.run_record import new_location, without_lists
 from orchestrator.targets.kubernetes.settings import KubernetesSettings

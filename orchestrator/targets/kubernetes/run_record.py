@@ -16,8 +16,8 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError
 from orchestrator.model.cluster import uniform_layout
 from orchestrator.targets.interface import UntrustedRecordError, check_output_dir
-from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes import names
+from orchestrator.targets.kubernetes.manifests import KINDS
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 LIST_FIELDS = ("layout", "nodes")  # of a record

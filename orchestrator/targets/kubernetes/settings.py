@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from orchestrator.errors import PlanError
-from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes import names
 
 CPUS = re.compile(r"(\d+(?:\.\d+)?)(m?)")  # a quantity of Kubernetes, without units that no CPU has
 FILES = "/etc/orch"  # where a run's ConfigMap is mounted
@@ -44,7 +44,7 @@ class KubernetesSettings:
     queue: str | None = None  # a LocalQueue of Kueue
     spread: str | None = None  # label of nodes in which the pods differ
     pack: str | None = None  # label of nodes that all pods share
-    node_affinity: tuple[str, ...] = ()  # this and the following fields: see manifests/pods.py
+    node_affinity: tuple[str, ...] = ()  # this and the following fields: see manifests.py
     tolerations: tuple[str, ...] = ()
     runtime_class: str | None = None
     volumes: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from orch_node.protocol.events import Event, Exited, Preempted, Refused, Stalled
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Failure, Outcome
 
 from orchestrator.runs.events import last_attempt
-from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes import names
 
 Json = Mapping[str, Any]
 

@@ -32,9 +32,8 @@ from orchestrator.targets.interface import (
     Target,
     ignore,
 )
-from orchestrator.targets.kubernetes import find, inputs, namespace, objects, volume
+from orchestrator.targets.kubernetes import find, inputs, names, namespace, objects, volume
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, connect
-from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of
 from orchestrator.targets.kubernetes.options import REFUSES, KubernetesOptions
 from orchestrator.targets.kubernetes.run_record import location_of

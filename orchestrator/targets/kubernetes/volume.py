@@ -23,10 +23,9 @@ from orchestrator.planning.plan import Object
 from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.targets.fetch import fetch_files
 from orchestrator.targets.interface import FetchRequest
+from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere
-from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.pods import toleration
-from orchestrator.targets.kubernetes.manifests.template import render
+from orchestrator.targets.kubernetes.manifests import render, toleration
 from orchestrator.targets.kubernetes.objects import delete_checked
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 from orchestrator.targets.kubernetes.status import pod_state

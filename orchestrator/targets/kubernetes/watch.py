@@ -28,9 +28,9 @@ from orchestrator.runs.fetch import FetchListener, Source, collect
 from orchestrator.runs.logs import LineParser, LogLine, copied_lines, new_lines, requested_ranks
 from orchestrator.runs.outcome import RunOutcome, outcome_of
 from orchestrator.targets.interface import Notify
+from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused
 from orchestrator.targets.kubernetes.local_copy import Position, Reader, ReadLine, RunCopy, with_current_time
-from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.objects import STOPPED, delete_objects, refusal_of
 from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.status import (

@@ -23,8 +23,8 @@ from orchestrator.load.inventory import run_ansible_inventory
 from orchestrator.targets import registry
 from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.pbs import PBS
+from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings, read_patch
-from orchestrator.targets.kubernetes.manifests import names
 from tests.support.kubernetes_plans import SITE, make_plan, objects
 from tests.support.pages import PAGES, blocks
 from tests.support.slurm_plans import slurm_settings

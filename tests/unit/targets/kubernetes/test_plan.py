@@ -23,9 +23,9 @@ from orchestrator.errors import PlanError
 from orchestrator.model.hosts import NodeCount
 from orchestrator.model.project import Project
 from orchestrator.planning.plan import Plan
+from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.inputs import with_assignment
-from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind, shared_runtime
+from orchestrator.targets.kubernetes.manifests import KINDS, Installed, default_kind, shared_runtime
 from orchestrator.targets.kubernetes.plan import patched
 from orchestrator.targets.kubernetes.run_record import new_location
 from orchestrator.targets.kubernetes.volume import reader_pod

@@ -16,10 +16,9 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import OrchError
 from orchestrator.model.cluster import uniform_layout
 from orchestrator.model.hosts import NodeCount
-from orchestrator.targets.kubernetes import run_record
+from orchestrator.targets.kubernetes import names, run_record
 from orchestrator.targets.kubernetes.find import state_in
-from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests import KINDS
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.support.hostile import JSON
 from tests.support.kubernetes_api import Api, make_client

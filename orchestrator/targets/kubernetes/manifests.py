@@ -1,23 +1,61 @@
-"""Describe a run for the launchers of Kubernetes: its files with their ConfigMaps, and its pods. Pure."""
+"""The objects of a run on Kubernetes: ConfigMaps with its files, its pods, and the kinds of jobs that run them.
+
+Their templates are the YAML files in orchestrator/templates/kubernetes. `$NAME` stands for a value. It is filled in
+after the YAML has been parsed, so that no text can change the structure. A field with an empty value is left out. In a
+list, `$*NAME` stands for any number of entries.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import pkgutil
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
+import yaml
 from orch_node.protocol.environment import find_reserved
 
 from orchestrator.errors import PlanError
 from orchestrator.model.printable import SECRET_VARIABLE
 from orchestrator.planning.plan import Object
-from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.template import render
+from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
+
+EMPTY: tuple[Any, ...] = (None, "", (), [], {})
+
+
+@cache
+def documents(name: str) -> tuple[Object, ...]:
+    """Return the documents of a template."""
+    return tuple(yaml.safe_load_all(pkgutil.get_data("orchestrator", f"templates/kubernetes/{name}.yaml") or b""))
+
+
+def render(name: str, values: Mapping[str, Any]) -> tuple[Object, ...]:
+    """Return the objects of a template with these values."""
+    return tuple(fill(document, values) for document in documents(name))
+
+
+def fill(template: Any, values: Mapping[str, Any]) -> Any:
+    """Return a part of a template with these values."""
+    if isinstance(template, dict):
+        filled = {key: fill(value, values) for key, value in template.items()}
+        return {key: value for key, value in filled.items() if value not in EMPTY or template[key] == value}
+    if isinstance(template, list):
+        return [item for entry in template for item in entries(entry, values)]
+    return values[template[1:]] if isinstance(template, str) and template.startswith("$") else template
+
+
+def entries(template: Any, values: Mapping[str, Any]) -> list[Any]:
+    """Return the entries of a list that an entry of a template stands for."""
+    if isinstance(template, str) and template.startswith("$*"):
+        return list(values[template[2:]])
+    return [fill(template, values)]
+
 
 CONFIG = "pod.json"
 # etcd accepts 1.5 MiB, a ConfigMap 1 MiB in all; base64 turns 3 bytes into 4.
@@ -78,17 +116,12 @@ def config_maps(job: KubernetesJob) -> tuple[Object, ...]:
             f"The run's files have {size / 1000:.0f} kB; at most {MAX_BYTES // 1000} kB can be sent.",
             hint=f"Copy the data to the volume, and use its path there: {job.settings.mount}/data/...",
         )
-    (files,) = render("files", {"metadata": job.metadata("-files"), "texts": texts, "binary": binary})
-    parts = ({PART: base64.b64encode(part).decode()} for part in job.project)
-    return (
-        files,
-        *(
-            config_map
-            for index, part in enumerate(parts)
-            for metadata in [job.metadata(f"-{PROJECT}-{index}", **{names.PART: PROJECT})]
-            for config_map in render("files", {"metadata": metadata, "texts": {}, "binary": part})
-        ),
-    )
+    maps = [(job.metadata("-files"), texts, binary)]
+    for index, part in enumerate(job.project):
+        metadata = job.metadata(f"-{PROJECT}-{index}", **{names.PART: PROJECT})
+        maps.append((metadata, {}, {PART: base64.b64encode(part).decode()}))
+    values = ({"metadata": metadata, "texts": texts, "binary": binary} for metadata, texts, binary in maps)
+    return tuple(config_map for each in values for config_map in render("files", each))
 
 
 def project_parts(archive: bytes) -> tuple[bytes, ...]:
@@ -266,3 +299,116 @@ def pod_template(job: KubernetesJob, values: Mapping[str, Any]) -> Object:
             hint="Remove it, and use the options of `orch train` instead.",
         )
     return pod
+
+
+TRAINER_API = "trainer.kubeflow.org/v1alpha1"
+RENDEZVOUS_PORT = 29400
+
+
+def job_objects(launcher: str, job: KubernetesJob) -> tuple[Object, ...]:
+    """Return the objects of a kind of job, the job itself last.
+
+    The first document of a template has what distinguishes the pods of the kind.
+
+    Raises:
+        PlanError: if a setting of the pods is invalid.
+    """
+    settings, restarts = job.settings, job.max_restarts
+    values = {
+        **pod_values(job),
+        "name": job.name,
+        "run_id": job.run_id,
+        "metadata": job.metadata(),
+        # Kueue suspends a job with its label until there is quota.
+        "job_labels": names.labels(job.run_id) | ({} if settings.queue is None else {names.QUEUE: settings.queue}),
+        "pods": job.nodes,
+        "min_pods": job.min_nodes,
+        "pod_range": f"{job.nodes}:{job.nodes}",
+        "ppn": job.ppn,
+        "ppn_text": str(job.ppn),
+        "restarts": restarts,
+        "restarts_text": str(restarts),
+        "restarts_or_none": restarts or None,
+        "pod_restarts": restarts * job.nodes,
+        "lost_pods": "OnFailure" if restarts else "Never",  # with restarts allowed, a lost pod joins again
+        "ttl_text": str(settings.ttl),
+        "first_pod": f"{job.name}-0.{job.name}:{RENDEZVOUS_PORT}",
+    }
+    kind, *objects = documents(launcher)
+    pod = pod_template(job, {**values, **fill(kind, values)})
+    return tuple(fill(item, {**values, "pod": pod}) for item in objects)
+
+
+def shared_runtime(settings: KubernetesSettings, name: str = "orch-torch") -> Object:
+    """Return a runtime for the user's own TrainJobs: the image, the volume and the size of a pod.
+
+    Each run of orch has a separate runtime, with its files.
+    """
+    runtime, _ = job_objects("trainjob", trial_job(settings, name))
+    runtime["metadata"] = names.metadata(name, settings.namespace)
+    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = node["template"]["spec"]["template"]
+    pod["metadata"] = {"labels": names.labels()}
+    pod["spec"]["volumes"] = [volume for volume in pod["spec"]["volumes"] if "configMap" not in volume]
+    (container,) = pod["spec"]["containers"]
+    del container["command"], container["args"]
+    container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "orch-files"]
+    return runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of job that runs ranks."""
+
+    kind: str
+    api: str  # its group and version
+    comes_with: str  # what installs it
+
+    @property
+    def plural(self) -> str:
+        return f"{self.kind.lower()}s"
+
+
+KINDS = {
+    "pytorchjob": Kind(kind="PyTorchJob", api="kubeflow.org/v1", comes_with="Kubeflow's training operator 1.9"),
+    "trainjob": Kind(kind="TrainJob", api=TRAINER_API, comes_with="Kubeflow Trainer v2"),
+    "job": Kind(kind="Job", api="batch/v1", comes_with="Kubernetes itself"),
+}
+
+
+# Kubeflow develops the trainer, and discontinues its v1 operator, which has PyTorchJob.
+# A cluster with neither still has plain Jobs.
+PREFERRED = ("trainjob", "pytorchjob", "job")
+ELASTIC = "pytorchjob"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """The launchers of PREFERRED whose kinds a cluster has."""
+
+    launchers: tuple[str, ...] = ()
+    query_problem: str = ""  # why the cluster could not be queried
+
+
+def default_kind(installed: Installed, *, elastic: bool = False) -> tuple[str, str]:
+    """Return the launcher for a run without --launcher, and the reason for it.
+
+    Args:
+        installed: what the cluster has.
+        elastic: whether the run may continue with fewer pods.
+
+    Raises:
+        PlanError: if the cluster has no kind that can run it.
+    """
+    candidates = (ELASTIC,) if elastic else PREFERRED
+    if installed.query_problem:
+        return candidates[0], f"assumed: {installed.query_problem}"
+    launcher = next((name for name in candidates if name in installed.launchers), None)
+    if launcher is None:
+        kinds = " nor ".join(KINDS[name].kind for name in candidates)
+        first = KINDS[candidates[0]]
+        raise PlanError(f"The cluster has no {kinds}.", hint=f"Install {first.comes_with} for {first.kind}.")
+    if elastic:
+        return launcher, "the only kind that continues with fewer pods"
+    missing = " and no ".join(KINDS[name].kind for name in PREFERRED[: PREFERRED.index(launcher)])
+    return launcher, f"the cluster has no {missing}" if missing else "the cluster has it"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import PlanError
+from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
-from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests import KINDS
 from tests.support.kubernetes_plans import OWN_CONTENTS, OWN_SCRIPT, SITE, containers, make_plan, objects, pod_specs
 from tests.support.kubernetes_schema import check_manifest, needs_crds
 

@@ -1,1 +1,0 @@
-"""Build the objects of a run."""
