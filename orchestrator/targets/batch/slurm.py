@@ -282,41 +282,13 @@ RESERVED_OPTIONS = {
     "export": "The job gets the environment of orch.",
 }
 # The short options of sbatch(1).
-LETTERS = {
-    "A": "account",
-    "a": "array",
-    "B": "extra-node-info",
-    "b": "begin",
-    "C": "constraint",
-    "c": "cpus-per-task",
-    "D": "chdir",
-    "d": "dependency",
-    "e": "error",
-    "F": "nodefile",
-    "G": "gpus",
-    "H": "hold",
-    "I": "immediate",
-    "i": "input",
-    "J": "job-name",
-    "k": "no-kill",
-    "L": "licenses",
-    "M": "clusters",
-    "m": "distribution",
-    "N": "nodes",
-    "n": "ntasks",
-    "O": "overcommit",
-    "o": "output",
-    "p": "partition",
-    "Q": "quiet",
-    "q": "qos",
-    "S": "core-spec",
-    "s": "oversubscribe",
-    "t": "time",
-    "v": "verbose",
-    "W": "wait",
-    "w": "nodelist",
-    "x": "exclude",
-}
+SHORT_OPTIONS = (
+    "A=account a=array B=extra-node-info b=begin C=constraint c=cpus-per-task D=chdir d=dependency e=error "
+    "F=nodefile G=gpus H=hold I=immediate i=input J=job-name k=no-kill L=licenses M=clusters m=distribution N=nodes "
+    "n=ntasks O=overcommit o=output p=partition Q=quiet q=qos S=core-spec s=oversubscribe t=time v=verbose W=wait "
+    "w=nodelist x=exclude"
+)
+LETTERS = dict(option.split("=") for option in SHORT_OPTIONS.split())
 # Options that limit the share of a node; without any of them the job gets whole nodes.
 SIZES = ("exclusive", "cpus-per-task", "mem", "mem-per-cpu", "oversubscribe", "gres", "cores-per-socket")
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
