@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from orch_node import disk
 from orch_node.content_store import all_files, hash_of
@@ -84,7 +82,9 @@ def fetch_project(
     if is_new:
         path, hint = f"{store}/{project.digest}", NOT_AS_SENT.format(copy=copy)
         try:
-            with staging_folder(target) as staging:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent, ignore_cleanup_errors=True) as new:
+                staging = Path(new)
                 collect([source], [path], staging, listener=listener, expected=project.files)
                 if hash_of(staging) != project.digest:
                     raise ExecuteError(f"{path} is not as it was sent; somebody has changed it.", hint=hint)
@@ -107,14 +107,3 @@ def has_project(folder: Path, project: Project) -> bool:
     """Return whether a folder has exactly the files of a project; stop reading at the first other file."""
     is_subset = all(name in project.files for name in all_files(folder))
     return folder.is_dir() and is_subset and hash_of(folder) == project.digest
-
-
-@contextmanager
-def staging_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder next to the target, which is deleted unless it is renamed."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
