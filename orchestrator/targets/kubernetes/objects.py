@@ -271,8 +271,8 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
 def create(cluster: KubernetesClient, objects: Iterable[Object]) -> None:
     """Create objects in their order.
 
-    Also Ctrl-C waits for each response: the API may create an object after nobody awaits it, and its deletion would come
-    too early. An executor waits only for a thread that has started.
+    Also Ctrl-C waits for each response: the API may create an object after nobody awaits it, and its deletion would
+    come too early. An executor waits only for a thread that has started.
     """
     with ThreadPoolExecutor(max_workers=1) as thread:
         thread.submit(bool).result()
