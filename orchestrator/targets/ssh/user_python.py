@@ -102,29 +102,14 @@ def bindings_folder(node: Node, facts: Facts, python: str, stack: Stack) -> str:
     if stack.bindings is None or (user_bindings and minor(user_bindings) == torch):
         return ""  # without bindings in the stack, the choice of the backend reports it
     version = ".".join(node.facts.python.split(".")[:2])
-    if user_bindings:
-        reason = f"its bindings for ccl are for torch {'.'.join(map(str, minor(user_bindings)))}"
-    elif bindings is None or stack.bindings.built_by != "orch":
-        reason = f"it has no bindings for ccl, and orch has none to add from stack '{stack.name}'"
-    elif minor(bindings) == torch and facts.python.startswith(f"{version}."):
+    fits = bindings is not None and minor(bindings) == torch and facts.python.startswith(f"{version}.")
+    if fits and stack.bindings.built_by == "orch" and not user_bindings:
         return f"{node.python.rpartition('/bin/')[0]}/lib/python{version}/site-packages"
-    else:
-        torches = f"torch {'.'.join(map(str, minor(bindings)))} and Python {version}"
-        reason = f"it has no bindings for ccl, and those of stack '{stack.name}' are for {torches}"
     raise PlanError(
-        f"{node.name}: {python} has torch {facts.packages[TORCH]} and Python {facts.python}; {reason}.",
-        hint=f"Use --backend gloo{other_stacks(torch, stack)}.",
+        f"{node.name}: {python} has torch {facts.packages[TORCH]}, Python {facts.python} and the bindings for ccl "
+        f"{user_bindings or 'none'}; those of stack '{stack.name}' are {bindings or 'none'} for Python {version}.",
+        hint="Use --backend gloo, or provision the nodes with a --stack that has this torch (`orch stacks list`).",
     )
-
-
-def other_stacks(torch: tuple[int, ...], stack: Stack) -> str:
-    """Return the rest of a hint: the stacks with bindings for this torch that orch has built."""
-    names = [
-        item.name
-        for item in load.all_stacks()
-        if item.bindings and item.bindings.built_by == "orch" and minor(item.torch) == torch and item.name != stack.name
-    ]
-    return f", or provision the nodes with --stack {' or '.join(names)} and name it here as well" if names else ""
 
 
 def check_equal(nodes: Sequence[Node], python: str) -> None:

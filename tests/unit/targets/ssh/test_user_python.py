@@ -39,9 +39,9 @@ def test_bindings_of_the_stack_are_added_if_needed() -> None:
 def test_unfit_interpreter_is_refused() -> None:
     for packages, python, message, hint in (
         ({}, "3.11.2", "has no torch", "Install it there"),
-        ({"torch": "2.13.0"}, "3.12.1", "are for torch 2.13 and Python 3.11", "--backend gloo."),  # other Python
-        ({"torch": "2.8.0"}, "3.11.2", "are for torch 2.13 and Python 3.11", "--backend gloo, or provision"),
-        ({"torch": "2.8.0", **BINDINGS}, "3.11.2", "its bindings for ccl are for torch 2.13", "--stack torch-2.8"),
+        ({"torch": "2.13.0"}, "3.12.1", "ccl none; those of stack 'current' are 2.13.0+orch", "--backend gloo"),
+        ({"torch": "2.8.0"}, "3.11.2", "torch 2.8.0, Python 3.11.2", "--backend gloo"),
+        ({"torch": "2.8.0", **BINDINGS}, "3.11.2", "the bindings for ccl 2.13.0+orch.10", "--backend gloo"),
     ):
         with pytest.raises(PlanError, match=re.escape(message)) as exc_info:
             make_user_node(packages, python=python)
