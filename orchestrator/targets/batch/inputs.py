@@ -278,7 +278,7 @@ def with_allocation(batch: BatchSettings, environ: Mapping[str, str], *, array: 
         PlanError: if the command line has options that only a new job can have.
     """
     system, needs_new_job = batch.system, batch.allocation == NEW or batch.login
-    held = None if needs_new_job or system.held is None else system.held.find(environ)
+    held = None if needs_new_job else system.held_allocation(environ)
     if held is not None:
         options = [f"{system.flag} {name}" for name, reason in batch.sources.items() if reason == COMMAND_LINE]
         check_options(system, held, [*options, *(["--array"] if array else [])])

@@ -184,8 +184,7 @@ def with_size(batch: BatchSettings) -> BatchSettings:
 
 def check_size(system: BatchSystem, allocation: Allocation, nodes: int, ppn: int) -> None:
     """Raise PlanError if the ranks do not fit the allocation that the user holds."""
-    assert system.held is not None
-    size, program = len(allocation.node_cpus), system.held.request
+    size, program = len(allocation.node_cpus), system.allocation_request
     if nodes > size:
         raise PlanError(
             f"Allocation {allocation.job} has {counted(size, 'node')}, but the run needs "
@@ -269,7 +268,7 @@ def submit_step(
         script=render(runs, batch, options, is_array=tasks > 0),
         name=job.name,
         options=options,
-        program=system.held.program if held and system.held else system.submitter,
+        program=system.step_program if held else system.submitter,
         allocation=held.job if held else "",
     )
 

@@ -28,7 +28,6 @@ from orchestrator.targets.batch.system import (
     ONE_RANK,
     BatchSystem,
     ControllerUnreachable,
-    HeldAllocations,
     JobState,
     Phase,
     Programs,
@@ -51,17 +50,16 @@ def start_step(system: BatchSystem, programs: Programs, step: SubmitScript) -> s
     Raises:
         ExecuteError: if the allocation is not running, or the step ends before the batch system lists it.
     """
-    held, job = system.held, step.allocation
-    assert held is not None
+    job, variable = step.allocation, system.allocation_variable
     state = system.state(programs, job)
     if state.phase != Phase.RUNNING:
         raise ExecuteError(
-            f"Allocation {job} ({held.variable}) is not running: {system.title} reports it as {state.state}.",
-            hint=f"Run `unset {held.variable}`, or use a new `{held.request}`. {system.new_job_hint}",
+            f"Allocation {job} ({variable}) is not running: {system.title} reports it as {state.state}.",
+            hint=f"Run `unset {variable}`, or use a new `{system.allocation_request}`. {system.new_job_hint}",
         )
     log = Path(step.run_dir, f"{system.name}-{job}.out")
     try:
-        command = held.command(step)
+        command = system.step_command(step)
     except OSError as error:
         raise ExecuteError(f"No step can start in allocation {job}: {error}", hint=system.new_job_hint) from None
     with open(log, "ab", opener=private) as log_file:
@@ -74,7 +72,7 @@ def start_step(system: BatchSystem, programs: Programs, step: SubmitScript) -> s
             start_new_session=True,
         )
     try:
-        step_id = wait_for_step(held, programs, process, step)
+        step_id = wait_for_step(system, programs, process, step)
     except BaseException:  # On Ctrl-C, too: the step's id is still unknown, so nothing else could end it.
         end_step(process, step.run_dir)
         raise
@@ -86,13 +84,11 @@ def start_step(system: BatchSystem, programs: Programs, step: SubmitScript) -> s
     raise ExecuteError(f"The step in allocation {job} has not started: {reason}", hint=system.new_job_hint)
 
 
-def wait_for_step(
-    held: HeldAllocations, programs: Programs, process: subprocess.Popen[bytes], step: SubmitScript
-) -> str:
+def wait_for_step(system: BatchSystem, programs: Programs, process: subprocess.Popen[bytes], step: SubmitScript) -> str:
     """Return the id of the step once it is listed; '' if its process ends first, or after a minute."""
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        if step_id := held.steps(programs, step.allocation).get(step.name):
+        if step_id := system.steps_of(programs, step.allocation).get(step.name):
             return step_id
         time.sleep(TICK_SECONDS)
     return ""

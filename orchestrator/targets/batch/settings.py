@@ -160,7 +160,7 @@ class BatchSettings:
                 f"{flag} login={self.login}: not a host name, as in `ssh HOST`.",
                 hint="Ports and keys belong in ~/.ssh/config.",
             )
-        if self.allocation and self.system.held is None:
+        if self.allocation and not self.system.allocation_variable:
             raise PlanError(
                 f"{flag} allocation={self.allocation}: every run on {self.system.title} is a new job.",
                 hint="Leave it out.",

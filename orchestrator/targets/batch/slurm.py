@@ -24,7 +24,6 @@ from orchestrator.targets.batch.system import (
     ONE_RANK,
     Allocation,
     BatchSystem,
-    HeldAllocations,
     JobRequest,
     JobState,
     ListedJob,
@@ -304,49 +303,13 @@ def count_gpus(entries: Iterable[str]) -> int:
     return sum(int(number) if number.isdecimal() else 1 for number in numbers)
 
 
-class SlurmAllocations(HeldAllocations):
-    """Steps of an allocation of salloc, or of a job that calls orch."""
-
-    variable = "SLURM_JOB_ID"
-    program = "srun --overlap --nodes=1 --ntasks=1 bash"
-    request = "salloc"
-
-    def find(self, environ: Mapping[str, str]) -> Allocation | None:
-        """Return the allocation in which this program runs, or None if it runs in none."""
-        job = environ.get("SLURM_JOB_ID", "")
-        counts = job_programs.cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-        if not (job.isascii() and job.isdigit() and counts and "SLURM_JOB_NODELIST" in environ):
-            return None
-        gpus = environ.get("SLURM_GPUS_ON_NODE") or environ.get("SLURM_GPUS_PER_NODE", "")
-        return Allocation(
-            job=job, node_cpus=tuple(counts), nodes=environ["SLURM_JOB_NODELIST"], gpus=count_gpus(gpus.split(","))
-        )
-
-    def command(self, step: SubmitScript) -> tuple[str, ...]:
-        """Return the command that starts the script as a step on the first node of the allocation.
-
-        Raises:
-            OSError: if scontrol does not print the allocation's nodes.
-        """
-        options = (
-            *job_programs.STEP,
-            *job_programs.one_task_each(job_programs.SYSTEM.node_names()[:1]),
-            f"--job-name={step.name}",
-        )
-        script = ("bash", f"{step.run_dir}/{SCRIPT}")
-        # SLURM_JOB_* describe the allocation; srun would use the others as its options.
-        step_variables = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
-        return run_without(step_variables, ("srun", f"--jobid={step.allocation}", *options, *script))
-
-    def steps(self, programs: Programs, job: str) -> Mapping[str, str]:
-        return SLURM.steps_of(programs, job)
-
-
 class Slurm(BatchSystem):
     """Slurm: its programs, the options of sbatch, and what to say about them."""
 
     on_nodes = job_programs.SYSTEM
-    held = SlurmAllocations()
+    allocation_variable = "SLURM_JOB_ID"
+    allocation_request = "salloc"
+    step_program = "srun --overlap --nodes=1 --ntasks=1 bash"
 
     submitter = "sbatch"
     directive = "#SBATCH "
@@ -502,6 +465,35 @@ class Slurm(BatchSystem):
             return ONE_RANK
         most = " on most nodes" if len(kinds) > 1 else ""
         return sockets, f"one for each socket: sinfo reports {sockets} x {cores} cores{most}"
+
+    # Steps of an allocation of salloc, or of a job that calls orch.
+
+    def held_allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """Return the allocation in which this program runs, or None if it runs in none."""
+        job = environ.get("SLURM_JOB_ID", "")
+        counts = job_programs.cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+        if not (job.isascii() and job.isdigit() and counts and "SLURM_JOB_NODELIST" in environ):
+            return None
+        gpus = environ.get("SLURM_GPUS_ON_NODE") or environ.get("SLURM_GPUS_PER_NODE", "")
+        return Allocation(
+            job=job, node_cpus=tuple(counts), nodes=environ["SLURM_JOB_NODELIST"], gpus=count_gpus(gpus.split(","))
+        )
+
+    def step_command(self, step: SubmitScript) -> tuple[str, ...]:
+        """Return the command that starts the script as a step on the first node of the allocation.
+
+        Raises:
+            OSError: if scontrol does not print the allocation's nodes.
+        """
+        options = (
+            *job_programs.STEP,
+            *job_programs.one_task_each(job_programs.SYSTEM.node_names()[:1]),
+            f"--job-name={step.name}",
+        )
+        script = ("bash", f"{step.run_dir}/{SCRIPT}")
+        # SLURM_JOB_* describe the allocation; srun would use the others as its options.
+        step_variables = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
+        return run_without(step_variables, ("srun", f"--jobid={step.allocation}", *options, *script))
 
     # Options of sbatch.
 

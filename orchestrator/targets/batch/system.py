@@ -183,36 +183,6 @@ class Allocation:
     gpus: int = 0
 
 
-class HeldAllocations(ABC):
-    """Allocations that the user holds, in which runs become steps.
-
-    Attributes:
-        variable: the variable of the environment with the allocation's id.
-        program: the command that starts the script, for a dry run; the script's path follows.
-        request: the command with which the user gets an allocation, such as `salloc`.
-    """
-
-    variable: str
-    program: str
-    request: str
-
-    @abstractmethod
-    def find(self, environ: Mapping[str, str]) -> Allocation | None:
-        """Return the allocation that an environment describes, or None."""
-
-    @abstractmethod
-    def command(self, step: SubmitScript) -> tuple[str, ...]:
-        """Return the command that starts the script as a step and lasts until the step has ended.
-
-        Raises:
-            OSError: if the nodes of the allocation are unknown.
-        """
-
-    @abstractmethod
-    def steps(self, programs: Programs, job: str) -> Mapping[str, str]:
-        """Return the ids of the running steps of a job, by name."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
     """The size and the name of a job.
@@ -244,7 +214,10 @@ class BatchSystem(ABC):
         title: the name in messages: Slurm, PBS.
         on_nodes: the system as the programs of a job use it.
         options: the class of the options of the command line: --NAME KEY=VALUE and --NAME-file.
-        held: how runs become steps of a held allocation; None if they cannot.
+        allocation_variable: the variable of the environment with the id of an allocation that the user holds, in which
+            runs become steps; '' if they cannot.
+        allocation_request: the command with which the user gets an allocation, such as `salloc`.
+        step_program: the command that starts the script as a step, for a dry run; the script's path follows.
 
         submitter: the program that submits jobs, whose options --NAME takes.
         directive: what precedes an option in a script: `#SBATCH `.
@@ -274,7 +247,9 @@ class BatchSystem(ABC):
     """
 
     on_nodes: NodeSystem
-    held: HeldAllocations | None = None
+    allocation_variable = ""
+    allocation_request = ""
+    step_program = ""
 
     submitter: str
     directive: str
@@ -367,6 +342,24 @@ class BatchSystem(ABC):
             held: the allocation that is held.
         """
         return ONE_RANK
+
+    # Steps of allocations that the user holds.
+
+    def held_allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """Return the allocation that an environment describes, or None."""
+        return None
+
+    def step_command(self, step: SubmitScript) -> tuple[str, ...]:
+        """Return the command that starts the script as a step and lasts until the step has ended.
+
+        Raises:
+            OSError: if the nodes of the allocation are unknown.
+        """
+        raise NotImplementedError
+
+    def steps_of(self, programs: Programs, job: str) -> Mapping[str, str]:
+        """Return the ids of the running steps of a job, by name."""
+        return {}
 
     # Options.
 
@@ -461,7 +454,7 @@ class BatchSystem(ABC):
 
     def is_step(self, job: str) -> bool:
         """Return whether a job's id is that of a step in an allocation."""
-        return self.held is not None and "." in job
+        return bool(self.allocation_variable) and "." in job
 
     @property
     def no_response(self) -> str:

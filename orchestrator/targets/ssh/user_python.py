@@ -108,7 +108,7 @@ def bindings_folder(node: Node, facts: Facts, python: str, stack: Stack) -> str:
     raise PlanError(
         f"{node.name}: {python} has torch {facts.packages[TORCH]}, Python {facts.python} and the bindings for ccl "
         f"{user_bindings or 'none'}; those of stack '{stack.name}' are {bindings or 'none'} for Python {version}.",
-        hint="Use --backend gloo, or provision the nodes with a --stack that has this torch (`orch stacks list`).",
+        hint="Use --backend gloo, or provision the nodes with a --stack that has this torch: `orch stacks` lists them.",
     )
 
 
