@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -12,8 +11,7 @@ DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, as services r
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LABEL_MAX = 63
 SUBDOMAIN_MAX = 253
-# Operators add to a job's name: `-node-0-123-abcde`, `-launcher-abcde`, `-worker-1234`.
-JOB_MAX = 42
+RECIPE_MAX = 16  # in a run id: operators add up to 21 characters to the name of its job, such as `-node-0-123-abcde`
 
 OWNER = "app.kubernetes.io/managed-by"
 MANAGER = "orch"
@@ -42,16 +40,12 @@ def slug(text: str) -> str:
 
 def run_id(stamp: str, recipe: str, suffix: str) -> str:
     """Return a run id that is a valid label, and that the stamp and the suffix make unique."""
-    return f"{stamp}-{slug(recipe)[:20].strip('-') or 'run'}-{suffix}"
+    return f"{stamp}-{slug(recipe)[:RECIPE_MAX].strip('-') or 'run'}-{suffix}"
 
 
 def job_name(run: str) -> str:
     """Return the name of a run's job."""
-    base = f"orch-{slug(run)}".rstrip("-")
-    if len(base) <= JOB_MAX:
-        return base
-    digest = hashlib.sha256(run.encode()).hexdigest()[:6]
-    return f"{base[: JOB_MAX - 7].rstrip('-')}-{digest}"
+    return f"orch-{run}"
 
 
 def metadata(name: str, namespace: str | None, own_labels: Mapping[str, str] | None = None) -> dict[str, Any]:
