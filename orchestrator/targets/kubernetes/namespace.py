@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
 
 from orchestrator.errors import OrchError
 from orchestrator.model.decision import Finding, finding_of
@@ -79,23 +78,19 @@ def kinds_findings(served: Collection[str], requested: str | None) -> Iterator[F
 
 
 def check_claim(cluster: KubernetesClient, settings: KubernetesSettings, pods: int) -> Finding:
+    """Return whether a claim can be used by so many pods; the scheduler of Kubernetes reports why it is not bound."""
     try:
-        return claim_finding(cluster.get(f"{cluster.path('PersistentVolumeClaim')}/{settings.claim}"), pods)
+        claim = cluster.get(f"{cluster.path('PersistentVolumeClaim')}/{settings.claim}")
     except NotThere:
         hint = "`orch k8s init --apply` creates one; storage_class names a class with ReadWriteMany."
         return Finding(subject="volume", message=f"no claim {settings.claim}", hint=hint)
     except OrchError as error:
         return finding_of(error, "volume", "unknown")
-
-
-def claim_finding(claim: Mapping[str, Any], pods: int) -> Finding:
-    """Return whether a claim can be used by so many pods; the scheduler of Kubernetes reports why it is not bound."""
-    name, modes = claim["metadata"]["name"], claim.get("spec", {}).get("accessModes") or []
+    modes, phase = claim["spec"].get("accessModes") or [], claim.get("status", {}).get("phase", "Pending")
     if pods > 1 and "ReadWriteMany" not in modes:
-        message = f"claim {name} is {', '.join(modes)}: pods on several nodes cannot share it"
+        message = f"claim {settings.claim} is {', '.join(modes)}: pods on several nodes cannot share it"
         return Finding(subject="volume", message=message, hint="Name another claim with --k8s claim=NAME.")
-    phase = claim.get("status", {}).get("phase", "Pending")
-    return Finding(subject="volume", severity="ok", message=f"claim {name} is {phase}")
+    return Finding(subject="volume", severity="ok", message=f"claim {settings.claim} is {phase}")
 
 
 def check_creation(cluster: KubernetesClient, settings: KubernetesSettings, launcher: str) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -109,9 +109,14 @@ def stop(watch: JobWatch) -> CleanupReport:
     cluster, run_id = watch.cluster, watch.record.run_id
     errors = copy_logs(watch)
     states = [pod_state(pod) for pod in pods_of(cluster, run_id)]
-    with marked(watch.folder / STOPPED):  # for commands that watch the run
+    mark = watch.folder / STOPPED  # for commands that watch the run
+    mark.touch()
+    try:
         mark_volume(cluster, watch.record.run_dir, [pod for pod in states if pod.state == "running"])
         delete_objects(cluster, watch.location, run_id)
+    except OrchError:
+        mark.unlink()
+        raise
     remaining = await_pods_gone(cluster, run_id)
     watch.write_outcome(JobState(state="failed"))
     return CleanupReport(
@@ -119,17 +124,6 @@ def stop(watch: JobWatch) -> CleanupReport:
         seconds=round(time.monotonic() - began, 2),
         nodes=tuple(node_cleanup(state.pod, remaining, errors.get(state.node)) for state in states),
     )
-
-
-@contextmanager
-def marked(mark: Path) -> Iterator[None]:
-    """Create a file, and delete it again after an error."""
-    mark.touch()
-    try:
-        yield
-    except OrchError:
-        mark.unlink(missing_ok=True)
-        raise
 
 
 def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[PodState]) -> None:

@@ -6,12 +6,14 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kubernetes.config import incluster_config
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.targets.kubernetes import client, namespace
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.support.kubernetes_api import write_kubeconfig
 
 
@@ -63,6 +65,7 @@ def test_response_that_does_not_come_from_the_api_as_the_user_is_explained() -> 
 
 def test_claim_that_pods_cannot_share_is_found() -> None:
     claim = {"metadata": {"name": "orch"}, "status": {"phase": "Bound"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
-    assert [namespace.claim_finding(claim, pods).severity for pods in (1, 2)] == ["ok", "miss"]
-    shared = {**claim, "spec": {"accessModes": ["ReadWriteMany"]}}
-    assert namespace.claim_finding(shared, 2).severity == "ok"
+    cluster: Any = SimpleNamespace(path=str, get=lambda path: claim)
+    severities = [namespace.check_claim(cluster, KubernetesSettings(), pods).severity for pods in (1, 2)]
+    claim["spec"] = {"accessModes": ["ReadWriteMany"]}
+    assert [*severities, namespace.check_claim(cluster, KubernetesSettings(), 2).severity] == ["ok", "miss", "ok"]
