@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from orch_node.atomic_write import plain
 from orch_node.protocol.events import Event, Launched, UnreadableEvent, UnreadableEvents, parse_line
 
 BLOCK_BYTES = 1 << 20  # size of one read
@@ -42,7 +43,7 @@ def stored(path: Path, *, ranks: int) -> list[Event]:
     If the log cannot be read, the result is one event with the reason.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=plain) as file:
             interval = 1 + os.fstat(file.fileno()).st_size // WHOLE_BYTES
             return list(events_in(thinned(complete_lines(file), interval), ranks=ranks))
     except FileNotFoundError:
@@ -84,7 +85,7 @@ def whole_lines(path: Path, offset: int = 0) -> list[bytes]:
     """Return the next complete lines after an offset: one block of lines, or one longer line."""
     if not path.exists():
         return []
-    with path.open("rb") as file:
+    with open(path, "rb", opener=plain) as file:
         file.seek(offset)
         content = file.read(BLOCK_BYTES)
         while b"\n" not in content and (more := file.read(BLOCK_BYTES)):

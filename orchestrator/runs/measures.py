@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from orch_node import atomic_write
 from orch_node.protocol import values
 from orch_node.protocol.events import LAST_TIME, Event, Progress, Result, UnreadableEvent
 from orch_node.protocol.values import ProtocolError
@@ -194,7 +195,7 @@ def measures(run: Run) -> Measures:
 def samples(path: Path) -> Iterator[Sample]:
     """Yield the readable samples of a file; the last line may be incomplete if the rank was killed."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = atomic_write.read(path).split(b"\n")
     except OSError:  # The rank has measured nothing, or the file belongs to another user.
         return
     for line in lines:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from orch_node import atomic_write
 from orch_node.protocol import values
 from orch_node.protocol.files import is_run_id
 from orch_node.protocol.values import ProtocolError
@@ -61,7 +62,7 @@ def queue_of(folder: Path) -> Path | None:
 def is_active(queue: Path) -> bool:
     """Return whether the process of a queue lives."""
     try:
-        with (queue / LOCK).open("rb") as lock:
+        with open(queue / LOCK, "rb", opener=atomic_write.plain) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -94,7 +95,7 @@ def write_state(queue: Path, waiting: Sequence[str], reason: str, limit: int | N
 def read_state(queue: Path) -> QueueState | None:
     """Return what the process of a queue has written last, or None if that cannot be read."""
     try:
-        state = values.parse(QueueState, (queue / QUEUE).read_bytes(), QUEUE)
+        state = values.parse(QueueState, atomic_write.read(queue / QUEUE), QUEUE)
     except (OSError, ProtocolError):
         return None
     return state if state.pid > 1 else None

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from orch_node import lease
+from orch_node import atomic_write, lease
 from orch_node.agent.processes import read_argv
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
@@ -35,7 +35,7 @@ def read_outcome(folder: Path) -> tuple[Outcome | None, str]:
     """
     path = folder / files.OUTCOME
     try:
-        outcome = outcomes.parse(path.read_bytes())
+        outcome = outcomes.parse(atomic_write.read(path))
     except FileNotFoundError:
         return None, ""
     except (OSError, ProtocolError) as error:
@@ -53,7 +53,7 @@ def supervises(pid: int, folder: Path) -> bool:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None if the file is missing or holds no object."""
     try:
-        value = values.loads(path.read_bytes(), path.name)
+        value = values.loads(atomic_write.read(path), path.name)
     except (OSError, ProtocolError):
         return None
     return value if isinstance(value, dict) else None
@@ -85,6 +85,6 @@ class Accounting:
 def read_accounting(folder: Path) -> Accounting | None:
     """Return the accounting in a run's folder, or None if there is none or it cannot be read."""
     try:
-        return values.parse(Accounting, (folder / ACCOUNTING).read_bytes(), ACCOUNTING)
+        return values.parse(Accounting, atomic_write.read(folder / ACCOUNTING), ACCOUNTING)
     except (OSError, ProtocolError):
         return None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orch_node import disk, lease
+from orch_node import atomic_write, disk, lease
 from orch_node.agent.processes import all_pids
 from orch_node.agent.run_folders import DAMAGED_FOLDER, move_aside
 from orch_node.protocol import files, values
@@ -162,7 +162,7 @@ def load(folder: Path) -> Run:
     """
     path = folder / PLAN
     try:
-        value = values.loads(path.read_bytes(), PLAN)
+        value = values.loads(atomic_write.read(path), PLAN)
         record, origin = records.parse(value), origins.parse(value)
         if record.run_id != folder.name:
             raise ProtocolError(f"it is the plan of run {record.run_id}.")
@@ -383,7 +383,7 @@ def move_logs(folder: Path, before: RunRecord, now: RunRecord) -> None:
 def plan_bytes(folder: Path) -> bytes | None:
     """Return the content of plan.json in a run's folder, or None if there is none."""
     path = folder / PLAN
-    return path.read_bytes() if path.exists() else None
+    return atomic_write.read(path) if path.exists() else None
 
 
 def record_end(folder: Path, state: str, problem: str | None = None) -> None:

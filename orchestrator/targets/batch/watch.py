@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 
-from orch_node import disk
+from orch_node import atomic_write, disk
 from orch_node.protocol import batch, failures, files, outcome
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, NodeNews, Waiting
@@ -121,7 +121,7 @@ class JobWatch:
             return False
         self.refresh()
         try:
-            submitted = batch.parse_submitted((self.folder / batch.job_file(self.system.name)).read_bytes())
+            submitted = batch.parse_submitted(atomic_write.read(self.folder / batch.job_file(self.system.name)))
         except (OSError, ProtocolError):
             return False
         if submitted.job == self.job or not submitted.restarts or not JOB.fullmatch(submitted.job):
@@ -378,7 +378,7 @@ class JobWatch:
 def with_nodes(record: RunRecord, folder: Path) -> RunRecord:
     """Return the record with the nodes of the job if it has assigned the run's ranks to them, or else unchanged."""
     try:
-        layout = layouts.parse((folder / files.LAYOUT).read_text())
+        layout = layouts.parse(atomic_write.read(folder / files.LAYOUT))
     except (OSError, ProtocolError):
         return record
     names = layout.node_names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,7 +34,8 @@ from tests.support.recorded import STARTED, make_run
 from tests.support.waiting import wait_until
 
 GOOD, BAD = "20260101-120000-qa-0000", "20260102-120000-qa-0001"
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "pipe": lambda content: None,
     "empty": lambda content: b"",
     "half": lambda content: content[: len(content) // 2],
     "zeros": lambda content: bytes(len(content)),
@@ -42,6 +44,15 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "deep": lambda content: b"[" * 100_000,
     "binary": lambda content: b"\xff\xfe\0" * 9,
 }
+
+
+def apply(damage: Callable[[bytes], bytes | None], path: Path) -> None:
+    """Damage a file, or replace it by a named pipe."""
+    content = damage(path.read_bytes())
+    path.unlink()
+    os.mkfifo(path) if content is None else path.write_bytes(content)
+
+
 each_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 
 
@@ -63,9 +74,9 @@ def list_ids(base: Path) -> tuple[set[str], str]:
 @pytest.mark.parametrize(
     "damage", [*DAMAGES.values(), lambda content: content.replace(BAD.encode(), b"x")], ids=[*DAMAGES, "another run"]
 )
-def test_damaged_plan_hides_no_other_run(base: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_plan_hides_no_other_run(base: Path, damage: Callable[[bytes], bytes | None]) -> None:
     path = base / BAD / "plan.json"
-    path.write_bytes(damage(path.read_bytes()))
+    apply(damage, path)
     ids, warnings = list_ids(base)
     assert ids == {GOOD}
     assert str(path) in warnings
@@ -107,9 +118,9 @@ def test_damaged_run_that_is_active_is_not_set_aside(base: Path) -> None:
 
 @each_damage
 @pytest.mark.parametrize("name", ["outcome.json", "supervisor.json", "events.jsonl"])
-def test_other_damaged_files_count_as_missing(base: Path, name: str, damage: Callable[[bytes], bytes]) -> None:
+def test_other_damaged_files_count_as_missing(base: Path, name: str, damage: Callable[[bytes], bytes | None]) -> None:
     path = base / BAD / name
-    path.write_bytes(damage(path.read_bytes()))
+    apply(damage, path)
     ids, warnings = list_ids(base)
     assert ids == {GOOD, BAD}
     assert (str(path) in warnings) == (name == "outcome.json")
@@ -142,12 +153,12 @@ def test_any_damage_of_a_plan_hides_no_other_run(base: Path, position: float, re
 
 
 @each_damage
-def test_damaged_record_hides_no_run_of_its_node(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_record_hides_no_run_of_its_node(tmp_path: Path, damage: Callable[[bytes], bytes | None]) -> None:
     for run in (GOOD, BAD):
         folder = make_run(tmp_path, run)
         (folder / "plan.json").rename(folder / "run.json")
     path = tmp_path / BAD / "run.json"
-    path.write_bytes(damage(path.read_bytes()))
+    apply(damage, path)
     (tmp_path / "moved").mkdir()
     (tmp_path / "moved/run.json").write_text((tmp_path / GOOD / "run.json").read_text())
     listing = run_folders.list_runs(tmp_path)

@@ -1,9 +1,11 @@
-"""Write private files atomically: readers and a power failure never see a partial file."""
+"""Write private files atomically: readers and a power failure never see a partial file. Read them without waiting."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,25 @@ PRIVATE = 0o600
 def private(path: str, flags: int) -> int:
     """Open a file that only its user may read if it is new. This is an opener for open()."""
     return os.open(path, flags, PRIVATE)
+
+
+def plain(path: str, flags: int) -> int:
+    """Open a plain file; a pipe would wait for its other end. This is an opener for open().
+
+    Raises:
+        OSError: if it is not a plain file, or cannot be opened.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a plain file", path)
+    return descriptor
+
+
+def read(path: Path) -> bytes:
+    """Return the content of a plain file."""
+    with open(path, "rb", opener=plain) as file:
+        return file.read()
 
 
 @contextlib.contextmanager

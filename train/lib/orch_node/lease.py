@@ -78,7 +78,7 @@ class Lease:
 def read(path: Path) -> str | None:
     """Return the content of a lease, or None if there is none."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return atomic_write.read(path).decode(errors="replace")
     except FileNotFoundError:
         return None
 
@@ -107,7 +107,7 @@ def seconds_since_renewal(path: Path) -> float | None:
 def read_supervisor(run_dir: Path) -> SupervisorProcess | None:
     """Return the supervisor that a run has recorded, or None if there is no readable record."""
     try:
-        return outcome.parse_supervisor((run_dir / files.SUPERVISOR).read_bytes())
+        return outcome.parse_supervisor(atomic_write.read(run_dir / files.SUPERVISOR))
     except (OSError, ProtocolError):
         return None
 

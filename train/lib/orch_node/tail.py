@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from orch_node import streams
+from orch_node.atomic_write import plain
 from orch_node.protocol.events import Event, Warned, parse_line
 
 Kind = TypeVar("Kind", bound=Event)
@@ -42,7 +43,7 @@ class Tail:
     def lines(self, *, last: bool = False) -> list[str]:
         """Return the next lines, as many as fit into a chunk; with `last`, also an unfinished line."""
         try:
-            with self.path.open("rb") as file:
+            with open(self.path, "rb", opener=plain) as file:
                 file.seek(self.at)
                 chunk = file.read(CHUNK)
         except OSError:
@@ -76,7 +77,7 @@ def last_text(path: Path, characters: int, start: int = 0) -> str:
         OSError: if the file cannot be read.
     """
     try:
-        with path.open("rb") as file, io.TextIOWrapper(file, encoding="utf-8", errors="replace") as text:
+        with open(path, "rb", opener=plain) as file, io.TextIOWrapper(file, encoding="utf-8", errors="replace") as text:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(start, size - MAX_CHARACTER_BYTES * (characters + 1)))
             return streams.without_marks(text.read())[-characters:]
@@ -108,7 +109,7 @@ def newest_event(log: Path, kind: type[Kind], limit: int | None = None) -> Kind 
     Figures are those of rank 0, which represents all ranks, if it has reported any.
     """
     name, newest = f'"{kind.kind}"'.encode(), None
-    with contextlib.suppress(OSError), log.open("rb") as file:
+    with contextlib.suppress(OSError), open(log, "rb", opener=plain) as file:
         for line in lines_backwards(file, limit):
             if name in line and (newest is None or b'"rank": 0,' in line):
                 event = parse_line(line)

@@ -79,7 +79,7 @@ def read_record(folder: Path) -> record.RunRecord:
         OSError: if it cannot be read.
         ProtocolError: if it is damaged, or belongs to another run.
     """
-    run_record = record.parse(values.loads((folder / files.RECORD).read_bytes(), files.RECORD))
+    run_record = record.parse(values.loads(atomic_write.read(folder / files.RECORD), files.RECORD))
     if run_record.run_id != folder.name:
         raise ProtocolError(f"{files.RECORD} belongs to the run {run_record.run_id}.")
     return run_record
@@ -88,7 +88,7 @@ def read_record(folder: Path) -> record.RunRecord:
 def last_outcome(folder: Path) -> Outcome | None:
     """Return how a run ended, without the results of the nodes, or None."""
     try:
-        return replace(outcomes.parse((folder / files.OUTCOME).read_bytes()), nodes={})
+        return replace(outcomes.parse(atomic_write.read(folder / files.OUTCOME)), nodes={})
     except (OSError, ProtocolError):
         return None
 
