@@ -15,6 +15,7 @@ from orchestrator.model.measurement import find_slow
 from orchestrator.operations import bench as operation
 from orchestrator.planning.request import NODES, RANKS, TRAINING, TrainRequest, parse_ppn
 from orchestrator.report import bench as report
+from orchestrator.report.page import write_page
 from orchestrator.screen import print_text
 
 PAGE = "bench.html"  # in the folder of the first run
@@ -49,9 +50,8 @@ def bench(
     if measurement.closed_ports:
         print_error("hint: docs/how-to/firewall.md lists the connections that runs need.")
         raise typer.Exit(1)
-    page = html or folder / PAGE
-    page.write_text(report.page(measurement, slow, f"Bench of {request.on or request.inventory}"))
-    print_error(f"page: {page}")
+    page = report.page(measurement, slow, f"Bench of {request.on or request.inventory}")
+    print_error(f"page: {write_page(html or folder / PAGE, page)}")
 
 
 bench_command = make_command(

@@ -62,10 +62,10 @@ def init(name: str, host_patterns: Sequence[str], ssh_config: Path | None) -> Pa
     check_hosts(hosts)
     folder = Path("inventory") / name
     path = folder / "hosts.yml"
-    if folder.exists():
+    if any(folder.glob("*")):  # a full disk leaves an empty folder
         raise RequestError(f"{folder} already exists.", hint="Choose another name, or edit it.")
     try:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, render(name, str(folder), hosts), mode=PUBLIC)
     except OSError as error:
         raise ExecuteError(

@@ -21,6 +21,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from orchestrator.errors import ExecuteError
+from orchestrator.files import PUBLIC, write_whole
 from orchestrator.model.printable import counted
 from orchestrator.report import charts
 from orchestrator.report.charts import Chart, time_unit
@@ -62,13 +63,23 @@ def write(run: Run, target: Path | None = None) -> Path:
     Raises:
         ExecuteError: if the file cannot be written.
     """
-    target, text = target or run.folder / "report.html", run_page(run)
+    return write_page(target or run.folder / "report.html", run_page(run))
+
+
+def write_page(target: Path, text: str) -> Path:
+    """Write a page as a whole, or directly to a pipe or a device, and return its path.
+
+    Raises:
+        ExecuteError: if the file cannot be written.
+    """
+    content = text.encode(errors="backslashreplace")
     try:
-        target.write_text(text, encoding="utf-8", errors="backslashreplace")
+        if target.exists() and not target.is_file():
+            target.write_bytes(content)
+        else:
+            write_whole(target.resolve(), content, mode=PUBLIC)
     except OSError as error:
-        raise ExecuteError(
-            f"Cannot write {target}: {error.strerror}.", hint="Choose another file with --output."
-        ) from None
+        raise ExecuteError(f"Cannot write {target}: {error.strerror}.", hint="Choose another file.") from None
     return target.absolute()
 
 

@@ -17,6 +17,7 @@ from tests.local.runs import Orch, expect_exit
 
 
 def test_inventory_has_the_named_hosts_and_their_variables(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "inventory/prod").mkdir(parents=True)  # all that could be written to a full disk
     process = expect_exit(orch("init", "prod", "alice@node[08-09]:2222", "10.0.0.7", "bob@gpu-box", warm=False))
     assert "orch provision inventory/prod" in process.stdout
     hosts = read_inventory(tmp_path / "inventory/prod")

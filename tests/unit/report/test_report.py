@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from orch_node.protocol.events import Launched, render
 
+from orchestrator.errors import ExecuteError
 from orchestrator.report import charts, page, training
 from orchestrator.report.charts import thin
 from orchestrator.report.comparison import compare, text
@@ -19,6 +20,7 @@ from orchestrator.report.page import PLOTLY, embedded
 from orchestrator.runs import store as runs
 from orchestrator.runs.measures import Measures, RankMeasures, Sample, measures
 from orchestrator.runs.outcome import outcome_of
+from tests.support.disks import small_file_system
 from tests.support.recorded import PRECISION_EVENT, make_run, write_events
 
 
@@ -130,6 +132,17 @@ def test_page_escapes_what_it_shows(tmp_path: Path) -> None:
     assert "&lt;b&gt;boom&lt;/b&gt;" in text
     assert "<b>boom" not in text
     assert "<i>qa" not in text
+
+
+def test_page_is_written_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    run, disk = runs.load(make_run(tmp_path, "run", ranks=1, nodes=1, seconds=5)), tmp_path / "disk"
+    with small_file_system(disk, "64k"):
+        with pytest.raises(ExecuteError, match="No space left"):
+            page.write(run, disk / "page.html")
+        assert list(disk.iterdir()) == []
+    (tmp_path / "link").symlink_to("page.html")
+    page.write(run, tmp_path / "link")
+    assert (tmp_path / "page.html").stat().st_mode & 0o044, "as other files of the user"
 
 
 def test_figures_of_the_page_are_those_of_the_end(tmp_path: Path) -> None:
