@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+ZEROS = re.compile("(?<![0-9])0+(?=[0-9])")  # that pad the numbers of hosts
 
 
 class OrchError(Exception):
@@ -57,7 +60,8 @@ def did_you_mean(name: str, valid_names: Iterable[str], *, listing: str = "") ->
         listing: the hint if no name is similar and the names are too many to list.
     """
     names = sorted(valid_names)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = [valid for valid in names if ZEROS.sub("", valid) == ZEROS.sub("", name)]
+    near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if near:
         return f"Did you mean '{near[0]}'?"
     return listing or f"There are: {', '.join(names)}."

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import PlanError, RequestError
+from orchestrator.errors import PlanError, RequestError, did_you_mean
 from orchestrator.load.clusters import select
 from orchestrator.load.inventory import read_listing
 from orchestrator.model.cluster import Selection
@@ -96,6 +96,7 @@ def test_impossible_number_of_nodes_or_pattern_without_a_host_is_rejected(invent
         with pytest.raises(error, match=message) as exc_info:
             choose(inventory, nodes, exclude, spares)
     assert exc_info.value.hint == "Did you mean 'node2'?"
+    assert did_you_mean("node7", ["node07", "node47", "node70"]) == "Did you mean 'node07'?"
 
 
 def test_pattern_is_matched_without_ansible_cfg_of_the_folder(inventory: Path, tmp_path: Path) -> None:
