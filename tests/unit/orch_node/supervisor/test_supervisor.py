@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from orch_node.protocol import files
 from orch_node.protocol.events import Failed, Joined, Launched, NodeNews, NodesLost
+from orch_node.supervisor.supervisor import Supervisor, parse
 
 from tests.support.stand_ins import SimulatedRun
-from tests.support.supervised_runs import NODE_PROGRAM, SLEEP, Runs
+from tests.support.supervised_runs import LAYOUT, NODE_PROGRAM, SLEEP, Runs
 from tests.support.waiting import wait_until
 
 
@@ -105,6 +106,18 @@ def test_run_that_was_stopped_before_it_had_a_folder_does_not_start(runs: Runs) 
     assert runs.supervise("run", "/no/such/mpiexec").wait(20) == 130
     assert runs.outcome()["state"] == "stopped"
     assert runs.events("waiting") == runs.events("launched") == []
+
+
+def test_clock_that_is_set_does_not_change_the_duration(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = runs.base / "run"
+    run.mkdir()
+    (run / files.LAYOUT).write_text(LAYOUT)
+    (run / files.STOP).touch()
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    supervisor = Supervisor(run, parse([str(run), "--", "true"]))
+    monkeypatch.setattr(time, "time", lambda: 5.0)
+    supervisor.run()
+    assert 0 < 5.0 - runs.outcome()["started"] < 60
 
 
 def test_stop_waits_for_a_supervisor_that_is_about_to_start(runs: Runs) -> None:

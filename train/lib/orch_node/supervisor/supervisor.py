@@ -111,7 +111,7 @@ class Supervisor:
         self.open_agents = open_agents
         self.launcher_argv: list[str] = options.launcher
         self.layout = layouts.parse((run_dir / files.LAYOUT).read_text())
-        self.started = time.time()
+        self.began = time.clock_gettime(time.CLOCK_BOOTTIME)
         self.attempts = 0
         self.restarts = 0  # by the supervisor or by the launcher itself
         self.stop_signal: int | None = None
@@ -125,7 +125,7 @@ class Supervisor:
         # Once the file SUPERVISOR exists, `orch stop` sends a signal; before, it only writes the file STOP.
         identity = machine.this_process()
         self.lease = Lease(run_dir, identity)
-        process = outcome.SupervisorProcess(pid=identity.pid, started=self.started, identity=identity)
+        process = outcome.SupervisorProcess(pid=identity.pid, started=time.time(), identity=identity)
         atomic_write.write(run_dir / files.SUPERVISOR, outcome.render_supervisor(process))
         if (run_dir / files.STOP).exists():
             self.stop_signal = signal.SIGTERM
@@ -325,9 +325,9 @@ class Supervisor:
 
     def finish(self, ending: Outcome) -> int:
         """Write outcome.json; return the exit code."""
-        result = replace(
-            ending, attempts=self.attempt_number, nodes=self.nodes, started=self.started, ended=time.time()
-        )
+        # The clock may have been set since the run has started.
+        now, seconds = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME) - self.began
+        result = replace(ending, attempts=self.attempt_number, nodes=self.nodes, started=now - seconds, ended=now)
         if problem := self.lease.problem():  # another supervisor writes this run's files now
             print(f"error: {problem}", file=sys.stderr, flush=True)
             return EXIT_CODES[FAILED]
