@@ -41,7 +41,7 @@ class SshNode:
 
 def make_ssh_node(folder: Path, ssh_config: str) -> SshNode:
     """Write an inventory with a node, the node's folder and its record."""
-    root = folder / ".node-root"
+    root = folder / "orch"  # as in a home that the node shares with the controller
     (root / "stacks").mkdir(parents=True)
     (root / "train").symlink_to(TRAIN)
     (root / "stacks/current").symlink_to(Path(sys.prefix))

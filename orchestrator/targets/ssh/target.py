@@ -73,6 +73,8 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
     node0 = cluster.nodes[0] if cluster.nodes else None
     is_remote = not all(node.local for node in cluster.nodes)
     has_project = is_remote and not (request.module and docker)
+    # A home that the controller shares with its nodes has orch's folder, too.
+    roots = [Path(node.root) for node in cluster.nodes if node.root and Path(node.root, "stacks").is_dir()]
     loaded = load.inputs(
         request,
         image=docker.image if docker else "",
@@ -82,7 +84,7 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
         shares_files=not is_remote,
         common_file=cluster.requirements,
         has_project=has_project,
-        left_out=inventory_files(Path(cluster.source)) if has_project or request.project is not None else (),
+        left_out=[*inventory_files(Path(cluster.source)), *roots] if has_project or request.project is not None else (),
     )
     return request, replace(
         loaded,
