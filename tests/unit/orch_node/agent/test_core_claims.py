@@ -20,6 +20,7 @@ from orch_node.protocol.agent import Claim
 from orch_node.supervisor.core_reservation import describe_conflicts
 
 from orchestrator.files import LIB
+from tests.support.disks import fill, small_file_system
 from tests.support.files import write_files
 from tests.support.processes import running_python
 
@@ -52,6 +53,13 @@ def test_gpus_are_reserved_as_cores_are(tmp_path: Path) -> None:
     assert second.take(Claim(run="two", run_dir="", cpus=(1,), gpus=(2,))) == ()
     (usage,) = [held for held in node_usage(tmp_path).reserved if held.run == "one"]
     assert (usage.cpus, usage.gpus) == ((0,), (0, 1))
+
+
+def test_error_of_a_full_disk_names_the_claim(tmp_path: Path) -> None:
+    with small_file_system(tmp_path / "disk", "64k"):
+        fill(tmp_path / "disk")
+        with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/disk/.*/one"):
+            Claims(tmp_path / "disk/claims").take(make_claim("one", 0))
 
 
 def test_claim_of_another_machine_does_not_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

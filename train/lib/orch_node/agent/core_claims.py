@@ -80,9 +80,13 @@ class Claims:
 
     def hold(self, claim: Claim) -> None:
         """Write and lock the file of this agent's claim, and announce it to other users."""
-        self.held = permissions.open_file(self.path_of(claim.run), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        path = self.path_of(claim.run)
+        self.held = permissions.open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(self.held, values.render(claim).encode())
+        try:
+            os.write(self.held, values.render(claim).encode())
+        except OSError as error:  # os.write() does not name the file
+            raise OSError(error.errno, error.strerror, str(path)) from None
         self.announced = announce(claim)
 
     def path_of(self, run_id: str) -> Path:
