@@ -182,13 +182,13 @@ def make_user_folder(path: Path) -> Path:
 
 
 def user_folder(variable: str) -> Path:
-    """Return orch's folder in the variable's folder, else in the user's home.
+    """Return orch's folder in the variable's absolute path, else in the user's home.
 
     Raises:
         ExecuteError: if it belongs to another user, or the home is not writable.
     """
-    value = os.environ.get(variable)
-    folder = Path(value) / "orch" if value else folder_in_home(HOME_FOLDERS[variable])
+    value = Path(os.environ.get(variable, ""))
+    folder = value / "orch" if value.is_absolute() else folder_in_home(HOME_FOLDERS[variable])
     if folder is None:
         raise ExecuteError(
             "The home folder is not writable.",
