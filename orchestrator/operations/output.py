@@ -13,6 +13,8 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from orch_node.protocol.events import Waiting
+
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.report.training import failure_lines
 from orchestrator.runs import logs, store
@@ -84,13 +86,13 @@ class RanksOutput:
         self.thread: threading.Thread | None = None
 
     def follow(self, show_event: Callable[[Event], None]) -> None:
-        """Pass on the events of the run until it ends, and show the ranks' output from the first event on.
+        """Pass on the events of the run until it ends, and show the ranks' output from its start on.
 
         If the run has ended before, events and output are shown in the order of time.
         """
         events = self.handle.events()
         for event in events:
-            if self.thread is None and self.shown != NONE:
+            if self.thread is None and self.shown != NONE and not isinstance(event, Waiting):
                 if store.load(self.handle.folder).has_ended:
                     self.replay(itertools.chain((event,), events), show_event)
                     return

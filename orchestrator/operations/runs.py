@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -231,6 +232,7 @@ class WaitingRun(RunHandle):
     def __init__(self, folder: Path) -> None:
         super().__init__(store.load(folder).record, folder)  # its nodes are decided at the start
         self.queue = queued.queue_of(folder) or folder
+        self.started_run: RunHandle | None = None
 
     @property
     def run(self) -> store.Run:
@@ -255,8 +257,10 @@ class WaitingRun(RunHandle):
             )
         if self.record.layout != run.record.layout:
             self.earlier = replace(self.earlier, logs={})  # the start has moved them
+        if self.started_run is None or self.record != run.record:
+            self.started_run = handle_of(run)
         self.record = run.record
-        handle = handle_of(run)
+        handle = copy(self.started_run)  # its copies share what they learn of the run
         handle.earlier, handle.notify = self.earlier, self.notify
         return handle
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,9 @@ def test_refused_run_that_waits_again_is_followed_further(tmp_path: Path, monkey
 def test_refused_run_without_a_queue_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_waiting_run(tmp_path)
     queued.unmark(folder)
+    waiting = WaitingRun(folder)
+    first, second = copy(waiting.handle), copy(waiting).handle  # as another thread reads its logs
+    assert vars(first)["rank_nodes"] is vars(second)["rank_nodes"], "only the nodes of the shown rank are read"
     attempts = Attempts(folder)
     monkeypatch.setattr(runs, "handle_of", lambda run: attempts)
     assert not list(WaitingRun(folder).events())
