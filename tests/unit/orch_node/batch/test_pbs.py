@@ -114,11 +114,14 @@ HELD = "#PBS -h\n#PBS -W depend=afterok:1\n#PBS -a 1200\n"  # for the first job 
 
 @pytest.fixture
 def resubmission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of a run whose job can be submitted again, and put a qsub that writes its options into PATH."""
+    """Return the folder of a run whose job can be submitted again, and put a qsub into PATH that fails once."""
     script = tmp_path / "job.sh"
     options = f"#PBS -N orch-x\n#PBS -l select='2:ncpus=1'\n#PBS -J 0-3%2\n{HELD}"
     script.write_text(f"#!/bin/bash\n{options}# ranks: 2\nexec orch\n")
-    qsub = write_program(tmp_path / "bin" / "qsub", f'#!/bin/sh\necho "$*" > {tmp_path}/qsub.log\necho 8.pbs1\n')
+    fail_once = "[ -e tried ] || { touch tried; echo qsub: cannot connect to server pbs1 >&2; exit 1; }"
+    text = f'#!/bin/sh\ncd {tmp_path}\n{fail_once}\necho "$*" > qsub.log\necho 8.pbs1\n'
+    qsub = write_program(tmp_path / "bin" / "qsub", text)
+    monkeypatch.setattr(pbs, "RETRY_SECONDS", 0.1)
     monkeypatch.setenv("PATH", f"{qsub.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PBS_JOBID", "7.pbs1")
     monkeypatch.delenv(pbs.RESTARTS, raising=False)
