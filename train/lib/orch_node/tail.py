@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -18,8 +17,7 @@ Kind = TypeVar("Kind", bound=Event)
 
 CHUNK = 1 << 18
 LINE_END = re.compile(rb"\n")
-BLOCK_BYTES = 1 << 20  # size of one read of lines_backwards()
-NEAR_END_BYTES = 1 << 23  # size of the part at the end that it reads by default
+NEAR_END_BYTES = 1 << 23  # size of the part at the end that lines_backwards() reads by default
 MAX_CHARACTER_BYTES = 4  # of UTF-8
 
 
@@ -85,22 +83,12 @@ def last_text(path: Path, characters: int, start: int = 0) -> str:
         return ""
 
 
-def lines_backwards(file: BinaryIO, limit: int | None = None) -> Iterator[bytes]:
-    """Yield the complete lines in the last bytes of a file, at most `limit` or NEAR_END_BYTES, from the end."""
-    end = file.seek(0, os.SEEK_END)
-    first = max(0, end - (limit or NEAR_END_BYTES))
-    first_part, is_last = b"", True
-    while end > first:
-        start = max(first, end - BLOCK_BYTES)
-        file.seek(start)
-        first_part, *lines = (file.read(end - start) + first_part).split(b"\n")
-        if is_last and lines:
-            lines.pop()  # text after the last line break may still be incomplete
-            is_last = False
-        yield from reversed(lines)
-        end = start
-    if first == 0 and not is_last:
-        yield first_part
+def lines_backwards(file: BinaryIO, limit: int | None = None) -> list[bytes]:
+    """Return the complete lines in the last bytes of a file, at most `limit` or NEAR_END_BYTES, from the end."""
+    start = max(0, file.seek(0, os.SEEK_END) - (limit or NEAR_END_BYTES))
+    file.seek(start)
+    first_part, *lines = file.read(limit or NEAR_END_BYTES).split(b"\n")
+    return [first_part, *lines][-2::-1] if start == 0 else lines[-2::-1]
 
 
 def newest_event(log: Path, kind: type[Kind], limit: int | None = None) -> Kind | None:
