@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
 import tarfile
 import tempfile
 from pathlib import Path
@@ -21,42 +20,27 @@ def unpack(project: PodProject, attempt: int = 1) -> None:
     """Create the run's copy of the project, unless another pod has created it.
 
     A pod can be killed at any time, so the copy gets its name when it is complete. A copy that exists gets the files
-    that a resumed run replaces.
+    that a resumed run replaces, unless a pod of the same attempt has replaced them, which a mark shows.
 
     Raises:
         ProjectError: if the archive is damaged, or the copy cannot be written.
     """
     copy = Path(project.copy)
-    if copy.is_dir():
-        update(project, copy, copy.with_name(f".{copy.name}-{attempt}"))
+    is_new, mark = not copy.is_dir(), copy.with_name(f".{copy.name}-{attempt}")
+    if not is_new and (mark.exists() or not (project.replaced or project.removed)):
         return
     archive = read_archive(project)
     try:
-        staging = Path(tempfile.mkdtemp(prefix=f"{copy.name}.", dir=copy.parent))
-        try:
+        with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=copy.parent) as folder:
+            staging = Path(folder, copy.name)
+            staging.mkdir(mode=0o700)
             extract(archive, staging)
-            move(staging, copy)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-    except OSError as error:
-        raise ProjectError(disk.describe_error(copy, error)) from None
-
-
-def update(project: PodProject, copy: Path, mark: Path) -> None:
-    """Replace files of the copy, unless a pod of the same attempt has done so, which the mark shows.
-
-    Raises:
-        ProjectError: if the archive is damaged, or the copy cannot be written.
-    """
-    if not (project.replaced or project.removed) or mark.exists():
-        return
-    archive = read_archive(project)
-    try:
-        with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=copy.parent) as staging:
-            extract(archive, Path(staging))
+            if is_new:
+                move(staging, copy)
+                return
             for name in project.replaced:
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                Path(staging, name).replace(copy / name)
+                (staging / name).replace(copy / name)
         for name in project.removed:
             (copy / name).unlink(missing_ok=True)
         mark.touch(0o600)
