@@ -161,6 +161,6 @@ def test_claims_of_two_users_conflict(tmp_path: Path) -> None:
 
 def test_announcement_without_a_lock_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_claims, "ANNOUNCEMENTS", tmp_path)
-    left = write_files(tmp_path, {"orch-claim-x": "{}"}) / "orch-claim-x"
+    leftover = write_files(tmp_path, {"orch-claim-x": "{}"}) / "orch-claim-x"
     assert list(core_claims.claims_of_other_users()) == []
-    assert not left.exists()
+    assert not leftover.exists()

@@ -23,6 +23,8 @@ class LauncherProcesses:
         # The parent of each wrapper and of each process above one, by the process.
         self.parents: dict[tuple[int, int], ProcessRecord] = {}
         self.checked_at = 0.0
+        # The process that has ended above each wrapper, and since when there is one.
+        self.lost: dict[tuple[int, int], ProcessRecord] = {}
         self.lost_since: float | None = None
 
     def add(self, run_processes: list[ProcessRecord]) -> None:
@@ -47,17 +49,13 @@ class LauncherProcesses:
         if now - self.checked_at >= CHECK_SECONDS:
             self.checked_at = now
             self.wrappers = {key: wrapper for key, wrapper in self.wrappers.items() if machine.is_alive(*key)}
-            if not any(self.first_lost(wrapper) for wrapper in self.wrappers.values()):
-                self.lost_since = None
-            elif self.lost_since is None:
-                self.lost_since = now
+            ended = {key: self.first_lost(wrapper) for key, wrapper in self.wrappers.items()}
+            self.lost = {key: process for key, process in ended.items() if process}
+            self.lost_since = (self.lost_since or now) if self.lost else None
         if self.lost_since is None or now - self.lost_since < CONFIRM_SECONDS:
             return ""
-        lost = [process for wrapper in self.wrappers.values() if (process := self.first_lost(wrapper))]
-        ranks = {
-            self.ranks[key] for key, wrapper in self.wrappers.items() if key in self.ranks and self.first_lost(wrapper)
-        }
-        names = ", ".join(dict.fromkeys(f"{process.name} (process {process.pid})" for process in lost))
+        ranks = {self.ranks[key] for key in self.lost if key in self.ranks}
+        names = ", ".join(dict.fromkeys(f"{process.name} (process {process.pid})" for process in self.lost.values()))
         affected = f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}" if ranks else "its ranks"
         return f"the launcher's {names} was killed or has crashed, so nothing receives the reports of {affected}"
 

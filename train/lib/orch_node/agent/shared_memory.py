@@ -136,38 +136,33 @@ def registrations_of(pid: int) -> dict[str, int]:
     return {name: inode for match, name, inode in matches if match and int(match[1]) == pid}
 
 
-def removable(path: Path) -> dict[str, int]:
-    """Return the noted segments that may be removed if no process uses them."""
-    user = path.stat().st_uid if path.exists() else os.getuid()
-    notes = read_notes(path)
-    return {
-        name: inode
-        for name, inode in notes.used.items()
-        if LIBRARY_NAMES.fullmatch(name) and notes.before.get(name) != inode and is_unchanged(name, inode, user)
-    }
-
-
 def remaining(path: Path) -> dict[str, int]:
     """Return all noted segments that still exist."""
     return {name: inode for name, inode in read_notes(path).used.items() if is_unchanged(name, inode)}
 
 
 def remove(path: Path, *, dry_run: bool = False) -> Removal:
-    """Unlink the removable segments that no process uses; the notes keep what remains.
+    """Unlink the segments of libraries that no process uses; the notes keep what remains.
 
     Args:
         path: the notes.
         dry_run: remove nothing, and return what may be removed once no process uses it.
     """
-    if not read_notes(path).used:
+    if not (segments := remaining(path)):
         return Removal()
+    notes, user = read_notes(path), path.stat().st_uid
     in_use = set() if dry_run else {name for pid in all_pids() for name in used_by(pid)}
-    removed = [name for name in removable(path) if name not in in_use]
+    removed = {
+        name: inode
+        for name, inode in segments.items()
+        if name not in in_use and LIBRARY_NAMES.fullmatch(name) and notes.before.get(name) != inode
+        if is_unchanged(name, inode, user)
+    }
+    for name in removed if not dry_run else ():
+        os.unlink(SHM + name)
+    remaining_names = [name for name in segments if name not in removed]
     if not dry_run:
-        for name in removed:
-            os.unlink(SHM + name)
-        write_notes(path, replace(read_notes(path), used=remaining(path)))
-    remaining_names = [name for name in remaining(path) if name not in removed]
+        write_notes(path, replace(notes, used={name: segments[name] for name in remaining_names}))
     return Removal(tuple(SHM + name for name in removed), tuple(SHM + name for name in remaining_names))
 
 

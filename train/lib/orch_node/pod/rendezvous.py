@@ -56,7 +56,7 @@ def key_of(run_dir: Path) -> bytes:
             atomic_write.write(staging / NAME, secrets.token_hex(SIZE // 2))
             staging.rename(folder)
         except OSError:
-            if not folder.is_dir():  # no other pod was faster
+            if not folder.is_dir():  # unless another pod was faster
                 raise
         finally:
             shutil.rmtree(staging, ignore_errors=True)

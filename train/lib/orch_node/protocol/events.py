@@ -25,7 +25,7 @@ MAX_NAME_LENGTH = 100
 MAX_REASON_LENGTH = 200
 MAX_RANKS = 1 << 24
 LAST_TIME = 253_402_300_799.0  # the year 9999, the last that datetime can represent
-MAX_REASONS_LENGTH = 500  # of a rank, after which no other reason is added
+MAX_REASONS_LENGTH = 500  # of a rank; from then on, reasons are only counted
 MAX_SECONDS = 1e9  # a longer estimate comes from a damaged event
 
 
