@@ -30,7 +30,6 @@ INCLUDED_MODULES = ("orch_node", "orch_training")  # that ranks find after all o
 # Attributes of sys with which a script changes where modules are found.
 IMPORT_SETTINGS = ("path", "meta_path", "path_hooks", "modules")
 STARTS_PROGRAM = ("system", "run", "call", "check_call", "check_output", "Popen", "getoutput", "main")
-NOTEBOOK_LINE = re.compile(r"\s*[!%]\s*\w")
 MISSING_MODULES = (str(TRAIN / "node.py"), "find-module", "--missing")
 
 
@@ -198,9 +197,8 @@ def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> 
         return None
     is_local = bool(python.local_path)
     path = find_module(python, recipe) if recipe.module and is_local else recipe.script_file
-    tree = check_syntax(path, python) if path else None
-    if tree and not recipe.module:
-        check_relative_imports(Path(path), tree)
+    if path:
+        check_syntax(path, python)
     if python.image or any(item.startswith("PYTHONPATH=") for item in request.env):
         return None
     if python.packages and "torch" not in python.packages:  # planning explains that the stack is not installed
@@ -273,8 +271,8 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
     )
 
 
-def check_syntax(script: str, python: RanksPython) -> ast.Module | None:
-    """Return the syntax tree of a script; None if it cannot be read, which the ranks report.
+def check_syntax(script: str, python: RanksPython) -> None:
+    """Check the syntax of a script; the ranks report one that cannot be read.
 
     Args:
         script: the path of the script.
@@ -284,47 +282,23 @@ def check_syntax(script: str, python: RanksPython) -> ast.Module | None:
         RequestError: with the line of a syntax error, unless the ranks have a newer Python than this one.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.suppress(OSError, ValueError):
             warnings.simplefilter("ignore")
-            tree = ast.parse(Path(script).read_bytes(), script)
-            compile(tree, script, "exec", dont_inherit=True)  # finds more than the parser, such as a misplaced return
-            return tree
+            compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
     except SyntaxError as error:
-        if is_newer(python.version):
-            return None
-        line = f": {error.text.strip()}" if error.text else ""
-        cell = " Lines with ! or % belong to notebooks; remove them." if NOTEBOOK_LINE.match(error.text or "") else ""
-        newer = f" If the image has a newer Python than {python.version}, call orch with that one."
-        raise RequestError(
-            one_line(f"{script}{f', line {error.lineno}' if error.lineno else ''}: {error.msg}{line}"),
-            hint=f"Nothing was started.{cell}{newer if python.image else ''}",
-        ) from None
-    except (OSError, ValueError):
-        return None
+        if not is_newer(python.version):
+            line = f", line {error.lineno}" if error.lineno else ""
+            newer = f" If the image has a newer Python than {python.version}, call orch with that one."
+            raise RequestError(
+                one_line(f"{script}{line}: {error.msg}{f': {error.text.strip()}' if error.text else ''}"),
+                hint=f"Nothing was started.{newer if python.image else ''}",
+            ) from None
 
 
 def is_newer(version: str) -> bool:
     """Return whether a version of Python is newer than this one, or unknown."""
     parts = version.split(".")[:2]
     return not all(map(str.isdigit, parts)) or tuple(map(int, parts)) > sys.version_info[:2]
-
-
-def check_relative_imports(script: Path, tree: ast.Module) -> None:
-    """Check that a script has no relative import outside of functions, conditions and try, which always fails.
-
-    Raises:
-        RequestError: with the module to name instead of the script.
-    """
-    statement = next((item for item in tree.body if isinstance(item, ast.ImportFrom) and item.level), None)
-    if statement is None or "__package__" in ast.dump(tree):  # some files set their package
-        return
-    package = next(parent for parent in script.parents if not (parent / INIT).is_file())
-    package = script.parent.parent if package == script.parent else package
-    module = ".".join(script.relative_to(package).with_suffix("").parts)
-    raise RequestError(
-        f"{script}, line {statement.lineno}: a script cannot import with a leading dot, because it has no package.",
-        hint=f"Nothing was started. Run it as a module, in the folder {package}: orch train -m {module}",
-    )
 
 
 def find_module(python: RanksPython, recipe: Recipe) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.load.scripts import Files, RanksPython, check_relative_imports, external_imports, read_imports
+from orchestrator.load.scripts import Files, RanksPython, external_imports, read_imports
 from orchestrator.model.project import Imports, Project
 from orchestrator.model.recipe import Recipe
 from tests.support.files import write_files
@@ -95,16 +94,3 @@ def test_error_names_the_importing_files_and_a_module_of_the_project_or_the_line
         imports.check(["cv2", "einops_exts"])
     lines = '# /// script\n# dependencies = ["opencv-python-headless", "einops-exts"]\n# ///'
     assert caught.value.hint.endswith(f"\n{lines}")
-
-
-def test_script_with_a_relative_import_is_refused_with_its_module(tmp_path: Path) -> None:
-    write_files(tmp_path, dict.fromkeys(("nets/__init__.py", "nets/big/__init__.py"), ""))
-    script = tmp_path / "nets/big/train.py"
-    for accepted in (
-        "try:\n    from .data import X\nexcept ImportError:\n    from data import X\n",
-        '__package__ = "pkg"\nfrom .data import X\n',
-    ):
-        check_relative_imports(script, ast.parse(accepted))
-    with pytest.raises(RequestError, match="leading dot") as caught:
-        check_relative_imports(script, ast.parse("import torch\nfrom .data import X\n"))
-    assert caught.value.hint.endswith(f"in the folder {tmp_path}: orch train -m nets.big.train")
