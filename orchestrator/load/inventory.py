@@ -18,25 +18,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.errors import RequestError, did_you_mean, first_problem
 from orchestrator.files import INVENTORY, SHARE, ansible_home, cache_home, private_folder, write_whole
+from orchestrator.model import ssh_options
 from orchestrator.model.cluster import LOCAL
 from orchestrator.model.hosts import is_host
 from orchestrator.model.printable import one_line
-from orchestrator.model.ssh_options import (
-    ARGUMENTS,
-    HINT,
-    PROGRAMS,
-    REVERSED,
-    SOCKETS,
-    SWITCHES,
-    argument_lines,
-    find_unsafe_setting,
-)
 
 CONFIG = SHARE / "ansible.cfg"
 # The inventory variable that corresponds to each environment variable of Ansible.
 INVENTORY_VARIABLES = {
-    **{name.upper(): name for name in (*SWITCHES, *REVERSED, *ARGUMENTS, *PROGRAMS)},
-    **{name.upper().replace("_CONTROL", "_SSH_CONTROL"): name for name in SOCKETS},
+    **{
+        name.upper(): name
+        for name in (*ssh_options.SWITCHES, *ssh_options.REVERSED, *ssh_options.ARGUMENTS, *ssh_options.PROGRAMS)
+    },
+    **{name.upper().replace("_CONTROL", "_SSH_CONTROL"): name for name in ssh_options.SOCKETS},
 }
 
 
@@ -64,9 +58,9 @@ def check_environment() -> None:
     for variable, inventory_variable in INVENTORY_VARIABLES.items():
         if variable not in os.environ:
             continue
-        if setting := find_unsafe_setting({inventory_variable: os.environ[variable]}):
+        if setting := ssh_options.find_unsafe_setting({inventory_variable: os.environ[variable]}):
             value = setting.partition(": ")[2]
-            raise RequestError(f"Host keys would not be verified: {variable} ({value}).", hint=HINT)
+            raise RequestError(f"Host keys would not be verified: {variable} ({value}).", hint=ssh_options.HINT)
 
 
 THIS_MACHINE = {"node0": {"ansible_connection": "local"}}  # the hosts of orch's own inventory
@@ -338,8 +332,8 @@ def check_ssh_settings(name: str, variables: Mapping[str, Any]) -> None:
                 one_line(f"{variable} of {name}: {str(key)[:80]} is a relative path."),
                 hint="Write the absolute path; for a file next to the inventory: '{{ inventory_dir }}/FILE'.",
             )
-    if setting := find_unsafe_setting(variables):
-        raise RequestError(one_line(f"{name}: host keys would not be verified ({setting})."), hint=HINT)
+    if setting := ssh_options.find_unsafe_setting(variables):
+        raise RequestError(one_line(f"{name}: host keys would not be verified ({setting})."), hint=ssh_options.HINT)
     if variables.get("ansible_ssh_args"):
         raise RequestError(
             f"{name}: ansible_ssh_args would replace orch's own ssh arguments, which verify host keys and detect "
@@ -349,7 +343,7 @@ def check_ssh_settings(name: str, variables: Mapping[str, Any]) -> None:
         )
     for variable in SSH_ARGUMENTS:
         if not is_template(variables.get(variable)):
-            argument_lines(name, str(variables.get(variable) or ""))
+            ssh_options.argument_lines(name, str(variables.get(variable) or ""))
 
 
 def is_template(value: object) -> bool:

@@ -30,23 +30,12 @@ from orchestrator.model.printable import counted
 from orchestrator.model.process_group import Backend
 from orchestrator.model.project import Imports
 from orchestrator.model.recipe import Recipe, Value
+from orchestrator.planning import software
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.containers import Docker
 from orchestrator.planning.launchers import ACCELERATE_LAUNCHERS
 from orchestrator.planning.measured import Preference, prefer
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.software import (
-    adapt_backend,
-    check_gpus,
-    check_ipex,
-    check_recipe_fits,
-    check_script_arguments,
-    check_workers,
-    choose_backend,
-    choose_precision,
-    choose_preload,
-    fit_stack,
-)
 from orchestrator.stacks.stack import TORCH, Stack
 
 NO_NODES: Choice[tuple[Node, ...]] = Choice(())
@@ -173,24 +162,24 @@ def resolve(
     """
     recipe, known_nodes = inputs.recipe, () if nodes.layout else nodes.with_stack
     check_restarts(request, nodes.count)
-    if recipe.stacks:
-        check_recipe_fits(recipe, inputs.stack)
+    software.check_recipe_fits(recipe, inputs.stack)
     if request.script_args:
-        check_script_arguments(request.script_args, inputs.stack)
+        software.check_script_arguments(request.script_args, inputs.stack)
     preference = Preference()
     if nodes.measurement and not contained:
         preference = prefer(request, nodes.measurement, inputs.stack.backends, nodes.ppn)
-    requested = choose_backend(inputs.stack, nodes.with_stack, request.backend or preference.backend, inputs.plugins)
-    stack = fit_stack(inputs.stack, requested, nodes.with_stack)
-    backend = adapt_backend(requested, launcher, mpi.value, contained=contained)
+    backend_name = request.backend or preference.backend
+    requested = software.choose_backend(inputs.stack, nodes.with_stack, backend_name, inputs.plugins)
+    stack = software.fit_stack(inputs.stack, requested, nodes.with_stack)
+    backend = software.adapt_backend(requested, launcher, mpi.value, contained=contained)
     accelerates = launcher in ACCELERATE_LAUNCHERS
-    precision = choose_precision(recipe, known_nodes, request, resume, through_accelerate=accelerates)
+    precision = software.choose_precision(recipe, known_nodes, request, resume, through_accelerate=accelerates)
     if request.ccl_workers:
-        check_workers(backend, request.ccl_workers)
+        software.check_workers(backend, request.ccl_workers)
     if backend.gpu:
-        check_gpus(backend, request.ppn, nodes.gpus_by_node, request.env)
+        software.check_gpus(backend, request.ppn, nodes.gpus_by_node, request.env)
     if request.ipex:
-        check_ipex(recipe, stack.value, precision=precision.value)
+        software.check_ipex(recipe, stack.value, precision=precision.value)
     reasons = (preference.backend_reason, backend.summary, backend.source and f"a plug-in of {backend.source}")
     owner = nodes.software or ("the image has" if contained else "")
     return Resolved(
@@ -202,7 +191,7 @@ def resolve(
         stack=stack,
         backend=Choice(backend, (Decision("backend", backend.name, "; ".join(filter(None, reasons))),)),
         precision=precision,
-        preload=choose_preload(stack.value, nodes.with_stack, owner),
+        preload=software.choose_preload(stack.value, nodes.with_stack, owner),
         recipe=recipe,
         settings=recipe.settings(request.preset, inputs.settings),
     )

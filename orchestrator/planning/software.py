@@ -33,7 +33,7 @@ NO_DDP_BACKEND_CCL = Version("5.1")  # of transformers
 
 def check_recipe_fits(recipe: Recipe, stack: Stack) -> None:
     """Raise PlanError if a recipe that names the stacks it runs on does not name this one."""
-    if not any(fnmatchcase(stack.name, pattern) for pattern in recipe.stacks):
+    if recipe.stacks and not any(fnmatchcase(stack.name, pattern) for pattern in recipe.stacks):
         raise PlanError(
             f"Recipe '{recipe.name}' does not run on stack '{stack.name}'.",
             hint=f"It runs on {', '.join(recipe.stacks)}; your own scripts run on all stacks.",

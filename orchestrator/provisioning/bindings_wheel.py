@@ -16,14 +16,7 @@ from orch_node.standalone.facts import packages
 from orchestrator.errors import RequestError
 from orchestrator.files import PUBLIC, SHARE, sha256, short_digest, write_whole
 from orchestrator.model.packages import Platform
-from orchestrator.provisioning.pip import (
-    check_hashes,
-    index_options,
-    local_platform,
-    locked_packages,
-    pip_options,
-    run_pip,
-)
+from orchestrator.provisioning import pip
 from orchestrator.stacks.compatibility import builds_bindings
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
 
@@ -76,7 +69,7 @@ def check_platform(platform: Platform) -> None:
     Raises:
         RequestError: if the platform has another Python or another processor architecture.
     """
-    local = local_platform()
+    local = pip.local_platform()
     if (platform.python, platform.machine) != (local.python, local.machine):
         raise RequestError(
             f"The stack needs the bindings {BINDINGS}, which this machine builds for Python {local.python} on "
@@ -134,14 +127,14 @@ def build_with(requirements: Sequence[str], stack: Stack, arguments: Sequence[st
     """
     with tempfile.TemporaryDirectory(prefix="torch-", dir=cache) as folder:
         wheels, packages = Path(folder, "wheels"), Path(folder, "packages")
-        locked = locked_packages(stack, local_platform())
-        with pip_options(locked) as (_, constraints):
+        locked = pip.locked_packages(stack, pip.local_platform())
+        with pip.pip_options(locked) as (_, constraints):
             options = ("--quiet", "--only-binary=:all:", "--dest", str(wheels))
-            run_pip("download", *options, *index_options(stack), *constraints, *requirements)
+            pip.run_pip("download", *options, *pip.index_options(stack), *constraints, *requirements)
         paths = sorted(wheels.iterdir())
-        check_hashes({path.name: sha256(path) for path in paths}, locked)
-        run_pip("install", "--quiet", "--no-index", "--no-deps", "--target", str(packages), *map(str, paths))
-        run_pip("wheel", "--no-build-isolation", *arguments, variables={"PYTHONPATH": str(packages)})
+        pip.check_hashes({path.name: sha256(path) for path in paths}, locked)
+        pip.run_pip("install", "--quiet", "--no-index", "--no-deps", "--target", str(packages), *map(str, paths))
+        pip.run_pip("wheel", "--no-build-isolation", *arguments, variables={"PYTHONPATH": str(packages)})
 
 
 def torch_is_installed(stack: Stack) -> bool:

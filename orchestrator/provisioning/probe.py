@@ -11,28 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from orchestrator.files import short_digest
-from orchestrator.load.records import (
-    Address,
-    Count,
-    Digest,
-    FromNode,
-    Host,
-    HostKey,
-    InvalidResponse,
-    LibcVersion,
-    Line,
-    NodePath,
-    NodeRecord,
-    Number,
-    ProofFacts,
-    RawFacts,
-    Text,
-    Token,
-    User,
-    Verified,
-    render_record,
-    validate,
-)
+from orchestrator.load import records
 
 # Programs and libraries that the module orch_probe looks for.
 Missable = Literal[
@@ -45,42 +24,42 @@ Family = Literal["debian", "rhel", ""]
 FABRIC_TASK = "Check the fabrics"  # of the role `fabric`
 
 
-class Peer(FromNode):
+class Peer(records.FromNode):
     """Another node, as seen from one node."""
 
-    address: Address | Literal[""]
-    source: Address | Literal[""]  # from which packets to the peer leave
-    resolves: list[Address]  # of the peer's name
-    error: Line  # why its sshd does not respond, empty if it does
+    address: records.Address | Literal[""]
+    source: records.Address | Literal[""]  # from which packets to the peer leave
+    resolves: list[records.Address]  # of the peer's name
+    error: records.Line  # why its sshd does not respond, empty if it does
 
 
-class Release(FromNode):
+class Release(records.FromNode):
     """The fields ID and ID_LIKE of os-release(5)."""
 
-    id: Token | Literal[""]
-    like: Line
+    id: records.Token | Literal[""]
+    like: records.Line
 
 
-class ProbeResult(FromNode):
+class ProbeResult(records.FromNode):
     """The result of the module orch_probe: the state of a node before provisioning."""
 
-    user: User
-    uid: Count
-    root: NodePath  # folder of orch
-    machine: Token  # platform.machine()
-    python: Annotated[list[Number], Field(min_length=3, max_length=3)]  # version
-    python_path: NodePath
-    libc: LibcVersion  # version of glibc, empty for another C library
+    user: records.User
+    uid: records.Count
+    root: records.NodePath  # folder of orch
+    machine: records.Token  # platform.machine()
+    python: Annotated[list[records.Number], Field(min_length=3, max_length=3)]  # version
+    python_path: records.NodePath
+    libc: records.LibcVersion  # version of glibc, empty for another C library
     os: Release
     sudo: bool  # without a password
-    disk_free: Count  # bytes
+    disk_free: records.Count  # bytes
     writable: bool  # root
     noexec: bool  # the file system of root
     missing: list[Missable]  # programs and libraries
-    host_keys: list[HostKey]
-    hosts_file: Text  # text of /etc/hosts
-    peers: dict[Host, Peer]
-    facts: RawFacts
+    host_keys: list[records.HostKey]
+    hosts_file: records.Text  # text of /etc/hosts
+    peers: dict[records.Host, Peer]
+    facts: records.RawFacts
     time: float
 
     @property
@@ -110,7 +89,7 @@ def parse_result(name: str, result: object) -> ProbeResult:
     Raises:
         InvalidResponse: if a field is missing or invalid.
     """
-    return validate(ProbeResult, result, f"{name} returned an invalid probe")
+    return records.validate(ProbeResult, result, f"{name} returned an invalid probe")
 
 
 def make_probe(name: str, result: ProbeResult, skew: float) -> Probe:
@@ -118,11 +97,11 @@ def make_probe(name: str, result: ProbeResult, skew: float) -> Probe:
     return Probe.model_construct(**dict(result), name=name, skew=skew)
 
 
-class FabricResults(FromNode):
+class FabricResults(records.FromNode):
     """The output of `node.py check-fabric`."""
 
-    key: Digest  # of what was checked
-    nodes: dict[Host, dict[Token, ProofFacts]]  # node -> fabric -> result
+    key: records.Digest  # of what was checked
+    nodes: dict[records.Host, dict[records.Token, records.ProofFacts]]  # node -> fabric -> result
 
 
 def parse_fabrics(name: str, result: Mapping[str, Any]) -> FabricResults:
@@ -135,14 +114,14 @@ def parse_fabrics(name: str, result: Mapping[str, Any]) -> FabricResults:
     try:
         output = json.loads(str(result.get("stdout", "")))
     except (ValueError, RecursionError):
-        raise InvalidResponse(problem) from None
-    return validate(FabricResults, output, problem)
+        raise records.InvalidResponse(problem) from None
+    return records.validate(FabricResults, output, problem)
 
 
-def record_with_results(record: NodeRecord, results: Mapping[str, ProofFacts], key: str) -> str:
+def record_with_results(record: records.NodeRecord, results: Mapping[str, records.ProofFacts], key: str) -> str:
     """Return the text of a node's record with its results."""
-    verified = (record.verified or Verified()).model_copy(update={"fabrics": key})
-    return render_record(record.model_copy(update={"proved": dict(results), "verified": verified}))
+    verified = (record.verified or records.Verified()).model_copy(update={"fabrics": key})
+    return records.render_record(record.model_copy(update={"proved": dict(results), "verified": verified}))
 
 
 def fabric_checks_version(share: Path) -> str:

@@ -26,16 +26,7 @@ from orchestrator.load.records import (
 from orchestrator.model.decision import Finding
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import NodeReport, Report
-from orchestrator.provisioning import playbook, probe
-from orchestrator.provisioning.messages import (
-    KEY_FILE,
-    PERMISSION_DENIED,
-    changes_of,
-    explain,
-    fill_in_host,
-    message_of,
-    ssh_settings,
-)
+from orchestrator.provisioning import messages, playbook, probe
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.playbook import Playbook, TaskResult
 from orchestrator.provisioning.probe import Probe
@@ -137,10 +128,10 @@ class Session:
         node.changed += result.changed
         node.ok += result.state == "ok"
         if result.changed:
-            node.changes += changes_of(result.result, result.task)
+            node.changes += messages.changes_of(result.result, result.task)
         self.track_lock(result)
         if result.state != "ok":
-            self.fail(result.node, message_of(result.result), result.task)
+            self.fail(result.node, messages.message_of(result.result), result.task)
         else:
             self.store_result(result)
         self.listener.result(result)
@@ -173,7 +164,7 @@ class Session:
         """Add the results of the fabric checks to the nodes' records."""
         if result.result.get("rc") != 0:
             # Not a failure of a node: the next `orch provision` repeats the checks.
-            reason, _ = explain(message_of(result.result))
+            reason, _ = messages.explain(messages.message_of(result.result))
             self.listener.note(f"the fabrics could not be checked: {reason}")
             return
         parsed = probe.parse_fabrics(result.node, result.result)
@@ -183,7 +174,7 @@ class Session:
 
     def note_removed_packages(self, result: TaskResult) -> None:
         """Report the packages that are about to be removed, because the stack does not have them."""
-        changes = changes_of(result.result, result.task)
+        changes = messages.changes_of(result.result, result.task)
         packages = [f"{change.what} {change.is_}" for change in changes if change.should == "absent"]
         if packages:
             listing = ", ".join(packages)
@@ -226,14 +217,14 @@ class Session:
 
     def fail(self, name: str, message: str, task: str = "") -> None:
         """Record a failure of a node, with the problem and a hint for its message."""
-        problem, hint = explain(message)
+        problem, hint = messages.explain(message)
         variables = self.hosts.get(name, {})
-        key = str(variables.get(KEY_FILE, ""))
-        if PERMISSION_DENIED in message and key and "{{" not in key and not Path(key).expanduser().is_file():
+        key = str(variables.get(messages.KEY_FILE, ""))
+        if messages.PERMISSION_DENIED in message and key and "{{" not in key and not Path(key).expanduser().is_file():
             problem = f"its key file {key} does not exist on this machine"
-            hint = f"Correct {KEY_FILE} in the inventory."
-        settings = ssh_settings(name, variables) if "KNOWN_HOSTS" in hint else None
-        hint = fill_in_host(hint, name, variables, settings)
+            hint = f"Correct {messages.KEY_FILE} in the inventory."
+        settings = messages.ssh_settings(name, variables) if "KNOWN_HOSTS" in hint else None
+        hint = messages.fill_in_host(hint, name, variables, settings)
         text = ": ".join(filter(None, [task, problem]))
         self.nodes[name].fail(Finding(subject=name, message=text, hint=hint))
 

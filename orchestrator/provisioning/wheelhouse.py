@@ -18,15 +18,8 @@ from orchestrator.errors import ExecuteError
 from orchestrator.files import cache_home, exclusive, link_or_copy, private_folder, sha256, write_whole
 from orchestrator.load.packages import lock_packages
 from orchestrator.model.packages import Platform, Requirements
+from orchestrator.provisioning import pip
 from orchestrator.provisioning.bindings_wheel import build_wheel, check_platform, needs_build, sources_digest
-from orchestrator.provisioning.pip import (
-    check_hashes,
-    index_options,
-    locked_packages,
-    pip_options,
-    platform_options,
-    run_pip,
-)
 from orchestrator.stacks.stack import BINDINGS, Stack
 
 UV = "uv==0.13.8"
@@ -113,7 +106,7 @@ def download(
     folder.mkdir(exist_ok=True, mode=0o700)
     download_wheels(stack, platform, folder, links)
     wheels = [describe_wheel(path) for path in sorted(folder.glob("*.whl"))]
-    check_hashes({wheel.file: wheel.sha256 for wheel in wheels}, locked_packages(stack, platform))
+    pip.check_hashes({wheel.file: wheel.sha256 for wheel in wheels}, pip.locked_packages(stack, platform))
     write_whole(folder / LOCK, json.dumps([asdict(wheel) for wheel in wheels], indent=1) + "\n")
     return Wheelhouse(folder=folder, wheels=tuple(wheels))
 
@@ -137,7 +130,7 @@ def wheelhouse_folder(stack: Stack, platform: Platform, find_links: tuple[str, .
         sorted(stack.without_dependencies),
         user_wheels,
         sources_digest() if needs_build(stack, find_links) else "",
-        [package.line for package in locked_packages(stack, platform)],
+        [package.line for package in pip.locked_packages(stack, platform)],
     ]
     digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
     return cache() / f"{stack.name}-{platform.key}-{digest}"
@@ -155,7 +148,7 @@ def load_wheelhouse(folder: Path) -> Wheelhouse | None:
 
 def download_wheels(stack: Stack, platform: Platform, folder: Path, find_links: tuple[str, ...]) -> None:
     """Download the wheels of a stack: those of its lock by their hashes, then all others."""
-    packages = locked_packages(stack, platform)
+    packages = pip.locked_packages(stack, platform)
     locked = {package.name for package in packages}
     pins = {
         name: f"{name}=={version}"
@@ -166,16 +159,16 @@ def download_wheels(stack: Stack, platform: Platform, folder: Path, find_links: 
     with_dependencies = [pin for pin in pins.values() if pin not in without_dependencies]
     if "uv" not in locked:
         with_dependencies.append(UV)
-    options = ["--quiet", "--dest", str(folder), *platform_options(platform)]
-    sources = [option for path in find_links for option in ("--find-links", path)] + index_options(stack)
-    with pip_options(packages) as (hashed, constraints):
+    options = ["--quiet", "--dest", str(folder), *pip.platform_options(platform)]
+    sources = [option for path in find_links for option in ("--find-links", path)] + pip.index_options(stack)
+    with pip.pip_options(packages) as (hashed, constraints):
         if packages:
-            run_pip("download", *options, *hashed)
+            pip.run_pip("download", *options, *hashed)
             sources = ["--find-links", str(folder), *sources]
         if with_dependencies:
-            run_pip("download", *sources, *options, *constraints, *with_dependencies)
+            pip.run_pip("download", *sources, *options, *constraints, *with_dependencies)
         if without_dependencies:
-            run_pip("download", *sources, *options, "--no-deps", *without_dependencies)
+            pip.run_pip("download", *sources, *options, "--no-deps", *without_dependencies)
 
 
 def describe_wheel(path: Path) -> Wheel:
@@ -273,11 +266,11 @@ def download_packages(
         indexes = "".join(f"{line}\n" for line in requirements.lines if line.startswith("-"))
         problem = f"pip cannot download the packages of {requirements.source}"
         options = ["--quiet", "--no-deps", "--require-hashes"]
-        wheels_only = ["--dest", str(new), *platform_options(platform)]
+        wheels_only = ["--dest", str(new), *pip.platform_options(platform)]
         listing = new / "lock.txt"
         listing.write_text(indexes + lock)
         try:
-            run_pip("download", *options, *wheels_only, "--requirement", str(listing), problem=problem)
+            pip.run_pip("download", *options, *wheels_only, "--requirement", str(listing), problem=problem)
         except ExecuteError:  # a package has no wheel: pip builds those that are pure Python
             for line in filter(None, lock.replace("\\\n", " ").splitlines()):
                 listing.write_text(f"{indexes}{line}\n")
@@ -301,10 +294,10 @@ def download_or_build(folder: Path, listing: Path, options: list[str], wheels_on
         ExecuteError: with pip's error, if there is no wheel and the package is not pure Python.
     """
     try:
-        run_pip("download", *options, *wheels_only, problem=problem)
+        pip.run_pip("download", *options, *wheels_only, problem=problem)
     except ExecuteError as error:
         with tempfile.TemporaryDirectory(dir=folder) as built:
-            run_pip("wheel", *options, "--wheel-dir", built, problem=problem)
+            pip.run_pip("wheel", *options, "--wheel-dir", built, problem=problem)
             (wheel,) = Path(built).glob("*.whl")
             if not wheel.name.endswith(ANY_PLATFORM):  # compiled on this machine, from which the nodes may differ
                 raise error from None

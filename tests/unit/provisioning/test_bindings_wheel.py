@@ -43,7 +43,7 @@ def test_nodes_get_the_wheel_that_setup_has_built(built: Path, tmp_path: Path, m
     version_file = "__version__ = '2.13.0+cu130'\n"
     write_files(packages, {"torch/version.py": version_file, "torch-2.13.0.dist-info/RECORD": ""})
     monkeypatch.setattr("sys.prefix", str(tmp_path))
-    monkeypatch.setattr(bindings_wheel, "run_pip", lambda *arguments, **_: pytest.fail(f"{arguments}"))
+    monkeypatch.setattr(bindings_wheel.pip, "run_pip", lambda *arguments, **_: pytest.fail(f"{arguments}"))
     monkeypatch.delenv("CXXFLAGS", raising=False)
     bindings_wheel.record_build(built, "2.13.0+cu130")
     (wheel,) = bindings_wheel.build_wheel(stack, tmp_path).iterdir()

@@ -95,12 +95,12 @@ def test_verified_wheel_is_never_replaced(tmp_path: Path, wheels: Path, monkeypa
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "simple").as_uri())
     write_index(tmp_path / "simple", wheels)
 
-    def change_the_index_afterwards(*arguments: str) -> None:
-        pip.run_pip(*arguments)
+    def change_the_index_afterwards(*arguments: str, run=pip.run_pip) -> None:
+        run(*arguments)
         make_wheel(wheels, "alpha", "1.0", module="evil = True")
         write_index(tmp_path / "simple", wheels)
 
-    monkeypatch.setattr(wheelhouse, "run_pip", change_the_index_afterwards)
+    monkeypatch.setattr(wheelhouse.pip, "run_pip", change_the_index_afterwards)
     with pytest.raises(ExecuteError, match=r"alpha-1.0.* does not have the content that the lock"):
         wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, (), print)
 
