@@ -19,9 +19,11 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -182,19 +184,14 @@ def make_user_folder(path: Path) -> Path:
 
 
 def user_folder(variable: str) -> Path:
-    """Return orch's folder in the variable's absolute path, else in the user's home.
+    """Return orch's folder in the variable's absolute path, else in the home, else in a private temporary folder.
 
     Raises:
-        ExecuteError: if it belongs to another user, or the home is not writable.
+        ExecuteError: if none of these can be used.
     """
     value = Path(os.environ.get(variable, ""))
     folder = value / "orch" if value.is_absolute() else folder_in_home(HOME_FOLDERS[variable])
-    if folder is None:
-        raise ExecuteError(
-            "The home folder is not writable.",
-            hint="Set HOME, or XDG_STATE_HOME and XDG_CACHE_HOME, to a writable folder of yours.",
-        )
-    return check_owner(folder)
+    return check_owner(folder) if folder else fallback_home() / HOME_FOLDERS[variable]
 
 
 state_home = partial(user_folder, "XDG_STATE_HOME")
@@ -245,6 +242,37 @@ def folder_in_home(name: str) -> Path | None:
     return folder if nearest and os.access(nearest, os.W_OK | os.X_OK) else None
 
 
+def fallback_home() -> Path:
+    """Return a private temporary folder that replaces an unusable home.
+
+    Raises:
+        ExecuteError: if the folder cannot be created or others may access it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"orch-home-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise home_error(f"{folder} cannot be created: {error.strerror}") from None
+    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    if not private or status.st_uid != os.getuid():
+        raise home_error(f"others may access {folder}")
+    note_fallback(folder)
+    return folder
+
+
+@cache  # once in a process
+def note_fallback(folder: Path) -> None:
+    PROGRESS.info("note: the home directory is not writable; using %s", folder)
+
+
+def home_error(reason: str) -> ExecuteError:
+    return ExecuteError(
+        f"The home folder is not writable, and {reason}.",
+        hint="Set HOME, or XDG_STATE_HOME and XDG_CACHE_HOME, to a writable folder.",
+    )
+
+
 def ansible_home() -> dict[str, str]:
     """Return the environment variable that moves Ansible's folder if it cannot be in the home."""
     if "ANSIBLE_HOME" in os.environ:
@@ -252,7 +280,7 @@ def ansible_home() -> dict[str, str]:
     if folder := folder_in_home(".ansible"):
         check_owner(folder)
         return {}
-    return {"ANSIBLE_HOME": str(state_home() / "ansible")}
+    return {"ANSIBLE_HOME": str(fallback_home() / ".ansible")}
 
 
 def user_name() -> str:

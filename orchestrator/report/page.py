@@ -19,9 +19,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
+from orch_node import atomic_write
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import PUBLIC, write_whole
 from orchestrator.model.printable import counted
 from orchestrator.report import charts
 from orchestrator.report.charts import Chart, time_unit
@@ -77,7 +77,7 @@ def write_page(target: Path, text: str) -> Path:
         if target.exists() and not target.is_file():
             target.write_bytes(content)
         else:
-            write_whole(target.resolve(), content, mode=PUBLIC)
+            atomic_write.write(target.resolve(), content, mode=0o666)  # before the umask
     except OSError as error:
         raise ExecuteError(f"Cannot write {target}: {error.strerror}.", hint="Choose another file.") from None
     return target.absolute()

@@ -34,14 +34,7 @@ def container(name: str, image: str) -> list[str]:
     if case.user != "root":
         arguments += ["--env", f"PATH={PATH}", "--security-opt", "no-new-privileges"]
     if case.locked_home:
-        arguments += [
-            "--tmpfs",
-            "/locked:ro,mode=0555",
-            "--env",
-            "HOME=/locked",
-            *("--env", "XDG_STATE_HOME=/tmp/state"),
-            *("--env", "XDG_CACHE_HOME=/tmp/cache"),
-        ]
+        arguments += ["--tmpfs", "/locked:ro,mode=0555", "--env", "HOME=/locked"]
     if case.one_core:
         arguments += ["--cpuset-cpus", "0"]
     if case.small_tmp:

@@ -39,13 +39,23 @@ def test_state_is_stored_in_a_writable_home(tmp_path: Path, monkeypatch: pytest.
     assert files.cache_home() == Path("/elsewhere/orch")
 
 
-def test_home_that_is_not_writable_is_an_error_unless_other_folders_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_is_stored_in_a_temporary_folder_without_a_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.note_fallback.cache_clear()
+    caplog.set_level("INFO")
     monkeypatch.setenv("HOME", "/proc/none")
-    with pytest.raises(ExecuteError, match="not writable"):
-        files.state_home()
+    folder = tmp_path / f"orch-home-{os.getuid()}"
+    assert files.state_home() == folder / ".local/state/orch"
+    assert files.ansible_home() == {"ANSIBLE_HOME": str(folder / ".ansible")}
+    assert caplog.messages == [f"note: the home directory is not writable; using {folder}"]
+    assert folder.stat().st_mode & 0o777 == 0o700
     monkeypatch.setenv("XDG_STATE_HOME", "/elsewhere")
     assert files.state_home() == Path("/elsewhere/orch")
-    assert files.ansible_home() == {"ANSIBLE_HOME": "/elsewhere/orch/ansible"}
+    folder.chmod(0o755)
+    monkeypatch.delenv("XDG_STATE_HOME")
+    with pytest.raises(ExecuteError, match="others may access"):
+        files.state_home()
 
 
 @needs_root
