@@ -173,6 +173,6 @@ def test_all_texts_of_a_folder_become_data_for_a_training(orch: Orch, tmp_path: 
     assert result["rows_seq32"] > 50
     assert len(list((tmp_path / "data" / "seq32").iterdir())) == 2
     prepared = json.loads((tmp_path / "data" / "settings.json").read_text())
-    assert [name for name, _ in prepared["files"]] == ["a.txt", "b.txt"]
+    assert [name for name in prepared if name.startswith("file ")] == ["file 1 (a.txt)", "file 2 (b.txt)"]
     settings = settings_options(data_dir=tmp_path / "data", phase=1, max_seq_length=32, max_steps=2)
     expect_exit(orch("train", "bert-pretrain", "--ppn", "1", "--precision", "fp32", *settings, timeout=200))
