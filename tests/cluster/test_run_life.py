@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from orchestrator.load.clusters import local_facts
 from tests.cluster import lab
-from tests.cluster.sites import ORCH, Site
+from tests.cluster.sites import ORCH, SITE_PACKAGES, Site, run_on
 from tests.local.recipes import QA_SETTINGS
 from tests.local.runs import settings_options
 
@@ -32,6 +33,7 @@ SMALL_SETTINGS = {
     "per_device_train_batch_size": 2,
 }
 RECONNECTING = "node1: the connection to its agent ended; connecting again"
+CLOCK_AHEAD = "import time; time.time = (lambda now: lambda: now() + 60)(time.time)"
 
 
 def test_simultaneous_stops_end_a_starting_run_and_clean_ends_its_leftover_process(site: Site) -> None:
@@ -129,11 +131,16 @@ def test_run_outlives_its_controller_and_connections_and_is_found_by_another_con
 ) -> None:
     """Kill the connections of the controller to node0, of the supervisor to the agent of node1, and of hydra to node1.
 
-    hydra needs its ssh only to start a proxy, which has its own connection to hydra. When the controller has received
-    the event of that, kill it as well.
+    hydra needs its ssh only to start a proxy, which has its own connection to hydra. The clock of node1 is a minute
+    ahead. When the controller has received the event of that, kill it as well.
     """
-    run = lab.start_faulty(site, "--steps", "300", "--seconds", "0.1", "--lines", "1")
-    run.wait_for_first_step()
+    path = f"{SITE_PACKAGES}/ahead.pth"
+    run_on(site, "node1", "sh", "-c", 'echo "$1" >"$2"', "sh", CLOCK_AHEAD, path)
+    try:
+        run = lab.start_faulty(site, "--steps", "300", "--seconds", "0.1", "--lines", "1")
+        run.wait_for_first_step()
+    finally:
+        run_on(site, "node1", "rm", path)
     site.cluster.exec("node0", ("pkill", "-KILL", "-f", "^sshd: vagrant@notty"))
     for program, argument in (("ssh", "hydra_"), ("ssh ", "node.py agent ")):
         (pid,) = (pid for pid, line in lab.run_processes(run.id).items() if program in line and argument in line)
@@ -152,6 +159,7 @@ def test_run_outlives_its_controller_and_connections_and_is_found_by_another_con
     assert (report["state"], report["run_id"]) == ("done", run.id)
     texts = timeline_texts(report)
     assert any(RECONNECTING in text for text in texts)
+    assert any(re.match(r"node1: the clock is about \+\d+ s off node0", text) for text in texts)
     logs = second_controller.run("logs", run.id, *options, "--rank", "1", "--grep", "line 0$", seconds=60)
     assert logs.stdout.splitlines() == [f"[1 node1] step {step} line 0" for step in range(300)]
     assert lab.run_processes(run.id) == {}

@@ -161,7 +161,7 @@ class StandIns(threading.Thread):
     def respond(self, node: str, request: agent.Request) -> agent.Response:
         """Return the response of a node's agent."""
         if isinstance(request, agent.Ping):
-            return agent.Alive()
+            return agent.Alive(time=time.time())
         if isinstance(request, agent.TakeStackTraces):
             ranks = set(self.ranks.get(node, ())) & set(request.ranks)
             return agent.StackTraces(

@@ -102,7 +102,7 @@ class Agent:
         if not self.launcher.wrappers:
             self.launcher.add(self.find_processes())
         lost = self.launcher.describe_lost(time.monotonic())
-        return protocol.Alive(preempted=self.preempted, lost_launcher=lost)
+        return protocol.Alive(time=time.time(), preempted=self.preempted, lost_launcher=lost)
 
     def preempt(self, number: int, frame: FrameType | None) -> None:
         """Record SIGTERM for the supervisor, which lets all ranks write a checkpoint.

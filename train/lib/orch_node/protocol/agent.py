@@ -57,10 +57,12 @@ class Alive(Response):
     """A sign of life.
 
     Attributes:
+        time: seconds since the epoch, by the node's own clock.
         preempted: whether the agent received SIGTERM: the job is preempted.
         lost_launcher: which process of the launcher has ended although its ranks continue; '' if none.
     """
 
+    time: float = 0.0
     preempted: bool = False
     lost_launcher: str = ""
 

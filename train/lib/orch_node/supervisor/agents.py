@@ -18,7 +18,7 @@ from orch_node.atomic_write import private
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import agent as protocol
 from orch_node.protocol import files, values
-from orch_node.protocol.node_names import fold
+from orch_node.protocol.node_names import fold, fold_by_text
 from orch_node.protocol.node_reports import NodeLogs
 from orch_node.protocol.values import ProtocolError
 from orch_node.reach import BY_STEP, START_MARKER, end_sharing, program_errors, remote_command, share_connections
@@ -42,6 +42,7 @@ MAX_LOST_LAUNCHERS = 3  # nodes whose lost processes of the launcher are describ
 LOG_BYTES = 1 << 20  # of a node's lines that are not responses, of its standard error, and of its ranks' logs
 ALL_LOGS_BYTES = 1 << 26  # of the logs that the agents of all nodes hand to node0
 LOG_CHARACTERS = 4000  # of the end of a log, in which the reason of a lost connection is looked for
+SKEW_SECONDS = 5.0  # tolerated error of a node's clock, as in preflight
 R = TypeVar("R", bound=protocol.Response)
 
 
@@ -56,7 +57,9 @@ class Channel:
         self.log = log
         self.responses: dict[type[protocol.Request], protocol.Response] = {}
         self.claimed: protocol.Claim | None = None
+        self.requested_at = time.time()
         self.logged = 0  # bytes of lines that are not responses
+        self.skew = 0.0  # seconds between the node's clock and the time of the request
         self.preempted = False  # whether its agent has received SIGTERM
         self.lost_launcher = ""  # what its agent says about a lost process of the launcher
         self.stdin = self.stdout = -1  # descriptors for requests and responses
@@ -89,6 +92,8 @@ class Channel:
             return
         self.responses[kind] = response
         if isinstance(response, protocol.Alive):
+            # Before the request negative, after the response positive, 0 in between.
+            self.skew = min(response.time - self.requested_at, 0.0) + max(response.time - time.time(), 0.0)
             self.preempted = self.preempted or response.preempted
             self.lost_launcher = response.lost_launcher
 
@@ -116,6 +121,7 @@ class Channel:
     def request(self, request: protocol.Request) -> None:
         """Send a request. If it cannot be sent, the missing response shows that the node is lost."""
         self.responses.pop(type(request), None)
+        self.requested_at = time.time()
         if isinstance(request, protocol.TakeClaim):
             self.claimed = request.claim
         data = self.sign(protocol.render_request(request))
@@ -180,6 +186,7 @@ class Agents:
         self.pipes = pipes
         self.lost: dict[str, str] = {}
         self.news: list[tuple[str, str]] = []
+        self.skews_reported = False
         self.connect_seconds = CONNECT_SECONDS + CONNECT_SECONDS_PER_NODE * len(nodes)
         self.last_ping = 0.0
         self.last_watch = self.last_check = time.monotonic()
@@ -250,6 +257,12 @@ class Agents:
                 self.lose(channel, f"no answer for {now - channel.last_response:.0f} s")
             elif not channel.connected:
                 self.reconnect(channel)
+
+        if not self.skews_reported and all(protocol.Ping in channel.responses for channel in channels):
+            self.skews_reported = True
+            skews = {channel.node: round(channel.skew, -1) for channel in channels if abs(channel.skew) > SKEW_SECONDS}
+            text = "the clock is about {:+.0f} s off node0's, and so are the times of events"
+            self.news += fold_by_text({node: text.format(skew) for node, skew in skews.items()})
 
     def ping(self, channels: Iterable[Channel], now: float) -> None:
         """Ping agents from time to time; without a request for long, an agent ends."""
