@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node import machine
-from orch_node.agent import core_claims
 from orch_node.agent.core_claims import Claims, node_usage
 from orch_node.machine import Machine
 from orch_node.permissions import UntrustedError
@@ -21,7 +20,6 @@ from orch_node.supervisor.core_reservation import describe_conflicts
 
 from orchestrator.files import LIB
 from tests.support.disks import fill, small_file_system
-from tests.support.files import write_files
 from tests.support.processes import running_python
 
 OTHER_USER = 65534
@@ -144,6 +142,27 @@ sys.stdin.read()
 """
 
 
+FORGE = """
+import os, socket, sys
+os.setuid(int(sys.argv[1]))
+forged = socket.socket(socket.AF_UNIX, getattr(socket, sys.argv[2]))
+forged.bind(("\\0orch-claim:%s:9600:1:a-run:7" % sys.argv[3]).encode())
+if sys.argv[2] == "SOCK_STREAM":
+    forged.listen()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
+def test_socket_in_the_name_of_another_user_is_no_claim(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
+    for kind in ("SOCK_DGRAM", "SOCK_STREAM"):
+        with running_python(FORGE, OTHER_USER, kind, OTHER_USER - 1):
+            assert claims.take(make_claim("run", FIRST_CORE)) == ()
+        claims.release("run")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
 def test_claims_of_two_users_conflict(tmp_path: Path) -> None:
     claims = Claims(tmp_path / "orch/claims")
@@ -153,14 +172,7 @@ def test_claims_of_two_users_conflict(tmp_path: Path) -> None:
     ):
         with running_python(ANNOUNCE, OTHER_USER, run, *(FIRST_CORE + cpu for cpu in cpus), env=ENVIRONMENT):
             conflicts = claims.take(make_claim("local", *(FIRST_CORE + cpu for cpu in (0, 1, 65, 1000))))
-        assert conflicts == (make_claim(f"{run} (user nobody)", *(FIRST_CORE + cpu for cpu in conflicting)),)
+        assert conflicts == (make_claim(f"{run[:40]} (user nobody)", *(FIRST_CORE + cpu for cpu in conflicting)),)
         assert claims.take(make_claim("local", FIRST_CORE, FIRST_CORE + 1, FIRST_CORE + 65)) == ()
         claims.release("local")
     assert (tmp_path / "orch").stat().st_mode & 0o777 == 0o700
-
-
-def test_announcement_without_a_lock_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_claims, "ANNOUNCEMENTS", tmp_path)
-    leftover = write_files(tmp_path, {"orch-claim-x": "{}"}) / "orch-claim-x"
-    assert list(core_claims.claims_of_other_users()) == []
-    assert not leftover.exists()

@@ -1,4 +1,4 @@
-"""Which cores of this machine are taken: a locked file per agent, and another one that other users can see.
+"""Which cores of this machine are taken: a locked file per agent, and a name other users can see.
 
 A claim holds as long as the kernel holds the lock, or as long as a process of the run lives: so
 nothing has to be given back after a death, and no core is given away under ranks that linger.
@@ -14,22 +14,26 @@ import contextlib
 import fcntl
 import os
 import re
-import tempfile
+import socket
+import struct
+import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
-from orch_node import atomic_write, machine, permissions
+from orch_node import machine, permissions
 from orch_node.agent.processes import run_processes
-from orch_node.protocol import files, values
+from orch_node.protocol import values
 from orch_node.protocol.agent import Claim
 from orch_node.protocol.node_reports import NodeUsage
 from orch_node.standalone.facts import read_text
 
-# Locked files that show claims to other users, in a folder in which nobody can replace another user's file.
-ANNOUNCEMENTS, PREFIX = Path("/tmp"), "orch-claim-"
-MAX_BYTES = 1 << 16
+# Abstract sockets (unix(7)): every user of the machine sees their names, and they end with their
+# process. /proc/net/unix shows the names: user, first CPU, mask of CPUs from it on, run, process.
+# Anybody can choose such a name: it counts only if the kernel says that this user listens there.
+SOCKET = re.compile(rb"@orch-claim:(\d{1,10}):(\d{1,5}):([0-9a-f]{1,24}):([\w.-]{1,40}):\d{1,10}$", re.ASCII)
+CPUS_PER_SOCKET = 96  # 24 digits: a name has at most 107 bytes
+CONNECT_SECONDS = 1.0  # an agent accepts connections at once
+CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): process, user, group
 
 
 class Claims:
@@ -38,7 +42,7 @@ class Claims:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / (machine.this_machine().boot or "unknown")
         self.held: int | None = None
-        self.announced: IO[str] | None = None
+        self.announced: tuple[socket.socket, ...] = ()
 
     def take(self, claim: Claim) -> tuple[Claim, ...]:
         """Claim these cores unless a living run has one of them; return one claim for each run in the way.
@@ -95,10 +99,10 @@ class Claims:
 
     def release(self, run_id: str) -> None:
         """Give the claim back."""
-        if self.announced:
-            with contextlib.suppress(FileNotFoundError):  # another agent found it without its lock
-                self.announced.close()
-            self.announced = None
+        for announcement in self.announced:
+            announcement.shutdown(socket.SHUT_RDWR)  # ends accept_connections()
+            announcement.close()
+        self.announced = ()
         if self.held is not None:
             self.path_of(run_id).unlink(missing_ok=True)
             os.close(self.held)
@@ -139,30 +143,58 @@ def locked(descriptor: int) -> bool:
     return False
 
 
-def announce(claim: Claim) -> IO[str] | None:
-    """Return an open file that shows the claim to other users as long as it is locked, as far as possible."""
+def announce(claim: Claim) -> tuple[socket.socket, ...]:
+    """Return sockets that show the claim to other users, as far as possible."""
+    blocks: dict[int, int] = {}  # first CPU -> mask
+    for cpu in claim.numbers:
+        first = cpu - cpu % CPUS_PER_SOCKET
+        blocks[first] = blocks.get(first, 0) | 1 << cpu - first
+    announcements: list[socket.socket] = []
+    for first, mask in blocks.items():
+        name = f"orch-claim:{os.getuid()}:{first}:{mask:x}:{claim.run[:40]}:{os.getpid()}"
+        announcement = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            announcement.bind(b"\0" + name.encode())
+            announcement.listen()
+        except OSError:
+            announcement.close()
+        else:
+            threading.Thread(target=accept_connections, args=(announcement,), daemon=True).start()
+            announcements.append(announcement)
+    return tuple(announcements)
+
+
+def accept_connections(announcement: socket.socket) -> None:
+    """Close each connection to a socket until the socket is closed."""
     with contextlib.suppress(OSError):
-        file = tempfile.NamedTemporaryFile("w", prefix=PREFIX, dir=ANNOUNCEMENTS)  # noqa: SIM115
-        os.fchmod(file.fileno(), 0o644)
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(values.render(replace(claim, run_dir="")))
-        file.flush()
-        return file
-    return None
+        while True:
+            announcement.accept()[0].close()
+
+
+def listening_user(name: bytes) -> int | None:
+    """Return the user whose process listens at an abstract socket; None if nobody accepts connections."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(CONNECT_SECONDS)
+        try:
+            connection.connect(b"\0" + name)
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        except OSError:
+            return None
+    return int(CREDENTIALS.unpack(credentials)[1])
 
 
 def claims_of_other_users() -> Iterator[Claim]:
-    """Yield what agents of other users have announced on this machine; delete what dead agents of this user have."""
-    for path in sorted(ANNOUNCEMENTS.glob(f"{PREFIX}*")):
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        with contextlib.suppress(OSError, values.ProtocolError), atomic_write.opened(path, flags) as descriptor:
-            user, holds = os.fstat(descriptor).st_uid, locked(descriptor)
-            if user == os.getuid() and not holds:
-                path.unlink()
-            elif user != os.getuid() and holds:
-                claim = values.parse(Claim, os.read(descriptor, MAX_BYTES), path.name)
-                if files.is_run_id(claim.run):
-                    yield replace(claim, run=f"{claim.run} (user {permissions.user_name(user)})", run_dir="")
+    """Yield what agents of other users have announced on this machine, one claim per run."""
+    cpus_by_run: dict[str, set[int]] = {}
+    for line in read_text(Path("/proc/net/unix")).encode().splitlines():
+        match = SOCKET.search(line)
+        if match and int(match[1]) != os.getuid() and listening_user(match[0][1:]) == int(match[1]):
+            first, mask = int(match[2]), int(match[3], 16)
+            cpus = {first + bit for bit in range(mask.bit_length()) if mask >> bit & 1}
+            user = permissions.user_name(int(match[1]))
+            cpus_by_run.setdefault(f"{match[4].decode()} (user {user})", set()).update(cpus)
+    for run, claimed in cpus_by_run.items():
+        yield Claim(run=run, run_dir="", cpus=()).with_numbers(claimed)
 
 
 def node_usage(claims: Path) -> NodeUsage:
