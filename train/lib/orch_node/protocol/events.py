@@ -347,11 +347,13 @@ class Finished(Event):
 
 RUN_EVENTS = (Launched, Waiting, Refused, Failed, Stalled, NodesLost, NodeNews, Stopping, Ended, Restarting, Finished)
 KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in Event.__subclasses__() if kind is not Other}
+# The keys of each kind; all other keys of some kinds are figures.
+FIELDS = {kind: {field.name for field in fields(kind)} - {"figures", "name"} for kind in (*KINDS.values(), Other)}
+WITH_FIGURES = (Progress, Result, Other)
 # Events that a script may report, in addition to those that it defines.
 SCRIPT_EVENTS = (Progress, Result, Warned)
 # Events that show progress of a rank.
 PROGRESS_EVENTS = (Started, Joined, FirstStep, Heartbeat, Progress, Result, Preempted, ScriptEnded, Exited)
-FIELDS_BY_KIND: dict[type[Event], tuple[frozenset[str], bool]] = {}  # a cache
 
 
 def parse(line: str | bytes) -> Event | None:
@@ -382,19 +384,12 @@ def parse_line(line: str | bytes) -> Event:
         return read(value)
     except ProtocolError as error:
         reason = str(error).rstrip(".")[:MAX_REASON_LENGTH]
-        return UnreadableEvent(rank=plausible_rank(value), time=plausible_time(value), text=reason)
-
-
-def plausible_rank(value: object) -> int:
-    """Return the rank of a damaged event, or NO_RANK."""
-    rank = value.get("rank") if isinstance(value, dict) else None
-    return rank if type(rank) is int and NO_RANK <= rank < MAX_RANKS else NO_RANK
-
-
-def plausible_time(value: object) -> float:
-    """Return the time of a damaged event, or 0."""
-    time = value.get("time") if isinstance(value, dict) else None
-    return float(time) if isinstance(time, (int, float)) and 0 <= time <= LAST_TIME else 0.0
+        rank, time = (value.get("rank"), value.get("time")) if isinstance(value, dict) else (None, None)
+        return UnreadableEvent(
+            rank=rank if type(rank) is int and NO_RANK <= rank < MAX_RANKS else NO_RANK,
+            time=float(time) if isinstance(time, (int, float)) and 0 <= time <= LAST_TIME else 0.0,
+            text=reason,
+        )
 
 
 def read(record: object) -> Event:
@@ -409,33 +404,16 @@ def read(record: object) -> Event:
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH or "rank" not in record:
         raise ProtocolError("an event must have a name and a rank.")
     kind = KINDS.get(name, Other)
-    names, has_figures = fields_of_kind(kind)
+    names = FIELDS[kind]
     content = {key: value for key, value in record.items() if key in names}
-    if has_figures:
+    if kind in WITH_FIGURES:
         content["figures"] = {key: value for key, value in record.items() if key not in names and key not in HEADER}
     if kind is Other:
         content["name"] = name
-    return check_ranges(values.read(kind, content, escape_name(name)))
-
-
-def fields_of_kind(kind: type[Event]) -> tuple[frozenset[str], bool]:
-    """Return the keys of events of this kind, and whether all other keys are figures."""
-    if kind not in FIELDS_BY_KIND:
-        names = {field.name for field in fields(kind)}
-        FIELDS_BY_KIND[kind] = (frozenset(names - {"figures", "name"}), "figures" in names)
-    return FIELDS_BY_KIND[kind]
-
-
-def check_ranges(event: Event) -> Event:
-    """Return the event if its rank and time are possible.
-
-    Raises:
-        ProtocolError: if not.
-    """
-    if not NO_RANK <= event.rank < MAX_RANKS:
-        raise ProtocolError(f"{escape_name(event_name(event))}: rank {event.rank} is impossible.")
-    if not 0 <= event.time <= LAST_TIME:
-        raise ProtocolError(f"{escape_name(event_name(event))}: time {event.time} is impossible.")
+    event = values.read(kind, content, escape_name(name))
+    for key, value, limit in (("rank", event.rank, MAX_RANKS - 1), ("time", event.time, LAST_TIME)):
+        if not (NO_RANK if key == "rank" else 0) <= value <= limit:
+            raise ProtocolError(f"{escape_name(name)}: {key} {value} is impossible.")
     return event
 
 
