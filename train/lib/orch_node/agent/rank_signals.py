@@ -15,7 +15,7 @@ from orch_node.protocol import files
 from orch_node.protocol.agent import RankStack
 from orch_node.protocol.environment import PREEMPT_SIGNAL
 from orch_node.protocol.outcome import ProcessRecord
-from orch_node.streams import without_marks
+from orch_node.tail import last_text
 
 WRITE_SECONDS = 0.3  # faulthandler writes the traces of a rank within milliseconds
 MAX_CHARACTERS = 20_000  # of one rank
@@ -34,7 +34,7 @@ def collect(run_dir: Path, processes: list[ProcessRecord]) -> dict[str, RankStac
     if any([request_stack_traces(process) for process in ranks.values()]):
         time.sleep(WRITE_SECONDS)
     return {
-        str(rank): RankStack(stack=text_after(logs[rank], sizes[rank]), kernel=kernel_state(process.pid))
+        str(rank): RankStack(last_text(logs[rank], MAX_CHARACTERS, sizes[rank]), kernel_state(process.pid))
         for rank, process in ranks.items()
     }
 
@@ -53,15 +53,6 @@ def size_of(log: Path) -> int:
         return log.stat().st_size
     except OSError:
         return 0
-
-
-def text_after(log: Path, offset: int) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(offset)
-            return without_marks(file.read(MAX_CHARACTERS).decode(errors="replace"))
-    except OSError:
-        return ""
 
 
 def main_thread_of(stack: str) -> str:
