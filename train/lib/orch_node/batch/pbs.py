@@ -36,7 +36,7 @@ from typing import Any, BinaryIO
 
 from orch_node import atomic_write, program
 from orch_node.batch.handshake import authenticate, introduce
-from orch_node.batch.system import NodeSystem, clock_seconds
+from orch_node.batch.system import NodeSystem, clock_seconds, run
 from orch_node.protocol import batch, values
 from orch_node.protocol.batch import SignatureError, SignedLines, Submitted
 from orch_node.reach import BY_STEP, JOINING
@@ -78,20 +78,13 @@ def program_path(name: str) -> str:
     return name
 
 
-def run(name: str, *options: str) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            (program_path(name), *options), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return subprocess.CompletedProcess((name, *options), 1, "", str(error))
-
-
 def query() -> dict[str, Any]:
     """Return what qstat reports about this job, or nothing if it cannot be had."""
     job = os.environ["PBS_JOBID"]
     with contextlib.suppress(ValueError, AttributeError):
-        return dict(json.loads(run("qstat", "-f", "-F", "json", job).stdout, strict=False)["Jobs"].get(job, {}))
+        return dict(
+            json.loads(run(program_path("qstat"), "-f", "-F", "json", job).stdout, strict=False)["Jobs"].get(job, {})
+        )
     return {}
 
 
@@ -285,7 +278,7 @@ def run_attached(argv: list[str]) -> int:
 
     PBS counts the memory and the time of these sessions only, and ends them with the job.
     """
-    run("pbs_attach", "-j", os.environ["PBS_JOBID"], "-p", str(os.getpid()))
+    run(program_path("pbs_attach"), "-j", os.environ["PBS_JOBID"], "-p", str(os.getpid()))
     os.execvp(argv[0], argv)
 
 
@@ -374,7 +367,7 @@ class PbsNodes(NodeSystem):
         index = os.environ.get("PBS_ARRAY_INDEX", "")
         variables = f"{RESTARTS}={restarts}" + (f",PBS_ARRAY_INDEX={index}" if index else "")
         options = options_again(Path(arguments[-1]).read_text(), index)
-        command = ("qsub", "-f", *options, "-v", variables, *NO_OUTPUT, "--", "/bin/bash", *arguments)
+        command = (program_path("qsub"), "-f", *options, "-v", variables, *NO_OUTPUT, "--", "/bin/bash", *arguments)
         result = run(*command)
         for _ in range(RETRIES):
             if "cannot connect to server" in result.stderr:

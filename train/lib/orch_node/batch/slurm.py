@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from orch_node import atomic_write
-from orch_node.batch.system import NodeSystem
+from orch_node.batch.system import NodeSystem, run
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.batch import Submitted
@@ -52,10 +52,6 @@ HOSTS = "srun-hosts"  # a line for each rank
 # use MPI can start.
 PMI = ("pmi2", "pmix")
 UNRELIABLE_PMI = ("pmix",)  # listed even if the library that it needs is not installed
-
-
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
 def cpu_counts(text: str) -> list[int]:

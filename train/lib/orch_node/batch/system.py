@@ -15,6 +15,8 @@ from typing import BinaryIO
 from orch_node.protocol import files
 from orch_node.protocol.batch import JobConfig, Submitted
 
+PROGRAM_SECONDS = 60.0  # for a program of the batch system to end
+
 
 class NodeSystem(ABC):
     """A batch system as the programs on its nodes use it.
@@ -109,6 +111,16 @@ class NodeSystem(ABC):
     def out_of_memory(self) -> str:
         """Return the message that a run was out of memory."""
         return f"it ran out of memory ({self.memory_hint})"
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of a batch system; its exit code is 1 if it cannot be started or does not end."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PROGRAM_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
 def find_system(config: JobConfig) -> NodeSystem:
