@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
             return send(folder)
         if options.command == "unpack":
             source = Path(options.run_dir)
-            fill_once(folder, hash_of(source), lambda part: copy_files(source, part))
+            fill_once(folder, hash_of(source), lambda part: shutil.copytree(source, part, dirs_exist_ok=True))
             return 0
         if options.command == "receive":
             receive(folder)
@@ -80,11 +80,6 @@ def main(argv: list[str]) -> int:
         print(disk.describe_error(options.folder, error), file=sys.stderr)
         return 1
     return 0
-
-
-def copy_files(source: Path, part: Path) -> None:
-    """Copy all files of a folder into another."""
-    shutil.copytree(source, part, dirs_exist_ok=True)
 
 
 def hash_of(folder: Path) -> str:
@@ -120,7 +115,7 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def fill_once(folder: Path, content: str, fill: Callable[[Path], None]) -> bool:
+def fill_once(folder: Path, content: str, fill: Callable[[Path], object]) -> bool:
     """Fill a folder unless it has this content; concurrent callers wait for the first.
 
     Args:

@@ -146,11 +146,8 @@ def send(run_dir: Path) -> int:
 
 def sent_project(run_dir: Path) -> Path | None:
     """Return the folder of the project as it was sent; None if it no longer exists."""
-    try:
-        folder = Path((run_dir / files.SENT_PROJECT).read_text())
-    except OSError:
-        return None
-    return folder if folder.is_dir() else None
+    folder = content_store.origin_of(run_dir / files.PROJECT)
+    return folder if folder and folder.is_dir() else None
 
 
 def regular_files(folder: Path) -> Iterator[str]:
