@@ -85,7 +85,7 @@ def make_run(
 
 def make_outcome(state: str = "done") -> dict[str, Any]:
     """Return the outcome.json of a run in which no rank has failed."""
-    return dict(json.loads(outcome.render(Outcome(state=state, launcher_code=0, started=STARTED, ended=STARTED + 12))))
+    return dict(json.loads(outcome.render(Outcome(state=state, started=STARTED, ended=STARTED + 12))))
 
 
 def write_json(path: Path, value: object) -> None:

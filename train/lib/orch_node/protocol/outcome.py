@@ -68,7 +68,6 @@ class Outcome:
     state: str  # done, failed, stopped, refused or preempted
     first_failure: Failure | None = None
     problem: str | None = None  # a cause other than a single rank
-    launcher_code: int | None = None
     started: float = 0.0
     ended: float = 0.0
     attempts: int = 1
