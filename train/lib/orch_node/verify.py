@@ -11,11 +11,12 @@ import compileall
 import contextlib
 import datetime
 import fcntl
+import functools
 import json
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from orch_node.standalone import facts
@@ -32,14 +33,20 @@ ELEMENTS = 1 << 16
 def main(argv: list[str]) -> int:
     """Verify this node as a rank and return the exit code."""
     (backend,) = argv
+    return run_rank(functools.partial(check, backend))
+
+
+def run_rank(measure: Callable[[int, int, int], Mapping[str, object]]) -> int:
+    """Run a function as a rank, and let rank 0 print the report; return the exit code.
+
+    Args:
+        measure: returns the report, from the rank, the number of ranks and that of the ranks of this node.
+    """
     rank, ranks = take_numbers()
     try:
-        hold_to_interface()
-        report = check(backend, rank, ranks, int(os.environ.get("MPI_LOCALNRANKS", ranks)))
-    except Exception as error:  # report any error as the result of this node
-        print(
-            f"verify: {socket.gethostname()} rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True
-        )
+        report = measure(rank, ranks, int(os.environ.get("MPI_LOCALNRANKS", ranks)))
+    except Exception as error:  # any error is the result of this node
+        print(f"{socket.gethostname()} rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return 1
     if rank == 0:
         print(json.dumps(report), flush=True)
@@ -79,6 +86,7 @@ def alone_on_node() -> Iterator[None]:
 
 def check(backend: str, rank: int, ranks: int, per_node: int) -> dict[str, object]:
     """Run all checks of this rank and return the report."""
+    hold_to_interface()
     torch_version, bindings = load(backend)
     report = {"ranks": ranks, "backend": backend, "torch": torch_version, "bindings": bindings}
     if rank % per_node == 0:

@@ -7,10 +7,8 @@ communicated with every other one; then the first ranks of the first two nodes p
 
 from __future__ import annotations
 
-import json
+import functools
 import os
-import socket
-import sys
 import time
 
 from orch_node import verify
@@ -25,17 +23,7 @@ WARM_UP_ROUNDS, TIMED_ROUNDS = 5, 40
 def main(argv: list[str]) -> int:
     """Run this rank, and return 1 if the fabric does not work."""
     backend, fabric = argv
-    rank, ranks = verify.take_numbers()
-    ranks_per_node = int(os.environ.get("MPI_LOCALNRANKS", ranks))
-    try:
-        select_device(fabric, int(os.environ.get("MPI_LOCALRANKID", rank)), ranks_per_node)
-        report = measure(backend, rank, ranks, ranks_per_node)
-    except Exception as error:  # any error is the result of this fabric
-        print(f"{socket.gethostname()} rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        return 1
-    if rank == 0:
-        print(json.dumps(report), flush=True)
-    return 0
+    return verify.run_rank(functools.partial(measure, backend, fabric))
 
 
 def select_device(fabric: str, local_rank: int, ranks_per_node: int) -> None:
@@ -48,7 +36,7 @@ def select_device(fabric: str, local_rank: int, ranks_per_node: int) -> None:
     os.environ.update(fabrics.rank_variables(fabric, names, "mpi"))
 
 
-def measure(backend: str, rank: int, ranks: int, ranks_per_node: int) -> dict[str, float]:
+def measure(backend: str, fabric: str, rank: int, ranks: int, ranks_per_node: int) -> dict[str, float]:
     """Check the communication of all ranks, and measure one pair of them.
 
     Returns:
@@ -57,6 +45,7 @@ def measure(backend: str, rank: int, ranks: int, ranks_per_node: int) -> dict[st
     Raises:
         ArithmeticError: if data arrive wrong.
     """
+    select_device(fabric, int(os.environ.get("MPI_LOCALRANKID", rank)), ranks_per_node)
     verify.load(backend)
     import torch.distributed as dist
 
