@@ -26,6 +26,7 @@ from orch_node.reach import START_MARKER, StartFilter, program_errors
 from orch_node.run_files import Header, Received, Written
 
 MAX_BYTES = 100 * 10**9  # of the files that node0 gives to a node
+LIMIT = f"limit {MAX_BYTES / 1e9:.0f} GB"
 MAX_NAMES = 5  # in a message
 
 
@@ -122,8 +123,7 @@ class FileSharing(threading.Thread):
         size = sum(remote.files[path].size for path in paths)
         if remote.shared or not paths:
             return local
-        if size > MAX_BYTES:
-            raise StoreError(f"{size / 1e9:.1f} GB of {node} is too much (limit {MAX_BYTES / 1e9:.0f} GB)")
+        check_size(size, f" of {node}")
         command = self.command(node, ("run-files", "send", str(self.run_dir), "-"), subprocess.PIPE)
         with tempfile.TemporaryDirectory(prefix=run_files.STAGING, dir=self.run_dir) as name:
             command.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
@@ -137,7 +137,7 @@ class FileSharing(threading.Thread):
         moved = {path: remote.files[path] for path in paths}
         hashes = {path: content.sha256 for path, content in moved.items()}
         run_files.record_received(self.run_dir, run_files.received_hashes(self.run_dir) | hashes)
-        self.news.append(f"took {describe(paths)}, {size / 1e6:.1f} MB, from {node} (limit {MAX_BYTES / 1e9:.0f} GB)")
+        self.news.append(f"took {describe(paths)}, {size / 1e6:.1f} MB, from {node} ({LIMIT})")
         return replace(local, files={**local.files, **moved}, received=(*{*local.received, *paths},))
 
     def can_put(self, path: str) -> bool:
@@ -158,11 +158,7 @@ class FileSharing(threading.Thread):
     def send(self, local: Written, paths: Sequence[str], nodes: Sequence[str]) -> None:
         """Send the files of these paths to nodes at the same time."""
         size = sum(local.files[path].size for path in paths)
-        limit = f"limit {MAX_BYTES / 1e9:.0f} GB"
-        if size > MAX_BYTES:
-            raise StoreError(
-                f"{size / 1e9:.1f} GB is too much ({limit}); a folder that all nodes share needs no copies"
-            )
+        check_size(size)
         header = values.render(Header(local, tuple(paths))).encode() + b"\n"
         commands = [
             self.command(
@@ -175,7 +171,7 @@ class FileSharing(threading.Thread):
         self.send_archive(paths, commands)
         raise_failures([command for command in commands if command.end() != 0])
         if paths:
-            self.news.append(f"gave {describe(paths)}, {size / 1e6:.1f} MB, to {fold(nodes)} ({limit})")
+            self.news.append(f"gave {describe(paths)}, {size / 1e6:.1f} MB, to {fold(nodes)} ({LIMIT})")
         for command in commands:
             received = values.parse(Received, command.output, f"the response of {command.node}")
             if received.renamed:
@@ -195,6 +191,13 @@ class FileSharing(threading.Thread):
                         tar.kill()
             if tar.returncode != 0:
                 raise StoreError(f"tar: exit code {tar.returncode}")
+
+
+def check_size(size: int, source: str = "") -> None:
+    """Raise StoreError if files are too large."""
+    if size > MAX_BYTES:
+        hint = "a folder that all nodes share needs no copies"
+        raise StoreError(f"{size / 1e9:.1f} GB{source} is too much ({LIMIT}); {hint}")
 
 
 def describe(paths: Sequence[str]) -> str:
