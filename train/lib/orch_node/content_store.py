@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -296,7 +296,7 @@ def receive(folder: Path) -> None:
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
     try:
         unpack = ("tar", "-xzf", "-", "--no-same-owner", "--no-same-permissions", "-C", str(part))
-        run(folder, *unpack, reads_stdin=True)
+        run(folder, *unpack, blocks=stdin_blocks())
         if hash_of(part) != folder.name:
             raise StoreError(f"{folder}: {CHANGED}")
         atomic_write.write(part / MARK, folder.name)
@@ -394,13 +394,17 @@ def send(folder: Path) -> int:
     return subprocess.run(("tar", "-I", "gzip -1", "-c", f"--exclude=./{MARK}", "-C", str(folder), ".")).returncode
 
 
-def run(folder: Path, *command: str, reads_stdin: bool = False) -> None:
+def stdin_blocks() -> Iterator[bytes]:
+    return iter(lambda: sys.stdin.buffer.read(CHUNK), b"")
+
+
+def run(folder: Path, *command: str, blocks: Iterable[bytes] = ()) -> None:
     """Run a program that writes a folder.
 
     Args:
         folder: the folder.
         command: the program and its arguments.
-        reads_stdin: whether it reads standard input, which is consumed to the end even if the program fails.
+        blocks: its input, which is consumed to the end even if the program fails.
 
     Raises:
         StoreError: if it fails, with what is wrong with the disk, or else with the program's first line.
@@ -409,7 +413,7 @@ def run(folder: Path, *command: str, reads_stdin: bool = False) -> None:
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment)
         assert process.stdin is not None
-        for block in iter(lambda: sys.stdin.buffer.read(CHUNK), b"") if reads_stdin else ():
+        for block in blocks:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(block)
         process.communicate()

@@ -196,7 +196,7 @@ def receive(run_dir: Path, suffix: str) -> Received:
     copy, contents = run_dir / files.PROJECT, header.written.files
     with tempfile.TemporaryDirectory(prefix=STAGING, dir=run_dir) as name:
         staging = Path(name)
-        content_store.run(run_dir, *unpack_command(name), reads_stdin=True)
+        content_store.run(run_dir, *unpack_command(name), blocks=content_store.stdin_blocks())
         for path in header.archived:
             if content_of(staging / path) != contents[path]:
                 raise content_store.StoreError(f"{copy / path} did not arrive as node0 has it")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -127,7 +127,10 @@ class FileSharing(threading.Thread):
         command = self.command(node, ("run-files", "send", str(self.run_dir), "-"), subprocess.PIPE)
         with tempfile.TemporaryDirectory(prefix=run_files.STAGING, dir=self.run_dir) as name:
             command.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
-            command.receive(run_files.unpack_command(name))
+            try:
+                content_store.run(self.run_dir, *run_files.unpack_command(name), blocks=command.output_blocks())
+            finally:  # its own failure is the cause of that of tar
+                raise_failures([command] if command.end() != 0 else [])
             for path in paths:
                 source, target = Path(name, path), self.run_dir / files.PROJECT / path
                 if not os.path.lexists(source) or run_files.content_of(source) != remote.files[path]:
@@ -228,29 +231,16 @@ class RemoteCommand:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(block)
 
-    def receive(self, command: Sequence[str]) -> None:
-        """Close its standard input, and pass what it prints on to a command.
-
-        Raises:
-            StoreError: if one of the two fails.
-        """
+    def output_blocks(self) -> Iterator[bytes]:
+        """Close its standard input, and yield what it prints."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.stdin = None  # which end() would flush
         start_filter = StartFilter()
-        with subprocess.Popen(command, stdin=subprocess.PIPE) as receiver:
-            assert receiver.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                while block := self.process.stdout.read(content_store.CHUNK):
-                    receiver.stdin.write(start_filter.output(block))
-        while self.process.stdout.read(content_store.CHUNK):  # after a failure of the receiver; end() would keep it all
-            pass
-        if self.end() != 0:
-            raise StoreError(self.problem())
-        if receiver.returncode != 0:
-            raise StoreError(f"{command[0]}: exit code {receiver.returncode}")
+        while block := self.process.stdout.read(content_store.CHUNK):
+            yield start_filter.output(block)
 
     def end(self) -> int:
         """Close its standard input, wait for its end, and return its exit code."""
