@@ -99,7 +99,7 @@ class Agent:
         return protocol.Response()
 
     def ping(self, request: protocol.Ping) -> protocol.Alive:
-        if not self.launcher.wrappers:
+        if not self.launcher.above:
             self.launcher.add(self.find_processes())
         lost = self.launcher.describe_lost(time.monotonic())
         return protocol.Alive(time=time.time(), preempted=self.preempted, lost_launcher=lost)

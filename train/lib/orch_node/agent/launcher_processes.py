@@ -12,20 +12,18 @@ from orch_node.protocol.record import number_ranges
 CHECK_SECONDS = 1.0
 # While a launcher ends its ranks, some of its processes may end before them.
 CONFIRM_SECONDS = 2.0
+Key = tuple[int, int]  # the pid and the start of a process
 
 
 class LauncherProcesses:
     """The processes above the wrappers of a node, as they were when they were first seen."""
 
     def __init__(self) -> None:
-        self.wrappers: dict[tuple[int, int], ProcessRecord] = {}
-        self.ranks: dict[tuple[int, int], int] = {}  # of wrappers whose training process has been seen
-        # The parent of each wrapper and of each process above one, by the process.
-        self.parents: dict[tuple[int, int], ProcessRecord] = {}
-        self.checked_at = 0.0
-        # The process that has ended above each wrapper, and since when there is one.
-        self.lost: dict[tuple[int, int], ProcessRecord] = {}
+        self.above: dict[Key, list[ProcessRecord]] = {}  # the nearest first, by wrapper
+        self.ranks: dict[Key, int] = {}  # of wrappers whose training process has been seen
+        self.lost: dict[Key, ProcessRecord] = {}  # the nearest process above a wrapper that has ended
         self.lost_since: float | None = None
+        self.checked_at = 0.0
 
     def add(self, run_processes: list[ProcessRecord]) -> None:
         """Record the processes above new wrappers.
@@ -38,19 +36,22 @@ class LauncherProcesses:
             parent = by_pid.get(process.parent)
             if process.role == "rank" and process.rank is not None and parent and parent.role == "wrapper":
                 self.ranks[parent.key] = process.rank
-            elif process.role == "wrapper" and process.key not in self.wrappers:
-                self.wrappers[process.key] = process
+            elif process.role == "wrapper" and process.key not in self.above:
+                self.above[process.key] = []
                 while parent:
-                    self.parents.setdefault(process.key, parent)
-                    process, parent = parent, by_pid.get(parent.parent)
+                    self.above[process.key].append(parent)
+                    parent = by_pid.get(parent.parent)
 
     def describe_lost(self, now: float) -> str:
         """Return which process has ended for some time although its ranks continue, or ''."""
         if now - self.checked_at >= CHECK_SECONDS:
             self.checked_at = now
-            self.wrappers = {key: wrapper for key, wrapper in self.wrappers.items() if machine.is_alive(*key)}
-            ended = {key: self.first_lost(wrapper) for key, wrapper in self.wrappers.items()}
-            self.lost = {key: process for key, process in ended.items() if process}
+            self.above = {key: chain for key, chain in self.above.items() if machine.is_alive(*key)}
+            ended = {
+                key: [process for process in chain if not machine.is_alive(*process.key)]
+                for key, chain in self.above.items()
+            }
+            self.lost = {key: processes[0] for key, processes in ended.items() if processes}
             self.lost_since = (self.lost_since or now) if self.lost else None
         if self.lost_since is None or now - self.lost_since < CONFIRM_SECONDS:
             return ""
@@ -58,10 +59,3 @@ class LauncherProcesses:
         names = ", ".join(dict.fromkeys(f"{process.name} (process {process.pid})" for process in self.lost.values()))
         affected = f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}" if ranks else "its ranks"
         return f"the launcher's {names} was killed or has crashed, so nothing receives the reports of {affected}"
-
-    def first_lost(self, wrapper: ProcessRecord) -> ProcessRecord | None:
-        """Return the process nearest to a wrapper, among those above it, that has ended."""
-        process: ProcessRecord | None = self.parents.get(wrapper.key)
-        while process is not None and machine.is_alive(*process.key):
-            process = self.parents.get(process.key)
-        return process
