@@ -142,6 +142,5 @@ def may_run_elsewhere(run_dir: Path) -> SupervisorProcess | None:
     supervisor = read_supervisor(run_dir)
     if supervisor is None or supervisor.identity is None or (run_dir / files.OUTCOME).exists():
         return None
-    if machine.condition_of(supervisor.identity) != machine.UNKNOWN:
-        return None
-    return None if state_of(run_dir, supervisor) == KILLED else supervisor
+    is_elsewhere = machine.condition_of(supervisor.identity) == machine.UNKNOWN
+    return supervisor if is_elsewhere and state_of(run_dir, supervisor) != KILLED else None

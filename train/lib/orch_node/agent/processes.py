@@ -81,8 +81,9 @@ def named_runs(pid: int) -> tuple[set[bytes], list[bytes]]:
     """Return the run folders that a process names, and its command line."""
     variables, argv = read_texts(pid, "environ"), read_texts(pid, "cmdline")
     runs = {value[13:] for value in variables if value.startswith(b"ORCH_RUN_DIR=")}
-    argument = run_argument(argv, pid) if variables else None  # not of another user's process
-    return runs | ({argument} if argument else set()), argv
+    arguments = node_program_arguments(argv, pid) if variables else []  # not of another user's process
+    index = ROLES[arguments[0]][1] if arguments and arguments[0] in ROLES else None
+    return runs | ({os.fsencode(arguments[index])} if index and len(arguments) > index else set()), argv
 
 
 def role_of(argv: list[bytes], pid: int) -> str:
@@ -91,13 +92,6 @@ def role_of(argv: list[bytes], pid: int) -> str:
         return ROLES[arguments[0]][0] if arguments[0] in ROLES else "other"
     program = os.path.basename(os.fsdecode(argv[0])) if argv else ""
     return "launcher" if program.startswith(LAUNCHERS) else "other"
-
-
-def run_argument(argv: list[bytes], pid: int) -> bytes | None:
-    """Return the run's folder among the arguments of one of orch's programs, or None."""
-    arguments = node_program_arguments(argv, pid)
-    index = ROLES[arguments[0]][1] if arguments and arguments[0] in ROLES else None
-    return os.fsencode(arguments[index]) if index is not None and len(arguments) > index else None
 
 
 def node_program_arguments(argv: list[bytes], pid: int) -> list[str]:
