@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -47,6 +49,14 @@ def parse_known(kind: type[T], text: str | bytes, source: str) -> T:
         ProtocolError: if the text does not match the class.
     """
     return read_known(kind, loads(text, source), source)
+
+
+def load(parse: Callable[[bytes], T], path: Path) -> T | None:
+    """Return the content of a file, or None if it cannot be read or is damaged."""
+    try:
+        return parse(path.read_bytes())
+    except (OSError, ProtocolError):
+        return None
 
 
 def loads(text: str | bytes, source: str) -> Any:
@@ -183,51 +193,35 @@ def make_reader(annotation: str, names: Mapping[str, Any]) -> Reader:
     return SCALARS.get(annotation) or (lambda value, source: read(names[annotation], value, source))
 
 
-def scalar(kind: type[Any], description: str) -> Reader:
-    """Return a reader that accepts values of one type only."""
-
-    def check(value: object, source: str) -> Any:
-        if type(value) is not kind:  # a bool is not an int here
-            raise ProtocolError(f"{source} is {value!r:.60}, not {description}.")
+def check(value: object, source: str, kind: type[T], description: str) -> T:
+    """Return a value of exactly this type, so a bool is not an int; raise ProtocolError for other types."""
+    if type(value) is kind:
         return value
+    raise ProtocolError(f"{source} is {value!r:.60}, not {description}.")
 
-    return check
 
-
-def check_number(value: object, source: str) -> float:
-    """Return a number, which may be NaN or infinite."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+def check_number(value: object, source: str, *, is_measured: bool = False) -> float:
+    """Return a number; only one that is measured may be NaN or infinite."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and (is_measured or abs(value) < math.inf):
         return value
-    raise ProtocolError(f"{source} is {value!r:.60}, not a number.")
-
-
-def check_finite(value: object, source: str) -> float:
-    """Return a finite number."""
-    number = check_number(value, source)
-    if abs(number) <= sys.float_info.max:
-        return number
     raise ProtocolError(f"{source} is {value!r:.60}, not a number.")
 
 
 def check_list(value: object, source: str) -> list[Any]:
     """Return a list, or raise ProtocolError."""
-    if not isinstance(value, list):
-        raise ProtocolError(f"{source} is {value!r:.60}, not a list.")
-    return value
+    return check(value, source, list, "a list")
 
 
 def check_object(value: object, source: str) -> dict[str, Any]:
     """Return a JSON object, or raise ProtocolError."""
-    if not isinstance(value, dict):
-        raise ProtocolError(f"{source} is {value!r:.60}, not an object.")
-    return value
+    return check(value, source, dict, "an object")
 
 
 SCALARS: dict[str, Reader] = {
-    "int": scalar(int, "a whole number"),
-    "str": scalar(str, "text"),
-    "bool": scalar(bool, "true or false"),
-    "float": check_finite,
-    "Measured": check_number,
+    "int": lambda value, source: check(value, source, int, "a whole number"),
+    "str": lambda value, source: check(value, source, str, "text"),
+    "bool": lambda value, source: check(value, source, bool, "true or false"),
+    "float": check_number,
+    "Measured": lambda value, source: check_number(value, source, is_measured=True),
     "Any": lambda value, source: value,
 }
