@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PRIVATE = 0o600
+MAX_BYTES = 1 << 28  # of a file that is read as a whole
 
 
 def private(path: str, flags: int) -> int:
@@ -31,8 +32,14 @@ def plain(path: str, flags: int) -> int:
 
 
 def read(path: Path) -> bytes:
-    """Return the content of a plain file."""
+    """Return the content of a plain file of at most MAX_BYTES.
+
+    Raises:
+        OSError: if it is something else, or cannot be read.
+    """
     with open(path, "rb", opener=plain) as file:
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:  # also of a file with holes, which would fill the memory
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read()
 
 

@@ -106,10 +106,7 @@ def seconds_since_renewal(path: Path) -> float | None:
 
 def read_supervisor(run_dir: Path) -> SupervisorProcess | None:
     """Return the supervisor that a run has recorded, or None if there is no readable record."""
-    try:
-        return outcome.parse_supervisor(atomic_write.read(run_dir / files.SUPERVISOR))
-    except (OSError, ProtocolError):
-        return None
+    return values.load(outcome.parse_supervisor, run_dir / files.SUPERVISOR)
 
 
 def state_of(run_dir: Path, supervisor: SupervisorProcess) -> str:

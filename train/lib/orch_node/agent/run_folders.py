@@ -87,10 +87,8 @@ def read_record(folder: Path) -> record.RunRecord:
 
 def last_outcome(folder: Path) -> Outcome | None:
     """Return how a run ended, without the results of the nodes, or None."""
-    try:
-        return replace(outcomes.parse(atomic_write.read(folder / files.OUTCOME)), nodes={})
-    except (OSError, ProtocolError):
-        return None
+    outcome = values.load(outcomes.parse, folder / files.OUTCOME)
+    return outcome and replace(outcome, nodes={})
 
 
 def main_runs(argv: list[str]) -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from orch_node.batch.system import NodeSystem
 from orch_node.line_pipes import Pipes
-from orch_node.protocol import batch, files
+from orch_node.protocol import batch, files, values
 from orch_node.protocol.agent import Request
 from orch_node.protocol.batch import SignatureError, SignedLines, Submitted
-from orch_node.protocol.values import ProtocolError
 from orch_node.supervisor.agents import Agents, Channel
 
 FILES_SECONDS = 1.0  # between checks of the run's folder
@@ -131,9 +130,8 @@ def exit_if_superseded(system: NodeSystem, run_dir: Path) -> None:
 
 def is_superseded(job_file: Path, turn: Submitted) -> bool:
     """Return whether a later start of the job, or a later job, has taken the run's folder."""
-    try:
-        latest = batch.parse_submitted(job_file.read_bytes())
-    except (OSError, ProtocolError):
+    latest = values.load(batch.parse_submitted, job_file)
+    if latest is None:
         return False
     if latest.job == turn.job:
         return latest.restarts > turn.restarts

@@ -28,7 +28,6 @@ from orch_node.protocol.batch import Hello, JobConfig
 from orch_node.protocol.events import Launched, parse_line
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, Outcome
-from orch_node.protocol.values import ProtocolError
 from orch_node.standalone import facts
 from orch_node.supervisor import supervisor
 
@@ -141,10 +140,7 @@ def checkpoint_step(problem: str) -> int | None:
 
 def recorded_outcome(path: Path) -> Outcome:
     """Return the outcome of an earlier start; its state is '' if there is none."""
-    try:
-        return outcome.parse(path.read_bytes())
-    except (OSError, ProtocolError):
-        return Outcome(state="")
+    return values.load(outcome.parse, path) or Outcome(state="")
 
 
 class JobSupervisor(supervisor.Supervisor):

@@ -10,6 +10,8 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orch_node import atomic_write
+
 T = TypeVar("T")
 Measured = float  # a result of training, which may be NaN
 Reader = Callable[[object, str], Any]
@@ -54,7 +56,7 @@ def parse_known(kind: type[T], text: str | bytes, source: str) -> T:
 def load(parse: Callable[[bytes], T], path: Path) -> T | None:
     """Return the content of a file, or None if it cannot be read or is damaged."""
     try:
-        return parse(path.read_bytes())
+        return parse(atomic_write.read(path))
     except (OSError, ProtocolError):
         return None
 
