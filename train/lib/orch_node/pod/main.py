@@ -53,12 +53,18 @@ def main(argv: list[str]) -> int:
         refuse(problem)
     if config.attempt > 1:
         remove_stop(config)
-    if config.project:
-        try:
+    try:
+        if config.project:
             project.unpack(config.project, config.attempt)
-        except project.ProjectError as error:
-            refuse(str(error))
-    return torchrun(config, argv[1], argv[argv.index("--") + 1 :] if "--" in argv else [])
+        key = rendezvous.key_of(Path(config.run_dir)) if rendezvous.is_dynamic() else None
+        options = rendezvous.options()
+    except (project.ProjectError, TimeoutError) as error:
+        refuse(str(error))
+    except OSError as error:
+        refuse(f"the key of the run's rendezvous: {disk.describe_error(config.run_dir, error)}")
+    script = argv[argv.index("--") + 1 :] if "--" in argv else []
+    rank = (str(program.PROGRAM), "pod-rank", argv[1], "--", *script)
+    return Torchrun(config, (*options, f"--nproc_per_node={config.ppn}", *rank), key).run()
 
 
 def why_not(config: PodConfig) -> str | None:
@@ -213,20 +219,6 @@ def start(*arguments: str, key: bytes | None) -> subprocess.Popen[bytes]:
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
             pipe.write(key)
     return process
-
-
-def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
-    """Start the ranks of this pod; return the exit code once they have ended."""
-    try:
-        key = rendezvous.key_of(Path(config.run_dir)) if rendezvous.is_dynamic() else None
-    except OSError as error:
-        refuse(f"the key of the run's rendezvous: {disk.describe_error(config.run_dir, error)}")
-    try:
-        options = rendezvous.options()
-    except TimeoutError as error:
-        refuse(str(error))
-    rank = (str(program.PROGRAM), "pod-rank", path, "--", *script)
-    return Torchrun(config, (*options, f"--nproc_per_node={config.ppn}", *rank), key).run()
 
 
 def remove_stop(config: PodConfig) -> None:
