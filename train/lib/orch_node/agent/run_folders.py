@@ -37,7 +37,7 @@ def list_runs(base: Path) -> Listing:
     """Return all runs below a folder."""
     runs: list[ListedRun] = []
     damaged: list[DamagedRun] = []
-    for folder in run_folders(base):
+    for folder in sorted(path.parent for path in base.glob(f"*/{files.RECORD}")):
         try:
             runs.append(listed_run(folder))
         except (OSError, ProtocolError) as error:
@@ -65,11 +65,6 @@ def listed_run(folder: Path) -> ListedRun:
         outcome=outcome,
     )
     return ListedRun(run_record, outcome.state if outcome else state, report)
-
-
-def run_folders(base: Path) -> list[Path]:
-    """Return the folders that have a run's record."""
-    return sorted(path.parent for path in base.glob(f"*/{files.RECORD}"))
 
 
 def read_record(folder: Path) -> record.RunRecord:
