@@ -411,12 +411,12 @@ def run(folder: Path, *command: str, blocks: Iterable[bytes] = ()) -> None:
     """
     environment = {**os.environ, "LC_ALL": "C"}
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment)
-        assert process.stdin is not None
-        for block in blocks:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(block)
-        process.communicate()
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment) as process:
+            assert process.stdin is not None
+            for block in blocks:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.write(block)
+            process.communicate()
         errors.seek(0)
         reason = errors.read().decode(errors="replace").strip() or f"exit code {process.returncode}"
     if process.returncode != 0:

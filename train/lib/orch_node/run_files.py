@@ -10,6 +10,7 @@ Contents that this node wrote to the same paths are kept: the suffix is added to
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -185,6 +186,21 @@ class Header:
     archived: tuple[str, ...]
 
 
+@contextlib.contextmanager
+def unpacked(run_dir: Path, blocks: Iterable[bytes], contents: Mapping[str, Content], sender: str) -> Iterator[Path]:
+    """Yield a temporary folder with the files of an archive.
+
+    Raises:
+        StoreError: if the archive does not have the announced contents.
+    """
+    with tempfile.TemporaryDirectory(prefix=STAGING, dir=run_dir) as name:
+        content_store.run(run_dir, *unpack_command(name), blocks=blocks)
+        for path, content in contents.items():
+            if not os.path.lexists(f"{name}/{path}") or content_of(Path(name, path)) != content:
+                raise content_store.StoreError(f"{path} did not arrive as {sender} has it")
+        yield Path(name)
+
+
 def receive(run_dir: Path, suffix: str) -> Received:
     """Read node0's list and the files that differ here, and put them into the copy of the project.
 
@@ -193,13 +209,9 @@ def receive(run_dir: Path, suffix: str) -> Received:
         OSError: if the copy cannot be written.
     """
     header = values.parse(Header, sys.stdin.buffer.readline(), "the list")
-    copy, contents = run_dir / files.PROJECT, header.written.files
-    with tempfile.TemporaryDirectory(prefix=STAGING, dir=run_dir) as name:
-        staging = Path(name)
-        content_store.run(run_dir, *unpack_command(name), blocks=content_store.stdin_blocks())
-        for path in header.archived:
-            if content_of(staging / path) != contents[path]:
-                raise content_store.StoreError(f"{copy / path} did not arrive as node0 has it")
+    contents = header.written.files
+    archived = {path: contents[path] for path in header.archived}
+    with unpacked(run_dir, content_store.stdin_blocks(), archived, "node0") as staging:
         updates = CopyUpdate(run_dir, suffix)
         for path in header.written.deleted:
             updates.remove(path)

@@ -125,19 +125,13 @@ class FileSharing(threading.Thread):
             return local
         check_size(size, f" of {node}")
         command = self.command(node, ("run-files", "send", str(self.run_dir), "-"), subprocess.PIPE)
-        with tempfile.TemporaryDirectory(prefix=run_files.STAGING, dir=self.run_dir) as name:
-            command.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
-            try:
-                content_store.run(self.run_dir, *run_files.unpack_command(name), blocks=command.output_blocks())
-            finally:  # its own failure is the cause of that of tar
-                raise_failures([command] if command.end() != 0 else [])
-            for path in paths:
-                source, target = Path(name, path), self.run_dir / files.PROJECT / path
-                if not os.path.lexists(source) or run_files.content_of(source) != remote.files[path]:
-                    raise StoreError(f"{path} did not arrive as {node} has it")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                source.replace(target)
         moved = {path: remote.files[path] for path in paths}
+        command.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
+        with run_files.unpacked(self.run_dir, command.output_blocks(), moved, node) as staging:
+            for path in paths:
+                target = self.run_dir / files.PROJECT / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                (staging / path).replace(target)
         hashes = {path: content.sha256 for path, content in moved.items()}
         run_files.record_received(self.run_dir, run_files.received_hashes(self.run_dir) | hashes)
         self.news.append(f"took {describe(paths)}, {size / 1e6:.1f} MB, from {node} ({LIMIT})")
@@ -232,7 +226,7 @@ class RemoteCommand:
             self.process.stdin.write(block)
 
     def output_blocks(self) -> Iterator[bytes]:
-        """Close its standard input, and yield what it prints."""
+        """Close its standard input, and yield what it prints; raise StoreError if it fails."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -241,6 +235,7 @@ class RemoteCommand:
         start_filter = StartFilter()
         while block := self.process.stdout.read(content_store.CHUNK):
             yield start_filter.output(block)
+        raise_failures([self] if self.end() != 0 else [])
 
     def end(self) -> int:
         """Close its standard input, wait for its end, and return its exit code."""
