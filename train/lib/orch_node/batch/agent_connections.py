@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import subprocess
@@ -44,12 +45,9 @@ def listening_address(system: NodeSystem, peers: Sequence[str]) -> str:
     if not peers:
         return LOOPBACK
     try:
-        try:
+        with contextlib.suppress(socket.gaierror):
             return facts.address_towards(peers[0])
-        except socket.gaierror:
-            if not (address := system.address_of(peers[0])):
-                raise
-            return facts.address_towards(address)
+        return facts.address_towards(system.address_of(peers[0]) or peers[0])
     except OSError as error:
         raise AgentConnectionError(f"node0 has no route to {peers[0]}: {error}") from None
 
