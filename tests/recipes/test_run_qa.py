@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from config import DataArguments, parse_arguments  # noqa: E402
 from evaluation import Prediction, Scores, predict, score  # noqa: E402
 from features import Collator, Window, make_windows  # noqa: E402
 from orch_training import ArgumentError, RecipeError, checkpoint  # noqa: E402
+from orch_training.metrics import FILE, JsonLines  # noqa: E402
 from orch_training.models import load_tokenizer, locate  # noqa: E402
 from orch_training.script import write_results  # noqa: E402
 
@@ -320,6 +322,9 @@ def test_model_in_a_package_is_found_without_importing_it() -> None:
 def test_results_are_valid_json_without_nan(tmp_path: Path) -> None:
     write_results(tmp_path, {"after": {"f1": float("nan")}})
     assert '"f1": null' in (tmp_path / "results.json").read_text()
+    with closing(JsonLines(tmp_path / FILE, 0)) as file:
+        file.write({"step": 1, "loss": float("nan")})
+    assert (tmp_path / FILE).read_text() == '{"step": 1, "loss": null}\n'
 
 
 # Whole trainings.

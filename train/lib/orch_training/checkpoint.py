@@ -148,6 +148,11 @@ def write_json(path: Path, value: object) -> None:
     atomic_write.write(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n", mode=PUBLIC)
 
 
+def without_nan(value: Any) -> Any:
+    """Return a value with None in place of NaN, which JSON does not have."""
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return an object from a JSON file; None if there is no such file.
 

@@ -18,7 +18,7 @@ from orch_node.events import note
 from orch_node.protocol.events import format_seconds, remaining_seconds
 
 from orch_training import ranks
-from orch_training.checkpoint import PUBLIC
+from orch_training.checkpoint import PUBLIC, without_nan
 from orch_training.events import Progress
 
 FILE = "metrics.jsonl"
@@ -65,7 +65,7 @@ class Course:
             return
         figures = {"loss": loss, "learning_rate": learning_rate, "samples_per_second": round(speed, 3)}
         line = {"step": step, "epoch": round(epoch, 4), **figures, "time": round(time.time(), 3), **extra}
-        self.file.write(json.dumps(line) + "\n")
+        self.file.write(json.dumps(without_nan(line)) + "\n")
         self.file.flush()
         if self.tensorboard:
             for name, value in figures.items():

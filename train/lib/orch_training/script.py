@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -125,8 +124,7 @@ def write_results(
     """Write results.json on rank 0, report it with these fields, and print the lines unless orch shows the result."""
     if not ranks.is_main():
         return
-    without_nan = json.loads(json.dumps(summary), parse_constant=lambda _: None)  # JSON has no NaN
-    checkpoint.write_json(output_dir / "results.json", without_nan)
+    checkpoint.write_json(output_dir / "results.json", checkpoint.without_nan(summary))
     report("result", **fields, **summary)
     if PIPE not in os.environ:  # orch prints the result of the ranks that it has started
         for line in lines:

@@ -208,7 +208,9 @@ class Pretraining:
             else []
         )
         phase_losses = {
-            f"loss, phase {phase.number}": [x["loss"] for x in lines if x["phase"] == phase.number]
+            f"loss, phase {phase.number}": [
+                float("nan") if x["loss"] is None else x["loss"] for x in lines if x["phase"] == phase.number
+            ]
             for phase in self.phases
         }
         return {
