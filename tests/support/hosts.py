@@ -10,7 +10,6 @@ import compileall
 import contextlib
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -85,9 +84,10 @@ class Host:
 
 
 def free_network() -> int:
-    """Return a number for NETWORK and WIRE_NETWORK that is free on this machine."""
+    """Return a number for NETWORK and WIRE_NETWORK that is free, and not that of another process at the same time."""
     addresses = subprocess.run(["ip", "-4", "-o", "address"], capture_output=True, text=True, check=True).stdout
-    return random.choice([index for index in range(20, 220) if f" {WIRE_NETWORK.format(index)}." not in addresses])
+    free = [index for index in range(20, 220) if f" {WIRE_NETWORK.format(index)}." not in addresses]
+    return free[os.getpid() % len(free)]
 
 
 class Hosts:
@@ -108,7 +108,7 @@ class Hosts:
         self.variables = variables or {}
         self.shells = shells
         number = next(LAB_NUMBERS)
-        self.interface_prefix = f"o{os.getpid() % 10000}{number}"
+        self.interface_prefix = f"o{os.getpid() % 10000:04}{number}"
         index = free_network()
         self.network, self.wire_network = NETWORK.format(index), WIRE_NETWORK.format(index)
         self.root = base / "orch"
@@ -134,7 +134,8 @@ class Hosts:
         home = folder / "root"
         (home / "ssh").mkdir(parents=True)
         (home / "stacks").mkdir()
-        shutil.copytree(TRAIN, home / "train")
+        ignored = shutil.ignore_patterns("*.pyc.*")  # other tests are compiling, too
+        shutil.copytree(TRAIN, home / "train", ignore=ignored)
         (home / "stacks" / "current").symlink_to(Path(sys.prefix))
         blocks = [SSH_CONFIG.format(name=n, address=a, base=self.base) for n, a in self.addresses.items()]
         (home / "ssh" / "config").write_text("".join(blocks))
