@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -123,9 +124,7 @@ def key_line(text: str, keys: list[str]) -> int:
 
 
 MAX_BYTES = 1_000_000  # of a file that are searched for its kind
-SHELLS = r"(?:ba|z|k|c|tc|fi|da)?sh"
 STARTED_SCRIPT = re.compile(r"(?m)^(?!\s*#).*?(\S+\.py)\b")
-BY_NAME = "List the packages that the script imports in a requirements file, by their names on PyPI"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,42 +149,16 @@ class FileKind:
         return has_name or (bool(self.content) and re.search(self.content, text) is not None)
 
 
-CONVERT_NOTEBOOK = "Save it as a script: jupyter nbconvert --to script {path}. Remove its lines that begin with ! or %."
-OWN_JOB = "orch writes and submits the job itself: orch train {script} --on {system}. Options of the job: --{system}."
-OWN_RANKS = "orch starts the ranks itself: orch train {script} -- ARGUMENTS."
 PYTHON_SHEBANG = re.compile(r"#!.*\bpython")
-SHELL_SHEBANG = re.compile(rf"#!\s*/\S*/(?:env\s+(?:-S\s+)?)?{SHELLS}\b")
-NOTEBOOK = FileKind("a notebook", CONVERT_NOTEBOOK, r".*\.ipynb", r'\A\s*\{(?s:.)*"nbformat"\s*:')
-SCRIPT_KINDS = (
-    NOTEBOOK,
-    FileKind(
-        "a job script of Slurm", OWN_JOB.replace("{system}", "slurm"), r".*\.(?:slurm|sbatch)", r"(?m)^#SBATCH[ \t]"
-    ),
-    FileKind("a job script of PBS", OWN_JOB.replace("{system}", "pbs"), r".*\.(?:pbs|qsub)", r"(?m)^#PBS[ \t]"),
-    FileKind("a shell script", OWN_RANKS, rf".*\.{SHELLS}", rf"\A{SHELL_SHEBANG.pattern}"),
-    FileKind(
-        "a file of settings or text",
-        "Name the Python script: orch train train.py -- --config {path}. A configuration of accelerate: "
-        "--accelerate-config {path}; a list of packages: --requirements {path}.",
-        r".*\.(?:ya?ml|json|toml|cfg|ini|txt|md|rst)",
-    ),
-)
+SHELL_SHEBANG = re.compile(r"#!\s*/\S*/(?:env\s+(?:-S\s+)?)?(?:ba|z|k|c|tc|fi|da)?sh\b")
+FOREIGN_FILES = Path(__file__).with_name("foreign_files.toml")
 
-REQUIREMENT_KINDS = (
-    FileKind(
-        "an environment or an export of conda",
-        f"{BY_NAME}; or use an environment that exists on all nodes: --python PATH.",
-        r"(?:environment|conda|conda-lock|env|meta)[\w.-]*\.ya?ml",
-        r"(?m)^(?:dependencies|channels):\s*$|^@EXPLICIT\s*$|^[\w.-]+=[\w.!+]+=[\w.]+\s*$",
-    ),
-    FileKind(
-        "a file of another tool",
-        f"{BY_NAME}: most tools export one (`poetry export`, `pipenv requirements`, `pdm export`, `uv export`, "
-        "`pip freeze`).",
-        r"Pipfile|.*\.(?:lock|cfg|ipynb|json|ya?ml)|(?:pixi|pylock.*)\.toml|setup\.py",
-        r"\A\s*\{|^Package +Version\b.*\n-+ +-+",
-    ),
-)
+
+@cache
+def foreign_kinds(table: str) -> tuple[FileKind, ...]:
+    """Return the kinds of files of other tools in a table of foreign_files.toml."""
+    entries = tomllib.loads(FOREIGN_FILES.read_text(encoding="utf-8"))[table]
+    return tuple(FileKind(**entry) for entry in entries)
 
 
 def check_script_file(path: Path) -> None:
@@ -201,7 +174,7 @@ def check_script_file(path: Path) -> None:
         text = ""
     # sbatch also runs Python scripts.
     is_python = PYTHON_SHEBANG.match(text) or (path.suffix == ".py" and not SHELL_SHEBANG.match(text))
-    kinds = [NOTEBOOK] if is_python else SCRIPT_KINDS
+    kinds = foreign_kinds("scripts")[: 1 if is_python else None]  # the first one is a notebook
     kind = next((kind for kind in kinds if kind.matches(path.name, text)), None)
     if kind is None:
         return
@@ -216,6 +189,6 @@ def check_requirements_file(path: Path, text: str) -> None:
     Raises:
         RequestError: if it is one.
     """
-    kind = next((kind for kind in REQUIREMENT_KINDS if kind.matches(path.name, text)), None)
+    kind = next((kind for kind in foreign_kinds("requirements") if kind.matches(path.name, text)), None)
     if kind is not None:
         raise RequestError(f"{path} is {kind.title}, not a requirements file.", hint=kind.hint)

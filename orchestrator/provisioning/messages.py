@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from orchestrator.files import tomllib
 from orchestrator.load.inventory import SSH_ARGUMENTS, is_port, is_template
 from orchestrator.model.hosts import SSH_PORT, keyscan_command, known_host_name
 from orchestrator.model.printable import one_line
@@ -15,9 +17,6 @@ from orchestrator.provisioning.ssh_settings import Settings, query_ssh
 
 KEY_FILE = "ansible_ssh_private_key_file"
 PERMISSION_DENIED = "Permission denied ("  # printed by OpenSSH if the host does not accept the key
-NO_RESPONSE = "Check that it is running and reachable: `ssh HOST`; ansible_host sets its address."
-TOO_OLD = "its Python is too old"
-NEWER_PYTHON = "Install a newer one on the node (RHEL 8: dnf install python3.11), or set ansible_python_interpreter."
 # Printed by Intel MPI on a node, if ssh from there to another one fails. The error of ssh is on another line.
 NOT_STARTED = re.compile(r"Unable to run \S+ on ([\w.:-]+)")
 SSH_REASON = re.compile(r"^(?:.*: Permission denied \(.*|Host key verification failed\.|ssh: .*)", re.MULTILINE)
@@ -25,50 +24,9 @@ NOT_STARTED_HINT = (
     "The sshd of that node must accept the key that orch adds to ~/.ssh/authorized_keys: look at AuthorizedKeysFile, "
     "AllowUsers and Match in its sshd_config."
 )
-# Parts of messages of OpenSSH and Ansible, each with the problem and a hint for the report.
-KNOWN_MESSAGES = (
-    (
-        "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key has changed",
-        "The node was reinstalled, or another machine responds at its address. Find out which, and "
-        "only then remove the old key (ssh-keygen -f KNOWN_HOSTS -R HOST) and record the new one.",
-    ),
-    (
-        "Host key verification failed",
-        "its host key is unknown on this machine",
-        "Record it once: ssh-keyscan HOST >> KNOWN_HOSTS, and compare its fingerprint with "
-        "the one on the node (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub).",
-    ),
-    (
-        PERMISSION_DENIED,
-        "it does not accept this key or user",
-        "Set ansible_user and ansible_ssh_private_key_file in the inventory.",
-    ),
-    (
-        "Connection refused",
-        "nothing listens on its SSH port",
-        "Start sshd on the node, or set ansible_port in the inventory.",
-    ),
-    (
-        "HYD_sock_get_iface_ip",
-        "its network interface has no IPv4 address, which the MPI of the stack needs",
-        "Set orch_address in the inventory to an IPv4 address of the node.",
-    ),
-    ("timed out", "it does not respond", NO_RESPONSE),
-    ("No route to host", "it does not respond", NO_RESPONSE),
-    ("Data could not be sent to remote host", "it does not respond", NO_RESPONSE),  # Ansible: ssh has ended
-    ("Could not resolve hostname", "its name cannot be resolved", "Set ansible_host in the inventory to its address."),
-    ("ansible-core requires a minimum of Python", TOO_OLD, NEWER_PYTHON),
-    ("python3: not found", "it has no Python", "Install python3 on the node, or set ansible_python_interpreter."),
-    (
-        "pyenv: python3",
-        "the newest Python in its PATH belongs to a version that pyenv has not selected",
-        "Set ansible_python_interpreter to another Python of the node, such as /usr/bin/python3.",
-    ),
-    ("No space left on device", "its disk is full", "Free some space and run the command again."),
-    ("Missing sudo password", "sudo requires a password", "Use --ask-become-pass."),
-    ("Incorrect sudo password", "the sudo password is wrong", "Use --ask-become-pass and enter it again."),
-    ("SyntaxError: ", TOO_OLD, NEWER_PYTHON),  # Python 2.7 to 3.7, to a module or to Ansible's own code
+FILE = Path(__file__).with_name("known_messages.toml")
+KNOWN_MESSAGES = tuple(
+    (entry["part"], entry["problem"], entry["hint"]) for entry in tomllib.loads(FILE.read_text())["messages"]
 )
 
 
