@@ -6,20 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orch_node.protocol import events as kinds
 from orch_node.protocol import files
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.events import (
-    NAN_LOSS,
-    Decided,
-    Event,
-    Joined,
-    Launched,
-    NodesLost,
-    Progress,
-    Result,
-    ScriptEnded,
-    Warned,
-)
 from orch_node.protocol.failures import rank_ends
 from orch_node.protocol.layout import AUTO
 from orch_node.protocol.outcome import Failure, NodeEnd
@@ -82,7 +71,7 @@ class RunOutcome:
     same_error: tuple[int, ...]
     problem: str | None
     explanations: tuple[Finding, ...]
-    result: Result | None
+    result: kinds.Result | None
     accounting: Accounting | None
     decisions: tuple[Decision, ...]
     nodes: dict[str, NodeEnd]
@@ -118,7 +107,7 @@ def outcome_of(run: Run) -> RunOutcome:
         same_error=ranks_with_same_error(events, failure) if failure else (),
         problem=ended.problem if ended else None,
         explanations=() if run.state in STATES_WITHOUT_ERROR else explanations_of(run, failure),
-        result=run.newest(Result),
+        result=run.newest(kinds.Result),
         accounting=read_accounting(run.folder),
         decisions=run.record.decisions,
         nodes=ended.nodes if ended else {},
@@ -132,7 +121,7 @@ def explanations_of(run: Run, failure: Failure | None) -> tuple[Finding, ...]:
     """Return the known errors in the logs of a failed run and in the reason of its end."""
     record = run.record
     exception = failure.text if failure and HEADER in failure.text else ""
-    joined = {event.rank for event in last_attempt(run.events()) if isinstance(event, Joined)}
+    joined = {event.rank for event in last_attempt(run.events()) if isinstance(event, kinds.Joined)}
     return explain(
         run_output(run, failure),
         exception=exception,
@@ -141,7 +130,7 @@ def explanations_of(run: Run, failure: Failure | None) -> tuple[Finding, ...]:
     )
 
 
-def ranks_with_same_error(events: Sequence[Event], failure: Failure) -> tuple[int, ...]:
+def ranks_with_same_error(events: Sequence[kinds.Event], failure: Failure) -> tuple[int, ...]:
     """Return the other ranks of the last attempt that ended with the error of the first failure."""
     ends = rank_ends(last_attempt(events))
     error = error_key(failure.text)
@@ -155,13 +144,13 @@ def precision_of(run: Run) -> str:
     return (chosen_precision(run.events()) or planned) if planned == AUTO else planned
 
 
-def chosen_precision(events: Sequence[Event]) -> str:
+def chosen_precision(events: Sequence[kinds.Event]) -> str:
     """Return the precision that the ranks chose last, or an empty string if the plan chose it."""
-    choices = (e.value for e in events if isinstance(e, Decided) and e.topic == "precision")
+    choices = (e.value for e in events if isinstance(e, kinds.Decided) and e.topic == "precision")
     return next(iter(list(choices)[-1:]), "")
 
 
-def of_last_attempt(events: Sequence[Event], planned: int) -> tuple[int, int] | None:
+def of_last_attempt(events: Sequence[kinds.Event], planned: int) -> tuple[int, int] | None:
     """Return the numbers of ranks and nodes of the last attempt, or None if they are unknown.
 
     If the launcher has restarted the ranks on the remaining nodes, only ranks that have joined are counted.
@@ -169,43 +158,43 @@ def of_last_attempt(events: Sequence[Event], planned: int) -> tuple[int, int] | 
     joined: dict[int, str | None] = {}
     restart, launched = 0, None
     for event in events:
-        if isinstance(event, Launched):
+        if isinstance(event, kinds.Launched):
             joined, restart = {}, 0
             if 0 < event.ranks <= planned and event.nodes:
                 launched = event.ranks, len(event.nodes)
-        elif isinstance(event, Joined):
+        elif isinstance(event, kinds.Joined):
             if event.restart > restart:
                 joined, restart = {}, event.restart
             joined[event.rank] = event.node
     return (len(joined), len(set(joined.values()))) if restart else launched
 
 
-def untrained_notes(state: str, events: Sequence[Event]) -> list[str]:
+def untrained_notes(state: str, events: Sequence[kinds.Event]) -> list[str]:
     """Return a note for a run that is done although no rank trained.
 
     Scripts that find no GPU often exit at once without an error. A script that reports progress
     or a result is assumed to have done its work.
     """
-    ended: list[ScriptEnded] = []
+    ended: list[kinds.ScriptEnded] = []
     for event in events:
-        if isinstance(event, (Progress, Result)):
+        if isinstance(event, (kinds.Progress, kinds.Result)):
             return []
-        if isinstance(event, Launched):
+        if isinstance(event, kinds.Launched):
             ended = []
-        elif isinstance(event, ScriptEnded):
+        elif isinstance(event, kinds.ScriptEnded):
             ended.append(event)
     if state != "done" or not ended or any(event.trained for event in ended):
         return []
     return ["note: no training step was seen: the script ended without one on every rank"]
 
 
-def nan_notes(failure: Failure | None, events: Sequence[Event]) -> list[str]:
+def nan_notes(failure: Failure | None, events: Sequence[kinds.Event]) -> list[str]:
     """Return a warning for a run that did not fail although its loss was NaN."""
-    ranks = sorted({event.rank for event in events if isinstance(event, Warned) and NAN_LOSS in event.text})
+    ranks = sorted({event.rank for event in events if isinstance(event, kinds.Warned) and kinds.NAN_LOSS in event.text})
     if failure or not ranks:
         return []
     names = f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}"
-    return [f"warning: {NAN_LOSS} on {names}; --stop-on-nan ends a run then"]
+    return [f"warning: {kinds.NAN_LOSS} on {names}; --stop-on-nan ends a run then"]
 
 
 def run_output(run: Run, failure: Failure | None) -> str:
@@ -219,7 +208,7 @@ def run_output(run: Run, failure: Failure | None) -> str:
         return run.outcome.problem
     ranks = "*" if failure is None else str(failure.rank)
     texts = [last_text(run.folder / files.LAUNCHER_LOG, LOG_CHARACTERS)]
-    launches = [event for event in run.events() if isinstance(event, Launched)]
+    launches = [event for event in run.events() if isinstance(event, kinds.Launched)]
     begin = max((event.time for event in launches if event.attempt and event.attempt > 1), default=0.0)
     if run.outcome and run.state == outcomes.REFUSED:
         begin = run.outcome.started
@@ -231,10 +220,10 @@ def run_output(run: Run, failure: Failure | None) -> str:
     return "\n".join([*messages, *texts])
 
 
-def has_lost_nodes(events: Sequence[Event]) -> bool:
+def has_lost_nodes(events: Sequence[kinds.Event]) -> bool:
     """Return whether the last attempt has ended because nodes were lost."""
-    last = [event for event in events if isinstance(event, (Launched, NodesLost))][-1:]
-    return any(isinstance(event, NodesLost) for event in last)
+    last = [event for event in events if isinstance(event, (kinds.Launched, kinds.NodesLost))][-1:]
+    return any(isinstance(event, kinds.NodesLost) for event in last)
 
 
 def failure_of(failure: Failure | None, run: Run) -> Failure | None:

@@ -7,23 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orch_node.protocol.events import (
-    Decided,
-    Ended,
-    Event,
-    Failed,
-    Finished,
-    Joined,
-    Launched,
-    NodeNews,
-    NodesLost,
-    Refused,
-    Restarting,
-    Stalled,
-    Stopping,
-    Waiting,
-    Warned,
-)
+from orch_node.protocol import events as kinds
 from orch_node.protocol.node_names import MAX_LISTED, fold
 from orch_node.protocol.outcome import Failure
 from orch_node.protocol.record import number_ranges
@@ -47,57 +31,64 @@ class Moment:
     text: str
 
 
-def timeline_of(events: Iterable[Event]) -> list[Moment]:
+def timeline_of(events: Iterable[kinds.Event]) -> list[Moment]:
     """Return the events of the supervisor and the events that all ranks share, as lines of text."""
     joined_ranks: set[int] = set()
     ranks = 0
     timeline: list[Moment] = []
     warned: set[str] = set()
     for event in events:
-        if isinstance(event, Launched):
+        if isinstance(event, kinds.Launched):
             joined_ranks, ranks = set(), event.ranks
         if is_echo(event, warned):
             continue
         timeline += (Moment(time=event.time, text=text) for text in describe_event(event))
-        if isinstance(event, Failed) and event.failure and (cause := summary(event.failure.text)):
+        if isinstance(event, kinds.Failed) and event.failure and (cause := summary(event.failure.text)):
             timeline.append(Moment(time=event.time, text=f"  {cause}"))
-        if isinstance(event, Joined) and event.rank not in joined_ranks:
+        if isinstance(event, kinds.Joined) and event.rank not in joined_ranks:
             joined_ranks.add(event.rank)
             if len(joined_ranks) == ranks:
                 timeline.append(Moment(time=event.time, text=joined(ranks, event)))
     return timeline
 
 
-def joined(ranks: int, last: Joined) -> str:
+def joined(ranks: int, last: kinds.Joined) -> str:
     """Return a line that says that all ranks have joined."""
     return f"{f'all {ranks} ranks' if ranks > 1 else '1 rank'} joined on {last.backend}"
 
 
-def describe_event(event: Event) -> Iterator[str]:
+def describe_event(event: kinds.Event) -> Iterator[str]:
     """Yield the lines that describe an event; none for events that a timeline does not have."""
     match event:
-        case Decided() | NodeNews() | NodesLost() | Refused() | Stopping() | Waiting():
+        case (
+            kinds.Decided()
+            | kinds.NodeNews()
+            | kinds.NodesLost()
+            | kinds.Refused()
+            | kinds.Stopping()
+            | kinds.Waiting()
+        ):
             yield event.text
-        case Warned():
+        case kinds.Warned():
             yield f"rank {event.rank}: {event.text}"
-        case Launched():
+        case kinds.Launched():
             suffix = f" (attempt {event.attempt})" if event.attempt > 1 else ""
             yield f"started {counted(event.ranks, 'rank')} on {fold(event.nodes)}{suffix}"
-        case Failed(failure=Failure() as failure):
+        case kinds.Failed(failure=Failure() as failure):
             yield how_it_failed(failure)
-        case Stalled():
+        case kinds.Stalled():
             yield from describe_stall(event)
-        case Ended():
+        case kinds.Ended():
             yield from describe_cleanup(event)
-        case Restarting():
+        case kinds.Restarting():
             yield f"starts again: attempt {event.attempt} of {event.of + 1}"
-        case Finished():
+        case kinds.Finished():
             yield event.state
 
 
-def is_echo(event: Event, warned: set[str]) -> bool:
+def is_echo(event: kinds.Event, warned: set[str]) -> bool:
     """Return whether another rank has given the same warning, and add a new warning to `warned`."""
-    if not isinstance(event, Warned):
+    if not isinstance(event, kinds.Warned):
         return False
     is_known = event.text in warned
     warned.add(event.text)
@@ -117,7 +108,7 @@ def how_it_failed(failure: Failure) -> str:
     return f"{location} failed"
 
 
-def describe_stall(event: Stalled) -> Iterator[str]:
+def describe_stall(event: kinds.Stalled) -> Iterator[str]:
     """Yield the message about a stall and a line for each group of ranks in the same state."""
     yield event.text
     ranks_by_state: dict[str, list[int]] = {}
@@ -128,7 +119,7 @@ def describe_stall(event: Stalled) -> Iterator[str]:
         yield f"  rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}: {state}"
 
 
-def describe_cleanup(event: Ended) -> Iterator[str]:
+def describe_cleanup(event: kinds.Ended) -> Iterator[str]:
     """Yield a line for each node about the processes that were ended there, or one for many nodes in the same state."""
     clean = {node: end for node, end in event.nodes.items() if end.lost is None and not end.left}
     if len(clean) > MAX_LISTED:
