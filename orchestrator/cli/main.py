@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     RUNS: {
         "runs": "runs:app",
-        "resume": "resume:resume_command",
+        "resume": "train:resume_run",
         "attach": "attach:attach",
         "logs": "attach:logs",
         "report": "runs:report",

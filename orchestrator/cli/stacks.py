@@ -137,7 +137,7 @@ def build(
     """Build the image of a stack from its wheels and print its digest."""
     if dry_run and as_json:
         raise RequestError("--json does not work with --dry-run, which prints the Dockerfile.", hint="Omit --json.")
-    image = image_operation.image_of(stack, tag=tag, base=base, engine=engine)
+    image = image_operation.make_image(load.stack(stack), tag=tag, base=base, engine=engine)
     if dry_run:
         print_text(image_operation.dockerfile(image), nl=False, program=True)
         return
@@ -158,7 +158,7 @@ def save(
     as_json: AsJson = False,
 ) -> None:
     """Write an image to a file, for nodes without a registry, and print its SHA-256."""
-    image = image_operation.image_of(stack, tag=tag, engine=engine)
+    image = image_operation.make_image(load.stack(stack), tag=tag, engine=engine)
     digest = image_operation.save(image, path)
     print_text(json_text("image file", path=str(path), sha256=digest) if as_json else f"{path} sha256:{digest}")
 
@@ -166,6 +166,6 @@ def save(
 @image_app.command()
 def push(stack: StackName = "current", tag: Tag = None, engine: Engine = "docker", as_json: AsJson = False) -> None:
     """Push an image to the registry in its name and print its digest there."""
-    image = image_operation.image_of(stack, tag=tag, engine=engine)
+    image = image_operation.make_image(load.stack(stack), tag=tag, engine=engine)
     digest = image_operation.push(image)
     print_text(json_text("image", tag=image.tag, digest=digest) if as_json else f"{image.tag} {digest}")

@@ -43,7 +43,7 @@ from orchestrator.planning.recorded_request import value_of
 from orchestrator.planning.request import Resume, RunPaths, TrainRequest, flag
 from orchestrator.planning.resolve import Inputs
 from orchestrator.planning.sweep import Member, combinations, parse_axes, parse_lines, without_limit
-from orchestrator.stacks.image import python_for
+from orchestrator.stacks.stack import python_for
 
 SAMPLE_SEED = 0  # The same command draws the same sample.
 ACCELERATE_FILE = "~/.cache/huggingface/accelerate/default_config.yaml"

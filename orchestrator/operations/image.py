@@ -9,23 +9,44 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator import load
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.files import TRAIN, link_or_copy, render_template, sha256
 from orchestrator.model.packages import Platform, Requirements
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.wheelhouse import sbom
-from orchestrator.stacks.image import GLIBC, StackImage, make_image, python_of
+from orchestrator.stacks.stack import GLIBC, IMAGE_NAME, Stack, python_for, python_of
 
 LARGE_WHEEL_BYTES = 20_000_000  # wheels of this size get a separate layer
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
-def image_of(stack: str, *, tag: str | None, engine: str, base: str | None = None) -> StackImage:
-    """Return the image of a stack, with the name `tag` and on the image `base` if these are given."""
-    return make_image(load.stack(stack), tag=tag, base=base, engine=engine)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackImage:
+    """An image to build."""
+
+    stack: Stack
+    tag: str
+    base: str  # an image with Python, by tag or pinned by digest
+    engine: str = "docker"
+
+
+def make_image(stack: Stack, *, tag: str | None, engine: str, base: str | None = None) -> StackImage:
+    """Return the image of a stack, with defaults for tag and base.
+
+    Raises:
+        PlanError: if tag or base is not the name of an image.
+    """
+    tag, base = tag or f"orch:{stack.name}", base or f"python:{python_for(stack)}-slim-bookworm"
+    for option, name in (("--tag", tag), ("--base", base)):
+        if not IMAGE_NAME.fullmatch(name):
+            raise PlanError(
+                f"{option} {name!r}: not a valid image name.",
+                hint="Examples: orch:current, registry.example/team/orch:1.",
+            )
+    return StackImage(stack=stack, tag=tag, base=base, engine=engine)
 
 
 def dockerfile(image: StackImage, packages: Sequence[str] = ()) -> str:

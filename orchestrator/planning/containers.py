@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Decision
-from orchestrator.stacks.image import NAME
+from orchestrator.stacks.stack import IMAGE_NAME
 
 FILE = "container.json"  # in the run folder; orch_node reads it
 STARTS = ("rank", "node")
@@ -63,7 +63,7 @@ class Docker:
         keys = "Use the keys image, shm, mounts, env_file and python; the layout determines the cores."
         names = {word: word.partition("=")[0] for word in self.arguments}
         for is_valid, problem, hint in (
-            (NAME.fullmatch(self.image), f"--image {self.image!r} is not the name of an image.", images),
+            (IMAGE_NAME.fullmatch(self.image), f"--image {self.image!r} is not the name of an image.", images),
             (self.start in STARTS, f"start = {self.start!r} is unknown.", f"Use {' or '.join(STARTS)}."),
             (SIZE.fullmatch(self.shm), f"shm = {self.shm!r} is not a size.", sizes),
             (has_memlock, f"memlock = {self.memlock!r} is invalid.", limits),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,6 +19,10 @@ from orchestrator.model.process_group import GPU_HINT, Backend
 TORCH = "torch"
 IPEX = "intel-extension-for-pytorch"
 BINDINGS = "oneccl-bind-pt"
+# In order of preference: 3.11 is Debian bookworm's own.
+PYTHONS = ("3.11", "3.13", "3.12", "3.10", "3.9", "3.8", "3.7")
+IMAGE_NAME = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?")
+GLIBC = "2.36"  # of Debian bookworm, on which the base images are built
 RUNTIMES = ("impi-rt", "intel-openmp")  # packages of libraries and programs, which Python does not import
 MAX_NAMED_PACKAGES = 3  # of the missing ones, in a message
 # Other MPI implementations, which orch_stack.py installs in separate folders for clusters that request them.
@@ -203,3 +208,20 @@ def same_version(installed: str | None, required: str) -> bool:
 def minor(version: str) -> tuple[int, ...]:
     """Return (major, minor), in which torch, IPEX and the bindings have to agree."""
     return Version(version).release[:2]
+
+
+def python_for(stack: Stack) -> str:
+    """Return the preferred Python version among those that the stack runs on."""
+    for version in PYTHONS:
+        if stack.runs_on_python(version):
+            return version
+    raise PlanError(
+        f"Stack '{stack.name}' requires Python {stack.python}, and no default base image has it.",
+        hint="Name an image that has it: --base.",
+    )
+
+
+def python_of(base: str, stack: Stack) -> str:
+    """Return the Python version that a base image's name states, else the preferred one."""
+    match = re.search(r"(?:^|/)python:(3\.\d+)", base)
+    return match.group(1) if match else python_for(stack)

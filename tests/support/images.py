@@ -11,9 +11,9 @@ from pathlib import Path
 from orchestrator import load
 from orchestrator.model.packages import Platform, Requirements
 from orchestrator.operations import image as operation
+from orchestrator.operations.image import make_image
 from orchestrator.provisioning import wheelhouse
-from orchestrator.stacks.image import GLIBC, make_image
-from orchestrator.stacks.stack import Stack
+from orchestrator.stacks.stack import GLIBC, Stack
 from tests.conftest import require_program
 from tests.support.files import write_program
 from tests.support.wheels import make_wheel

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import orch
 from orchestrator import api
 from orchestrator.cli import main
-from orchestrator.cli.resume import CHANGES
+from orchestrator.cli.train import CHANGES
 from orchestrator.planning.request import OPTION, TrainRequest
 
 RENAMED = {"script_args": "args", "options": "target_options"}

@@ -8,9 +8,9 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import PlanError
-from orchestrator.operations.image import build, dockerfile, push, save
+from orchestrator.operations.image import build, dockerfile, make_image, push, save
 from orchestrator.provisioning.wheelhouse import Wheel, sbom
-from orchestrator.stacks.image import make_image, python_of
+from orchestrator.stacks.stack import python_of
 from tests.conftest import make_stack
 from tests.support.files import write_program
 
