@@ -307,19 +307,14 @@ def check_host(name: str, variables: Mapping[str, Any]) -> None:
             hint="A host name consists of letters, digits, '-', '_' and '.', and begins with a letter or digit "
             "(RFC 1123). Put the address into ansible_host.",
         )
-    for variable in ("ansible_host", "orch_address"):
+    address, port = (is_host, "a host name or address"), (is_port, "a port")
+    kinds = {"ansible_host": address, "orch_address": address, "ansible_port": port, "orch_port": port}
+    for variable, (is_valid, kind) in kinds.items():
         value = variables.get(variable)
-        if value not in (None, "") and not is_template(value) and not is_host(str(value)):
+        if value not in (None, "") and not is_template(value) and not is_valid(str(value)):
             raise RequestError(
-                f"{variable} of {name}: {one_line(repr(value)[:80])} is not a host name or address.",
-                hint="Put the port into ansible_port or orch_port.",
-            )
-    for variable in ("ansible_port", "orch_port"):
-        value = variables.get(variable)
-        if value is not None and not is_template(value) and not is_port(str(value)):
-            raise RequestError(
-                f"{variable} of {name}: {one_line(repr(value)[:80])} is not a port.",
-                hint="A port is a number from 1 to 65535.",
+                f"{variable} of {name}: {one_line(repr(value)[:80])} is not {kind}.",
+                hint="Put a port, a number from 1 to 65535, into ansible_port or orch_port.",
             )
     check_ssh_settings(name, variables)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -168,31 +169,21 @@ def find_bindings(stack: Stack, wheels: Path) -> Path:
     """
     version = stack.requirements[BINDINGS]
     python = "cp{}{}".format(*sys.version_info)
-    if not wheels.is_dir():
-        raise PlanError(
-            f"--wheels {wheels}: folder not found.",
-            hint="Name the folder of a release, or omit --wheels to build the bindings.",
-        )
     matches = sorted(wheels.glob(f"oneccl_bind_pt-{version}-*{python}-*.whl"))
     if not matches:
         raise PlanError(
-            f"{wheels} has no wheel of {BINDINGS} {version} for {python}.", hint="Omit --wheels to build the bindings."
+            f"--wheels {wheels}: no wheel of {BINDINGS} {version} for {python}.",
+            hint="Name the folder of a release, or omit --wheels to build the bindings.",
         )
     return matches[-1].absolute()
 
 
 def check_build_tools(stack: Stack) -> None:
     """Raise PlanError with the missing system packages if the bindings cannot be built."""
-    folder = SHARE / "bindings"
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import needed; "
-        "missing = needed.missing_build_tools(); print(needed.describe(missing) if missing else '')"
-    )
-    command = [sys.executable, "-I", "-B", "-c", code, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if problem := (done.stdout if done.returncode == 0 else done.stderr).strip():
+    needed = runpy.run_path(str(SHARE / "bindings" / "needed.py"))
+    if missing := needed["missing_build_tools"]():
         raise PlanError(
-            f"Cannot build the bindings of stack '{stack.name}': {problem}",
+            f"Cannot build the bindings of stack '{stack.name}': {needed['describe'](missing)}",
             hint="Then run `orch setup` again. Or use the wheel of a release: --wheels FOLDER.",
         )
 

@@ -15,7 +15,6 @@ from orchestrator.stacks.stack import IMAGE_NAME
 FILE = "container.json"  # in the run folder; orch_node reads it
 STARTS = ("rank", "node")
 UNLIMITED, INHERIT = "unlimited", "inherit"
-SIZE = re.compile(r"[1-9]\d*[bkmg]?", re.IGNORECASE)
 MOUNT, MOUNT_HINT = re.compile(r"/.*:/", re.DOTALL), "Example: /data:/data:ro"
 OPTION = re.compile(r"-\w|--[a-z][a-z-]*")
 # Options that orch sets itself, because it reaches, finds and ends ranks through them.
@@ -54,9 +53,7 @@ class Docker:
     arguments: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raise PlanError for the first value that the engine would reject, misread, or that orch sets itself."""
-        has_memlock = self.memlock in (UNLIMITED, INHERIT) or self.memlock.isdecimal()
-        sizes, limits = "Examples: 512m, 4g.", f"Use {UNLIMITED}, {INHERIT} or a number of bytes."
+        """Raise PlanError for the first value that the engine would misread, or that orch sets itself."""
         images = "Examples: orch:current, registry.example/team/torch:3."
         files = "Name a file on the nodes: /etc/orch/train.env"
         options = "Write each option as one word: --cap-add=SYS_NICE."
@@ -65,8 +62,6 @@ class Docker:
         for is_valid, problem, hint in (
             (IMAGE_NAME.fullmatch(self.image), f"--image {self.image!r} is not the name of an image.", images),
             (self.start in STARTS, f"start = {self.start!r} is unknown.", f"Use {' or '.join(STARTS)}."),
-            (SIZE.fullmatch(self.shm), f"shm = {self.shm!r} is not a size.", sizes),
-            (has_memlock, f"memlock = {self.memlock!r} is invalid.", limits),
             (self.env_file[:1] in ("", "/"), f"env_file = {self.env_file!r} is not an absolute path.", files),
             *((MOUNT.match(mount), f"mounts: {mount!r} is not SOURCE:TARGET.", MOUNT_HINT) for mount in self.mounts),
             *(

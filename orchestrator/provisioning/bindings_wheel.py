@@ -85,20 +85,12 @@ def build_wheel(stack: Stack, cache: Path) -> Path:
     The caller excludes concurrent builds: all of them share the folder `build` of the sources.
 
     Raises:
-        RequestError: if the sources are missing.
         ExecuteError: if pip fails.
     """
-    source = SHARE / "bindings"
-    if not (source / "pyproject.toml").exists():
-        raise RequestError(
-            f"The stack needs the bindings {BINDINGS}, whose sources are missing in {source}.",
-            hint="Build them in a checkout (`pip wheel --no-deps ./bindings`), and name the folder of the wheel: "
-            "--find-links.",
-        )
     target = cache / f"bindings-{stack.torch}-{sources_digest()}"
     if not any(target.glob("*.whl")):
         staging = target.with_name(f"{target.name}.{os.getpid()}")
-        build(source, staging, stack, cache)
+        build(SHARE / "bindings", staging, stack, cache)
         shutil.rmtree(target, ignore_errors=True)
         staging.replace(target)
     return target

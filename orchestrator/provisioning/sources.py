@@ -183,7 +183,6 @@ def folder_files(top: Path) -> Iterator[str]:
     """
     patterns = yaml.safe_load(ROLE_DEFAULTS.read_text())["sync_ignored"]
     rules: dict[str, GitIgnoreSpec] = {}
-    outer = {str(top): frozenset({identity(top)})}  # the folders on the path to each folder that is to be walked
     for parent, folders, files in os.walk(top, followlinks=True):
         if {GIT_IGNORE, IGNORE} & {*files}:
             rules[parent] = ignore_rules(Path(parent), GIT_IGNORE, IGNORE)
@@ -193,10 +192,7 @@ def folder_files(top: Path) -> Iterator[str]:
                 os.path.join(parent, name) + suffix, rules
             )
 
-        folders[:] = [name for name in folders if is_sent(name, "/") and not is_above(Path(parent, name))]
-        visited = outer.pop(parent)
-        folders[:] = [name for name in folders if identity(Path(parent, name)) not in visited]
-        outer |= {os.path.join(parent, name): visited | {identity(Path(parent, name))} for name in folders}
+        folders[:] = [name for name in folders if is_sent(name, "/") and not leads_back(Path(parent, name))]
         for name in files:
             path = Path(parent, name)
             if path.is_file() and is_sent(name):
@@ -218,15 +214,10 @@ def is_ignored(path: str, rules: Mapping[str, GitIgnoreSpec]) -> bool:
     return False
 
 
-def identity(folder: Path) -> tuple[int, int]:
-    """Return what identifies a folder by whatever path it is named."""
-    status = folder.stat()
-    return status.st_dev, status.st_ino
-
-
-def is_above(folder: Path) -> bool:
-    """Return whether a link to a folder leads to a folder that contains it."""
-    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
+def leads_back(folder: Path) -> bool:
+    """Return whether a folder is a link to one that contains it, or through which a link led to it."""
+    parent = folder.parent.resolve()
+    return folder.is_symlink() and any(map(folder.samefile, (parent, *parent.parents, *folder.parents)))
 
 
 HUB = "hub"  # on the nodes, in orch's folder: a cache of the hub's client

@@ -73,7 +73,6 @@ def test_any_path_can_be_mounted() -> None:
 def test_settings_that_the_engine_would_misread_are_refused(test_stack: Stack) -> None:
     for changes, problem in (
         ({"image": "-v"}, "not the name of an image"),
-        ({"shm": "much"}, "shm = 'much' is not a size"),
         ({"mounts": ("data",)}, "'data' is not SOURCE:TARGET"),
         ({"arguments": ("busybox",)}, "'busybox' is not an option"),
         ({"arguments": ("--network=none",)}, "orch sets --network itself"),
