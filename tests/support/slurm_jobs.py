@@ -9,11 +9,10 @@ from orch_node.protocol.outcome import Outcome
 
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
-from orchestrator.targets.batch.run_folder import LocalFolder
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM, job_state
 from orchestrator.targets.batch.system import JobState
-from orchestrator.targets.batch.watch import JobWatch
+from orchestrator.targets.batch.watch import JobWatch, LocalFolder
 from orchestrator.targets.interface import ignore
 
 FORGOTTEN = CommandResult(code=1, out="", err="slurm_load_jobs error: Invalid job id specified")

@@ -8,11 +8,9 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from orch_node.protocol import values
 from orch_node.protocol.node_reports import Cleaned
 from orch_node.protocol.outcome import DONE, PREEMPTED, REFUSED
 from orch_node.protocol.record import RunRecord
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.planning.request import RUNS_DIR
@@ -21,11 +19,11 @@ from orchestrator.runs.outcome import CleanupReport, NodeCleanup, precision_of
 from orchestrator.runs.rows import RunRow, report_of, row_of
 from orchestrator.runs.store import Run
 from orchestrator.targets.batch.inputs import batch_settings
-from orchestrator.targets.batch.run_folder import run_folder_of
 from orchestrator.targets.batch.scheduler import Scheduler, host_at
 from orchestrator.targets.batch.settings import JOB_NAME_PREFIX, location_of, store_of
 from orchestrator.targets.batch.system import BatchSystem, JobState
-from orchestrator.targets.batch.watch import with_nodes
+from orchestrator.targets.batch.watch import run_folder_of, with_nodes
+from orchestrator.targets.connections.program_output import read_response
 from orchestrator.targets.interface import Notify, RunList, ignore
 
 ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after its outcome.
@@ -268,13 +266,11 @@ def clean_stores(
                 continue
             command = (record.python, f"{record.train}/node.py", "cleanup", "store", store, *options)
             result = host.capture(command, seconds=CLEAN_SECONDS)
-            report, problem = Cleaned(), result.err.strip()[-300:] or f"exit code {result.code}"
+            report, problem = Cleaned(), ""
             try:
-                if result.code == 0:
-                    report = values.read_known(Cleaned, values.loads(result.out, "its response"), "its response")
-                    problem = ""
-            except ProtocolError as error:
-                problem = str(error)
+                report = read_response(result, Cleaned)
+            except ExecuteError as error:
+                problem = error.message
             if report.unused or problem:
                 yield NodeCleanup(
                     node=login or "this machine",

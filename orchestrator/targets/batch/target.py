@@ -30,11 +30,18 @@ from orchestrator.runs.outcome import CleanupReport, NodeCleanup, RunOutcome, ou
 from orchestrator.runs.state_files import ACCOUNTING, PLAN, outcome_in, write_json
 from orchestrator.runs.store import Positions
 from orchestrator.targets.batch import find, inputs
-from orchestrator.targets.batch.run_folder import RemoteFolder, delete_remote_files, run_folder_of, write_remote_record
 from orchestrator.targets.batch.scheduler import Scheduler, host_at
 from orchestrator.targets.batch.settings import location_of, store_of, with_job
 from orchestrator.targets.batch.system import BatchSystem, Phase
-from orchestrator.targets.batch.watch import JobWatch, log_lines, update_record
+from orchestrator.targets.batch.watch import (
+    JobWatch,
+    RemoteFolder,
+    delete_remote_files,
+    log_lines,
+    run_folder_of,
+    update_record,
+    write_remote_record,
+)
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import WRITE_HINT, Local
 from orchestrator.targets.execute import execute

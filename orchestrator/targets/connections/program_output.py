@@ -11,8 +11,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
+from orch_node.protocol import values
+from orch_node.protocol.values import ProtocolError
 from orch_node.reach import StartFilter
 
 from orchestrator.errors import ConnectionLost, ExecuteError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import paramiko
 
 
+Value = TypeVar("Value")
 CHUNK = 1 << 20
 MAX_OUTPUT_BYTES = 1 << 28  # enough to list a million files
 LOGIN_SHELL_HINT = "`ssh NODE true` must succeed: look at the user's shell (getent passwd) and its start-up files."
@@ -210,6 +213,22 @@ def piped_program(command: tuple[str, ...], explain: Callable[[int, str], Execut
             for stream in (program.input, program.output):
                 with contextlib.suppress(OSError):
                     stream.close()
+
+
+def read_response(result: CommandResult, kind: type[Value]) -> Value:
+    """Return the JSON object that one of the node's programs has printed.
+
+    Raises:
+        ExecuteError: if the program has failed, or has printed something else.
+    """
+    if result.code != 0:
+        raise ExecuteError(last_line(result.err) or f"exit code {result.code}")
+    try:
+        content = values.check_object(values.loads(result.out, "its response"), "its response")
+        values.check_schema(content, "its response")
+        return values.read_known(kind, content, "its response")
+    except ProtocolError as error:
+        raise ExecuteError(str(error)) from None
 
 
 def last_line(output: str) -> str:

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Generic, TypeVar
 
-from orch_node.protocol import values
 from orch_node.protocol.node_reports import NodeUsage
 from orch_node.protocol.record import RunNode, RunRecord
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator import load
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
@@ -27,7 +25,7 @@ from orchestrator.planning.plan import PutFile
 from orchestrator.planning.run_files import claims_folder
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.connections.program_output import last_line
+from orchestrator.targets.connections.program_output import read_response
 from orchestrator.targets.interface import LiveNode
 
 MAX_PARALLEL_QUERIES = 64  # nodes that are queried in parallel
@@ -98,16 +96,9 @@ def query_all(
         try:
             with closing(connection_to(host, connect_seconds)) as connection:
                 result = connection.capture(commands[host], seconds=seconds)
-            if result.code != 0:
-                problem = last_line(result.err) or "it failed without an error message"
-                return NodeResponse(node=host.node, value=None, problem=problem)
-            content = values.check_object(values.loads(result.out, "its response"), "its response")
-            values.check_schema(content, "its response")
-            return NodeResponse(node=host.node, value=values.read_known(kind, content, "its response"))
+            return NodeResponse(node=host.node, value=read_response(result, kind))
         except ExecuteError as error:
             return NodeResponse(node=host.node, value=None, problem=error.message)
-        except ProtocolError as error:
-            return NodeResponse(node=host.node, value=None, problem=str(error))
 
     return on_each(commands, query)
 

@@ -16,11 +16,10 @@ from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
 from orchestrator.targets.batch.inputs import batch_settings, plan_of_array
 from orchestrator.targets.batch.pbs import PBS
-from orchestrator.targets.batch.run_folder import LocalFolder
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.settings import location_of
 from orchestrator.targets.batch.system import ControllerUnreachable, JobRequest, JobState, Phase
-from orchestrator.targets.batch.watch import JobWatch
+from orchestrator.targets.batch.watch import JobWatch, LocalFolder
 from orchestrator.targets.interface import ignore
 from tests.support.slurm_jobs import RecordedHost
 from tests.support.slurm_plans import make_request, plan_request

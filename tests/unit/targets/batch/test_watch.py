@@ -18,11 +18,10 @@ from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
 from orchestrator.targets.batch.find import run_row
-from orchestrator.targets.batch.run_folder import JobMirror, RemoteFolder
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.target import BatchHandle
-from orchestrator.targets.batch.watch import JobWatch, log_lines
+from orchestrator.targets.batch.watch import JobMirror, JobWatch, RemoteFolder, log_lines
 from orchestrator.targets.interface import ignore
 from tests.support.files import write_files
 from tests.support.layouts import make_layout
