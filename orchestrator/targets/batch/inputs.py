@@ -126,25 +126,18 @@ def batch_settings(
     launcher = {name: values[0] for name, values in system.launcher_settings.items()}
     settings = BatchSettings(system=system, launcher=launcher)
     for name, value, variable in system.options_in(environ):
-        settings = with_option(settings, name, value, variable)
+        settings = with_setting(settings, name, value, variable)
     model = file_model(system)
     values = read_toml(path, model) if path else read_current_folder_toml(system.settings_file, model, f"{flag}-file")
     if values is not None:
         settings = with_file(settings, values, path or system.settings_file)
     for assignment in assignments:
-        name, equals, option_value = assignment.partition("=")
-        if name in (*TEXT_SETTINGS, *launcher):
-            settings = with_texts(settings, {name: option_value})
-        elif name == SETUP:
-            settings = replace(settings, setup=(*settings.setup, option_value))
-        elif name == MAX_REQUEUES:
-            settings = replace(settings, max_requeues=requeue_limit(system, option_value))
-        elif equals or system.is_flag(name):
-            settings = with_option(settings, name, option_value, COMMAND_LINE)
-        else:
+        name, equals, value = assignment.partition("=")
+        if not (equals or system.is_flag(name)):
             raise RequestError(
                 f"{flag} {assignment}: expected KEY=VALUE.", hint=f"Example: {flag} {system.example_option}"
             )
+        settings = with_setting(settings, name, value, COMMAND_LINE)
     return with_image(settings, image, image_options)
 
 
@@ -166,59 +159,48 @@ def with_image(settings: BatchSettings, image: str | None, image_options: Iterab
 def with_file(settings: BatchSettings, values: SettingsFile, source: Path) -> BatchSettings:
     """Return the settings with the values of a file."""
     texts = {name: getattr(values, name) for name in (*TEXT_SETTINGS, *settings.launcher)}
-    settings = with_texts(settings, {name: text for name, text in texts.items() if text is not None})
-    settings = replace(settings, python=values.python, setup=tuple(values.setup), max_requeues=values.max_requeues)
+    setup = [(SETUP, command) for command in values.setup]
+    for name, value in (*texts.items(), *setup, *getattr(values, settings.system.submitter).items()):
+        text = FLAG_ON if value is True else FLAG_OFF if value is False else str(value)
+        if value is not None and (value is not False or settings.system.is_flag(name)):
+            settings = with_setting(settings, name, text, str(source))
     table = values.container.model_dump(exclude_none=True)
     path = table.pop("image", "")
     if path and not settings.login:
         path = os.path.join(source.parent, path)
-    lists = {name: tuple(table[name]) for name in IMAGE_LIST_KEYS if name in table}
-    settings = replace(settings, image=Image(path=path, **{**table, **lists}))
-    for name, value in getattr(values, settings.system.submitter).items():
-        text = FLAG_ON if value is True else FLAG_OFF if value is False else str(value)
-        if value is not False or settings.system.is_flag(name):
-            settings = with_option(settings, name, text, str(source))
-    return settings
+    table |= {name: tuple(table[name]) for name in IMAGE_LIST_KEYS if name in table}
+    image = Image(path=path, **table)
+    return replace(settings, python=values.python, max_requeues=values.max_requeues, image=image)
 
 
-def requeue_limit(system: BatchSystem, text: str) -> int:
-    """Return the limit on requeues, given as text.
+def with_setting(settings: BatchSettings, name: str, text: str, source: str) -> BatchSettings:
+    """Return the settings with one of them changed; an empty text resets one that is not an option of the job.
+
+    Options of the job may have short names, and flags values: `hold=yes` is the same as `hold`, `p` as partition.
 
     Raises:
-        RequestError: if the text is not a number.
+        RequestError: if it cannot be used.
     """
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise RequestError(
-            f"{system.flag} {MAX_REQUEUES}={text}: expected a number.", hint=f"Example: {system.flag} {MAX_REQUEUES}=10"
-        )
-    return int(text)
-
-
-def with_option(settings: BatchSettings, name: str, value: str, source: str) -> BatchSettings:
-    """Return the settings with one option of the job; `hold=yes` is the same as `hold`, and `p` as partition.
-
-    Raises:
-        RequestError: if the option cannot be used.
-    """
-    for long_name, text in settings.system.long_options(name, value):
+    flag = settings.system.flag
+    if name in TEXT_SETTINGS:
+        changes: dict[str, Any] = {name: text or None}
+        if name == "root" and text:
+            changes["python"] = None  # that of a settings file
+        return replace(settings, **changes)
+    if name in settings.launcher:
+        return replace(settings, launcher={**settings.launcher, name: text})
+    if name == SETUP:
+        return replace(settings, setup=(*settings.setup, text))
+    if name == MAX_REQUEUES:
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise RequestError(f"{flag} {name}={text}: expected a number.", hint=f"Example: {flag} {name}=10")
+        return replace(settings, max_requeues=int(text))
+    for long_name, value in settings.system.long_options(name, text):
         key = long_name.replace("_", "-")
-        text = FLAG_VALUES.get(text.lower(), text) if key in settings.system.flags else text
-        options, sources = {**settings.options, key: text}, {**settings.sources, key: source}
+        value = FLAG_VALUES.get(value.lower(), value) if key in settings.system.flags else value
+        options, sources = {**settings.options, key: value}, {**settings.sources, key: source}
         settings = replace(settings, options=options, sources=sources)
     return settings
-
-
-def with_texts(settings: BatchSettings, texts: dict[str, str]) -> BatchSettings:
-    """Return the settings with these texts replaced; an empty text resets a setting to None."""
-    return replace(
-        settings,
-        root=texts.get("root", settings.root) or None,
-        python=None if texts.get("root") else settings.python,  # that of a settings file
-        login=texts.get("login", settings.login) or None,
-        runs=texts.get("runs", settings.runs) or None,
-        launcher={name: texts.get(name, value) for name, value in settings.launcher.items()},
-        allocation=texts.get("allocation", settings.allocation),
-    )
 
 
 def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = None) -> Plan:

@@ -123,7 +123,7 @@ class BatchSettings:
         setup: shell commands that the job runs first.
         max_requeues: how often a job that has written a checkpoint is requeued; None for no limit.
         allocation: HELD to run as a step of the allocation in which orch runs, if it runs in one, or NEW
-            to submit a job; '' if the user has set neither, which means HELD.
+            to submit a job; None if the user has set neither, which means HELD.
         held: the allocation in which the run is a step; None for a job.
         options: options of the job by their long names; the value of a flag is ''.
         sources: the source of each of these options, to be shown to the user.
@@ -138,7 +138,7 @@ class BatchSettings:
     launcher: Mapping[str, str] = field(default_factory=dict)
     setup: tuple[str, ...] = ()
     max_requeues: int | None = None
-    allocation: str = ""
+    allocation: str | None = None
     held: Allocation | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -160,15 +160,11 @@ class BatchSettings:
                 f"{flag} login={self.login}: not a host name, as in `ssh HOST`.",
                 hint="Ports and keys belong in ~/.ssh/config.",
             )
-        if self.allocation and not self.system.allocation_variable:
+        allocations = (None, HELD, NEW) if self.system.allocation_variable else (None,)
+        if self.allocation not in allocations:
             raise PlanError(
-                f"{flag} allocation={self.allocation}: every run on {self.system.title} is a new job.",
-                hint="Leave it out.",
-            )
-        if self.allocation not in ("", HELD, NEW):
-            raise PlanError(
-                f"{flag} allocation={self.allocation}: unknown value.",
-                hint=f"Use {flag} allocation={HELD} or allocation={NEW}.",
+                f"{flag} allocation={self.allocation}: not possible on {self.system.title}.",
+                hint=f"Use {flag} allocation={HELD} or allocation={NEW}." if allocations[1:] else "Leave it out.",
             )
         if self.image:
             self.image.check()
