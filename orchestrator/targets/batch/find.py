@@ -187,16 +187,6 @@ def run_state(run: Run, job: JobState | None) -> str:
     return "killed" if job is None or job.ended else "running"
 
 
-def is_leftover(run: Run, job: JobState) -> bool:
-    """Return whether a job holds nodes although its run has ended.
-
-    A pending job resumes its run later, and a job that has just written its outcome is about to end.
-    """
-    if run.outcome is None or job.ended or run_state(run, job) == "waiting":
-        return False
-    return time.time() - run.outcome.ended > ENDING_SECONDS
-
-
 def clean_cluster(cluster: ClusterJobs, runs: list[Run], *, dry_run: bool) -> tuple[list[JobState], list[str]]:
     """Cancel the leftover jobs of one cluster, unless `dry_run` is set.
 
@@ -209,7 +199,13 @@ def clean_cluster(cluster: ClusterJobs, runs: list[Run], *, dry_run: bool) -> tu
     if cluster.problem:
         raise ExecuteError(cluster.problem, hint=cluster.scheduler.system.check_hint)
     runs_with_jobs = [(cluster.refreshed(run), cluster.job_of(run)) for run in runs]
-    leftovers = [job for run, job in runs_with_jobs if job is not None and is_leftover(run, job)]
+    # A pending job resumes its run later, and a job that has just written its outcome is about to end.
+    leftovers = [
+        job
+        for run, job in runs_with_jobs
+        if run.outcome and job and not (job.ended or run_state(run, job) == "waiting")
+        if time.time() - run.outcome.ended > ENDING_SECONDS
+    ]
     for job in leftovers if not dry_run else ():
         cluster.scheduler.cancel(job.job)
     cluster.host.close()

@@ -30,15 +30,7 @@ from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, RunPaths, TargetOptions, TrainRequest
 from orchestrator.planning.resolve import Inputs, RunNodes
-from orchestrator.targets.batch.plan import (
-    check_options,
-    job_node,
-    job_nodes,
-    plan_array,
-    plan_job,
-    plan_run,
-    with_size,
-)
+from orchestrator.targets.batch.plan import job_node, job_nodes, plan_array, plan_job, plan_run, with_size
 from orchestrator.targets.batch.scheduler import python_hint, query_default_ranks, query_host
 from orchestrator.targets.batch.settings import IMAGE_KEYS, IMAGE_LIST_KEYS, BatchSettings, Image
 from orchestrator.targets.batch.system import FLAG_OFF, FLAG_ON, FLAG_VALUES, NEW, ONE_RANK, BatchSystem
@@ -218,7 +210,7 @@ def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = Non
     python = interpreter(batch, request.stack)
     facts, home = query_host(system, batch.login or "", python, is_user_python=bool(batch.python))
     loaded, nodes = read(request, batch, python, facts)
-    runs = runs_folder(request, batch, home)
+    runs = (batch.runs or f"{home}/runs") if batch.login else str(Path(request.runs_dir).absolute())
     train, store = train_folder(runs, batch), f"{runs}/.orch/store"
     run_paths = run_paths_of(resume, loaded.recipe.name, runs, train=train, store=store)
     run_paths = replace(run_paths, store_here=str(state_home() / "store"))
@@ -263,7 +255,11 @@ def with_allocation(batch: BatchSettings, environ: Mapping[str, str], *, array: 
     held = None if needs_new_job else system.held_allocation(environ)
     if held is not None:
         options = [f"{system.flag} {name}" for name, reason in batch.sources.items() if reason == COMMAND_LINE]
-        check_options(system, held, [*options, *(["--array"] if array else [])])
+        if options := [*options, *(["--array"] if array else [])]:
+            raise PlanError(
+                f"{', '.join(options)}: allocation {held.job} exists already and cannot be changed.",
+                hint=f"Leave it out. {system.new_job_hint}",
+            )
     return replace(batch, held=held)
 
 
@@ -343,13 +339,6 @@ def interpreter(batch: BatchSettings, stack: str) -> str:
             hint=python_hint(batch.system),
         )
     return sys.executable
-
-
-def runs_folder(request: TrainRequest, batch: BatchSettings, home: str) -> str:
-    """Return the folder of runs as the nodes see it."""
-    if batch.login:
-        return batch.runs or f"{home}/runs"
-    return str(Path(request.runs_dir).absolute())
 
 
 def train_folder(runs: str, batch: BatchSettings) -> str:

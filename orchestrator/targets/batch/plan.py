@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import PurePosixPath
@@ -199,18 +199,7 @@ def check_size(system: BatchSystem, allocation: Allocation, nodes: int, ppn: int
         )
 
 
-def check_options(system: BatchSystem, allocation: Allocation, options: Iterable[str]) -> None:
-    """Raise PlanError for options that only a new job can have."""
-    if names := ", ".join(options):
-        raise PlanError(
-            f"{names}: allocation {allocation.job} exists already and cannot be changed.",
-            hint=f"Leave it out. {system.new_job_hint}",
-        )
-
-
 LOGIN = RunNode(node="login")
-
-
 LOGIN_PYTHON = "python3"  # on the host with the system's programs, which may lack the stack
 
 

@@ -241,14 +241,6 @@ def time_seconds(text: str) -> int | None:
 # Nodes.
 
 
-def node_filters(options: Mapping[str, str], held: Allocation | None) -> list[str]:
-    """Return the options with which sinfo lists the nodes that a job may get."""
-    if held is not None:
-        return [f"--nodes={held.nodes}"]
-    names = {"partition": "partition", "nodelist": "nodes"}
-    return [f"--{name}={options[option]}" for option, name in names.items() if options.get(option)]
-
-
 def node_kinds(text: str, options: Mapping[str, str]) -> Counter[tuple[int, int, int]]:
     """Return how many nodes have each number of sockets, cores per socket and CPUs, among those that a job may get."""
     matches = [match for line in text.splitlines() if (match := NODES_LINE.fullmatch(line.strip()))]
@@ -452,9 +444,10 @@ class Slurm(BatchSystem):
         """
         if held is None and (options.get("exclusive") != "" or "cpus-per-task" in options):
             return ONE_RANK
-        result = run(
-            programs, "sinfo", "--noheader", "--exact", *node_filters(options, held), f"--format={NODES_FORMAT}"
-        )
+        names = {"partition": "partition", "nodelist": "nodes"}
+        filters = [f"--{name}={options[option]}" for option, name in names.items() if options.get(option)]
+        filters = [f"--nodes={held.nodes}"] if held else filters
+        result = run(programs, "sinfo", "--noheader", "--exact", *filters, f"--format={NODES_FORMAT}")
         kinds = node_kinds(result.out, options)
         if not kinds:
             return ONE_RANK

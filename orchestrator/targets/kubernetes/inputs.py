@@ -71,17 +71,12 @@ def read_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
     if path is None:
         return ()
     try:
-        operations = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        return tuple(TypeAdapter(list[dict[str, Any]]).validate_python(yaml.safe_load(path.read_text("utf-8"))))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
         raise RequestError(
-            f"--k8s-patch {path}: {one_line(str(error))}", hint="Name a readable file of YAML or JSON in UTF-8."
-        ) from None
-    if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
-        raise RequestError(
-            f"--k8s-patch {path}: expected a list of operations.",
+            f"--k8s-patch {path} is not a list of operations in YAML or JSON: {one_line(str(error))}",
             hint="Example: - {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
-        )
-    return tuple(operations)
+        ) from None
 
 
 def with_assignment(settings: KubernetesSettings, assignment: str) -> KubernetesSettings:

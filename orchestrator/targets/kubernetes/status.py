@@ -75,7 +75,9 @@ def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
     if phase == "Succeeded" or ended:
         return make(state="done", code=0, started=True, reason=describe_remaining(status))
     running = state.get("running") is not None
-    unreachable = is_node_lost(status)
+    # The node controller sets `Ready` to False and leaves `ContainersReady` as the kubelet has written it; the kubelet
+    # itself never makes the two differ, because orch's pods have no readiness gates.
+    unreachable = bool(condition(status, "Ready", value="False") and condition(status, "ContainersReady"))
     if loss := describe_loss(pod, unreachable=unreachable):
         readable = running and not unreachable  # its log comes from the kubelet
         return make(state="running" if readable else "waiting", reason=loss, started=running or unreachable, lost=True)
@@ -97,16 +99,6 @@ def describe_remaining(status: Json) -> str:
     if not running or status.get("phase") != "Running":
         return ""
     return f"its ranks have ended, but containers that orch has not added keep it alive: {', '.join(running)}"
-
-
-def is_node_lost(status: Json) -> bool:
-    """Return whether the control plane has lost contact with the pod's node.
-
-    The node controller sets `Ready` to False and leaves `ContainersReady` as the kubelet has
-    written it; the kubelet itself never makes the two differ, because orch's pods have no readiness
-    gates.
-    """
-    return bool(condition(status, "Ready", value="False") and condition(status, "ContainersReady"))
 
 
 def describe_loss(pod: Json, *, unreachable: bool) -> str:
@@ -144,7 +136,9 @@ def failure_reason(pod: Json, status: Json, ended: Json | None, *, oom: bool) ->
     if reason == "Evicted":
         return f"evicted: {message}"
     if oom:
-        return f"killed because of its memory use (OOMKilled): the pod's limit is {memory_limit(pod)}"
+        resources = own_container(pod.get("spec", {}).get("containers")).get("resources", {})
+        limit = resources.get("limits", {}).get("memory", "not set")
+        return f"killed because of its memory use (OOMKilled): the pod's limit is {limit}"
     if disrupted := condition(status, "DisruptionTarget"):
         return f"ended by the cluster: {disrupted.get('message') or disrupted.get('reason')}"
     if reason:
@@ -163,11 +157,6 @@ def describe_exit(ended: Json) -> str:
     if reason not in ("", "Error", "Completed"):
         text = f"{text} ({reason})"
     return f"{text}: {' '.join(message.split())}" if message else text
-
-
-def memory_limit(pod: Json) -> str:
-    limits = own_container(pod.get("spec", {}).get("containers")).get("resources", {}).get("limits", {})
-    return str(limits.get("memory", "not set"))
 
 
 def reason_to_wait(pod: Json, state: Json, events: Iterable[Json]) -> str:

@@ -227,15 +227,10 @@ def start_steps(plan: Plan, folder: Path) -> None:
             execute(preparation, connections)
         except ExecuteError as error:
             store.record_end(folder, FAILED, error.message)
-            raise not_started(error) from None
+            hint = UNREACHABLE_HINT if error.hint == ConnectionLost.default_hint else error.hint
+            raise ExecuteError(f"{error.message.removesuffix('.')}; nothing was started.", hint=hint) from None
         except KeyboardInterrupt:
             store.record_end(folder, STOPPED)
             raise
         store.forget_end(folder)
         execute(supervisor_start, connections)
-
-
-def not_started(error: ExecuteError) -> ExecuteError:
-    """Return the error for a run that has not begun, with a hint for its nodes."""
-    hint = UNREACHABLE_HINT if error.hint == ConnectionLost.default_hint else error.hint
-    return ExecuteError(f"{error.message.removesuffix('.')}; nothing was started.", hint=hint)

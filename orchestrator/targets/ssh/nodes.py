@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -114,21 +114,17 @@ def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveN
     cluster = load.cluster(inventory)
     write_ssh_config(cluster)
     selected = [name for name in cluster.selection.hosts if names is None or name in names]
-    responses = {node.name: node for node in query_usage([node for node in cluster.nodes if node.name in selected])}
-    problems = {name: cluster.damaged.get(name, "not provisioned yet") for name in selected}
-    return [
-        responses.get(name) or LiveNode(name=name, cores=0, usage=None, problem=problems[name], queried=False)
-        for name in selected
-    ]
-
-
-def query_usage(nodes: Sequence[Node]) -> list[LiveNode]:
-    """Query nodes in parallel, and return who uses them, in their order."""
+    nodes = [node for node in cluster.nodes if node.name in selected]
     commands = {node.run_node: usage_command(node) for node in nodes}
     responses = query_all(commands, NodeUsage, seconds=USAGE_SECONDS, connect_seconds=USAGE_CONNECT_SECONDS)
-    return [
-        LiveNode(name=node.name, cores=len(node.facts.cores), usage=response.value, problem=response.problem)
+    live = {
+        node.name: LiveNode(name=node.name, cores=len(node.facts.cores), usage=response.value, problem=response.problem)
         for node, response in zip(nodes, responses, strict=True)
+    }
+    problems = {name: cluster.damaged.get(name, "not provisioned yet") for name in selected}
+    return [
+        live.get(name) or LiveNode(name=name, cores=0, usage=None, problem=problems[name], queried=False)
+        for name in selected
     ]
 
 
