@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.planning.request import FOR_SHARED_FOLDER as FOR_SHARED_FOLDER
 from orchestrator.planning.request import OPTION as OPTION
-from orchestrator.planning.request import TargetOptions, TrainRequest
+from orchestrator.planning.request import TargetOptions, TrainRequest, UnsupportedOption
 from orchestrator.planning.request import option as option
 
 # What no option of a target can be named: the parameters and flags of `orch train` and `orch provision`.
@@ -43,3 +43,24 @@ class TargetEntry:
     launchers: tuple[str, ...] = ()
     has_manifest: bool = False
     has_shared_folder: bool = False
+
+
+def refused_by_manager(manager: str, inventory: str, exclude: str) -> dict[str, UnsupportedOption]:
+    """Return why a target whose hosts another program manages refuses fields of a request, by the names of the fields.
+
+    Args:
+        manager: the name of the program.
+        inventory: how to choose its hosts, in place of an inventory.
+        exclude: how to leave hosts out.
+    """
+    nodes = "is for nodes behind SSH"
+    return {
+        "inventory": UnsupportedOption(nodes, inventory),
+        "exclude": UnsupportedOption(nodes, exclude),
+        "wait_for_cores": UnsupportedOption(nodes, f"Runs on {manager} wait for free nodes by themselves."),
+        "ccl_workers": UnsupportedOption(nodes, "Leave it out: each rank computes on all of its cores."),
+        "fabric": UnsupportedOption(f"{nodes}, on which it was verified", "Leave it out: ranks use TCP."),
+        "accelerate_config": UnsupportedOption(
+            f"is not read on {manager}", "Use the options --nodes, --ppn and --precision."
+        ),
+    }

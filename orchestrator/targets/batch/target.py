@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from functools import cached_property
@@ -21,7 +21,7 @@ from orchestrator.files import state_home, write_whole
 from orchestrator.model.hosts import Nodes
 from orchestrator.model.printable import counted
 from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
-from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, UnsupportedOption
+from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.fetch import Collected, FetchListener, Source
@@ -44,6 +44,7 @@ from orchestrator.targets.batch.watch import (
 )
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import WRITE_HINT, Local
+from orchestrator.targets.entry import refused_by_manager
 from orchestrator.targets.execute import execute
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
 from orchestrator.targets.interface import (
@@ -291,7 +292,8 @@ class BatchTarget(Target):
     def __init__(self, system: BatchSystem) -> None:
         self.system = system
         self.name = system.name
-        self.refuses = unsupported_options(system)
+        hints = system.node_hints
+        self.refuses = refused_by_manager(system.title, hints["inventory"], hints["exclude"])
         self.options: type[TargetOptions] | None = system.options
 
     def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
@@ -337,23 +339,6 @@ class BatchTarget(Target):
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         """Cancel the jobs whose runs have ended; with `dry_run`, only report them."""
         return find.clean(self.system, inventory, base, dry_run=dry_run)
-
-
-def unsupported_options(system: BatchSystem) -> Mapping[str, UnsupportedOption]:
-    """Return why the target refuses a field of a request, by the name of the field."""
-    nodes = "is for nodes behind SSH"
-    return {
-        "inventory": UnsupportedOption(nodes, system.node_hints["inventory"]),
-        "exclude": UnsupportedOption(nodes, system.node_hints["exclude"]),
-        "wait_for_cores": UnsupportedOption(nodes, f"Jobs of {system.title} wait for free nodes by themselves."),
-        "ccl_workers": UnsupportedOption(nodes, "Leave it out: each rank computes on all of its cores."),
-        "fabric": UnsupportedOption(
-            f"{nodes}, on which it was verified", "Leave it out: ranks use TCP over the network of the nodes."
-        ),
-        "accelerate_config": UnsupportedOption(
-            f"is not read on {system.title}", "Use the options --nodes, --ppn and --precision."
-        ),
-    }
 
 
 def start(system: BatchSystem, plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from orchestrator.planning.request import NO_ARRAYS, UnsupportedOption
-from orchestrator.targets.entry import TargetEntry, option
+from orchestrator.targets.entry import TargetEntry, option, refused_by_manager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,24 +42,17 @@ ENTRY = TargetEntry(
     launchers=("trainjob", "pytorchjob", "job"),  # copied: importing KINDS is slow
     has_manifest=True,
 )
-NODES = "is for nodes behind SSH"
 PACKAGES = UnsupportedOption(
     "adds packages to the stack of nodes, and pods have those of their image", "Add the packages to the image."
 )
-
 REFUSES: Mapping[str, UnsupportedOption] = {
-    "inventory": UnsupportedOption(NODES, "Use --k8s context=NAME and namespace=NAME to choose the cluster."),
-    "exclude": UnsupportedOption(NODES, "Use --k8s node_selector.LABEL=VALUE to choose nodes."),
-    "spare_nodes": UnsupportedOption(NODES, "The scheduler of Kubernetes replaces nodes by itself."),
-    "wait_for_cores": UnsupportedOption(NODES, "Pods wait for free nodes by themselves."),
-    "ccl_workers": UnsupportedOption(NODES, "Cores are reserved only on nodes where orch pins ranks."),
+    **refused_by_manager(
+        "Kubernetes",
+        inventory="Use --k8s context=NAME and namespace=NAME to choose the cluster.",
+        exclude="Use --k8s node_selector.LABEL=VALUE to choose nodes.",
+    ),
+    "spare_nodes": UnsupportedOption("is for other hosts", "The scheduler of Kubernetes replaces nodes by itself."),
     "mpi": UnsupportedOption("is for ranks that mpirun starts; in pods, torchrun starts them", "Leave --mpi out."),
-    "fabric": UnsupportedOption(
-        "is for nodes behind SSH, on which it was verified", "Pods use TCP over the cluster's network."
-    ),
-    "accelerate_config": UnsupportedOption(
-        "is for --launcher accelerate, which starts no pods", "Use the options --nodes, --ppn and --precision."
-    ),
     "python": UnsupportedOption("is for nodes; pods have the Python of their image", "Use --k8s python=PATH."),
     "image_options": UnsupportedOption("is for containers on nodes", "Use --k8s KEY=VALUE for the settings of pods."),
     "requirements": PACKAGES,

@@ -22,7 +22,7 @@ from orchestrator.targets.batch.plan import plan_run
 from orchestrator.targets.batch.settings import BatchSettings, Image
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.system import JobRequest
-from orchestrator.targets.batch.target import unsupported_options
+from orchestrator.targets.batch.target import BatchTarget
 from tests.support.files import write_files, write_program
 from tests.support.slurm_plans import make_host_facts, make_plan, make_request, plan_request, slurm_settings
 
@@ -136,7 +136,7 @@ def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> Batc
 
 def plan_with(fields: dict[str, Any], settings: BatchSettings) -> None:
     request = replace(make_request({"nodes": NodeCount(2)}), **fields)
-    check_unsupported_options(request, unsupported_options(SLURM))
+    check_unsupported_options(request, BatchTarget(SLURM).refuses)
     plan_request(request, settings)
 
 
