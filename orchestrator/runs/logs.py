@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
@@ -85,6 +85,25 @@ def new_lines(
             yield from (line for text in last_lines for line in parser.parse(rank, nodes[rank], text))
         elif tail.state:
             yield from parser.parse(rank, nodes[rank], tail.state, finished=False)
+
+
+def followed_lines(
+    folder: Path, nodes: Callable[[], Mapping[int, str]], starts: Mapping[int, int], updates: Iterable[object]
+) -> Iterator[LogLine]:
+    """Yield the lines in the local logs of ranks as they are written.
+
+    Args:
+        folder: the run's folder on this machine.
+        nodes: returns the node of each rank.
+        starts: the bytes of each rank's log to skip.
+        updates: yields whenever there may be new lines, until the run has ended.
+    """
+    tails = {number: Tail(folder / files.rank_log(number), starts.get(number, 0)) for number in nodes()}
+    parser = LineParser()
+    for _ in updates:
+        yield from new_lines(tails, nodes(), parser, last=False)
+    yield from new_lines(tails, nodes(), parser, last=True)
+    yield from parser.end()
 
 
 def copied_lines(run: Run, nodes: Mapping[int, str], starts: Mapping[int, int]) -> Iterator[LogLine]:

@@ -18,13 +18,13 @@ from orch_node.protocol.events import Event, NodeNews, Waiting
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, render
 from orch_node.protocol.values import ProtocolError
-from orch_node.tail import Tail, last_text
+from orch_node.tail import last_text
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import write_whole
 from orchestrator.runs import follow
 from orchestrator.runs.follow import MAX_LOG_CHARACTERS
-from orchestrator.runs.logs import LineParser, LogLine, copied_lines, new_lines, requested_ranks
+from orchestrator.runs.logs import LogLine, copied_lines, followed_lines, requested_ranks
 from orchestrator.runs.state_files import PLAN, outcome_in, read_json, supervisor_of, write_json
 from orchestrator.runs.store import Run
 from orchestrator.targets.batch.scheduler import Scheduler
@@ -579,15 +579,15 @@ def log_lines(
         watch.run_folder.copy_logs(nodes)
         yield from copied_lines(run, nodes, starts)
         return
-    tails = {number: Tail(run.folder / files.rank_log(number), starts.get(number, 0)) for number in nodes}
-    parser = LineParser()
-    running = True
-    while running:
-        watch.refresh()
+
+    def updates() -> Iterator[None]:
+        running = True
+        while running:
+            watch.refresh()
+            watch.run_folder.copy_logs(nodes)
+            yield
+            running = not watch.has_ended()
+            time.sleep(TICK_SECONDS)
         watch.run_folder.copy_logs(nodes)
-        yield from new_lines(tails, nodes, parser, last=False)
-        running = not watch.has_ended()
-        time.sleep(TICK_SECONDS)
-    watch.run_folder.copy_logs(nodes)
-    yield from new_lines(tails, nodes, parser, last=True)
-    yield from parser.end()
+
+    yield from followed_lines(run.folder, lambda: nodes, starts, updates())

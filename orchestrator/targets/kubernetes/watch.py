@@ -19,13 +19,12 @@ from orch_node.protocol import files
 from orch_node.protocol.events import Ended, Event, Heartbeat, Launched, NodeNews, NodesLost, Started
 from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.record import RunRecord
-from orch_node.tail import Tail
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.events import last_attempt
 from orchestrator.runs.fetch import FetchListener, Source, collect
-from orchestrator.runs.logs import LineParser, LogLine, copied_lines, new_lines, requested_ranks
+from orchestrator.runs.logs import LogLine, copied_lines, followed_lines, requested_ranks
 from orchestrator.runs.outcome import RunOutcome, outcome_of
 from orchestrator.targets.interface import Notify
 from orchestrator.targets.kubernetes import names
@@ -463,33 +462,35 @@ def log_lines(watch: JobWatch, *, rank: int | None, follow: bool) -> Iterator[Lo
         RequestError: if the run has no such rank.
         ExecuteError: at the end, if a pod or the API did not respond.
     """
-    folder = watch.folder
+    folder, starts = watch.folder, watch.earlier.logs
     run = store.load(folder)
-    starts = watch.earlier.logs
-    tails = {
-        number: Tail(folder / files.rank_log(number), starts.get(number, 0)) for number in requested_ranks(run, rank)
-    }
-    parser = LineParser()
+    ranks = requested_ranks(run, rank)
+
+    def nodes() -> dict[int, str]:
+        return ranks | {
+            number: node for number, node in nodes_of(store.load(folder).events()).items() if number in ranks
+        }
+
     errors: list[tuple[str, OrchError]] = []
     if follow and not run.has_ended:
-        for _ in wait_for_lines(watch):
-            yield from new_lines(tails, rank_nodes(folder), parser, last=False)
-    elif not (folder / files.OUTCOME).exists():
+        yield from followed_lines(folder, nodes, starts, wait_for_lines(watch))
+    else:
         try:
-            errors += watch.catch_up().items()
-            errors += copy_from_volume(watch).items()
+            if not (folder / files.OUTCOME).exists():
+                errors += watch.catch_up().items()
+                errors += copy_from_volume(watch).items()
         except OrchError as error:
             errors.append(("the cluster", error))
-    if follow and not run.has_ended:
-        yield from new_lines(tails, rank_nodes(folder), parser, last=True)
-        yield from parser.end()
-    else:
-        nodes = {number: node for number, node in rank_nodes(folder).items() if number in tails}
-        yield from copied_lines(run, nodes, starts)
+        yield from copied_lines(run, nodes(), starts)
     for source, problem in errors[:1]:
         raise ExecuteError(f"Lines may be missing: {source}: {problem.message}", hint=problem.hint)
-    if rank is None and not any(tail.path.exists() for tail in tails.values()):
-        check_has_lines(store.load(folder))
+    outcome = store.load(folder).outcome
+    is_empty = rank is None and not any((folder / files.rank_log(number)).exists() for number in ranks)
+    if is_empty and outcome is not None and outcome.state == FAILED:
+        raise ExecuteError(
+            f"{run.id} has failed, and its ranks have printed nothing: {outcome.problem or ''}",
+            hint="`orch runs show` shows its events.",
+        )
 
 
 def wait_for_lines(watch: JobWatch) -> Iterator[object]:
@@ -525,19 +526,3 @@ def copy_from_volume(watch: JobWatch) -> dict[str, OrchError]:
         return {"the volume": error}
     watch.write_outcome(ended)
     return {}
-
-
-def check_has_lines(run: store.Run) -> None:
-    """Raise ExecuteError if a run has failed without any line."""
-    if run.outcome is not None and run.outcome.state == FAILED:
-        raise ExecuteError(
-            f"{run.id} has failed, and its ranks have printed nothing: {run.outcome.problem or ''}",
-            hint="`orch runs show` shows its events.",
-        )
-
-
-def rank_nodes(folder: Path) -> dict[int, str]:
-    """Return the pod of each rank, as reported or else as planned."""
-    run = store.load(folder)
-    planned = {rank.rank: rank.node for rank in run.record.layout}
-    return planned | nodes_of(run.events())
