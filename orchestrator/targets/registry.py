@@ -51,13 +51,13 @@ def load_entry(point: EntryPoint, entries: Mapping[str, TargetEntry]) -> TargetE
     package = point.dist.name if point.dist else "?"
     try:
         entry = pkgutil.resolve_name(point.value)
+        fault = fault_of(entry, point.name, entries)
     except Exception as error:  # of another package, which may raise anything
-        fault = f"the target of package {package} cannot be imported: {type(error).__name__}: {error}"
-    else:
-        if not (reason := fault_of(entry, point.name, entries)):
-            return cast("TargetEntry", entry)
-        fault = f"{point.value} of package {package} {reason}"
-    raise RequestError(f"--on {point.name}: {fault}.", hint="Correct the package, or uninstall it.")
+        fault = f"cannot be imported: {type(error).__name__}: {error}"
+    if not fault:
+        return cast("TargetEntry", entry)
+    message = f"--on {point.name}: {point.value} of package {package} {fault}."
+    raise RequestError(message, hint="Correct the package, or uninstall it.")
 
 
 def fault_of(entry: object, name: str, entries: Mapping[str, TargetEntry]) -> str:
