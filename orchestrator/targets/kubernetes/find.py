@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node.protocol import values
+from orch_node.protocol import pod, values
 from orch_node.protocol.events import NAN_LOSS, Progress, Result, Warned
 from orch_node.protocol.node_reports import RunReport
 from orch_node.protocol.record import RunRecord
@@ -50,11 +50,11 @@ def query_runs(cluster: KubernetesClient) -> tuple[list[RunRecord], dict[str, Or
     distrusted: dict[str, OrchError] = {}
     damaged: list[str] = []
     for config_map in cluster.objects("ConfigMap", f"{names.selector()},!{names.PART}"):
-        text = (config_map.get("data") or {}).get("run.json")
-        if text is None:
+        texts = config_map.get("data") or {}
+        if "run.json" not in texts:
             continue
         try:
-            record = with_lists(values.loads(text, "run.json"))
+            record = with_lists(values.loads(texts["run.json"], "run.json"), pod.parse(texts.get("pod.json", "")))
         except ProtocolError as error:
             damaged.append(f"{config_map['metadata']['name']}: {error}")
             continue
@@ -125,10 +125,10 @@ def logged_pods(cluster: KubernetesClient) -> dict[str, list[PodState]]:
     """Return the states of the pods that have a log, by the id of their run; empty if pods may not be listed."""
     pods: dict[str, list[PodState]] = {}
     with suppress(OrchError):
-        for pod in cluster.objects("Pod", names.selector()):
-            state = pod_state(pod)
+        for item in cluster.objects("Pod", names.selector()):
+            state = pod_state(item)
             if state.started and not state.pod.endswith(names.READER_SUFFIX):
-                pods.setdefault(pod["metadata"]["labels"][names.RUN], []).append(state)
+                pods.setdefault(item["metadata"]["labels"][names.RUN], []).append(state)
     return pods
 
 
@@ -136,8 +136,8 @@ def report_in(cluster: KubernetesClient, pods: Sequence[PodState], record: RunRe
     """Return what a run has reported at the end of the log of the first of these pods, as far as it can be read."""
     report = RunReport()
     with suppress(OrchError):
-        for pod in sorted(pods, key=lambda pod: pod.pod)[:1]:
-            for line in cluster.log(pod.pod, pod.container, follow=False, since=None, tail=TAIL_LINES):
+        for state in sorted(pods, key=lambda state: state.pod)[:1]:
+            for line in cluster.log(state.pod, state.container, follow=False, since=None, tail=TAIL_LINES):
                 event = parse(split_time(line)[1], ranks=len(record.layout)).event
                 if isinstance(event, Progress):
                     report = replace(report, progress=event)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from orch_node.protocol import values
+from orch_node.protocol.pod import PodConfig
 from orch_node.protocol.record import SOURCE, RunRecord, parse, render
 from orch_node.protocol.values import ProtocolError
 
@@ -66,42 +67,26 @@ def location_of(record: RunRecord) -> JobLocation:
         ) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodNumbers:
-    """The numbers from which the lists of nodes and ranks are restored."""
-
-    word: str  # the prefix of each node's name, before its number
-    nodes: int
-    ppn: int
-    threads: int
-
-
 def without_lists(record: RunRecord) -> dict[str, Any]:
-    """Return a record with numbers in place of the lists of nodes and ranks.
+    """Return a record without the lists of nodes and ranks, whose numbers pod.json has.
 
     A ConfigMap holds 1 MiB, and all pods of a run have the same number of ranks.
     """
-    first = record.layout[0]
-    fields = {name: value for name, value in render(record).items() if name not in LIST_FIELDS}
-    pods = PodNumbers(
-        word=first.node.rpartition("-")[0], nodes=len(record.nodes), ppn=first.local_world_size, threads=first.threads
-    )
-    return {**fields, "pods": values.record(pods)}
+    return {name: value for name, value in render(record).items() if name not in LIST_FIELDS}
 
 
-def with_lists(stored: object) -> RunRecord:
+def with_lists(stored: object, pods: PodConfig) -> RunRecord:
     """Return the record that `without_lists` has shortened.
 
     Raises:
         ProtocolError: if it is malformed or describes an impossible run.
     """
     fields = values.check_object(stored, SOURCE)
-    pods = values.read(PodNumbers, fields.get("pods"), f"{SOURCE}: pods")
-    if not 0 < pods.nodes * pods.ppn <= MAX_RANKS or min(pods.nodes, pods.ppn, pods.threads) < 1:
-        raise ProtocolError(f"{SOURCE}: pods: {pods.nodes} with {pods.ppn} ranks each is impossible.")
+    if not 0 < pods.pods * pods.ppn <= MAX_RANKS or min(pods.pods, pods.ppn, pods.threads) < 1:
+        raise ProtocolError(f"{SOURCE}: {pods.pods} pods with {pods.ppn} ranks each are impossible.")
     if not names.is_dns_label(pods.word):
-        raise ProtocolError(f"{SOURCE}: pods: {pods.word!r:.80} is not a valid pod name.")
-    layout = uniform_layout(prefix=pods.word, nodes=pods.nodes, ppn=pods.ppn, threads=pods.threads)
+        raise ProtocolError(f"{SOURCE}: {pods.word!r:.80} is not a valid pod name.")
+    layout = uniform_layout(prefix=pods.word, nodes=pods.pods, ppn=pods.ppn, threads=pods.threads)
     nodes = [{"node": node, "via": []} for node in layout.nodes]
     return parse({**fields, "nodes": nodes, "layout": values.record(layout.rank_places)})
 

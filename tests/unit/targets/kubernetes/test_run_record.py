@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orch_node.protocol import values
+from orch_node.protocol import pod, values
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
@@ -22,23 +22,23 @@ from orchestrator.targets.kubernetes.manifests import KINDS
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.support.hostile import JSON
 from tests.support.kubernetes_api import Api, make_client
-from tests.support.kubernetes_plans import REQUEST, SETTINGS, make_plan
+from tests.support.kubernetes_plans import REQUEST, SETTINGS, config, make_plan
 from tests.support.recorded import RUN_RECORD as RECORD
 
 
 @given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 8))
 def test_stored_record_is_restored_without_loss(pods: int, ppn: int, size: int) -> None:
     request = replace(REQUEST, nodes=NodeCount(pods), ppn=ppn)
-    record = make_plan(request=request, kubernetes=replace(SETTINGS, cpu=str(ppn * size))).run
-    stored = json.loads(json.dumps(run_record.without_lists(record)))
-    assert run_record.with_lists(stored) == record
+    plan = make_plan(request=request, kubernetes=replace(SETTINGS, cpu=str(ppn * size)))
+    stored = json.loads(json.dumps(run_record.without_lists(plan.run)))
+    assert run_record.with_lists(stored, pod.parse(json.dumps(config(plan)))) == plan.run
 
 
 def test_impossible_pod_counts_are_refused() -> None:
-    for pods in ({"nodes": 0}, {"nodes": 10**12}, {"nodes": -2, "ppn": -2}, {"word": "../x"}):
-        stored = run_record.without_lists(make_plan().run)
+    for pods in ({"pods": 0}, {"pods": 10**12}, {"pods": -2, "ppn": -2}, {"word": "../x"}):
+        numbers = pod.parse(json.dumps({**config(make_plan()), **pods}))
         with pytest.raises(ProtocolError):
-            run_record.with_lists({**stored, "pods": {**stored["pods"], **pods}})
+            run_record.with_lists(run_record.without_lists(make_plan().run), numbers)
 
 
 CONTROLLER_SETTINGS = KubernetesSettings(image="registry.example/orch:own", context="lab", namespace="team")
