@@ -146,8 +146,10 @@ def file_sources(job: KubernetesJob) -> list[Object]:
 
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+TAINT = re.compile(rf"(?P<key>[^=:]+)(?:=(?P<value>[^:]*))?(?::(?P<effect>{'|'.join(EFFECTS)}))?")
 EXPRESSION = re.compile(r"(?P<not>!)?\s*(?P<key>\S+?)(?:\s+(?P<how>in|notin)\s*\((?P<values>.*)\))?")
 MOUNTED = {"claim": "persistentVolumeClaim", "secret": "secret", "configmap": "configMap"}
+VOLUME = re.compile(rf"({'|'.join(MOUNTED)}):([^:]+):(/[^:]*)(:ro)?")
 NAME_FIELDS = {"claim": "claimName", "secret": "secretName", "configmap": "name"}
 
 
@@ -157,18 +159,15 @@ def toleration(text: str) -> Object:
     Raises:
         PlanError: if it is malformed.
     """
-    key, equals, suffix = text.partition("=")
-    value, colon, effect = (suffix if equals else key).rpartition(":")
-    if not colon:
-        value, effect = effect, ""
-    key = key if equals else value
-    if not key or (effect and effect not in EFFECTS):
+    match = TAINT.fullmatch(text)
+    if match is None:
         raise PlanError(
             f"tolerations: {text!r} is not a valid taint.",
             hint=f"Write KEY=VALUE:EFFECT or KEY:EFFECT. The effects are {', '.join(EFFECTS)}.",
         )
-    result = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
-    return result | ({"effect": effect} if effect else {})
+    operator = "Exists" if match["value"] is None else "Equal"
+    result = {"key": match["key"], "operator": operator, "value": match["value"], "effect": match["effect"]}
+    return {name: value for name, value in result.items() if value is not None}
 
 
 def expression(text: str) -> Object:
@@ -196,19 +195,16 @@ def user_volume(text: str, number: int) -> tuple[Object, Object]:
     Raises:
         PlanError: if it is malformed.
     """
-    kind, _, suffix = text.partition(":")
-    name, _, target = suffix.partition(":")
-    path, colon, mode = target.partition(":")
-    if kind not in MOUNTED or not name or not path.startswith("/") or (colon and mode != "ro"):
+    match = VOLUME.fullmatch(text)
+    if match is None:
         raise PlanError(
             f"volumes: {text!r} is not a valid volume.",
             hint=f"Write KIND:NAME:/PATH or KIND:NAME:/PATH:ro. KIND is one of {', '.join(MOUNTED)}.",
         )
-    volume_name = f"own-{number}"
-    mount: Object = {"name": volume_name, "mountPath": path}
-    if mode or kind != "claim":
-        mount["readOnly"] = True
-    return {"name": volume_name, MOUNTED[kind]: {NAME_FIELDS[kind]: name}}, mount
+    kind, name, path, mode = match.groups()
+    volume_name, read_only = f"own-{number}", {"readOnly": True} if mode or kind != "claim" else {}
+    volume = {"name": volume_name, MOUNTED[kind]: {NAME_FIELDS[kind]: name}}
+    return volume, {"name": volume_name, "mountPath": path, **read_only}
 
 
 def user_variable(name: str, value: str) -> Object:
