@@ -97,11 +97,8 @@ def execute_step(step: Step, connections: Mapping[str, Connection]) -> None:
 def do_on_node(step: PutFile | SendFile | RunProgram, connections: Mapping[str, Connection], node: RunNode) -> None:
     """Do a step on one of its nodes; raise ExecuteError if that fails."""
     connection = connections[node.node]
-    if isinstance(step, PutFile):
-        connection.put(step.path, step.content)
-        return
-    if isinstance(step, SendFile):
-        connection.put(step.path, Path(step.source).read_bytes())
+    if not isinstance(step, RunProgram):
+        connection.put(step.path, step.content if isinstance(step, PutFile) else Path(step.source).read_bytes())
         return
     try:
         result = connection.capture(step.command, seconds=step.seconds)

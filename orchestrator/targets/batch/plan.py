@@ -63,7 +63,7 @@ from orchestrator.planning.training import (
     supervisor_options,
 )
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.batch.settings import JOB_NAME_PREFIX, BatchSettings, Image, JobLocation
+from orchestrator.targets.batch.settings import JOB_NAME_PREFIX, BatchSettings, JobLocation
 from orchestrator.targets.batch.system import ONE_RANK, TEMPLATE, Allocation, BatchSystem, JobRequest
 from orchestrator.targets.interpreter import repair_command
 
@@ -306,19 +306,12 @@ def plan_run(
     )
     config = config_of(request, resolved, batch, run_paths, launch, output)
     if batch.image:
-        config = with_container(config, batch.image, files, run_paths, recipe.script)
+        # The settings that depend on libraries of the nodes are left out, because the image has its own.
+        base = str(PurePosixPath(run_paths.run_dir).parent)
+        folders = shared_folders(base, run_paths.train, files.paths.get(recipe.script, ""), files.paths.values())
+        text = batch.image.file(folders, run_paths.run_dir, preload=config.preload)
+        config = replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
     return replace(plan, steps=files.sent), config
-
-
-def with_container(config: JobConfig, image: Image, files: Files, run_paths: RunPaths, script: str) -> JobConfig:
-    """Return the job's settings with the ranks in an image.
-
-    The settings that depend on libraries of the nodes are left out, because the image has its own.
-    """
-    base = str(PurePosixPath(run_paths.run_dir).parent)
-    folders = shared_folders(base, run_paths.train, files.paths.get(script, ""), files.paths.values())
-    text = image.file(folders, run_paths.run_dir, preload=config.preload)
-    return replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
 
 
 def files_of(resolved: Resolved, batch: BatchSettings, run_paths: RunPaths) -> Files:
@@ -369,7 +362,11 @@ def job_decisions(request: TrainRequest, resolved: Resolved, batch: BatchSetting
     spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
     system = batch.system
     options = (
-        Decision(topic=f"{system.name} {name}", value=value or "yes", reason=reason_of(batch, name))
+        Decision(
+            topic=f"{system.name} {name}",
+            value=value or "yes",
+            reason="; ".join(filter(None, [batch.sources.get(name), system.explain_option(name, batch.options)])),
+        )
         for name, value in batch.options.items()
         if not batch.held
     )
@@ -392,13 +389,6 @@ def allocation_decisions(batch: BatchSettings) -> tuple[Decision, ...]:
     unused = ", ".join(f"{name} ({batch.sources[name]})" for name in batch.options)
     reason = f"options of {batch.system.submitter} do not change an allocation"
     return (held, *([Decision(topic="without", value=unused, reason=reason)] if unused else []))
-
-
-def reason_of(batch: BatchSettings, option: str) -> str:
-    """Return where an option of the job comes from, and what it means if that is not obvious."""
-    reason = batch.sources.get(option, "")
-    explanation = batch.system.explain_option(option, batch.options)
-    return f"{reason}; {explanation}" if explanation else reason
 
 
 def config_of(

@@ -181,15 +181,12 @@ class Mirror:
             for name, content in contents.items():
                 rank = files.rank_of(name)
                 if rank is not None and rank < self.ranks:
-                    self.add_end(f"{folder_of(rank, handed.node)}/{name}", content)
+                    local_name = f"{folder_of(rank, handed.node)}/{name}"
+                    with self.local_files.writing(local_name):
+                        offset = self.local_files.size(local_name)
+                        self.local_files.add(local_name, content[offset:], offset)
             complete.add(handed.node)
         return complete
-
-    def add_end(self, local_name: str, content: bytes) -> None:
-        """Add the bytes by which a file is longer than the local one."""
-        with self.local_files.writing(local_name):
-            offset = self.local_files.size(local_name)
-            self.local_files.add(local_name, content[offset:], offset)
 
     def rank_files(self, folder: str, pattern: re.Pattern[str]) -> list[str]:
         """Return the paths of the files in a folder of the run whose names match one of its ranks."""

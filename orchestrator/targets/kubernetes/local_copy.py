@@ -273,7 +273,9 @@ class RunCopy:
         if run.outcome is not None:
             return with_current_time(Finished(state=run.outcome.state))
         events = [event for event in run.events() if not isinstance(event, UnreadableEvent)]
-        record_ranks(run, events)
+        nodes = nodes_of(events)  # torchrun chooses in which pod a rank runs
+        layout = tuple(replace(rank, node=nodes.get(rank.rank, rank.node)) for rank in run.record.layout)
+        store.write_record(replace(run.record, layout=layout), self.folder, run.origin)
         began = min((event.time for event in events if event.time), default=self.began)
         last = max((event.time for event in events), default=0.0)  # the cluster reports whole seconds
         ended = max(job.ended, last) if job.ended else time.time()
@@ -286,13 +288,6 @@ class RunCopy:
             write_whole(self.folder / files.OUTCOME, outcomes.render(ending))
         self.save_positions()
         return event
-
-
-def record_ranks(run: store.Run, events: Iterable[Event]) -> None:
-    """Write into plan.json in which pod each rank ran, which torchrun chooses."""
-    nodes = nodes_of(events)
-    layout = tuple(replace(rank, node=nodes.get(rank.rank, rank.node)) for rank in run.record.layout)
-    store.write_record(replace(run.record, layout=layout), run.folder, run.origin)
 
 
 def read_state(folder: Path) -> CopyState:

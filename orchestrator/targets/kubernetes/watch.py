@@ -240,7 +240,8 @@ class JobWatch:
 
     def copied_events(self) -> Iterator[Event]:
         """Yield events that another command copies until it ends, then those of the pods."""
-        first = reported = events_before(self.folder, self.earlier.events)
+        path, position = self.folder / files.EVENTS, self.earlier.events
+        first = reported = path.read_bytes()[:position].count(b"\n") if position and path.exists() else 0
         while True:
             acquired = self.acquire()
             run = store.load(self.folder)
@@ -439,15 +440,6 @@ class JobWatch:
                 self.write_outcome(state)
         except OrchError as error:
             self.notify(error.message)
-
-
-def events_before(folder: Path, position: int) -> int:
-    """Return the number of events that a run's folder has before a position in bytes."""
-    path = folder / files.EVENTS
-    if not position or not path.exists():
-        return 0
-    with path.open("rb") as events:
-        return events.read(position).count(b"\n")
 
 
 def log_lines(watch: JobWatch, *, rank: int | None, follow: bool) -> Iterator[LogLine]:

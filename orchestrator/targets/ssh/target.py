@@ -60,7 +60,12 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
         The request, with options that only its configuration of accelerate sets, and the files.
     """
     if accelerate is not None:
-        request = with_options(request, accelerate)
+        request = replace(
+            request,
+            nodes=request.nodes or accelerate.nodes,
+            ppn=request.ppn or accelerate.ppn,
+            precision=(accelerate.precision or AUTO) if request.precision == AUTO else request.precision,
+        )
     has_image = request.image is not None or request.image_options
     docker = load.docker(request.image, request.image_options, request.inventory) if has_image else None
     cluster = load.cluster(
@@ -92,16 +97,6 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
         accelerate=accelerate,
         docker=docker,
         measurement=read_measurement(State.of(Path(cluster.source)).folder / MEASURED),
-    )
-
-
-def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequest:
-    """Return the request with accelerate's values for the options that it does not set."""
-    return replace(
-        request,
-        nodes=request.nodes or options.nodes,
-        ppn=request.ppn or options.ppn,
-        precision=(options.precision or AUTO) if request.precision == AUTO else request.precision,
     )
 
 

@@ -43,19 +43,19 @@ def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
     check_no_image(request)
     stack = load.stack(request.stack)
     write_ssh_config(cluster)
+
+    def query(node: Node) -> Facts:
+        with closing(connection_to(node.run_node)) as connection:
+            return query_interpreter(connection, node.name, python, PYTHON_HINT)
+
     with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
-        all_facts = list(pool.map(lambda node: query_node(node, python), cluster.nodes))
+        all_facts = list(pool.map(query, cluster.nodes))
     nodes = tuple(
         with_facts(node, facts, python, stack, needs_ccl=(request.backend or stack.backends[0]) == "ccl")
         for node, facts in zip(cluster.nodes, all_facts, strict=True)
     )
     check_equal(nodes, python)
     return replace(cluster, nodes=nodes)
-
-
-def query_node(node: Node, python: str) -> Facts:
-    with closing(connection_to(node.run_node)) as connection:
-        return query_interpreter(connection, node.name, python, PYTHON_HINT)
 
 
 def with_facts(node: Node, facts: Facts, python: str, stack: Stack, *, needs_ccl: bool) -> Node:
