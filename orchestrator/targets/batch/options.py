@@ -24,18 +24,9 @@ def batch_entry(
     help_text = f"{settings}; or login=HOST (a login node reached through SSH), root, runs, setup or max-requeues."
     file_help = f"TOML file with --{name} settings. Default: orch-{name}.toml in the current folder."
     variable = f"ORCH_{name.upper()}_FILE"
-    fields = (
-        (
-            name,
-            tuple[str, ...],
-            option((), for_shared_folder=True, metavar="KEY=VALUE", help=f"{help_text} May be repeated."),
-        ),
-        (
-            f"{name}_file",
-            Path | None,
-            option(None, for_shared_folder=True, metavar="FILE", envvar=variable, help=file_help),
-        ),
-    )
+    assignments = option((), for_shared_folder=True, metavar="KEY=VALUE", help=f"{help_text} May be repeated.")
+    file = option(None, for_shared_folder=True, metavar="FILE", envvar=variable, help=file_help)
+    fields = ((name, tuple[str, ...], assignments), (f"{name}_file", Path | None, file))
     return TargetEntry(
         name=name,
         title=title,

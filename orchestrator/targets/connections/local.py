@@ -102,12 +102,11 @@ class Local:
             OSError: if the file cannot be read, or temporary files cannot be written.
         """
         with source.open("rb") as file, tempfile.TemporaryFile() as joined:
-            if head:
-                joined.write(head)
-                shutil.copyfileobj(file, joined)
-                joined.seek(0)
+            joined.write(head)
+            shutil.copyfileobj(file, joined)
+            joined.seek(0)
             with start_errors(argv[0]):
-                process = subprocess.run(argv, stdin=joined if head else file, capture_output=True)
+                process = subprocess.run(argv, stdin=joined, capture_output=True)
         if process.returncode != 0:
             stderr = process.stderr.decode(errors="replace").strip()
             raise ExecuteError(f"{program_name(argv)}: {stderr or f'exit code {process.returncode}'}", hint=WRITE_HINT)

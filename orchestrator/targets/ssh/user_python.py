@@ -27,7 +27,7 @@ from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, connection_to, 
 
 
 def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
-    """Return the nodes with the packages of --python; without the option, as they are.
+    """Return the nodes with the packages of --python.
 
     orch's own processes and MPI stay those of the stack.
 
@@ -36,8 +36,7 @@ def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
         PlanError: if the nodes differ, or the interpreter does not have what the run needs.
         ExecuteError: if a node cannot be reached, or the interpreter does not run.
     """
-    if request.python is None:
-        return cluster
+    assert request.python is not None
     cluster.selected_nodes()  # orch's own processes need a provisioned node
     python = path_of(request.python, this_machine=all(node.local for node in cluster.nodes))
     check_no_image(request)
