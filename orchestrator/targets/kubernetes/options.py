@@ -1,14 +1,12 @@
-"""The options that `orch train` has only with --on k8s, and those that it refuses there."""
+"""The options that `orch train` has only with --on k8s."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from orchestrator.planning.request import NO_ARRAYS, UnsupportedOption
-from orchestrator.targets.entry import TargetEntry, option, refused_by_manager
+from orchestrator.targets.entry import TargetEntry, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,22 +40,3 @@ ENTRY = TargetEntry(
     launchers=("trainjob", "pytorchjob", "job"),  # copied: importing KINDS is slow
     has_manifest=True,
 )
-PACKAGES = UnsupportedOption(
-    "adds packages to the stack of nodes, and pods have those of their image", "Add the packages to the image."
-)
-REFUSES: Mapping[str, UnsupportedOption] = {
-    **refused_by_manager(
-        "Kubernetes",
-        inventory="Use --k8s context=NAME and namespace=NAME to choose the cluster.",
-        exclude="Use --k8s node_selector.LABEL=VALUE to choose nodes.",
-    ),
-    "spare_nodes": UnsupportedOption("is for other hosts", "The scheduler of Kubernetes replaces nodes by itself."),
-    "mpi": UnsupportedOption("is for ranks that mpirun starts; in pods, torchrun starts them", "Leave --mpi out."),
-    "python": UnsupportedOption("is for nodes; pods have the Python of their image", "Use --k8s python=PATH."),
-    "image_options": UnsupportedOption("is for containers on nodes", "Use --k8s KEY=VALUE for the settings of pods."),
-    "requirements": PACKAGES,
-    "extra": PACKAGES,
-    "packages": PACKAGES,
-    "array": NO_ARRAYS,
-    "array_sample": NO_ARRAYS,
-}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +16,11 @@ from orchestrator.errors import ExecuteError, OrchError, RequestError
 from orchestrator.model.decision import Finding
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
+from orchestrator.planning.request import NO_ARRAYS, Resume, TargetOptions, TrainRequest, UnsupportedOption
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, RunOutcome
+from orchestrator.targets.entry import refused_by_manager
 from orchestrator.targets.interface import (
     CheckRequest,
     FetchRequest,
@@ -35,12 +36,31 @@ from orchestrator.targets.interface import (
 from orchestrator.targets.kubernetes import find, inputs, names, namespace, objects, volume
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, connect
 from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of
-from orchestrator.targets.kubernetes.options import REFUSES, KubernetesOptions
+from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.status import JobState, PodState, node_of, pod_state
 from orchestrator.targets.kubernetes.volume import PodExec
 from orchestrator.targets.kubernetes.watch import JobWatch, log_lines
 
+PACKAGES = UnsupportedOption(
+    "adds packages to the stack of nodes, and pods have those of their image", "Add the packages to the image."
+)
+REFUSES: Mapping[str, UnsupportedOption] = {
+    **refused_by_manager(
+        "Kubernetes",
+        inventory="Use --k8s context=NAME and namespace=NAME to choose the cluster.",
+        exclude="Use --k8s node_selector.LABEL=VALUE to choose nodes.",
+    ),
+    "spare_nodes": UnsupportedOption("is for other hosts", "The scheduler of Kubernetes replaces nodes by itself."),
+    "mpi": UnsupportedOption("is for ranks that mpirun starts; in pods, torchrun starts them", "Leave --mpi out."),
+    "python": UnsupportedOption("is for nodes; pods have the Python of their image", "Use --k8s python=PATH."),
+    "image_options": UnsupportedOption("is for containers on nodes", "Use --k8s KEY=VALUE for the settings of pods."),
+    "requirements": PACKAGES,
+    "extra": PACKAGES,
+    "packages": PACKAGES,
+    "array": NO_ARRAYS,
+    "array_sample": NO_ARRAYS,
+}
 MARK_TRIES = 2
 MARK_SECONDS = 5.0
 
