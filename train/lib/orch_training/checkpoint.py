@@ -6,6 +6,7 @@ flushed to disk, and only then renamed to `checkpoint-N`.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -25,7 +26,7 @@ SCHEMA = 1
 NAME = re.compile(r"checkpoint-(\d+)")
 STAGING = ".checkpoint-staging"
 DISCARDED = ".discarded"
-PROBE_BYTES = 1 << 20
+FULL_BYTES = 1 << 20  # free on a full disk, at most
 PUBLIC = 0o666  # the permissions of results, less the umask
 
 
@@ -120,27 +121,12 @@ def written_together(name: str, folder: Path) -> Iterator[None]:
 
 
 def write_failure(error: BaseException, folder: Path) -> str:
-    """Return why a write failed.
-
-    torch's writer reports a full disk as a RuntimeError without a reason, so a write of 1 MiB asks the system for it.
-    """
+    """Return why a write failed; torch's writer reports a full disk as a RuntimeError without a reason."""
     for cause in (error, error.__cause__, error.__context__):
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
-    return probe_write(folder) or str(error).splitlines()[0]
-
-
-def probe_write(folder: Path) -> str | None:
-    """Return the system's error for a write in the folder; None if it succeeds."""
-    file = folder / ".probe"
-    try:
-        file.write_bytes(bytes(PROBE_BYTES))
-        flush(file)
-    except OSError as error:
-        return error.strerror
-    finally:
-        file.unlink(missing_ok=True)
-    return None
+    is_full = shutil.disk_usage(folder).free < FULL_BYTES
+    return os.strerror(errno.ENOSPC) if is_full else str(error).splitlines()[0]
 
 
 def write_json(path: Path, value: object) -> None:
