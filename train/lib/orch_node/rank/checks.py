@@ -6,7 +6,6 @@ import ctypes
 import os
 import socket
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -188,15 +187,8 @@ def check_preload(planned: str, repair: str) -> None:
 
 
 def why_not_loaded(library: str) -> str:
-    if not os.path.exists(library):
-        return "there is no such file"
-    if any(character in library for character in " :$"):
-        return (
-            "the loader splits paths at spaces, colons and dollar signs, and no link to it could be created in "
-            f"{tempfile.gettempdir()}"
-        )
     try:
         ctypes.CDLL(library)
     except OSError as error:
         return str(error)
-    return "the loader skipped it"
+    return "the loader skipped it; it splits paths at spaces, colons and dollar signs"
