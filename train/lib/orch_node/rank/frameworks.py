@@ -117,16 +117,15 @@ def hint(layout: RunLayout, placement: RankEntry) -> str:
         f"num_nodes={len(layout.node_names)} and strategy='ddp' to the Trainer or "
         "Fabric of Lightning"
     )
-    if lightning_numbers():
-        return lightning_hint
-    if numbers := accelerate_numbers():
-        _, world_size = numbers[0]
-        trains_alone = world_size != layout.world_size
-        return ACCELERATE_ADVICE if trains_alone and not on_gpus else OTHER_ADVICE
     has_lightning = not sys.modules.keys().isdisjoint(LIGHTNING_PACKAGES)
-    if has_lightning == imports_accelerate() or (on_gpus and not has_lightning):
+    numbers = accelerate_numbers()
+    if lightning_numbers() or (has_lightning and not numbers and not imports_accelerate()):
+        return lightning_hint
+    if on_gpus:
         return OTHER_ADVICE
-    return lightning_hint if has_lightning else NO_ACCELERATOR_HINT
+    if numbers:
+        return OTHER_ADVICE if numbers[0][1] == layout.world_size else ACCELERATE_ADVICE
+    return NO_ACCELERATOR_HINT if imports_accelerate() and not has_lightning else OTHER_ADVICE
 
 
 def imports_accelerate() -> bool:
