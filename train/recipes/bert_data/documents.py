@@ -90,13 +90,10 @@ def plain_chunks(block: Block) -> Iterator[tuple[bool, bytes]]:
     Each chunk is preceded by whether it lies in the block.
     """
     with block.file.open("rb") as file:
-        file.seek(block.start)
-        remaining = block.end - block.start
-        while remaining > 0 and (data := file.read(min(PIECE, remaining))):
-            remaining -= len(data)
-            yield True, data
-        while data := file.read(PIECE):
-            yield False, data
+        file.seek(position := block.start)
+        while data := file.read(min(PIECE, block.end - position) if position < block.end else PIECE):
+            yield position < block.end, data
+            position += len(data)
 
 
 def bz2_chunks(block: Block) -> Iterator[tuple[bool, bytes]]:
