@@ -39,7 +39,7 @@ NOT_COMPARED = {
     *("model_name_or_path", "config_name", "tokenizer_name", "cache_dir", "model_revision", "token"),
     *("trust_remote_code", "data_dir", "text_file", "optim"),
     *("max_train_samples", "max_eval_samples", "overwrite_cache", "preprocessing_num_workers"),
-    *("per_device_train_batch_size_phase2", "writes"),
+    *("per_device_train_batch_size_phase2",),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
@@ -131,10 +132,12 @@ def combine_problems(problems: list[tuple[str | None, int | None, str]]) -> Reci
     return RecipeError(f"rank {first} on {host}{more}: {text}", code=code or 1, shared=True)
 
 
-def owner_of(folder: Path) -> int:
-    """Return the lowest rank that shares this folder: it writes the files that belong there once.
+@functools.cache
+def owns(folder: Path) -> bool:
+    """Return whether this is the lowest rank that shares a folder: it writes the files that belong there once.
 
-    Nodes may or may not share a file system, so every rank creates a file and looks for those of the others.
+    Nodes may or may not share a file system, so every rank creates a file and looks for those of the others. All ranks
+    make the first call for a folder together.
     """
     token = from_main(uuid.uuid4().hex)
     mark = folder / f".rank-{rank()}-{token}"
@@ -144,8 +147,7 @@ def owner_of(folder: Path) -> int:
             mark.touch()
         except OSError as error:
             raise RecipeError(f"cannot write to {folder}: {error.strerror}.") from error
-    peers = range(world_size())
-    owner = next(peer for peer in peers if (folder / f".rank-{peer}-{token}").exists())
+    is_lowest = not any((folder / f".rank-{peer}-{token}").exists() for peer in range(rank()))
     gather(None)  # all ranks have looked before any removes its file
     mark.unlink()
-    return owner
+    return is_lowest

@@ -16,7 +16,7 @@ from orch_training.provenance import Provenance, check_provenance
 CHUNK = 64 << 20  # bytes of a copied checkpoint that every rank holds at once
 
 
-def start_from(requested: str | None, output_dir: Path, provenance: Provenance, *, owner: bool) -> Path | None:
+def start_from(requested: str | None, output_dir: Path, provenance: Provenance) -> Path | None:
     """Return the checkpoint to resume from, the same on all ranks; report it and remove newer ones.
 
     Newer checkpoints belong to an abandoned run; they must not be used later.
@@ -30,7 +30,7 @@ def start_from(requested: str | None, output_dir: Path, provenance: Provenance, 
             check_provenance(provenance, start)
         report(start)
     step = checkpoint.step_of(start) if start else -1
-    for path in checkpoint.list_checkpoints(output_dir) if owner else ():
+    for path in checkpoint.list_checkpoints(output_dir) if ranks.owns(output_dir) else ():
         if checkpoint.step_of(path) > step and checkpoint.find_problem(path) is None:
             ranks.note(f"{path.name} is removed because it is newer than the checkpoint that this run starts from.")
             shutil.rmtree(path)
@@ -95,7 +95,7 @@ def newest_valid(folder: Path) -> Path | None:
 
 def share(folder: Path, source: int) -> None:
     """Copy the checkpoint of rank `source` to the nodes where it is missing or damaged."""
-    writes = ranks.owner_of(folder.parent) == ranks.rank() and checkpoint.find_problem(folder) is not None
+    writes = ranks.owns(folder.parent) and checkpoint.find_problem(folder) is not None
     staging = folder.parent / checkpoint.STAGING / folder.name
     with checkpoint.written_together(folder.name, folder.parent):
         if writes:

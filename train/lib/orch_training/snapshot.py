@@ -43,12 +43,10 @@ class Snapshots:
     Attributes:
         parts: objects with state_dict() and load_state_dict(), by name.
         limit: how many checkpoints are kept.
-        owner: whether this rank writes the shared files on its file system.
         facts: further keys of the manifest.
     """
 
     output_dir: Path
-    owner: bool
     parts: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -75,7 +73,7 @@ class Snapshots:
             # The random states of all ranks, so that any node's copy restarts any rank, even without other nodes.
             states = ranks.gather(torch.get_rng_state().numpy().tobytes().hex())
             with checkpoint.written_together(name, self.output_dir):
-                if self.owner:
+                if ranks.owns(self.output_dir):
                     for rank, state in enumerate(states):
                         tensor = torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8)
                         torch.save(tensor, staging / name / rng_file(rank))
@@ -84,12 +82,12 @@ class Snapshots:
                     checkpoint.publish(staging / name, self.output_dir / name)
                     checkpoint.rotate(self.output_dir, self.limit)
         finally:
-            if self.owner:
+            if ranks.owns(self.output_dir):
                 shutil.rmtree(staging, ignore_errors=True)
             ranks.gather(None)  # before any rank stages the next checkpoint
 
     def stage(self, folder: Path) -> None:
-        if self.owner:
+        if ranks.owns(self.output_dir):
             folder.mkdir(parents=True)
             for name, part in self.parts.items():
                 torch.save(part.state_dict(), folder / f"{name}.pt")
@@ -111,11 +109,9 @@ def rng_file(rank: int) -> str:
     return "rng_state.pth" if ranks.world_size() == 1 else f"rng_state_{rank}.pth"
 
 
-def prepare_output(output_dir: Path) -> bool:
-    """Remove incomplete files of a killed process, and return whether this rank writes the shared files."""
-    owner = ranks.owner_of(output_dir) == ranks.rank()
-    removed = checkpoint.remove_incomplete(output_dir) if owner else []
+def prepare_output(output_dir: Path) -> None:
+    """Create the folder for all output, and remove incomplete files of a killed process."""
+    removed = checkpoint.remove_incomplete(output_dir) if ranks.owns(output_dir) else []
     if removed:
         ranks.note(f"removed incomplete files of an earlier process: {', '.join(removed)}.")
     ranks.gather(None)
-    return owner

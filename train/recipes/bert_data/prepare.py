@@ -104,7 +104,7 @@ def main() -> int:
 def prepare_and_report(options: DataOptions) -> None:
     """Prepare the data and report its size."""
     ranks.join()
-    ranks.owner_of(Path(options.output_dir))  # makes the folder on every node
+    ranks.owns(Path(options.output_dir))  # makes the folder on every node
     manifest = prepare(options)
     figures = {f"rows_{name}": sum(data_set["rows"].values()) for name, data_set in manifest["sets"].items()}
     summary = {"data_dir": str(options.sink.resolve()), "world_size": ranks.world_size(), **figures}
@@ -119,17 +119,17 @@ def prepare(options: DataOptions) -> dict[str, Any]:
         RecipeError: if the folder was prepared with other settings, or the input has no text.
     """
     sink = options.sink
-    owner = ranks.owner_of(sink) == ranks.rank()
+    owner = ranks.owns(sink)
     with ranks.raise_together():
         tokenizer = load_tokenizer(ModelArguments(model_name_or_path=options.tokenizer_name))
         settings = settings_of(options, tokenizer)
-        done = begin(sink, settings, owner=owner)
+        done = begin(sink, settings)
     if all(ranks.gather(done)):
         ranks.note(f"{sink} is prepared already.")
         return checkpoint.read_json(sink / MANIFEST) or {}
     blocks = blocks_of(options.inputs, max(1, int(options.block_mb * MIB)))
-    parts = make_parts(options, blocks, tokenizer, owner=owner)
-    rows = make_shards(options, parts, owner=owner)
+    parts = make_parts(options, blocks, tokenizer)
+    rows = make_shards(options, parts)
     manifest = {"schema": 1, **settings, "sets": rows}
     if owner:
         checkpoint.write_json(sink / MANIFEST, manifest)
@@ -154,7 +154,7 @@ def vocabulary_hash(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
 
 
-def begin(sink: Path, settings: dict[str, Any], *, owner: bool) -> bool:
+def begin(sink: Path, settings: dict[str, Any]) -> bool:
     """Record the settings and return whether the data is already complete.
 
     Raises:
@@ -169,12 +169,12 @@ def begin(sink: Path, settings: dict[str, Any], *, owner: bool) -> bool:
         raise RecipeError(
             f"{sink} was prepared with another {', '.join(differing)}. Remove it, or take another --data_dir."
         )
-    if owner and recorded_settings is None:
+    if ranks.owns(sink) and recorded_settings is None:
         checkpoint.write_json(file, settings)
     return (sink / MANIFEST).is_file()
 
 
-def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *, owner: bool) -> dict[str, list[Path]]:
+def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any) -> dict[str, list[Path]]:
     """Make a part of each data set from each block and return the parts by data set."""
     folder = options.sink / "parts"
     folder.mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *,
             write_part(parts[name][number], rows, rng)
 
     share_out(len(blocks), make, "tokenize and mask")
-    spread([path for paths in parts.values() for path in paths], owner=owner)
+    spread([path for paths in parts.values() for path in paths], options.sink)
     return parts
 
 
@@ -230,7 +230,7 @@ def maskings_of(options: DataOptions, tokenizer: Any) -> list[Masking]:
     ]
 
 
-def make_shards(options: DataOptions, parts: dict[str, list[Path]], *, owner: bool) -> dict[str, Any]:
+def make_shards(options: DataOptions, parts: dict[str, list[Path]]) -> dict[str, Any]:
     """Make the shards of all data sets from their parts.
 
     Returns:
@@ -253,7 +253,7 @@ def make_shards(options: DataOptions, parts: dict[str, list[Path]], *, owner: bo
             write_shard(path, parts[name], number, options.shards, rng)
 
     share_out(len(tasks), make, "balance")
-    spread([path for paths in shards.values() for path in paths], owner=owner)
+    spread([path for paths in shards.values() for path in paths], options.sink)
     data_sets: dict[str, Any] = {}
     for length, predictions in options.targets:
         rows = {path.name: row_count(path) for path in shards[name_of(length)]}
@@ -273,7 +273,7 @@ def share_out(count: int, make: Callable[[int], None], phase: str) -> None:
             progress.report(number, now=number == len(items))
 
 
-def spread(paths: Sequence[Path], *, owner: bool) -> None:
+def spread(paths: Sequence[Path], sink: Path) -> None:
     """Copy every file to the nodes that lack it; with a shared file system, none does."""
     held = ranks.gather([path.is_file() for path in paths])
     for index, path in enumerate(paths):
@@ -281,7 +281,7 @@ def spread(paths: Sequence[Path], *, owner: bool) -> None:
         if len(holders) == len(held):
             continue
         content = ranks.broadcast_bytes(holders[0], path.read_bytes() if path.is_file() else b"")
-        if owner and not path.is_file():
+        if ranks.owns(sink) and not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write.write(path, content, mode=checkpoint.PUBLIC)
     ranks.gather(None)

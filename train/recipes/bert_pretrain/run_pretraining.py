@@ -50,7 +50,7 @@ def run(args: PretrainArguments) -> None:
     ranks.join()
     phases = phases_of(args)
     output_dir = Path(args.output_dir)
-    owner = prepare_output(output_dir)
+    prepare_output(output_dir)
 
     # data
     data_dir = Path(args.data_dir) if args.data_dir else prepared(args)
@@ -70,7 +70,7 @@ def run(args: PretrainArguments) -> None:
         for phase in phases:
             report_decision(describe_dealing(phase.dealing, f"as asked for phase {phase.number}"))
     provenance = provenance_of(__file__, model_args, {"training data": [manifest_of(data_dir)]}, args)
-    summary = Pretraining(args, model, phases, data, provenance, owner=owner).run()
+    summary = Pretraining(args, model, phases, data, provenance).run()
 
     # save
     save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
@@ -87,8 +87,6 @@ class Pretraining:
         phases: Sequence[Phase],
         data: Sequence[Sequences],
         provenance: Provenance,
-        *,
-        owner: bool,
     ) -> None:
         self.args, self.phases, self.data, self.provenance = args, phases, data, provenance
         self.optimizer = Lamb(
@@ -96,7 +94,6 @@ class Pretraining:
         )
         self.snapshots = Snapshots(
             output_dir=Path(args.output_dir),
-            owner=owner,
             parts={"model": model, "optimizer": self.optimizer},
             limit=args.save_total_limit,
             facts=provenance.facts,
@@ -112,7 +109,7 @@ class Pretraining:
         """Train the model in place and return the speed and the loss of each phase."""
         # With equal seeds, all ranks would drop the same units for different sequences.
         set_seed(self.args.seed + ranks.rank())
-        start = start_from(self.args.resume, self.snapshots.output_dir, self.provenance, owner=self.snapshots.owner)
+        start = start_from(self.args.resume, self.snapshots.output_dir, self.provenance)
         if start:
             self.snapshots.load(start)
         step = checkpoint.step_of(start) if start else 0

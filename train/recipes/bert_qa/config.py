@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from orch_training import ArgumentError, arguments
 from orch_training.arguments import CommunicationArguments, GroupingArguments, ModelArguments, option
 from orch_training.kernels import FUSED, configure_ipex
-from orch_training.ranks import note
+from orch_training.ranks import note, owns
 from transformers import TrainingArguments
 
 INSTALLED = {argument.name for argument in fields(TrainingArguments)}
@@ -77,8 +78,6 @@ class TrainingOptions(TrainingArguments):
     overwrite_output_dir: bool = option(False, "Start from the beginning instead of from the newest checkpoint.")
     use_ipex: bool = option(False, "Use IPEX (transformers before 4.57).")
 
-    writes: bool = field(default=True, init=False, repr=False)
-
     def __post_init__(self) -> None:
         for name in ("use_cpu", "no_cuda"):
             if not getattr(self, name):
@@ -96,8 +95,8 @@ class TrainingOptions(TrainingArguments):
 
     @property
     def should_save(self) -> bool:
-        """Return whether this rank writes; only one rank per file system does (ranks.owner_of)."""
-        return self.writes
+        """Return whether this rank writes; only one rank per file system does."""
+        return owns(Path(self.output_dir))
 
     @property
     def resume(self) -> str | None:

@@ -169,7 +169,6 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         self.agree()
         snapshots = Snapshots(
             output_dir=Path(self.args.output_dir),
-            owner=self.args.writes,
             limit=self.args.save_total_limit,
             facts={**self.dealing.batch.facts, **self.provenance.facts},
         )
@@ -187,7 +186,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         """Save the model on every file system; newer transformers save the weights on rank 0 only."""
         super()._save(output_dir, state_dict)
         folder = Path(output_dir or self.args.output_dir)
-        if self.args.writes and not any((folder / name).is_file() for name in WEIGHTS):
+        if self.args.should_save and not any((folder / name).is_file() for name in WEIGHTS):
             model = self.accelerator.unwrap_model(self.model)
             save_model(model, str(folder / WEIGHTS[0]), metadata={"format": "pt"})
             model.config.save_pretrained(folder)

@@ -48,7 +48,7 @@ def run(config: Config) -> None:
     # ranks
     _ = config.training.device  # accelerate joins the ranks here unless they have joined already
     output_dir = Path(config.training.output_dir)
-    config.training.writes = prepare_output(output_dir)
+    prepare_output(output_dir)
 
     # data, model
     windows, model, evaluator = load(config)
@@ -110,7 +110,7 @@ def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator
         {"training data": map(tokens_of, windows), "evaluation data": evaluator.questions},
         *(config.model, config.data, config.run, {name: getattr(training, name) for name in COMPARED}),
     )
-    start = start_from(training.resume, output_dir, provenance, owner=training.writes)
+    start = start_from(training.resume, output_dir, provenance)
     dealing = divide_batch(
         start, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
     )

@@ -77,7 +77,7 @@ def run(config: Config, quant: QuantArguments) -> None:
     # ranks: accelerate joins them here unless they have joined already
     _ = config.training.device
     output_dir = Path(config.training.output_dir)
-    config.training.writes = prepare_output(output_dir)
+    prepare_output(output_dir)
 
     # data, model: int8 ranges come from training data even if nothing is trained
     windows, model, evaluator = load(config, quant.num_calibration_samples)
@@ -183,7 +183,7 @@ def quantized(
     began = time.perf_counter()
     check_alike()
     folder = output_dir / "quantized"
-    owner = ranks.owner_of(folder) == ranks.rank()
+    owner = ranks.owns(folder)
     with ranks.raise_together():
         if ranks.is_main():
             dynamic = quant.quantization_approach == "dynamic"

@@ -95,7 +95,7 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
     accelerator = Accelerator(
         cpu=True, mixed_precision=args.mixed_precision, kwargs_handlers=[DistributedDataParallelKwargs(**IN_BUCKETS)]
     )
-    owner = prepare_output(output_dir)
+    prepare_output(output_dir)
 
     # data, model
     with ranks.raise_together():
@@ -118,7 +118,7 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
             summary["before"] = scores_before(
                 output_dir, args.resume, lambda: judge.scores(model, "evaluate before")[0]
             )
-        training = Training(args, accelerator, model, train, collate, provenance, owner=owner)
+        training = Training(args, accelerator, model, train, collate, provenance)
         report_computation(bf16=args.bf16, optimizer=args.optim, kernels=kernels.settle(training.start))
         summary |= training.run()
 
@@ -144,11 +144,9 @@ class Training:
         rows: Sequence[dict[str, Any]],
         collate: DataCollatorWithPadding,
         provenance: Provenance,
-        *,
-        owner: bool,
     ) -> None:
         self.args, self.accelerator, output_dir = args, accelerator, Path(args.output_dir)
-        self.start = start_from(args.resume, output_dir, provenance, owner=owner)
+        self.start = start_from(args.resume, output_dir, provenance)
         self.dealing = divide_batch(
             self.start, micro=args.per_device_train_batch_size, accumulation=args.gradient_accumulation_steps
         )
@@ -166,7 +164,6 @@ class Training:
         self.schedule = get_linear_schedule_with_warmup(optimizer, args.warmup_steps, self.steps)
         self.snapshots = Snapshots(
             output_dir=output_dir,
-            owner=owner,
             parts={"model": model, "optimizer": optimizer, "schedule": self.schedule},
             limit=args.save_total_limit,
             facts={**self.dealing.batch.facts, **provenance.facts},
