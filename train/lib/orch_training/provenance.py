@@ -7,11 +7,10 @@ has changed. Another version of orch is only a note, so that an update does not 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
+import json
 import os
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,29 +124,11 @@ def check_provenance(provenance: Provenance, start: Path) -> None:
 
 
 def rows_fingerprint(rows: Iterable[Any]) -> str:
-    """Return the fingerprint of rows: mappings, dataclasses, or other values with a stable repr()."""
+    """Return the fingerprint of rows: what JSON can express, or dataclasses of it."""
     digest = hashlib.sha256()
     for row in rows:
-        for name, value in fields_of(row):
-            digest.update(name.encode())
-            digest.update(value_bytes(value))
+        digest.update(json.dumps(row, default=dataclasses.asdict, sort_keys=True).encode())
     return digest.hexdigest()[:DIGITS]
-
-
-def value_bytes(value: Any) -> bytes:
-    """Return a value of a row as bytes; lists of tokens, which are nearly all of the data, in the fastest way."""
-    if isinstance(value, list):
-        with contextlib.suppress(TypeError, OverflowError):
-            return array("q", value).tobytes()
-    return repr(value).encode()
-
-
-def fields_of(row: Any) -> list[tuple[str, Any]]:
-    if isinstance(row, Mapping):
-        return sorted(row.items())
-    if dataclasses.is_dataclass(row):
-        return [(field.name, getattr(row, field.name)) for field in dataclasses.fields(row)]
-    return [("", row)]
 
 
 def model_fingerprint(args: ModelArguments) -> str:
@@ -172,6 +153,6 @@ def settings_of(*options: Any) -> dict[str, Any]:
     return {
         name: value if value is None or isinstance(value, bool | int | float) else str(getattr(value, "value", value))
         for option in options
-        for name, value in fields_of(option)
+        for name, value in (option if isinstance(option, Mapping) else vars(option)).items()
         if name not in NOT_COMPARED
     }
