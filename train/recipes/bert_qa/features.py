@@ -128,7 +128,8 @@ class Collator:
     multiple: int = 1
 
     def __call__(self, windows: Sequence[Window]) -> dict[str, torch.Tensor]:
-        length = self.pad_to or self.rounded(max(len(window.input_ids) for window in windows))
+        longest = max(len(window.input_ids) for window in windows)
+        length = self.pad_to or -(-longest // self.multiple) * self.multiple
         batch = {
             "input_ids": padded([w.input_ids for w in windows], length, self.pad_token_id),
             "attention_mask": padded([[1] * len(w.input_ids) for w in windows], length, 0),
@@ -139,9 +140,6 @@ class Collator:
         if segments:
             batch["token_type_ids"] = padded(segments, length, 0)
         return batch
-
-    def rounded(self, length: int) -> int:
-        return -(-length // self.multiple) * self.multiple
 
 
 def padded(rows: Sequence[list[int]], length: int, value: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from orch_training import RecipeError, ranks
@@ -36,8 +36,7 @@ class PairArguments:
     max_eval_samples: int | None = option(None, "Evaluate the first pairs only.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class Pair(NamedTuple):
     """Two sentences, with label 1 if they mean the same and 0 otherwise."""
 
     label: int
@@ -105,16 +104,9 @@ def pair_of(row: Mapping[str, Any], columns: Sequence[str], location: str) -> Pa
 
 
 def tokenized(sentence_pairs: Sequence[Pair], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
-    rows = tokenizer(
-        [sentence_pair.sentence1 for sentence_pair in sentence_pairs],
-        [sentence_pair.sentence2 for sentence_pair in sentence_pairs],
-        truncation=True,
-        max_length=max_length,
-    )
-    return [
-        {**{name: rows[name][index] for name in rows}, "labels": sentence_pair.label}
-        for index, sentence_pair in enumerate(sentence_pairs)
-    ]
+    labels, *texts = map(list, zip(*sentence_pairs, strict=True))
+    rows = tokenizer(*texts, truncation=True, max_length=max_length)
+    return [{**{name: rows[name][index] for name in rows}, "labels": label} for index, label in enumerate(labels)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
