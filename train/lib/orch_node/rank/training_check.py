@@ -125,49 +125,11 @@ class ComputingWeights:
         """Return whether a weight still has the checksum that it was first seen with."""
         return weights.checksum(self.torch, self.by_id[key]) == self.initial[key][0]
 
-    def addresses(self) -> set[int]:
-        """Return the memory addresses of the weights, to compare with other tensors."""
-        return {weights.storage_address(weight) for weight in self.by_id.values()}
-
     def moved_far(self) -> bool:
         """Return whether the weights have moved so far that any loss must have changed."""
         samples = [(weights.sample(weight), self.initial[key][1]) for key, weight in self.by_id.items()]
         distance = sum(float((current - first).float().norm()) for current, first in samples)
         return distance > 1e-3 * sum(float(first.float().norm()) for _, first in samples)
-
-
-class OptimizerWeights:
-    """The weights that the optimizers hold."""
-
-    def __init__(self, torch: ModuleType) -> None:
-        self.torch = torch
-        self.optimizers: list[Any] = []
-        self.current: list[Any] = []  # in this step
-        self.with_gradients: set[int] = set()  # ids of weights that ever had a gradient
-        self.first_checksums: dict[int, int] = {}  # by id, as rounded by changed_in()
-
-    def add(self, optimizer: Any) -> None:
-        if not any(existing is optimizer for existing in self.optimizers):
-            self.optimizers.append(optimizer)
-
-    def update(self) -> None:
-        """Note which weights have gradients in this step."""
-        self.with_gradients |= {id(w) for w in self.current if w.grad is not None}
-
-    def addresses(self) -> set[int]:
-        """Return the memory addresses of the weights, to compare with other tensors."""
-        return {weights.storage_address(weight) for weight in self.current}
-
-    def changed_in(self, dtype: Any) -> bool:
-        """Return whether any weight has changed visibly after rounding to this precision."""
-        checksums = {id(weight): weights.checksum(self.torch, weight.detach().to(dtype)) for weight in self.current}
-        changed = any(self.first_checksums.get(k, value) != value for k, value in checksums.items())
-        self.first_checksums = {**checksums, **self.first_checksums}
-        return changed
-
-    def must_change(self, addresses: set[int]) -> bool:
-        """Return whether the next step must change a weight at one of these addresses."""
-        return any(weights.must_change(self.torch, opt, addresses) for opt in self.optimizers)
 
 
 class FirstStepsCheck(TrainingCheck):
@@ -190,7 +152,10 @@ class FirstStepsCheck(TrainingCheck):
         self.unexplained_steps = 0  # steps that had to change a weight and did not
         self.losses: list[float] = []
         self.computing = ComputingWeights(torch)
-        self.optimizers = OptimizerWeights(torch)
+        self.optimizers: list[Any] = []
+        self.held: list[Any] = []  # by the optimizers, in this step
+        self.with_gradients: set[int] = set()  # ids of held weights that ever had a gradient
+        self.first_checksums: dict[int, int] = {}  # by id, as rounded by held_changed()
 
     # Entry points: called by torch before each backward() and each optimizer step.
 
@@ -204,7 +169,8 @@ class FirstStepsCheck(TrainingCheck):
     def before_step(self, optimizer: Any, *_: Any) -> None:
         if self.finished:
             return
-        self.optimizers.add(optimizer)
+        if not any(existing is optimizer for existing in self.optimizers):
+            self.optimizers.append(optimizer)
         if self.backward_calls:
             self.backward_calls = 0
             self.run_safely(self.inspect_weights)
@@ -213,7 +179,7 @@ class FirstStepsCheck(TrainingCheck):
         """Stop checking, and release all tensors."""
         super().finish()
         self.computing = ComputingWeights(self.torch)
-        self.optimizers = OptimizerWeights(self.torch)
+        self.optimizers, self.held = [], []
 
     # Gather what is known.
 
@@ -233,17 +199,16 @@ class FirstStepsCheck(TrainingCheck):
 
     def inspect_weights(self) -> None:
         self.step += 1
-        held = list(weights.parameters(self.optimizers.optimizers))
-        watched = [*held, *self.computing.by_id.values()]
-        if not all(weights.is_readable(self.torch, weight) for weight in watched):
+        self.held = list(weights.parameters(self.optimizers))
+        if not all(weights.is_readable(self.torch, weight) for weight in (*self.held, *self.computing.by_id.values())):
             self.finish()  # sharded weights, as of FSDP
             return
         self.trained_in_fp32 = bool(self.computing.by_id) and self.computing.in_fp32
-        self.optimizers.current = held
-        self.optimizers.update()
+        self.with_gradients |= {id(weight) for weight in self.held if weight.grad is not None}
         self.computing.update()
         if not self.computing.changed:
-            self.unexplained_steps += self.optimizers.must_change(self.computing.addresses())
+            addresses = weights.addresses(self.computing.by_id.values())
+            self.unexplained_steps += any(weights.must_change(self.torch, opt, addresses) for opt in self.optimizers)
         self.judge()
 
     # Decide.
@@ -269,8 +234,15 @@ class FirstStepsCheck(TrainingCheck):
 
     def optimizer_holds_computing_weight(self) -> bool:
         """Return whether the optimizers hold at least one computing weight, if any is known."""
-        computing = self.computing.addresses()
-        return not computing or bool(computing & self.optimizers.addresses())
+        computing = weights.addresses(self.computing.by_id.values())
+        return not computing or bool(computing & weights.addresses(self.held))
+
+    def held_changed(self, dtype: Any) -> bool:
+        """Return whether any held weight has changed visibly after rounding to this precision."""
+        checksums = {id(weight): weights.checksum(self.torch, weight.detach().to(dtype)) for weight in self.held}
+        changed = any(self.first_checksums.get(k, value) != value for k, value in checksums.items())
+        self.first_checksums = {**checksums, **self.first_checksums}
+        return changed
 
     def check_ipex_layers(self) -> None:
         """Raise RankError if the optimizer has changed weights but not their packed copies."""
@@ -288,13 +260,11 @@ class FirstStepsCheck(TrainingCheck):
         inputs, as for adversarial examples and for the transfer of a style. In meta-learning the gradients may be those
         of a new copy of the model in each step.
         """
-        if not self.computing.repeated or any(
-            id(weight) in self.computing.inputs for weight in self.optimizers.current
-        ):
+        if not self.computing.repeated or any(id(weight) in self.computing.inputs for weight in self.held):
             return
         coarsest = min(self.computing.by_id.values(), key=lambda weight: weight.element_size())
-        without_gradients = self.optimizers.with_gradients.isdisjoint(map(id, self.optimizers.current))
-        changed_visibly = self.optimizers.changed_in(coarsest.dtype)
+        without_gradients = self.with_gradients.isdisjoint(map(id, self.held))
+        changed_visibly = self.held_changed(coarsest.dtype)
         if self.step < CHECK_BEFORE_STEP or not (without_gradients or changed_visibly):
             return
         if self.has_skipped_graphs and not without_gradients:  # which may be those of the optimizer's weights
@@ -302,23 +272,23 @@ class FirstStepsCheck(TrainingCheck):
         detail = ", which get no gradients" if without_gradients else ", which do change"
         raise RankError(
             WRONG_WEIGHTS_MESSAGE.format(
-                steps=self.step - 1, count=len(self.computing.by_id), held=len(self.optimizers.current), detail=detail
+                steps=self.step - 1, count=len(self.computing.by_id), held=len(self.held), detail=detail
             )
         )
 
     def check_replaced_weights(self) -> None:
         """Warn if unused optimizer weights have the shapes of weights that nobody updates."""
-        held = self.optimizers.addresses()
+        held = weights.addresses(self.held)
         not_updated = [
             weight
             for key, weight in self.computing.by_id.items()
             if weights.storage_address(weight) not in held and self.computing.is_unchanged(key)
         ]
-        used = self.computing.addresses()
+        used = weights.addresses(self.computing.by_id.values())
         idle_shapes = Counter(
             tuple(weight.shape)
-            for weight in self.optimizers.current
-            if weights.storage_address(weight) not in used and id(weight) not in self.optimizers.with_gradients
+            for weight in self.held
+            if weights.storage_address(weight) not in used and id(weight) not in self.with_gradients
         )
         if not_updated and not Counter(tuple(w.shape) for w in not_updated) - idle_shapes:
             warn(REPLACED_WEIGHTS_MESSAGE.format(count=len(not_updated)))

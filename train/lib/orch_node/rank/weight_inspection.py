@@ -94,6 +94,10 @@ def storage_address(tensor: Any) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
+def addresses(tensors: Iterable[Any]) -> set[int]:
+    return {storage_address(tensor) for tensor in tensors}
+
+
 def checksum(torch: ModuleType, tensor: Any) -> int:
     """Return a checksum of a tensor's bits."""
     data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
