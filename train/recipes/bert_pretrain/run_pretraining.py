@@ -99,8 +99,7 @@ class Pretraining:
             facts=provenance.facts,
         )
         losses = Losses(model)
-        grouped = ranks.has_group()
-        self.model = DistributedDataParallel(losses, **IN_BUCKETS) if grouped else losses
+        self.model = DistributedDataParallel(losses, **IN_BUCKETS) if ranks.has_group() else losses
         compress(self.model, args.gradient_compression)
         self.local_steps = LocalSteps(self.model, self.optimizer, args.local_sgd)
         self.steps = phases[-1].last
@@ -169,29 +168,23 @@ class Pretraining:
         next_weight = ranks.world_size() / phase.batch
         token_loss = next_loss = 0.0
         for index, (micro, count) in enumerate(zip(micros, counts, strict=True)):
+            # Gradients are reduced after the last micro batch.
+            reduces = index == len(micros) - 1 or not ranks.has_group()
             with (
-                self.gathering(last=index == len(micros) - 1),
+                contextlib.nullcontext() if reduces else self.model.no_sync(),
                 torch.autocast("cpu", torch.bfloat16, enabled=self.args.bf16),
             ):
                 micro_token_loss, micro_next_loss = self.model(micro)
                 loss = micro_token_loss * token_weight + micro_next_loss * next_weight
                 (loss if count else loss * 0).backward()
             if count:
-                token_loss, next_loss = (
-                    token_loss + float(micro_token_loss.detach()),
-                    next_loss + float(micro_next_loss.detach()),
-                )
+                token_loss += float(micro_token_loss.detach())
+                next_loss += float(micro_next_loss.detach())
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
         return token_loss, next_loss, float(masked), float(sum(counts))
-
-    def gathering(self, *, last: bool) -> Any:
-        """Return a context that synchronizes gradients only after the last micro batch of a step."""
-        if last or not isinstance(self.model, DistributedDataParallel):
-            return contextlib.nullcontext()
-        return self.model.no_sync()
 
     def summary(self, course: Course, step: int) -> dict[str, Any]:
         """Return the result of the run.
