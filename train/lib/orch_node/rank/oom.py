@@ -1,19 +1,19 @@
 """Find out whether the kernel killed a process because memory ran out.
 
-Sources, the most reliable first: the kernel's log (root, or a readable /dev/kmsg), and the node's counter in
-/proc/vmstat, which everybody may read, and which counts the kills in cgroups, too.
+Sources, the most reliable first: the kernel's log (dmesg as root, or where everybody may read it), and the node's
+counter in /proc/vmstat, which everybody may read, and which counts the kills in cgroups, too.
 """
 
 from __future__ import annotations
 
-import os
 import re
+import subprocess
 from pathlib import Path
 
 from orch_node.standalone import facts
 
 VMSTAT = Path("/proc/vmstat")
-KMSG = "/dev/kmsg"
+DMESG_SECONDS = 10.0
 
 
 class OomDetector:
@@ -39,20 +39,7 @@ def oom_kill_count() -> int:
 def kernel_log() -> list[str]:
     """Return the messages that the kernel still holds, or none without permission to read them."""
     try:
-        log = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
+        process = subprocess.run(["dmesg"], capture_output=True, stdin=subprocess.DEVNULL, timeout=DMESG_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
         return []
-    messages = []
-    try:
-        while True:
-            try:
-                record = os.read(log, 8192)
-            except BrokenPipeError:  # the record was overwritten while it was read
-                continue
-            # "PREFIX;MESSAGE\n KEY=VALUE\n ...", see Documentation/ABI/testing/dev-kmsg.
-            messages.append(record.decode(errors="replace").partition(";")[2].partition("\n")[0])
-    except OSError:  # BlockingIOError: the end of the log
-        pass
-    finally:
-        os.close(log)
-    return messages
+    return [re.sub(r"^\[[ \d.]+\] ", "", line) for line in process.stdout.decode(errors="replace").splitlines()]
