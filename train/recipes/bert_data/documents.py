@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import mmap
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from orch_training import RecipeError
@@ -20,7 +21,7 @@ from orch_training import RecipeError
 GAP = b"\n\n"
 PIECE = 1 << 20
 # https://en.wikipedia.org/wiki/Bzip2: "BZh", the level, and pi as the mark of a first block.
-STREAM = re.compile(rb"BZh[1-9]1AY&SY")
+STREAM, MARK_BYTES = re.compile(rb"BZh[1-9]1AY&SY"), 10
 OPEN, CLOSE = b"<page>", b"</page>"
 NOT_TEXT = ("ref", "gallery", "math", "table", "timeline", "score", "imagemap", "syntaxhighlight")
 NOT_LINKS = re.compile(r"^\s*:?(file|image|category|[a-z-]{2,12}):", re.IGNORECASE)
@@ -49,29 +50,26 @@ def text_documents(block: Block) -> Iterator[str]:
     Raises:
         RecipeError: if the file has Windows line endings.
     """
-    with block.file.open("rb") as file:
-        if b"\r\n" in file.read(PIECE):
+    with mapped(block.file) as content:
+        if b"\r\n" in content[:PIECE]:
             raise RecipeError(f"{block.file} has Windows line endings (CRLF). Convert it to LF first: `dos2unix FILE`.")
-        begin = max(0, block.start - len(GAP))
-        file.seek(begin)
-        data = file.read(block.end - begin)
-        while data.find(GAP, max(0, block.end - begin - len(GAP))) < 0:
-            more = file.read(PIECE)
-            if not more:
-                break
-            data += more
-    position = 0 if block.start == 0 else after_gap(data, 0)
-    while 0 <= position < block.end - begin:
-        end = data.find(GAP, position)
-        text = data[position : end if end >= 0 else len(data)].decode("utf-8", errors="replace").strip()
-        if text:
-            yield text
-        position = after_gap(data, position)
+        position = 0 if block.start == 0 else after_gap(content, max(0, block.start - len(GAP)))
+        while 0 <= position < block.end:
+            end = content.find(GAP, position)
+            text = content[position : end if end >= 0 else len(content)].decode("utf-8", errors="replace").strip()
+            if text:
+                yield text
+            position = after_gap(content, position)
 
 
-def after_gap(data: bytes, position: int) -> int:
+def mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def after_gap(content: mmap.mmap, position: int) -> int:
     """Return the position of the next document, or -1 if there is none."""
-    gap = data.find(GAP, position)
+    gap = content.find(GAP, position)
     return gap + len(GAP) if gap >= 0 else -1
 
 
@@ -98,10 +96,10 @@ def plain_chunks(block: Block) -> Iterator[tuple[bool, bytes]]:
 
 def bz2_chunks(block: Block) -> Iterator[tuple[bool, bytes]]:
     """Yield decompressed bytes like plain_chunks; a stream lies in the block in which it begins."""
+    start = next_stream(block)
+    if start is None:
+        return
     with block.file.open("rb") as file:
-        start = next_stream(file, block.start, block.end)
-        if start is None:
-            return
         file.seek(start)
         stream_start, unread = start, b""
         while True:
@@ -118,20 +116,11 @@ def bz2_chunks(block: Block) -> Iterator[tuple[bool, bytes]]:
                 return
 
 
-def next_stream(file: BinaryIO, start: int, end: int) -> int | None:
-    """Return the position of the first stream that begins in [start, end), or None."""
-    overlap = 9  # a mark may begin with up to 9 bytes of the previous piece
-    position = start
-    while position < end:
-        file.seek(position)
-        data = file.read(PIECE + overlap)
-        if match := STREAM.search(data):
-            stream_start = position + match.start()
-            return stream_start if stream_start < end else None
-        if not data:
-            return None
-        position += PIECE
-    return None
+def next_stream(block: Block) -> int | None:
+    """Return the position of the first stream that begins in a block, or None."""
+    with mapped(block.file) as content:
+        match = STREAM.search(content, block.start, block.end + MARK_BYTES - 1)
+        return match.start() if match else None
 
 
 def pages(chunks: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
