@@ -117,17 +117,12 @@ def check_torch(node: NodeEntry, version: str, spec: ContainerSpec | None) -> No
         RankError: if the version is another one.
     """
     planned = node.torch
-    if not planned or public_version(planned) == public_version(version):
+    if not planned or planned.partition("+")[0] == version.partition("+")[0]:  # without the build
         return
     owner = f"image {spec.image}" if spec else node.name
     raise RankError(
         f"{owner} has torch {version}, and was planned with {planned}. To repair it: {repair_command(node, spec)}."
     )
-
-
-def public_version(version: str) -> str:
-    """Return a version without its build (PEP 440's local part): 2.13.0 of 2.13.0+cu130."""
-    return version.partition("+")[0]
 
 
 def check_image_packages(names: str, spec: ContainerSpec | None) -> None:
