@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,16 @@ def load_model(kind: Any, args: ModelArguments, seed: int) -> Any:
             **options,
         )
         set_dropout(config, args.dropout)
-        model, loading_info = load_quietly(kind, locate(args.model_name_or_path), config=config, **options)
+        # New and unused weights are reported below, without transformers' table of them. A level above WARNING would
+        # make it look for tensor parallelism, and warn about that.
+        logging.getLogger("transformers.modeling_utils").addFilter(is_error)
+        model, loading_info = kind.from_pretrained(
+            locate(args.model_name_or_path),
+            config=config,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
+        )
     except (OSError, ValueError, ImportError) as error:
         raise load_error("model", args.model_name_or_path, error) from error
     # 4.52 returns only the names, later versions also the sizes.
@@ -102,20 +111,6 @@ def load_model(kind: Any, args: ModelArguments, seed: int) -> Any:
         {*loading_info["missing_keys"], *resized}, loading_info["unexpected_keys"], len(model.state_dict())
     )
     return model.float()
-
-
-def load_quietly(kind: Any, name: str, **options: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Return the model and its missing, unexpected and resized weights, without transformers' table of them."""
-    logger = logging.getLogger("transformers.modeling_utils")
-    # A level above WARNING would make it look for tensor parallelism, and warn about that.
-    logger.addFilter(is_error)
-    try:
-        model, loading_info = kind.from_pretrained(
-            name, output_loading_info=True, ignore_mismatched_sizes=True, **options
-        )
-    finally:
-        logger.removeFilter(is_error)
-    return model, loading_info
 
 
 def is_error(record: logging.LogRecord) -> bool:
