@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import os
 import threading
 import time
@@ -153,11 +154,10 @@ def record_training(module: ModuleType) -> None:
     """Record the first optimizer step of a process that a rank has started."""
     if not hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.0
         return
-    steps: list[None] = []
+    steps = itertools.count()
 
     def record(*_: Any) -> None:
-        if not steps:
-            steps.append(None)
+        if next(steps) == 0:
             write_mark(trained_mark(parent_rank()))
 
     module.register_optimizer_step_post_hook(record)

@@ -219,16 +219,15 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: RankE
         A function that checks at the end of the script that the ranks have communicated.
     """
     initial_operations = communication.operations(torch)
-    steps: list[None] = []
+    steps = itertools.count()
     pending: list[RankError] = []
 
     def has_communicated() -> bool:
         return communication.operations(torch) != initial_operations
 
     def check(*_: Any) -> None:
-        if steps:  # the hook cannot remove itself: torch is iterating its hooks
+        if next(steps):  # the hook cannot remove itself: torch is iterating its hooks
             return
-        steps.append(None)
         frameworks.check_numbers(layout, placement)
         # The operations of groups that the script has created may not be counted.
         has_script_groups = len(communication.distributed_world(torch).pg_map) > 1
