@@ -51,19 +51,14 @@ def choose(requested: str | None, output_dir: Path) -> Path | None:
         return newest_valid(output_dir)
     path = Path(str(requested))
     if checkpoint.step_of(path) >= 0:
-        return verify(path)
+        with ranks.raise_together():
+            if problem := checkpoint.find_problem(path):
+                raise RecipeError(f"--resume_from_checkpoint {path}: {problem}.")
+        return path
     newest = newest_valid(path)
     if newest is None:
         raise RecipeError(f"--resume_from_checkpoint {path}: no checkpoint there.", code=2)
     return newest
-
-
-def verify(path: Path) -> Path:
-    with ranks.raise_together():
-        problem = checkpoint.find_problem(path)
-        if problem:
-            raise RecipeError(f"--resume_from_checkpoint {path}: {problem}.")
-    return path
 
 
 def newest_valid(folder: Path) -> Path | None:

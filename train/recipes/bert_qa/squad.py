@@ -52,7 +52,11 @@ def load(args: DataArguments, path: str | None, split: str) -> list[Question]:
     """Load the questions of a split from the hub or from a file."""
     if args.dataset_name is None:
         return read_questions(Path(str(path)), unanswerable=args.version_2_with_negative)
-    return hub_questions(args, split)
+    name = f"{args.dataset_name} ({split})"
+    rows = enumerate(hub_rows(args.dataset_name, args.dataset_config_name, split), start=1)
+    return unique(
+        name, (made_question(f"{name}, row {number}: ", row, args.version_2_with_negative) for number, row in rows)
+    )
 
 
 def excluding(questions: Sequence[Question], excluded: Sequence[Question]) -> list[Question]:
@@ -68,14 +72,6 @@ def excluding(questions: Sequence[Question], excluded: Sequence[Question]) -> li
     if not remaining:
         raise RecipeError("no questions are left to train on: all are in the validation file.")
     return remaining
-
-
-def hub_questions(args: DataArguments, split: str) -> list[Question]:
-    """Load the questions of a split from the hub."""
-    rows = hub_rows(str(args.dataset_name), args.dataset_config_name, split)
-    name = f"{args.dataset_name} ({split})"
-    numbered = ((f"{name}, row {number}: ", row) for number, row in enumerate(rows, start=1))
-    return unique(name, (made_question(location, row, args.version_2_with_negative) for location, row in numbered))
 
 
 def read_questions(path: Path, *, unanswerable: bool) -> list[Question]:
