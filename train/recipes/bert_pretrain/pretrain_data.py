@@ -12,7 +12,6 @@ import itertools
 import json
 import random
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +56,13 @@ def prepared(args: PretrainArguments) -> Path:
 class Sequences:
     """The rows of a data set such as seq128, each once per epoch."""
 
-    def __init__(self, data_dir: Path, length: int, seed: int) -> None:
+    def __init__(self, data_dir: Path, length: int, seed: int, tokenizer: Any) -> None:
         manifest = manifest_of(data_dir)
         name = f"seq{length}"
         if name not in manifest["sets"]:
             raise RecipeError(f"{data_dir} has no sequences of {length} tokens, only {', '.join(manifest['sets'])}.")
-        self.vocabulary: str = manifest["vocabulary"]
+        if manifest["vocabulary"] != vocabulary_hash(tokenizer):
+            raise RecipeError(f"{data_dir} was prepared with another tokenizer.")
         self.rows: dict[str, int] = manifest["sets"][name]["rows"]
         self.folder, self.seed, self.length = data_dir / name, seed, length
         self.total = sum(self.rows.values())
@@ -132,14 +132,3 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "labels": torch.tensor([label for row in rows for label in row["labels"]]),
         "is_random_next": torch.tensor([int(row["is_random_next"]) for row in rows]),
     }
-
-
-def check_vocabulary(data: Sequence[Sequences], tokenizer: Any, data_dir: Path) -> None:
-    """Check that the data was prepared with this tokenizer.
-
-    Raises:
-        RecipeError: if it was prepared with another one.
-    """
-    vocabulary = vocabulary_hash(tokenizer)
-    if any(sequences.vocabulary != vocabulary for sequences in data):
-        raise RecipeError(f"{data_dir} was prepared with another tokenizer.")

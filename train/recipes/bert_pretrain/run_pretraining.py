@@ -33,7 +33,7 @@ from orch_training.resume import start_from
 from orch_training.script import run_script, save_model, write_results
 from orch_training.snapshot import Snapshots, prepare_output
 from pretrain_config import Phase, PretrainArguments, parse_arguments, phases_of
-from pretrain_data import Sequences, check_vocabulary, manifest_of, prepared
+from pretrain_data import Sequences, manifest_of, prepared
 from pretrain_model import Lamb, Losses, fresh_model, groups_of
 from torch.nn.parallel import DistributedDataParallel
 from transformers import set_seed
@@ -59,8 +59,7 @@ def run(args: PretrainArguments) -> None:
     )
     with ranks.raise_together():
         tokenizer = load_tokenizer(model_args)
-        data = [Sequences(data_dir, phase.length, args.seed) for phase in phases]
-        check_vocabulary(data, tokenizer, data_dir)
+        data = [Sequences(data_dir, phase.length, args.seed, tokenizer) for phase in phases]
 
         # model
         model = fresh_model(args, len(tokenizer), phases)
