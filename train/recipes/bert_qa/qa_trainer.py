@@ -24,13 +24,17 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
-    """A callback that passes the steps and losses of Trainer to the metrics."""
+    """A callback that passes Trainer's steps and losses to the metrics, and its epochs to the order of the data."""
 
-    def __init__(self, course: Course) -> None:
-        self.course = course
+    def __init__(self, course: Course, order: EpochSampler) -> None:
+        self.course, self.order = course, order
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.course.begin(state.global_step, state.max_steps)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Set the epoch; how Trainer itself does so differs between versions."""
+        self.order.epoch = int(state.epoch or 0)  # an integer even after the last step of an epoch
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Log at each checkpoint and at the end, so that a resumed run averages the same steps.
@@ -54,16 +58,6 @@ class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
         self.course.close()
 
 
-class EpochFollower(TrainerCallback):  # type: ignore[misc]
-    """A callback that sets the epoch; how Trainer itself does so differs between versions."""
-
-    def __init__(self, sampler: EpochSampler) -> None:
-        self.sampler = sampler
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.sampler.epoch = int(state.epoch or 0)  # an integer even after the last step of an epoch
-
-
 class QaTrainer(Trainer):  # type: ignore[misc]
     """A Trainer for question answering that resumes with any number of ranks."""
 
@@ -71,6 +65,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         self,
         *,
         evaluator: Evaluator | None,
+        course: Course,
         dealing: Dealing,
         provenance: Provenance,
         compression: str,
@@ -83,7 +78,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         grouping = Grouping(lengths, dealing.batch.size) if lengths else None
         self.order = EpochSampler(len(self.train_dataset), seed, grouping)
-        self.add_callback(EpochFollower(self.order))
+        self.add_callback(TrainingMetrics(course, self.order))
         self.compression, self.local_sgd = compression, local_sgd
         self.local_steps: LocalSteps | None = None
         self.remove_callback(PrinterCallback)

@@ -30,7 +30,7 @@ from orch_training.provenance import provenance_of
 from orch_training.resume import divide_batch, start_from
 from orch_training.script import run_script, save_model, scores_before, write_results
 from orch_training.snapshot import prepare_output
-from qa_trainer import QaTrainer, TrainingMetrics
+from qa_trainer import QaTrainer
 from squad import load_training, load_validation
 from transformers import AutoModelForQuestionAnswering, set_seed
 
@@ -124,7 +124,7 @@ def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator
         args=training,
         train_dataset=windows,
         data_collator=evaluator.collate,
-        callbacks=[TrainingMetrics(course)],
+        course=course,
         evaluator=evaluator if training.do_eval else None,
         dealing=dealing,
         provenance=provenance,

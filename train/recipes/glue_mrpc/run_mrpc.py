@@ -197,11 +197,9 @@ class Training:
         for number, micro in enumerate(self.loader, start=1):
             last = number % self.dealing.micro_batches == 0
             losses.append(self.learn(micro, last=last))
-            if not last:
-                continue
-            step += 1
-            if self.after_step(step, losses, course):
-                losses = []
+            if last:
+                step += 1
+                losses = [] if self.after_step(step, losses, course) else losses
             if step >= self.steps:
                 break
         return step
