@@ -62,7 +62,19 @@ def make_windows(questions: Sequence[Question], tokenizer: Any, *, max_length: i
             return_offsets_mapping=True,
         )
         for row, index in enumerate(encoded["overflow_to_sample_mapping"]):
-            windows.append(make_window(encoded, row, chunk[index], first + index))
+            parts = zip(encoded["offset_mapping"][row], encoded.sequence_ids(row), strict=True)
+            offsets = [tuple(offset) if part == 1 else None for offset, part in parts]
+            start, end = answer_tokens(offsets, chunk[index])
+            segments = encoded["token_type_ids"][row] if "token_type_ids" in encoded else None
+            window = Window(
+                question=first + index,
+                input_ids=encoded["input_ids"][row],
+                token_type_ids=segments,
+                offsets=offsets,
+                start=start,
+                end=end,
+            )
+            windows.append(window)
     return windows
 
 
@@ -80,24 +92,6 @@ def check_room(questions: Sequence[Question], tokenizer: Any, *, max_length: int
                 f"question {question.id!r} has {len(ids)} tokens; --max_seq_length {max_length} "
                 f"with --doc_stride {stride} has room for {max(room - 1, 0)}."
             )
-
-
-def make_window(encoded: Any, row: int, question: Question, index: int) -> Window:
-    """Return a window of a question from the output of the tokenizer."""
-    parts = encoded.sequence_ids(row)
-    offsets = [
-        tuple(offset) if part == 1 else None for offset, part in zip(encoded["offset_mapping"][row], parts, strict=True)
-    ]
-    start, end = answer_tokens(offsets, question)
-    segments = encoded["token_type_ids"][row] if "token_type_ids" in encoded else None
-    return Window(
-        question=index,
-        input_ids=encoded["input_ids"][row],
-        token_type_ids=segments,
-        offsets=offsets,
-        start=start,
-        end=end,
-    )
 
 
 def answer_tokens(offsets: Sequence[Offset | None], question: Question) -> tuple[int, int]:
