@@ -28,7 +28,13 @@ def start_from(requested: str | None, output_dir: Path, provenance: Provenance) 
     if start:
         if requested in (None, "auto"):
             check_provenance(provenance, start)
-        report(start)
+        ranks.note(f"training resumes from {start.name}.")
+        written_by = checkpoint.facts_of(start).get("world_size")
+        if written_by != ranks.world_size():
+            ranks.note(
+                f"{start.name} was written by {written_by} rank{'s' * (written_by != 1)}, this run has "
+                f"{ranks.world_size()}: dropout differs from now on, but the order of the data does not."
+            )
     step = checkpoint.step_of(start) if start else -1
     for path in checkpoint.list_checkpoints(output_dir) if ranks.owns(output_dir) else ():
         if checkpoint.step_of(path) > step and checkpoint.find_problem(path) is None:
@@ -124,17 +130,6 @@ def read(path: Path, offset: int) -> bytes:
     with path.open("rb") as file:
         file.seek(offset)
         return file.read(CHUNK)
-
-
-def report(path: Path) -> None:
-    """Report which checkpoint the run resumes from."""
-    written_by = checkpoint.facts_of(path).get("world_size")
-    ranks.note(f"training resumes from {path.name}.")
-    if written_by != ranks.world_size():
-        ranks.note(
-            f"{path.name} was written by {written_by} rank{'s' * (written_by != 1)}, "
-            f"this run has {ranks.world_size()}: dropout differs from now on, but the order of the data does not."
-        )
 
 
 def divide_batch(start: Path | None, *, micro: int, accumulation: int) -> Dealing:
