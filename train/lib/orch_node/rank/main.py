@@ -298,12 +298,10 @@ def give_up(error: BaseException, counts: Callable[[], Heartbeat] | None = None,
         send(counts())
         error = child_processes.cause(error)
     if isinstance(error, SystemExit):
-        # The system keeps the lowest 8 bits of a code, which must not be those of success.
-        code = error.code & 255 or 1 if isinstance(error.code, int) else 1
-        text = f"sys.exit({error.code!r})"
-        if isinstance(error.code, int) and reason:
-            text = reason
-        if not isinstance(error.code, int):
+        code, text = 1, f"sys.exit({error.code!r})"
+        if isinstance(error.code, int):
+            code, text = error.code & 255 or 1, reason or text  # the system keeps 8 bits, which must not be 0
+        else:
             write_error(str(error.code))
         send(Raised(text=text))
     else:
