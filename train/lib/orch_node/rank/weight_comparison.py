@@ -20,7 +20,7 @@ import importlib
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -338,7 +338,8 @@ class WeightComparison(TrainingCheck):
         Weights that it leaves out belong to one rank, such as experts. If one exists, tensors other than parameters
         are inputs, as in adversarial training. Scripts may pass weights in an order that differs between ranks.
         """
-        positions, ignored = shared_weights(self.torch), ignored_weights(self.torch)
+        positions = shared_weights(self.torch)
+        ignored = {id(weight) for _, weight, is_ignored in ddp_weights(self.torch) if is_ignored}
         shared = sorted(
             (weight for weight in held if id(weight) in positions), key=lambda weight: positions[id(weight)]
         )
@@ -543,26 +544,21 @@ def data_parallel_modules(torch: ModuleType) -> list[Any]:
     return [value for value in gc.get_objects() if issubclass(type(value), ddp_class)]
 
 
+def ddp_weights(torch: ModuleType) -> Iterator[tuple[Any, Any, bool]]:
+    """Yield each DistributedDataParallel with each of its weights, and whether it leaves the weight out."""
+    for module in data_parallel_modules(torch):
+        for name, weight in module.module.named_parameters():
+            yield module, weight, name in module.parameters_to_ignore
+
+
 def shared_weights(torch: ModuleType) -> dict[int, int]:
     """Return the ids of all weights that a DistributedDataParallel keeps equal on all ranks, and their positions."""
     held = (
         id(weight)
-        for module in data_parallel_modules(torch)
-        if keeps_equal(torch, module)
-        for name, weight in module.module.named_parameters()
-        if weight.requires_grad and name not in module.parameters_to_ignore
+        for module, weight, is_ignored in ddp_weights(torch)
+        if weight.requires_grad and not is_ignored and keeps_equal(torch, module)
     )
     return {key: position for position, key in enumerate(held)}
-
-
-def ignored_weights(torch: ModuleType) -> set[int]:
-    """Return the ids of all weights that a DistributedDataParallel leaves out by its parameters_to_ignore."""
-    return {
-        id(weight)
-        for module in data_parallel_modules(torch)
-        for name, weight in module.module.named_parameters()
-        if name in module.parameters_to_ignore
-    }
 
 
 def keeps_equal(torch: ModuleType, module: Any) -> bool:
