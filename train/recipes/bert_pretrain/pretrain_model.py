@@ -137,8 +137,7 @@ def trust(parameter: Any, change: Any) -> float:
 
 def groups_of(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Divide the parameters into those with weight decay, and biases and LayerNorm weights without."""
-    decayed: list[Any] = []
-    undecayed: list[Any] = []
-    for name, parameter in model.named_parameters():
-        (undecayed if name.endswith(NO_DECAY) else decayed).append(parameter)
+    parameters = list(model.named_parameters())
+    decayed = [parameter for name, parameter in parameters if not name.endswith(NO_DECAY)]
+    undecayed = [parameter for name, parameter in parameters if name.endswith(NO_DECAY)]
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
