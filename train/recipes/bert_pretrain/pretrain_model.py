@@ -86,17 +86,9 @@ class Losses(torch.nn.Module):
 class Lamb(Optimizer):
     """The LAMB optimizer."""
 
-    def __init__(
-        self,
-        groups: Iterable[dict[str, Any]],
-        *,
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        max_grad_norm: float = 1.0,
-    ) -> None:
+    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, max_grad_norm: float) -> None:
         self.max_grad_norm = max_grad_norm
-        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+        super().__init__(groups, {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.0})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
