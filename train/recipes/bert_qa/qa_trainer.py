@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from config import RunArguments
 from evaluation import Evaluator
 from orch_node import preemption
 from orch_node.events import note
@@ -68,18 +68,17 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         course: Course,
         dealing: Dealing,
         provenance: Provenance,
-        compression: str,
-        local_sgd: int,
-        lengths: Sequence[int] | None,
+        run: RunArguments,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.dealing, self.provenance = dealing, provenance
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        grouping = Grouping(lengths, dealing.batch.size) if lengths else None
+        lengths = [len(window.input_ids) for window in self.train_dataset]
+        grouping = Grouping(lengths, dealing.batch.size) if run.length_grouping else None
         self.order = EpochSampler(len(self.train_dataset), seed, grouping)
         self.add_callback(TrainingMetrics(course, self.order))
-        self.compression, self.local_sgd = compression, local_sgd
+        self.run_arguments = run
         self.local_steps: LocalSteps | None = None
         self.remove_callback(PrinterCallback)
         if not self.args.disable_tqdm and not ranks.is_main():
@@ -110,8 +109,8 @@ class QaTrainer(Trainer):  # type: ignore[misc]
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any) -> Any:
         """Run a micro batch forward and backward and return its share of the step's loss."""
         if self.local_steps is None:  # the first step: Trainer has just wrapped the model
-            compress(model, self.compression)
-            self.local_steps = LocalSteps(model, self.optimizer, self.local_sgd)
+            compress(model, self.run_arguments.gradient_compression)
+            self.local_steps = LocalSteps(model, self.optimizer, self.run_arguments.local_sgd)
             self.local_steps.resume(self.state.global_step)
         weight = inputs.pop(WEIGHT)
         model.train()

@@ -128,9 +128,7 @@ def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator
         evaluator=evaluator if training.do_eval else None,
         dealing=dealing,
         provenance=provenance,
-        compression=config.run.gradient_compression,
-        local_sgd=config.run.local_sgd,
-        lengths=[len(w.input_ids) for w in windows] if config.run.length_grouping else None,
+        run=config.run,
     )
     # Trainer seeds all ranks equally: they would drop the same units for different examples.
     set_seed(training.seed + ranks.rank())
