@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -36,7 +37,9 @@ def busy_seconds() -> float:
 
 def description() -> dict[str, object]:
     """Return the facts of this node that explain its rates."""
-    address = local_address()
+    address = ""
+    with contextlib.suppress(OSError):
+        address = facts.address_towards(os.environ.get("MASTER_ADDR", ""))  # of this node, on the way to the first rank
     interface = next((name for name, addresses in facts.interfaces().items() if address in addresses), "")
     # /sys/class/net, which facts.nics() reads, shows another network namespace in some containers.
     statistics = psutil.net_if_stats().get(interface)
@@ -53,14 +56,6 @@ def description() -> dict[str, object]:
         "speed": speed,
         "faster": fastest if speed and fastest and speeds[fastest] > speed else "",
     }
-
-
-def local_address() -> str:
-    """Return the address of this node that reaches the first rank; empty if it is unknown."""
-    try:
-        return facts.address_towards(os.environ.get("MASTER_ADDR", ""))
-    except OSError:
-        return ""
 
 
 def cgroup_folders() -> Iterator[Path]:
