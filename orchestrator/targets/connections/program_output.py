@@ -31,6 +31,7 @@ LOGIN_SHELL_HINT = "`ssh NODE true` must succeed: look at the user's shell (gete
 LATE_SECONDS = 1.0  # silence after which the output of an ended program counts as complete
 POLL_SECONDS = 0.005
 STOP_POLL_SECONDS = 0.1
+UPDATE_HINT = "After an update of orch, run `orch provision` again."
 STDOUT, STDERR = 1, 2
 NO_STATUS = -1  # paramiko's exit code of a channel that ended without one
 MAX_ERROR_BYTES = 1 << 16
@@ -222,13 +223,13 @@ def read_response(result: CommandResult, kind: type[Value]) -> Value:
         ExecuteError: if the program has failed, or has printed something else.
     """
     if result.code != 0:
-        raise ExecuteError(last_line(result.err) or f"exit code {result.code}")
+        raise ExecuteError(last_line(result.err) or f"exit code {result.code}", hint=UPDATE_HINT)
     try:
         content = values.check_object(values.loads(result.out, "its response"), "its response")
         values.check_schema(content, "its response")
         return values.read_known(kind, content, "its response")
     except ProtocolError as error:
-        raise ExecuteError(str(error)) from None
+        raise ExecuteError(str(error), hint=LOGIN_SCRIPT_HINT) from None
 
 
 def last_line(output: str) -> str:
