@@ -215,8 +215,8 @@ def on_run(record: RunRecord, nodes: Nodes | None) -> SshCommands:
             selected = [name for part in split_list(nodes.text) for name in expand(part.strip(), lambda group: False)]
         except ValueError as error:
             raise RequestError(f"--nodes {nodes.text}: {error}.", hint="Write ranges as node[1-3,7].") from None
-        if unknown := [name for name in selected if name not in names]:
-            raise RequestError(f"{record.run_id} has no node {unknown[0]!r:.80}.", hint=f"Its nodes: {fold(names)}.")
+        if missing := [name for name in selected if name not in names]:
+            raise RequestError(f"{record.run_id} has no node {missing[0]!r:.80}.", hint=f"Its nodes: {fold(names)}.")
         names = selected
     programs = {
         host: node_program(record, "exec", f"--run={record.run_dir}", f"--node={host.node}")

@@ -505,8 +505,8 @@ def check_resumed(state: State, reference: State) -> None:
 
 def starts_equal(state: State, reference: State) -> bool:
     """Return whether all weights of two ranks were equal before the first step."""
-    pairs = ((state.shared, reference.shared), (state.unshared, reference.unshared))
-    return all(part.start.starts_like(other.start) for part, other in pairs)
+    parts = ((state.shared, reference.shared), (state.unshared, reference.unshared))
+    return all(part.start.starts_like(expected.start) for part, expected in parts)
 
 
 def largest_size(held: Iterable[Any]) -> int:
