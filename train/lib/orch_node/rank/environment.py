@@ -243,7 +243,10 @@ def link_to(path: str) -> str:
     if not any(character in path for character in UNSAFE_CHARACTERS) or not os.path.isfile(path):
         return path
     name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
-    link = f"{tempfile.gettempdir()}/orch-preload-{os.getuid()}-{name}.so"
+    folder = tempfile.gettempdir()
+    if any(character in folder for character in (*UNSAFE_CHARACTERS, ":")):
+        folder = "/tmp"  # as in a TMPDIR with spaces
+    link = f"{folder}/orch-preload-{os.getuid()}-{name}.so"
     try:
         with contextlib.suppress(FileExistsError):
             os.symlink(path, link)
