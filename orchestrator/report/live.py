@@ -65,7 +65,7 @@ class Figures:
         """Return the loss, the speed and the remaining time, or only the remaining time."""
         parts = []
         if self.loss is not None and not remaining_only:
-            parts.append(f"loss {self.loss:.4f}")
+            parts.append(f"loss {events.format_loss(self.loss)}")
         if self.samples_per_second is not None and not remaining_only:
             parts.append(f"{self.samples_per_second:.1f} samples/s")
         first, newest = self.first, self.newest

@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from orch_node import atomic_write
+from orch_node.protocol.events import format_loss
 
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import counted
@@ -157,7 +158,7 @@ def figures(outcome: RunOutcome, measured: Measures) -> Iterator[tuple[str, str]
     if speed := sum(rank.samples_per_second or 0.0 for rank in measured.ranks):
         yield "samples/s, all ranks", f"{speed:.4g}" if speed < 1000 else f"{speed:.0f}"
     if measured.loss:
-        yield "loss, last", f"{measured.loss[-1][1]:.4f}"
+        yield "loss, last", format_loss(measured.loss[-1][1])
     for name, value in scores(outcome.result).after.items():
         yield name.upper(), f"{value:.2f}"
     yield "memory, largest rank", f"{max(r.peak_rss for r in measured.ranks) / 2**30:.2f} GiB"

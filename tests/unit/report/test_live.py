@@ -20,8 +20,9 @@ def test_progress_shows_the_remaining_time(capsys: pytest.CaptureFixture[str]) -
         for seconds, step in steps:
             screen.show(Progress(rank=0, time=1e9 + seconds, phase="train", step=step, steps=40))
         assert capsys.readouterr().err.splitlines()[-len(expected) :] == expected
-    screen.show(Progress(rank=0, step=3, loss=float("nan")))
-    assert "progress: step 3 loss nan" in capsys.readouterr().err, "it needs no phase"
+    for loss, text in ((float("nan"), "nan"), (0.69314, "0.6931"), (3e-5, "3e-05"), (1e300, "1e+300"), (0.0, "0.0000")):
+        live.Screen().show(Progress(rank=0, step=3, loss=loss))
+        assert f"progress: step 3 loss {text}\n" in capsys.readouterr().err, "it needs no phase"
     screen.show(Stalled(text="x", stands={"zero": "a", "1": "b", "9" * 5000: "c"}))
     assert capsys.readouterr().err == "x\n  rank 1: b\n"
 

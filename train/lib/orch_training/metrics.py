@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from orch_node import atomic_write
 from orch_node.events import note
-from orch_node.protocol.events import format_seconds, remaining_seconds
+from orch_node.protocol.events import format_loss, format_seconds, remaining_seconds
 
 from orch_training import ranks
 from orch_training.checkpoint import PUBLIC, without_nan
@@ -73,7 +73,7 @@ class Course:
             self.tensorboard.flush()
         remaining = remaining_seconds(now - self.began, first=self.first_step, step=step, steps=self.steps)
         print(
-            f"step {step}/{self.steps}  loss {loss:.4f}  lr {learning_rate:.2e}  {speed:.1f} samples/s"
+            f"step {step}/{self.steps}  loss {format_loss(loss)}  lr {learning_rate:.2e}  {speed:.1f} samples/s"
             + ("" if remaining is None else f"  {format_seconds(remaining)} left"),
             flush=True,
         )

@@ -501,6 +501,11 @@ def remaining_seconds(seconds: float, *, first: float, step: float, steps: float
     return remaining if remaining < MAX_SECONDS else None
 
 
+def format_loss(loss: float) -> str:
+    """Return a loss with four decimals, or with four digits if it is too small or too large for that."""
+    return f"{loss:.4f}" if loss == 0 or 1e-3 <= abs(loss) < 1e6 else f"{loss:.4g}"
+
+
 def format_seconds(seconds: float) -> str:
     """Return a duration as tqdm shows it: 02:05, or 1:02:05 from an hour on."""
     minutes, whole_seconds = divmod(round(seconds), 60)
