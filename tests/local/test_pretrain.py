@@ -44,6 +44,18 @@ def test_resumed_training_ends_with_the_same_weights(pretraining_data: Path, und
     assert read_results(tmp_path)["after"] == read_results(undisturbed)["after"]
 
 
+def test_phases_that_run_separately_have_the_losses_of_one_run(
+    pretraining_data: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for output_dir, changes in (
+        (first, {"phase": 1}),
+        (second, {"phase": 2, "init_checkpoint": first / "checkpoint-6"}),
+    ):
+        run_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, output_dir, **changes))
+    assert read_losses(first) + read_losses(second) == read_losses(undisturbed)
+
+
 def test_first_step_of_lamb_moves_weights_by_the_sign_of_the_gradient() -> None:
     """Compare with a calculation by hand: the corrected moments of the first step are the gradient."""
     decayed = torch.nn.Parameter(torch.tensor([3.0, -4.0]))

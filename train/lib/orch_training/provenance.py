@@ -36,7 +36,7 @@ NOT_COMPARED = {
     *("evaluate_before_training", "per_device_train_batch_size", "per_device_eval_batch_size"),
     *("gradient_accumulation_steps", "train_file", "validation_file", "dataset_name", "dataset_config_name"),
     *("model_name_or_path", "config_name", "tokenizer_name", "cache_dir", "model_revision", "token"),
-    *("trust_remote_code", "data_dir", "text_file", "optim"),
+    *("trust_remote_code", "data_dir", "text_file", "init_checkpoint", "phase", "optim"),
     *("max_train_samples", "max_eval_samples", "overwrite_cache", "preprocessing_num_workers"),
     *("per_device_train_batch_size_phase2",),
 }

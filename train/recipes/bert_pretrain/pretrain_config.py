@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from orch_training import RecipeError, arguments, ranks
 from orch_training.arguments import LoopArguments, option
@@ -20,6 +21,8 @@ class PretrainArguments(LoopArguments):
     dropout: float | None = option(None, "Set all dropout probabilities of the model.")
     data_dir: str | None = option(None, "Data from `orch data prepare`.")
     text_file: str | None = option(None, "Text to prepare and use instead of data_dir.")
+    phase: Literal["1", "2", "both"] = option("both", "Phase to train.")
+    init_checkpoint: str | None = option(None, "For --phase 2: the last checkpoint of phase 1.")
     max_seq_length: int = option(128, "Tokens of a sequence.")
     train_batch_size: int = option(32, "Sequences per step, over all ranks.")
     per_device_train_batch_size: int = option(8, "Sequences that a rank computes at once.")
@@ -86,6 +89,10 @@ def parse_arguments(argv: list[str]) -> PretrainArguments:
     arguments.check_requirements(
         [
             (bool(args.data_dir) == bool(args.text_file), "pass --data_dir or --text_file."),
+            (
+                args.init_checkpoint is not None and args.phase != "2",
+                "--init_checkpoint is for --phase 2; both phases go on from --output_dir.",
+            ),
             (args.max_steps < 1, "--max_steps must be at least 1."),
             *args.requirements(),
         ]
@@ -105,7 +112,8 @@ def phases_of(args: PretrainArguments) -> list[Phase]:
         Phase(1, *(getattr(args, name) for name in names), before=0, last=last),
         Phase(2, *(getattr(args, f"{name}_phase2") for name in names), before=last, last=end),
     ]
-    for phase in phases:
+    selected_phases = {"1": phases[:1], "2": phases[1:], "both": phases}[args.phase]
+    for phase in selected_phases:
         micro_sequences = phase.micro * ranks.planned_world_size()
         if phase.batch % micro_sequences:
             raise RecipeError(
@@ -115,4 +123,4 @@ def phases_of(args: PretrainArguments) -> list[Phase]:
                 code=2,
                 shared=True,
             )
-    return phases
+    return selected_phases

@@ -36,7 +36,7 @@ def prepared(args: PretrainArguments) -> Path:
         RecipeError: if there is no such text file.
     """
     target = Path(args.output_dir) / "data"
-    lengths = sorted({args.max_seq_length, args.max_seq_length_phase2})
+    lengths = sorted({args.max_seq_length, args.max_seq_length_phase2})  # for both phases, whichever runs
     options = DataOptions(
         input_file=args.text_file,
         data_dir=str(target),

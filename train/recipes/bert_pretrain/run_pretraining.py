@@ -21,7 +21,7 @@ speed_up_imports()
 
 import torch
 from orch_node import preemption
-from orch_training import checkpoint, kernels, ranks
+from orch_training import RecipeError, checkpoint, kernels, ranks
 from orch_training.arguments import ModelArguments
 from orch_training.events import report_computation, report_decision
 from orch_training.global_batch import describe_dealing
@@ -107,11 +107,7 @@ class Pretraining:
         """Train the model in place and return the speed and the loss of each phase."""
         # With equal seeds, all ranks would drop the same units for different sequences.
         set_seed(self.args.seed + ranks.rank())
-        start = start_from(self.args.resume, self.snapshots.output_dir, self.provenance)
-        if start:
-            self.snapshots.load(start)
-        step = checkpoint.step_of(start) if start else 0
-        report_computation(bf16=self.args.bf16, optimizer="lamb", kernels=kernels.settle(start))
+        step = self.start()
         self.local_steps.resume(step)
         course = Course(Path(self.args.output_dir), samples_per_step=self.phases[0].batch, start_step=step)
         self.model.train()
@@ -124,6 +120,32 @@ class Pretraining:
                 step = self.run_phase(phase, data, step, course)
         course.close()
         return self.summary(course, step)
+
+    def start(self) -> int:
+        """Load the newest checkpoint, if any, and return its step.
+
+        Raises:
+            RecipeError: if phase 2 has no last checkpoint of phase 1 to start from.
+        """
+        start_checkpoint = start_from(self.args.resume, self.snapshots.output_dir, self.provenance)
+        first_step = self.phases[0].before
+        if start_checkpoint is None and self.args.init_checkpoint:
+            start_checkpoint = Path(self.args.init_checkpoint)
+            problem = checkpoint.find_problem(start_checkpoint)
+            if problem or checkpoint.step_of(start_checkpoint) != first_step:
+                reason = problem or f"phase 1 ends with checkpoint-{first_step}"
+                raise RecipeError(f"--init_checkpoint {start_checkpoint}: {reason}.", shared=True)
+        if start_checkpoint:
+            self.snapshots.load(start_checkpoint)
+        step = checkpoint.step_of(start_checkpoint) if start_checkpoint else 0
+        if step < first_step:
+            raise RecipeError(
+                f"phase 2 needs the last checkpoint of phase 1, checkpoint-{first_step}: pass "
+                "--init_checkpoint, or the same --output_dir.",
+                shared=True,
+            )
+        report_computation(bf16=self.args.bf16, optimizer="lamb", kernels=kernels.settle(start_checkpoint))
+        return step
 
     def run_phase(self, phase: Phase, data: Sequences, step: int, course: Course) -> int:
         """Train the remaining steps of a phase and return the last step."""
