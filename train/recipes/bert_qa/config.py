@@ -16,7 +16,10 @@ from orch_training.kernels import FUSED, configure_ipex
 from orch_training.ranks import note, owns
 from transformers import TrainingArguments
 
-INSTALLED = {argument.name for argument in fields(TrainingArguments)}
+INSTALLED = {argument.name: argument for argument in fields(TrainingArguments)}
+BACKENDS = tuple(INSTALLED["ddp_backend"].metadata.get("choices", ()))
+# Why a flag that the installed version of transformers does not have makes no difference.
+REMOVED = {"use_ipex": "PyTorch's own oneDNN kernels are used", "jit_mode_eval": "the model runs as it is"}
 # The arguments of Trainer that change the computation, and that a checkpoint therefore names.
 COMPARED = (
     *("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
@@ -74,9 +77,11 @@ class TrainingOptions(TrainingArguments):
     optim: str = FUSED
     use_cpu: bool = option(True, "Accepted; this recipe trains on CPUs.")
     no_cuda: bool = option(True, "Accepted; this recipe trains on CPUs.")
+    ddp_backend: str | None = option(None, "Backend that joins the ranks, unless orch has joined them.")
     warmup_ratio: float = option(0.0, "Share of the steps in which the learning rate rises.")
     overwrite_output_dir: bool = option(False, "Start from the beginning instead of from the newest checkpoint.")
     use_ipex: bool = option(False, "Use IPEX (transformers before 4.57).")
+    jit_mode_eval: bool = option(False, "Evaluate with PyTorch's JIT (transformers before 5.0).")
 
     def __post_init__(self) -> None:
         for name in ("use_cpu", "no_cuda"):
@@ -85,12 +90,12 @@ class TrainingOptions(TrainingArguments):
         self.no_cuda = False  # the older name, of which transformers warns
         if not 0 <= self.warmup_ratio <= 1:
             raise ArgumentError(f"--warmup_ratio must be a number from 0 to 1, not {self.warmup_ratio:g}.")
-        if self.use_ipex and "use_ipex" not in INSTALLED:
-            self.use_ipex = False
-            note("--use_ipex is ignored: this version of transformers uses PyTorch's own oneDNN kernels.")
+        for name, reason in REMOVED.items():
+            if getattr(self, name) and name not in INSTALLED:
+                setattr(self, name, False)
+                note(f"--{name} is ignored: this version of transformers does not have it; {reason}.")
         self.optim = configure_ipex(self.use_ipex, self.optim)
-        if dist.is_initialized() or os.environ.get("WORLD_SIZE", "1") == "1":
-            self.ddp_backend = None
+        self.ddp_backend = available_backend(self.ddp_backend)
         super().__post_init__()
 
     @property
@@ -106,6 +111,24 @@ class TrainingOptions(TrainingArguments):
         """Return the steps in which the learning rate rises; newer versions have no --warmup_ratio."""
         steps = math.ceil(self.warmup_ratio * num_training_steps)
         return steps or int(super().get_warmup_steps(num_training_steps))
+
+
+def available_backend(requested: str | None) -> str | None:
+    """Return the backend for Trainer, or None if the ranks have joined or there is only one.
+
+    Raises:
+        ArgumentError: if the installed version does not offer the backend.
+    """
+    if dist.is_initialized():
+        if requested not in (None, dist.get_backend()):
+            note(f"--ddp_backend {requested} is ignored: the ranks are already joined by {dist.get_backend()}.")
+        return None
+    if requested and BACKENDS and requested not in BACKENDS:
+        raise ArgumentError(
+            f"--ddp_backend {requested} is not one of this version of transformers ({', '.join(BACKENDS)}). Start "
+            "the script with orch, which joins the ranks before transformers runs."
+        )
+    return None if os.environ.get("WORLD_SIZE", "1") == "1" else requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
