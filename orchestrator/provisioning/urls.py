@@ -22,6 +22,7 @@ CHUNK = 8 << 20
 # Fields with which file systems of fsspec name the version of a file.
 VERSIONS = ("ETag", "etag", "md5Hash", "generation", "Last-Modified", "LastModified", "mtime")
 QUERY, USER = re.compile(r"(://[^\s?'\")]+)\?[^\s'\")]*"), re.compile(r"://[^\s/@]+@")
+MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 LONGEST_REASON = 500  # characters of a message of fsspec or of the hub's client
 # The extras `data`, `s3` and `gcs` have them.
 HTTP_PACKAGE = "fsspec[http]>=2024.6"
@@ -202,7 +203,7 @@ class Copy:
             target.truncate(offset)
             while block := source.read(CHUNK):
                 target.write(block)
-        expected = announced_md5(info)
+        expected = announced_md5(filesystem, info)
         if size is not None and part.stat().st_size != size:
             raise ExecuteError(
                 f"{hide_secrets(key)}: {part.stat().st_size} of {size} bytes were received.",
@@ -238,12 +239,22 @@ def version(info: Mapping[str, Any]) -> str:
     return f"{value} {info.get('size')}" if value else ""
 
 
-def announced_md5(info: Mapping[str, Any]) -> str:
-    """Return the MD5 that the server announces for a file as hexadecimal digits; empty if there is none."""
-    text = info.get("md5Hash") or info.get("Content-MD5") or ""
-    with contextlib.suppress(ValueError):
-        return base64.b64decode(text, validate=True).hex()
-    return ""
+def announced_md5(filesystem: Any, info: Mapping[str, Any]) -> str:
+    """Return the MD5 that the server announces for a file as hexadecimal digits; empty if there is none.
+
+    The ETag of S3 is one unless the file was uploaded in parts or is encrypted with a key of KMS.
+    """
+    if text := info.get("md5Hash") or info.get("Content-MD5"):
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(text, validate=True).hex()
+        return ""
+    match = MD5.fullmatch(str(info.get("ETag") or ""))
+    if match is None or "s3" not in filesystem.protocol:
+        return ""
+    bucket, key, _ = filesystem.split_path(info["name"])
+    head = filesystem.call_s3("head_object", Bucket=bucket, Key=key)
+    is_plain = head.get("ServerSideEncryption", "AES256") == "AES256" and "SSECustomerAlgorithm" not in head
+    return match.group(1) if is_plain else ""
 
 
 def md5(path: Path) -> str:
