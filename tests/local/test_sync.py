@@ -136,7 +136,7 @@ def test_folder_and_file_of_a_url_are_copied_and_removed_files_deleted(
 
 def test_wrong_sources_change_no_node(controller: Workspace) -> None:
     for arguments, code, message in (
-        (("--model", "me/none"), 2, "no such model on http"),
+        (("--model", "me/none"), 2, "Repository Not Found"),
         (("--data", "http://127.0.0.1:1/rows"), 1, "cannot be downloaded"),
     ):
         process = expect_exit(controller.orch("sync", controller.options[-1], *arguments), code)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import random
 import re
 import sys
@@ -42,7 +41,7 @@ from config import DataArguments, parse_arguments  # noqa: E402
 from evaluation import Prediction, Scores, predict, score  # noqa: E402
 from features import Collator, Window, make_windows  # noqa: E402
 from orch_training import ArgumentError, RecipeError, checkpoint  # noqa: E402
-from orch_training.metrics import FILE, JsonLines  # noqa: E402
+from orch_training.metrics import FILE, Course  # noqa: E402
 from orch_training.models import load_tokenizer, locate  # noqa: E402
 from orch_training.script import write_results  # noqa: E402
 
@@ -322,9 +321,10 @@ def test_model_in_a_package_is_found_without_importing_it() -> None:
 def test_results_are_valid_json_without_nan(tmp_path: Path) -> None:
     write_results(tmp_path, {"after": {"f1": float("nan")}})
     assert '"f1": null' in (tmp_path / "results.json").read_text()
-    with closing(JsonLines(tmp_path / FILE, 0)) as file:
-        file.write({"step": 1, "loss": float("nan")})
-    assert (tmp_path / FILE).read_text() == '{"step": 1, "loss": null}\n'
+    with closing(Course(tmp_path, samples_per_step=4, start_step=0)) as course:
+        course.begin(0, 2)
+        course.log(1, epoch=1, loss=float("nan"), learning_rate=0.1)
+    assert '"loss": null' in (tmp_path / FILE).read_text()
 
 
 # Whole trainings.
@@ -477,6 +477,6 @@ def test_training_in_bf16_learns(files: Path, tmp_path: Path) -> None:
     assert losses[-1] < losses[0]
 
 
-def test_loss_that_is_nan_is_logged_as_nan(files: Path, tmp_path: Path) -> None:
+def test_loss_that_is_nan_is_logged_as_null(files: Path, tmp_path: Path) -> None:
     run_ranks(SCRIPT, *make_arguments(files, tmp_path, learning_rate=1e30, max_steps=5))
-    assert math.isnan(read_losses(tmp_path)[-1])
+    assert read_losses(tmp_path)[-1] is None
