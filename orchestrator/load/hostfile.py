@@ -11,7 +11,7 @@ from orchestrator.model.hosts import split_list
 from orchestrator.model.printable import one_line
 
 FORMS = "Each line has a host and optionally its slots: `node1`, `node1:4` (MPICH), `node1 slots=4` (Open MPI), "
-FORMS += "`node[1-4,7]` (Slurm). An Ansible inventory: --inventory FILE. An SSH configuration: --from-ssh-config."
+FORMS += "`node[1-4,7]` (Slurm)."
 PORT_HINT = "A port belongs in ~/.ssh/config or on the command line: orch init NAME node1:2222"
 STDIN = "-"
 MAX_BYTES = 1 << 24
@@ -22,6 +22,24 @@ USERS = ("user", "username", "user_name", "user-name")
 # They limit or bind ranks of MPI, which orch does itself, or name another interface.
 IGNORED = ("max_slots", "max-slots", "slots_max", "slots-max", "binding", "ifhn", "schedule")
 SETTING = re.compile(r"(?P<name>[A-Za-z][\w-]*)=(?P<value>\S+)")
+# Files of other formats: how a line of theirs begins, and what to do with them.
+OTHER_FORMATS = (
+    (
+        re.compile(r"\[[^\]:]*(?::\w+)?\]\s*$|all:\s*$|---\s*$|.*\sansible_\w+="),
+        "an Ansible inventory",
+        "Use it as it is: --inventory {path}",
+    ),
+    (
+        re.compile(r"(Host|Match)\s", re.IGNORECASE),
+        "an SSH configuration",
+        "Read it with: orch init NAME --from-ssh-config --ssh-config {path}",
+    ),
+    (
+        re.compile(r"[0-9a-fA-F.:]*[.:]\S*\s+[A-Za-z][^=\s]*(\s|$)"),
+        "a file such as /etc/hosts",
+        "Give the names of the hosts: orch init NAME node1 node2",
+    ),
+)
 
 
 def load_hostfile(path: Path) -> dict[str, int]:
@@ -45,13 +63,16 @@ def parse_hostfile(text: str, source: str) -> dict[str, int]:
     slots: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.partition("#")[0].strip()
-        for host, count in parse_line(entry, f"{source}, line {number}") if entry else ():
+        for host, count in parse_line(entry, f"{source}, line {number}", source) if entry else ():
             slots[host] = slots.get(host, 0) + count
     return slots
 
 
-def parse_line(entry: str, location: str) -> list[tuple[str, int]]:
+def parse_line(entry: str, location: str, source: str) -> list[tuple[str, int]]:
     """Return the hosts in a line, each with its slots; raise RequestError for a line of another format."""
+    for pattern, name, hint in OTHER_FORMATS:
+        if pattern.match(entry):
+            raise RequestError(f"{location}: this looks like {name}.", hint=hint.format(path=source))
     hosts, *settings = entry.split()
     user, counts = "", []
     if (

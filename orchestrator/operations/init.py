@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,22 +19,37 @@ import yaml
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import PUBLIC, TEMPLATES, render_template, write_whole
 from orchestrator.load.definitions import recipe_folders, schema_text
-from orchestrator.load.records import SshSettings
 from orchestrator.model.hosts import SSH_PORT, expand_list, is_address, is_host, split_list
 from orchestrator.model.printable import one_line
-from orchestrator.provisioning.ssh_settings import resolve
+from orchestrator.provisioning.ssh_settings import existing_file
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 # YAML reads it as a text, except for numbers and words like yes.
 PLAIN = re.compile(r"[A-Za-z0-9~/][A-Za-z0-9~/_.@-]*", re.ASCII)
 GROUPS = ("all", "ungrouped")  # Ansible's own groups
+SSH_SECONDS = 10
 EXAMPLES = "Examples: node1, alice@node1:2222, node[1-8], 10.0.0.[1-8]. A file of hosts: --hostfile FILE."
 URI = "ssh://"  # before a host with any port
 LOWEST_PORT = 1024  # a lower number after a colon may be the slots of a hostfile; 22 is always a port
 HIGHEST_PORT = 65535
 # Colons in brackets belong to a range, and several colons to an IPv6 address.
 PORT = re.compile(r"(?P<address>(?:[^\[\]:]|\[[^\[\]]*\])*):(?P<port>[^:]*)")
+# No host has such a name, also if the file does not exist.
+FILE_NAME = re.compile(
+    r"(?:host|machine|node)s?[_-]?(?:file|list)|hosts|machines|nodes|.*\.(?:txt|lst|hosts|cfg|conf|ini|ya?ml|json|toml)",
+    re.IGNORECASE,
+)
+BRACES = re.compile(r"\{(\w+)\.\.(\w+)\}")  # of a shell
 MAX_PARALLEL_QUERIES = 16  # each is a process of this machine
+# Key in the output of `ssh -G` -> Ansible variable.
+VARIABLE_OF_KEY = {
+    "hostname": "ansible_host",
+    "user": "ansible_user",
+    "port": "ansible_port",
+    "identityfile": "ansible_ssh_private_key_file",
+}
+# Key in the output of `ssh -G` -> option in ansible_ssh_common_args.
+OPTION_OF_KEY = {"proxyjump": "ProxyJump", "proxycommand": "ProxyCommand", "hostkeyalias": "HostKeyAlias"}
 MAX_INCLUDES = 16  # of files in each other, as in ssh
 RECIPE_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 Host = tuple[str, Mapping[str, str]]  # the name of a node, and its variables, whose values are written as YAML
@@ -109,11 +125,21 @@ def render(name: str, path: str, hosts: Sequence[Host]) -> str:
 
 
 def check_word(word: str) -> None:
-    """Raise RequestError for an argument that is a file."""
+    """Raise RequestError for an argument that is a file, or a part of a hostfile, and not a host."""
+    shown = one_line(word)[:80]
     path = word.removeprefix("@")
-    if word.startswith("@") or "/" in word.removeprefix(URI) or Path(path).is_file():
-        hint = f"To read hosts from a file: --hostfile {shlex.quote(path)}"
-        raise RequestError(f"{one_line(word)[:80]} is not a host.", hint=hint)
+    is_path = word.startswith("@") or "/" in word.removeprefix(URI) or FILE_NAME.fullmatch(word)
+    if is_path or Path(path).is_file():
+        kind = "is a file" if Path(path).is_file() else "is not a host"
+        raise RequestError(f"{shown} {kind}.", hint=f"To read hosts from a file: --hostfile {shlex.quote(path)}")
+    if re.match(r"\w+=", word) or len(word.split()) > 1:
+        raise RequestError(
+            f"{shown!r} is not a host.",
+            hint="Separate hosts by spaces outside of quotes; --hostfile FILE reads a hostfile with slots.",
+        )
+    if match := BRACES.search(word):
+        ranged = word.replace(match[0], f"[{match[1]}-{match[2]}]")
+        raise RequestError(f"{shown!r} is not a host.", hint=f"Write the range as {one_line(ranged)[:80]}")
 
 
 def listed_hosts(host_patterns: Iterable[str]) -> Iterator[Host]:
@@ -192,7 +218,8 @@ def configured(host_patterns: Sequence[str], path: Path) -> Iterator[Host]:
             raise RequestError(f"{path} has no Host {one_line(pattern)[:80]}.", hint=did_you_mean(pattern, names))
     selected = [name for name in names if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
     with ThreadPoolExecutor(MAX_PARALLEL_QUERIES) as pool:
-        yield from zip(selected, pool.map(lambda name: ssh_variables(name, path), selected), strict=True)
+        for name, variables in zip(selected, pool.map(lambda name: query_ssh(name, path), selected), strict=True):
+            yield name, yaml_values(variables)
 
 
 def host_names(path: Path, level: int = 0) -> Iterator[str]:
@@ -213,31 +240,48 @@ def host_names(path: Path, level: int = 0) -> Iterator[str]:
                     yield from host_names(Path(file), level + 1)
 
 
-def ssh_variables(name: str, path: Path) -> dict[str, str]:
-    """Return the Ansible variables of a host: what `ssh -G` prints for it, other than ssh's defaults.
+def query_ssh(name: str, path: Path) -> dict[str, str]:
+    """Return the Ansible variables of a host, from the output of `ssh -G`.
 
     Raises:
-        RequestError: if the name is not that of a host.
-        ExecuteError: if ssh rejects the configuration or is missing.
+        RequestError: if the name is invalid.
+        ExecuteError: if ssh fails.
     """
     if not is_host(name):  # no text of the file may become an option of ssh
         raise RequestError(
             f"{path}: invalid host name {one_line(name)[:80]!r}.",
             hint="Select hosts by name: orch init NAME HOST... --from-ssh-config --ssh-config FILE",
         )
-    settings, recorded = resolve(SshSettings(host=name), path)
-    if not settings:
+    command = ["ssh", "-G", "-F", str(path), "--", name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SSH_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ExecuteError(f"ssh -G {name}: {error}", hint="Install openssh-client.") from None
+    if done.returncode != 0:
         raise ExecuteError(
-            f"ssh cannot read its settings for {name}.", hint=f"Fix {path} until `ssh -G -F {path} {name}` succeeds."
+            f"ssh -G {name}: {done.stderr.strip()}", hint=f"Fix {path} until `ssh -G -F {path} {name}` succeeds."
         )
-    return yaml_values(
-        {
-            "ansible_host": "" if recorded.host == name else recorded.host,
-            "ansible_user": recorded.user,
-            "ansible_port": recorded.port,
-            "ansible_ssh_common_args": recorded.arguments,
-        }
-    )
+    return parse_settings(name, done.stdout.splitlines())
+
+
+def parse_settings(name: str, lines: Iterable[str]) -> dict[str, str]:
+    """Return settings other than ssh's defaults; of several identity files, the first that exists."""
+    variables: dict[str, str] = {}
+    settings = [(key, value) for key, _, value in (line.partition(" ") for line in lines)]
+    options = []
+    for key, text in settings:
+        value = existing_file(text, name, dict(settings)) if key == "identityfile" else text
+        if not value or is_default(name, key, value):
+            continue
+        if key in OPTION_OF_KEY:
+            options.append(f"-o {shlex.quote(f'{OPTION_OF_KEY[key]}={value}')}")
+        elif key in VARIABLE_OF_KEY:
+            variables.setdefault(VARIABLE_OF_KEY[key], value)
+    return {**variables, "ansible_ssh_common_args": " ".join(options)}
+
+
+def is_default(name: str, key: str, value: str) -> bool:
+    return (key, value) in (("hostname", name), ("port", "22"), ("proxyjump", "none"), ("proxycommand", "none"))
 
 
 def new_recipe(name: str, into: Path) -> Path:

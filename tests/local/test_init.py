@@ -44,7 +44,11 @@ def test_inventory_has_the_settings_of_an_ssh_configuration(orch: Orch, tmp_path
     expect_exit(orch("init", "lab", "n[1-2]", *options))
     inventory = yaml.safe_load((tmp_path / "inventory/lab/hosts.yml").read_text())["all"]
     hosts = {name: {**inventory["vars"], **variables} for name, variables in inventory["hosts"].items()}
-    shared = {"ansible_user": "carol", "ansible_ssh_common_args": f"-o IdentityFile={key} -o ProxyJump=gate"}
+    shared = {
+        "ansible_user": "carol",
+        "ansible_ssh_private_key_file": str(key),
+        "ansible_ssh_common_args": "-o ProxyJump=gate",
+    }
     assert hosts == {
         "n1": {"ansible_host": "n1.example.com", "ansible_port": 2200, **shared},
         "n2": {"ansible_host": "n2.example.com", **shared},
@@ -69,8 +73,8 @@ def test_inventory_has_the_settings_of_an_ssh_configuration(orch: Orch, tmp_path
         ("x", ["a:b"], "invalid port"),
         ("x", ["n[1-999999999]"], "more than 10000 hosts"),
         ("x", ["node1:4", "node2:4"], "4 may be a port or a number of slots"),
-        ("x", [__file__], "is not a host"),
-        ("x", ["node{1..4}"], "nvalid host name 'node{1..4}'"),
+        ("x", [__file__], "is a file"),
+        ("x", ["node{1..4}"], "'node{1..4}' is not a host"),
     ],
 )
 def test_invalid_request_is_refused(

@@ -26,9 +26,11 @@ def test_hostfile_has_each_host_once() -> None:
 
 def test_line_of_another_format_is_named() -> None:
     for text, message in (
-        ("# hosts\nall:\n  hosts:\n", "line 2: 'all:' is not a host"),  # yaml
-        ("Host node1\n  User alice\n", "line 1: unexpected 'node1' after the host"),
+        ("# hosts\nall:\n  hosts:\n", "line 2: this looks like an Ansible inventory"),  # yaml
+        ("Host node1\n  User alice\n", "looks like an SSH configuration"),
+        ("127.0.0.1 localhost\n", "looks like a file such as /etc/hosts"),
         ("hostA 4 hostB 4\n", "line 1: unexpected '4' after the host"),  # lsf
+        ("n1 ansible_host=10.0.0.1\n", "looks like an Ansible inventory"),
         ("n1 slots=2\nn2 slot=4\n", "line 2: unknown setting 'slot=4'"),
         ("node1:2222\n", "'2222' is not a number of slots"),  # port
     ):
