@@ -78,6 +78,7 @@ class LoopArguments(CommunicationArguments):
     logging_steps: int = option(10, "Steps between two lines of metrics.")
     seed: int = option(42, "Seed of new weights, dropout and the order of the data.")
     mixed_precision: Literal["no", "bf16"] = option("no", "no: FP32.")
+    cpu: bool = option(True, "Accepted; these recipes train on CPUs.")
 
     @property
     def resume(self) -> str | None:
@@ -90,6 +91,7 @@ class LoopArguments(CommunicationArguments):
     def requirements(self) -> list[tuple[bool, str]]:
         return [
             (not self.output_dir, "--output_dir is missing."),
+            (not self.cpu, "--cpu false: this recipe trains on CPUs only."),
             *self.communication_requirements(),
             (self.logging_steps < 1, "--logging_steps must be at least 1."),
         ]

@@ -32,7 +32,7 @@ MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.bin")
 # The manifest has the global batch, so a step has the same examples with any number of ranks.
 NOT_COMPARED = {
     *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "logging_steps", "save_steps"),
-    *("save_total_limit", "mixed_precision", "use_ipex", "do_eval", "do_train"),
+    *("save_total_limit", "cpu", "mixed_precision", "use_ipex", "do_eval", "do_train"),
     *("evaluate_before_training", "per_device_train_batch_size", "per_device_eval_batch_size"),
     *("gradient_accumulation_steps", "train_file", "validation_file", "dataset_name", "dataset_config_name"),
     *("model_name_or_path", "config_name", "tokenizer_name", "cache_dir", "model_revision", "token"),
