@@ -12,6 +12,7 @@ from typing import Any
 from orch_node.streams import without_marks
 
 from tests.conftest import orch_environment
+from tests.support.ports import free_port
 from tests.support.processes import find_processes
 
 Process = subprocess.CompletedProcess[str]
@@ -24,6 +25,16 @@ def expect_exit(process: Process, code: int = 0) -> Process:
     """Return a finished process if it has this exit code; otherwise fail with its output."""
     assert process.returncode == code, process.stdout + process.stderr
     return process
+
+
+def run_torchrun(*arguments: str, **options: Any) -> Process:
+    """Return two finished ranks of torchrun alone, which abort at times when they exit: gloo of torch 2.13."""
+    for _ in range(6):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
+        process = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=180, **options)
+        if process.returncode == 0:
+            break
+    return expect_exit(process)
 
 
 def start_orch(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:

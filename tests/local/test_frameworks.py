@@ -20,10 +20,9 @@ from orchestrator import load
 from orchestrator.planning import launchers
 from tests.conftest import make_spec
 from tests.local.conftest import download_wheels
-from tests.local.runs import SCRIPTS, expect_exit, last_run, rank_log, write_script
+from tests.local.runs import SCRIPTS, expect_exit, last_run, rank_log, run_torchrun, write_script
 from tests.local.workspaces import Workspace
 from tests.support.plans import ONE_NODE, TWO_NODES
-from tests.support.ports import free_port
 from tests.unit.planning.test_accelerate_file import FILE
 
 # A layer on each rank: rank 0 sends its output to rank 1, which returns the gradient.
@@ -338,10 +337,7 @@ LIGHTNING_SCRIPT = SCRIPTS / "with_lightning.py"
 @pytest.fixture(scope="session")
 def torchrun_output(lightning: str) -> dict[int, str]:
     """Return the output of each rank of torchrun with gloo, without orch."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
-    command = [*torchrun, str(LIGHTNING_SCRIPT), "2", "1", lightning]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = expect_exit(subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180))
+    process = run_torchrun(str(LIGHTNING_SCRIPT), "2", "1", lightning, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return {int(rank): text for rank, text in re.findall(r"RANK(\d) (rank .*)", process.stdout)}
 
 
