@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from orch_node.protocol import files
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -318,16 +317,9 @@ class UntrustedRecordError(RequestError):
 
 
 def check_output_dir(record: RunRecord, runs: str) -> None:
-    """Raise UntrustedRecordError if a run writes outside of the folder of runs.
-
-    A run writes to its own folder, or to that of an earlier run that it has resumed.
-    """
-    path = record.output_dir
-    if path is None:
-        return
-    run_id = path.removeprefix(f"{runs}/").removesuffix("/output")
-    if not files.is_run_id(run_id) or path != f"{runs}/{run_id}/output":
+    """Raise UntrustedRecordError if a run does not write to its own folder below the folder of runs."""
+    if record.output_dir not in (None, f"{runs}/{record.run_id}/output"):
         raise UntrustedRecordError(
-            f"The record of {record.run_id} names the output folder {path!r:.100}, which is outside of {runs}.",
+            f"The record of {record.run_id} names an output folder that is not the run's: {record.output_dir!r:.100}.",
             hint="Nothing was changed. Check who can write to the runs' records.",
         )
