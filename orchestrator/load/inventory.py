@@ -314,7 +314,7 @@ def check_host(name: str, variables: Mapping[str, Any]) -> None:
         if value not in (None, "") and not is_template(value) and not is_valid(str(value)):
             raise RequestError(
                 f"{variable} of {name}: {one_line(repr(value)[:80])} is not {kind}.",
-                hint="Put a port, a number from 1 to 65535, into ansible_port or orch_port.",
+                hint="Write a name or an address alone; ports, from 1 to 65535, belong in ansible_port or orch_port.",
             )
     check_ssh_settings(name, variables)
 
