@@ -149,13 +149,7 @@ def train(
                 check_end()
         except RankError as error:
             give_up(error, counts)
-        collectives = communication.collectives(torch)
-        script_ended = ScriptEnded(
-            world_collectives=collectives[communication.WORLD],
-            groups=communication.newest_groups(collectives),
-            trained=metrics.trained or child_processes.trained_mark(placement.rank).exists(),
-        )
-        send(script_ended)
+        send(script_end(torch, trained=metrics.trained or child_processes.trained_mark(placement.rank).exists()))
         if placement.rank == 0 and check and check.trained_in_fp32:
             computation.advise(metrics.steps)
 
@@ -166,6 +160,16 @@ def train(
         with contextlib.suppress(OSError):  # a full disk
             (run_dir / files.finished_mark(placement.rank)).touch(0o600)
     leave(torch, layout.backend, counts)
+
+
+def script_end(torch: ModuleType, *, trained: bool) -> ScriptEnded:
+    """Return the event of the end of a script, with the collectives of its groups."""
+    collectives = communication.collectives(torch)
+    return ScriptEnded(
+        world_collectives=collectives[communication.WORLD],
+        groups=communication.newest_groups(collectives),
+        trained=trained,
+    )
 
 
 def checked_variables(settings: dict[str, str], planned: dict[str, str]) -> dict[str, str]:
