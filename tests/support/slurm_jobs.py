@@ -9,11 +9,9 @@ from orch_node.protocol.outcome import Outcome
 
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
-from orchestrator.targets.batch.scheduler import Scheduler
+from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.slurm import SLURM, job_state
-from orchestrator.targets.batch.system import JobState
-from orchestrator.targets.batch.watch import JobWatch, LocalFolder
-from orchestrator.targets.interface import ignore
+from orchestrator.targets.batch.system import BatchSystem, JobState
 
 FORGOTTEN = CommandResult(code=1, out="", err="slurm_load_jobs error: Invalid job id specified")
 
@@ -63,9 +61,11 @@ def make_job(state: str, reason: str = "None") -> JobState:
     return job_state("12", state, start="N/A", nodes="n[1-2]", reason=reason)
 
 
-def make_watch(folder: Path, host: RecordedHost) -> JobWatch:
-    """Return the watch of a run's job, whose files are on this machine."""
-    return JobWatch(store.load(folder).record, folder, Scheduler(SLURM, host), LocalFolder(folder), ignore)
+def make_handle(folder: Path, host: RecordedHost, system: BatchSystem = SLURM) -> BatchHandle:
+    """Return the handle of a run whose files are on this machine."""
+    handle = BatchHandle(system, store.load(folder).record, folder)
+    handle.host = host  # type: ignore[misc, assignment]
+    return handle
 
 
 def write_job_outcome(folder: Path, **fields: object) -> None:

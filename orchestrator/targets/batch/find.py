@@ -18,11 +18,12 @@ from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, precision_of
 from orchestrator.runs.rows import RunRow, report_of, row_of
 from orchestrator.runs.store import Run
+from orchestrator.targets.batch.handle import with_nodes
 from orchestrator.targets.batch.inputs import batch_settings
+from orchestrator.targets.batch.run_folder import run_folder_of
 from orchestrator.targets.batch.scheduler import Scheduler, host_at
 from orchestrator.targets.batch.settings import JOB_NAME_PREFIX, location_of, store_of
 from orchestrator.targets.batch.system import BatchSystem, JobState
-from orchestrator.targets.batch.watch import run_folder_of, with_nodes
 from orchestrator.targets.connections.program_output import read_response
 from orchestrator.targets.interface import Notify, RunList, ignore
 

@@ -19,9 +19,7 @@ from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.settings import location_of
 from orchestrator.targets.batch.system import ControllerUnreachable, JobRequest, JobState, Phase
-from orchestrator.targets.batch.watch import JobWatch, LocalFolder
-from orchestrator.targets.interface import ignore
-from tests.support.slurm_jobs import RecordedHost
+from tests.support.slurm_jobs import RecordedHost, make_handle
 from tests.support.slurm_plans import make_request, plan_request
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "pbs.sh"
@@ -215,21 +213,16 @@ def test_mpi_that_cannot_start_processes_through_pbs_is_refused() -> None:
     assert "--launcher torchrun" in exc_info.value.hint
 
 
-def watch_of(folder: Path, *results: CommandResult) -> JobWatch:
-    """Return the watch of a run's job, whose files are on this machine."""
-    return JobWatch(store.load(folder).record, folder, scheduler_with(*results), LocalFolder(folder), ignore)
-
-
-def test_the_watch_follows_the_job_that_continues_the_run(folder: Path) -> None:
+def test_the_handle_follows_the_job_that_continues_the_run(folder: Path) -> None:
     (folder / "pbs-job.json").write_text('{"job": "8.pbs1", "restarts": 1, "notes": []}')
-    watch = watch_of(folder, UNKNOWN_JOB, qstat(**{"8.pbs1": RUNNING}))
-    assert watch.state(now=True).phase == Phase.RUNNING
+    handle = make_handle(folder, RecordedHost(UNKNOWN_JOB, qstat(**{"8.pbs1": RUNNING})), PBS)
+    assert handle.state(now=True).phase == Phase.RUNNING
     assert location_of(store.load(folder).record).job == "8.pbs1"
 
 
-def test_the_watch_does_not_follow_another_record(folder: Path) -> None:
+def test_the_handle_does_not_follow_another_record(folder: Path) -> None:
     for record in ('{"job": "12", "restarts": 1, "notes": []}', '{"job": "$(x)", "restarts": 1, "notes": []}', "{"):
         (folder / "pbs-job.json").write_text(record)
-        watch = watch_of(folder, UNKNOWN_JOB)
-        assert watch.state(now=True).phase == Phase.FORGOTTEN
-        assert watch.job == "12"
+        handle = make_handle(folder, RecordedHost(UNKNOWN_JOB), PBS)
+        assert handle.state(now=True).phase == Phase.FORGOTTEN
+        assert handle.job == "12"

@@ -18,19 +18,18 @@ from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
 from orchestrator.targets.batch.find import run_row
-from orchestrator.targets.batch.scheduler import Scheduler
+from orchestrator.targets.batch.handle import BatchHandle
+from orchestrator.targets.batch.run_folder import JobMirror, RemoteFolder
 from orchestrator.targets.batch.slurm import SLURM
-from orchestrator.targets.batch.target import BatchHandle
-from orchestrator.targets.batch.watch import JobMirror, JobWatch, RemoteFolder, log_lines
 from orchestrator.targets.interface import ignore
 from tests.support.files import write_files
 from tests.support.layouts import make_layout
 from tests.support.slurm_jobs import (
     FORGOTTEN,
     RecordedHost,
+    make_handle,
     make_job,
     make_result,
-    make_watch,
     squeue,
     write_job_outcome,
 )
@@ -44,14 +43,14 @@ def outcome_of(folder: Path) -> Outcome:
     return outcomes.parse((folder / "outcome.json").read_bytes())
 
 
-def waiting_messages(watch: JobWatch) -> list[str]:
-    return [event.text for event in watch.queue_events() if isinstance(event, Waiting)]
+def waiting_messages(handle: BatchHandle) -> list[str]:
+    return [event.text for event in handle.queue_events() if isinstance(event, Waiting)]
 
 
 def test_requeued_job_waits_although_it_has_had_a_supervisor(folder: Path) -> None:
     pending = squeue("PENDING", "BeginTime", nodes="")
     host = RecordedHost(pending, pending, squeue("RUNNING"))
-    assert waiting_messages(make_watch(folder, host)) == [make_job("PENDING", "BeginTime").describe_waiting()]
+    assert waiting_messages(make_handle(folder, host)) == [make_job("PENDING", "BeginTime").describe_waiting()]
     assert not host.results
 
 
@@ -59,7 +58,7 @@ def test_job_that_slurm_did_not_requeue_keeps_its_checkpoint(folder: Path) -> No
     (folder / "supervisor.json").unlink()
     preempted = Outcome(state="preempted", started=1.0, ended=2.0, problem="checkpoint at step 3")
     (folder / "outcome-0.json").write_text(outcomes.render(preempted))
-    make_watch(folder, RecordedHost(squeue("FAILED", "NonZeroExitCode"))).ensure_outcome()
+    make_handle(folder, RecordedHost(squeue("FAILED", "NonZeroExitCode"))).ensure_outcome()
     result = outcome_of(folder)
     assert result.state == "preempted"
     assert (result.problem or "").startswith("checkpoint at step 3, but Slurm did not")
@@ -82,7 +81,9 @@ def test_files_on_the_login_node_explain_the_end_of_a_job(folder: Path, tmp_path
         ("outcome-0.json", preempted, squeue("FAILED"), "preempted"),
     ):
         run_folder = RemoteFolder(Login(write_files(tmp_path / "remote", {name: content}), []), record, folder, ignore)
-        JobWatch(record, folder, Scheduler(SLURM, RecordedHost(squeue=end)), run_folder, ignore).ensure_outcome()
+        handle = make_handle(folder, RecordedHost(squeue=end))
+        handle.record, handle.run_folder = record, run_folder  # type: ignore[misc]
+        handle.ensure_outcome()
         assert outcome_of(folder).state == expected
         (folder / "outcome.json").unlink()
         shutil.rmtree(tmp_path / "remote")
@@ -94,7 +95,7 @@ SACCT = "12|CANCELLED by 1000|00:01:40||2026-01-02T03:00:00|2026-01-02T03:01:40\
 def test_cancelled_job_that_slurm_has_forgotten_is_looked_up_in_its_accounting(folder: Path) -> None:
     write_job_outcome(folder, problem="n2 was lost: the connection to its agent ended")
     host = RecordedHost(squeue=FORGOTTEN, sacct=make_result(SACCT))
-    make_watch(folder, host).ensure_outcome()
+    make_handle(folder, host).ensure_outcome()
     result = outcome_of(folder)
     assert result.state == "stopped"
     assert "job was cancelled" in (result.problem or "")
@@ -104,7 +105,7 @@ def test_cancelled_job_counts_as_cancelled_although_it_wrote_a_checkpoint(folder
     """Ranks write a checkpoint at the SIGTERM of scancel, as when they are preempted."""
     for state, expected in (("CANCELLED", "stopped"), ("FAILED", "preempted"), ("TIMEOUT", "preempted")):
         write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
-        make_watch(folder, RecordedHost(squeue=squeue(state))).ensure_outcome()
+        make_handle(folder, RecordedHost(squeue=squeue(state))).ensure_outcome()
         result = outcome_of(folder)
         assert result.state == expected
         assert "checkpoint at step 3" in (result.problem or "")
@@ -114,11 +115,11 @@ def test_job_is_back_in_the_queue_although_a_rank_lost_its_peer_first(folder: Pa
     """Wait for the job although Slurm does not end the ranks of all nodes at the same moment."""
     text = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]"
     write_job_outcome(folder, first_failure=Failure(rank=0, node="n1", code=1, text=text))
-    watch = make_watch(folder, RecordedHost(squeue=[squeue("COMPLETING"), squeue("PENDING", "BeginTime")]))
-    watch.ensure_outcome()
-    assert watch.is_requeued()
+    handle = make_handle(folder, RecordedHost(squeue=[squeue("COMPLETING"), squeue("PENDING", "BeginTime")]))
+    handle.ensure_outcome()
+    assert handle.is_requeued()
     write_job_outcome(folder, first_failure=Failure(rank=0, node="n1", code=1, text="ValueError: boom"))
-    assert not make_watch(folder, RecordedHost(squeue=squeue("COMPLETING"))).is_requeued(), "the error is its own"
+    assert not make_handle(folder, RecordedHost(squeue=squeue("COMPLETING"))).is_requeued(), "the error is its own"
 
 
 MEMORY = [
@@ -132,7 +133,7 @@ def test_job_that_slurm_ended_for_its_memory_is_not_reported_as_cancelled(folder
     for line in MEMORY:
         (folder / file).write_text(f"step 1\n{line}\nstep 2\n")
         write_job_outcome(folder, first_failure=Failure(rank=1, node="n2", signal="SIGKILL"))
-        make_watch(folder, RecordedHost(squeue=squeue("CANCELLED"))).ensure_outcome()
+        make_handle(folder, RecordedHost(squeue=squeue("CANCELLED"))).ensure_outcome()
         result = outcome_of(folder)
         assert result.state == "failed"
         assert f"ran out of memory (--slurm mem=): {line}" in (result.problem or "")
@@ -141,39 +142,35 @@ def test_job_that_slurm_ended_for_its_memory_is_not_reported_as_cancelled(folder
 
 def test_job_is_not_requeued_because_the_controller_is_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attach to a run whose job has started, and whose state was never known here."""
-    monkeypatch.setattr("orchestrator.targets.batch.watch.END_SECONDS", 0.0)
-    watch = make_watch(folder, RecordedHost(squeue=AWAY))
-    assert waiting_messages(watch) == []
-    assert not watch.lost(7)
+    monkeypatch.setattr("orchestrator.targets.batch.handle.END_SECONDS", 0.0)
+    handle = make_handle(folder, RecordedHost(squeue=AWAY))
+    assert waiting_messages(handle) == []
     (folder / "supervisor.json").unlink()
-    monkeypatch.setattr("orchestrator.targets.batch.watch.READY_SECONDS", 0.0)
-    assert waiting_messages(make_watch(folder, RecordedHost(squeue=[AWAY, squeue("FAILED")]))) == []
+    monkeypatch.setattr("orchestrator.targets.batch.handle.READY_SECONDS", 0.0)
+    assert waiting_messages(make_handle(folder, RecordedHost(squeue=[AWAY, squeue("FAILED")]))) == []
     write_job_outcome(folder)
-    assert not any("back in the queue" in event.text for event in watch.events() if isinstance(event, NodeNews))
+    assert not any("back in the queue" in event.text for event in handle.events() if isinstance(event, NodeNews))
 
 
 def test_runs_have_their_real_nodes_also_if_nobody_has_followed_them(folder: Path) -> None:
     (folder / files.LAYOUT).write_text(render(make_layout(*["n1"] * 4, *["n2"] * 4)))
     write_job_outcome(folder, state="done")
     assert run_row(store.load(folder), None).nodes == ("n1", "n2")
-    make_watch(folder, RecordedHost()).ensure_outcome()
+    make_handle(folder, RecordedHost()).ensure_outcome()
     assert store.load(folder).nodes == ("n1", "n2")
 
 
 def test_stop_without_a_controller_writes_the_stop_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.targets.batch.target.STOP_SECONDS", 0.0)
-    handle = BatchHandle(SLURM, store.load(folder).record, folder)
-    handle.watch = make_watch(folder, RecordedHost(squeue=AWAY, scancel=AWAY))  # type: ignore[misc]
-    assert "does not respond" in handle.end()
+    monkeypatch.setattr("orchestrator.targets.batch.handle.STOP_SECONDS", 0.0)
+    assert "does not respond" in make_handle(folder, RecordedHost(squeue=AWAY, scancel=AWAY)).end()
     assert (folder / files.STOP).exists()
 
 
 def test_stop_seldom_asks_whether_the_job_has_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many users share the controller."""
-    monkeypatch.setattr("orchestrator.targets.batch.target.GONE_SECONDS", 0.5)
-    handle, host = BatchHandle(SLURM, store.load(folder).record, folder), RecordedHost(squeue=squeue("PENDING"))
-    handle.watch = make_watch(folder, host)  # type: ignore[misc]
-    assert "still reports job 12" in handle.end()
+    monkeypatch.setattr("orchestrator.targets.batch.handle.GONE_SECONDS", 0.5)
+    host = RecordedHost(squeue=squeue("PENDING"))
+    assert "still reports job 12" in make_handle(folder, host).end()
     assert sum(command[0] == "squeue" for command in host.commands) <= 3
 
 
@@ -181,7 +178,7 @@ def test_logs_do_not_depend_on_the_controller(folder: Path, monkeypatch: pytest.
     messages: list[str] = []
     (folder / files.rank_log(0)).parent.mkdir(exist_ok=True)
     (folder / files.rank_log(0)).write_text("step 1\n")
-    monkeypatch.setattr("orchestrator.targets.batch.target.host_at", lambda login: RecordedHost(squeue=AWAY))
+    monkeypatch.setattr("orchestrator.targets.batch.handle.host_at", lambda login: RecordedHost(squeue=AWAY))
     handle = BatchHandle(SLURM, store.load(folder).record, folder)
     handle.notify = messages.append
     assert next(handle.logs(rank=0, follow=True)).text == "step 1"
@@ -189,7 +186,7 @@ def test_logs_do_not_depend_on_the_controller(folder: Path, monkeypatch: pytest.
 
 
 def test_logs_of_a_job_that_failed_without_ranks_are_its_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.targets.batch.target.host_at", lambda login: RecordedHost())
+    monkeypatch.setattr("orchestrator.targets.batch.handle.host_at", lambda login: RecordedHost())
     shutil.rmtree(folder / files.RANKS, ignore_errors=True)
     (folder / "slurm-12.out").write_text("bash: module: command not found\nerror: --slurm setup=module load x failed\n")
     write_job_outcome(folder, problem="job 12: the job failed")
@@ -203,8 +200,8 @@ def test_followed_logs_continue_after_a_preempted_job_is_back_in_the_queue(folde
     log.parent.mkdir(exist_ok=True)
     log.write_text("step 1\n")
     states = [squeue("RUNNING"), squeue("PENDING"), squeue("COMPLETED")]
-    watch = make_watch(folder, RecordedHost(squeue=states))
-    lines = log_lines(watch, store.load(folder), rank=0, follow=True, starts={})
+    handle = make_handle(folder, RecordedHost(squeue=states))
+    lines = handle.log_lines(store.load(folder), rank=0, follow=True)
     assert next(lines).text == "step 1"
     write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
     assert not list(lines)

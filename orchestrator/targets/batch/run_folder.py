@@ -1,0 +1,164 @@
+"""The files of a run that is a job: on a file system that this machine sees, or copied from a login node."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from orch_node.protocol import batch, files, values
+from orch_node.protocol.record import RunRecord, render
+from orch_node.tail import last_text
+
+from orchestrator.errors import ExecuteError
+from orchestrator.files import write_whole
+from orchestrator.runs.follow import MAX_LOG_CHARACTERS
+from orchestrator.runs.state_files import PLAN, read_json, write_json
+from orchestrator.targets.batch.settings import location_of
+from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.local import Local
+from orchestrator.targets.connections.mirror import Mirror, ReconnectingMirror
+from orchestrator.targets.interface import Notify
+
+Result = TypeVar("Result")
+REFRESH_SECONDS = 0.5  # Copying less often saves a login node, which many users share, from load.
+STATE_FILES = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT)
+
+
+class LocalFolder:
+    """The folder of a run on a file system that this machine sees."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def refresh(self) -> None:
+        """Do nothing: the folder is always up to date."""
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the run that every observer of the run sees."""
+        Local().put(str(self.folder / name), text)
+
+    def has_file(self, name: str) -> bool:
+        """Return whether the job has written this file."""
+        return (self.folder / name).exists()
+
+    def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
+        """Return the end of the newest file of the run whose name matches, or '' if there is none."""
+        name = files.newest((path.name for path in self.folder.iterdir()), pattern)
+        return last_text(self.folder / name, size).strip() if name else ""
+
+    def copy_logs(self, ranks: Iterable[int]) -> None:
+        """Do nothing: the logs are in the folder."""
+
+    def finish(self, output_dir: str | None) -> None:
+        """Do nothing: the results are in the folder."""
+
+    def attempt(self, action: Callable[[], Result], fallback: Result) -> Result:
+        """Call `action`; over a login node, return `fallback` if that node cannot be reached."""
+        return action()
+
+
+class JobMirror(Mirror):
+    """The local copy of a job's run.
+
+    A requeued job deletes its outcome, so files that disappear are deleted from the copy, too.
+    """
+
+    def __init__(self, remote: Ssh, record: RunRecord, folder: Path) -> None:
+        super().__init__(remote, record.run_dir, folder, ranks=len(record.layout))
+        self.state_files = (*STATE_FILES, batch.job_file(record.target))
+        self.last_refresh = -REFRESH_SECONDS
+
+    def refresh(self) -> None:
+        """Copy the events and the state files, at most twice per second."""
+        if time.monotonic() - self.last_refresh < REFRESH_SECONDS:
+            return
+        # The outcome is read before the events, so that a copy with an outcome has all events.
+        contents = {name: self.content(name) for name in self.state_files}
+        self.append(files.EVENTS)
+        for name, content in contents.items():
+            with self.local_files.writing(name):
+                if content is None:
+                    (self.folder / name).unlink(missing_ok=True)
+                else:
+                    write_whole(self.folder / name, content)
+        self.last_refresh = time.monotonic()
+
+    def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
+        """Return the end of the newest file on the cluster whose name matches, or '' if there is none."""
+        name = files.newest(self.remote.list(self.run_dir), pattern)
+        path = f"{self.run_dir}/{name}"
+        content = self.remote.read(path, max(0, self.remote.size(path) - size), size) if name else None
+        return (content or b"").decode(errors="replace").strip()
+
+
+class RemoteFolder(ReconnectingMirror):
+    """The local copy of a run on a file system that a login node sees."""
+
+    mirror: JobMirror
+
+    def __init__(self, host: Ssh, record: RunRecord, folder: Path, notify: Notify) -> None:
+        super().__init__(JobMirror(host, record, folder), host.node, notify)
+        self.host = host
+
+    def write(self, name: str, text: str) -> None:
+        self.host.put(f"{self.mirror.run_dir}/{name}", text)
+        write_whole(self.mirror.folder / name, text)
+
+    def has_file(self, name: str) -> bool:
+        path = f"{self.mirror.run_dir}/{name}"
+        return self.attempt(lambda: self.host.read(path, 0, 1) is not None, True)
+
+    def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
+        return self.attempt(lambda: self.mirror.end_of(pattern, size), "")
+
+    def copy_logs(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            for name in (files.rank_log(rank), files.rank_times(rank)):
+                self.attempt(lambda name=name: self.mirror.append(name), None)  # type: ignore[misc]
+
+    def finish(self, output_dir: str | None) -> None:
+        self.mirror.finish(output_dir)
+        self.mirror.copy_logs()
+
+
+RunFolder = LocalFolder | RemoteFolder
+
+
+def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, notify: Notify) -> RunFolder:
+    """Return the folder of a run: a copy of it if the batch system's programs are on a login node."""
+    if isinstance(host, Ssh):
+        return RemoteFolder(host, record, folder, notify)
+    return LocalFolder(folder)
+
+
+def write_remote_record(record: RunRecord, host: Ssh) -> None:
+    """Write the record to the run's folder on the cluster, for users who log in there.
+
+    Raises:
+        ExecuteError: if it cannot be written.
+    """
+    location = replace(location_of(record), login="")
+    text = json.dumps(render(replace(record, location=values.record(location))), indent=1) + "\n"
+    host.put(f"{record.run_dir}/{PLAN}", text)
+
+
+def delete_remote_files(host: Ssh, paths: Iterable[str]) -> None:
+    """Remove what was sent to the folders of runs that were never submitted; ignore what cannot be removed."""
+    paths = tuple(paths)
+    try:
+        host.capture(("rm", "-rf", "--", *paths), seconds=30.0)
+        host.capture(("rmdir", "--", *dict.fromkeys(str(PurePosixPath(path).parent) for path in paths)), seconds=30.0)
+    except ExecuteError:
+        pass
+
+
+def update_record(record: RunRecord, folder: Path) -> None:
+    """Update the record in plan.json, and leave the other contents of the file as they are."""
+    stored = read_json(folder / PLAN)
+    if stored is not None:
+        write_json(folder / PLAN, {**stored, **render(record)})
