@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from orch_node.batch import agent_connections
+from orch_node.batch import agents
 from orch_node.protocol import batch, values
 
 from orchestrator.targets.batch.plan import plan_run
@@ -32,8 +32,8 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NODES", "n1 n2")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     monkeypatch.setenv("PYTHON", sys.executable)
-    monkeypatch.setattr(agent_connections, "listening_address", lambda system, peers: "127.0.0.1")
-    monkeypatch.setattr(agent_connections, "END_SECONDS", 0.2)
+    monkeypatch.setattr(agents, "listening_address", lambda system, peers: "127.0.0.1")
+    monkeypatch.setattr(agents, "END_SECONDS", 0.2)
     folder = tmp_path / "run"
     (folder / "claims").mkdir(parents=True)
     _, config = plan_request(make_request(), planner=plan_run)

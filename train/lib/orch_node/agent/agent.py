@@ -28,8 +28,8 @@ from orch_node.agent.launcher_processes import LauncherProcesses
 from orch_node.disk import describe_on_node
 from orch_node.protocol import agent as protocol
 from orch_node.protocol import files
-from orch_node.protocol.batch import SignedLines
 from orch_node.protocol.outcome import NodeEnd, ProcessRecord
+from orch_node.signed_lines import SignedLines
 
 SILENCE_SECONDS = 30.0  # the supervisor sends a request every 2 s
 # After a dropped ssh connection, the supervisor may start a new agent.

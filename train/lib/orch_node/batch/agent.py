@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 from orch_node.agent import agent
-from orch_node.batch.handshake import introduce
 from orch_node.batch.system import NodeSystem, find_system
 from orch_node.protocol import batch, values
 from orch_node.protocol.batch import Hello
 from orch_node.protocol.cores import reported_cores
+from orch_node.signed_lines import introduce
 from orch_node.standalone import facts
 
 KEY = "ORCH_JOB_KEY"

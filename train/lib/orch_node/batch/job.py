@@ -20,8 +20,7 @@ from typing import Any
 
 from orch_node import atomic_write, tail
 from orch_node.batch import layout
-from orch_node.batch.agent_connections import STEP_LOG, AgentConnectionError, AgentConnections
-from orch_node.batch.channels import JobAgents, exit_if_superseded
+from orch_node.batch.agents import STEP_LOG, AgentConnectionError, AgentConnections, JobAgents, exit_if_superseded
 from orch_node.batch.system import NodeSystem, find_system
 from orch_node.protocol import batch, failures, files, outcome, values
 from orch_node.protocol.batch import Hello, JobConfig
@@ -85,7 +84,7 @@ def clear_outcome(run_dir: Path) -> None:
 def supervise(run_dir: Path, config: JobConfig, connections: AgentConnections) -> int:
     """Write the run's files, supervise its ranks, and requeue a preempted job."""
     system = connections.system
-    hellos = [connections.hellos[node] for node in connections.nodes]
+    hellos = [connections.channels[node].hello for node in connections.nodes]
     layout.check_nodes(system, config, hellos)
     for name, text in layout.run_files(config, hellos, facts.libraries(Path(sys.prefix))).items():
         atomic_write.write(run_dir / name, text)
@@ -94,7 +93,7 @@ def supervise(run_dir: Path, config: JobConfig, connections: AgentConnections) -
     launcher = [word.replace(batch.NODE0, hellos[0].address) for word in config.launcher]
     options = supervisor.parse([str(run_dir), *config.options, "--", *launcher])
     options.first_attempt = max(options.first_attempt, last_attempt(run_dir / files.EVENTS) + 1)
-    open_agents = functools.partial(JobAgents, system=system, connections=connections.connections)
+    open_agents = functools.partial(JobAgents, connections=connections)
     code = JobSupervisor(system, run_dir, options, open_agents).run()
     if code == EX_TEMPFAIL and config.requeue:
         requeue(system, run_dir, config.max_requeues)

@@ -35,11 +35,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from orch_node import atomic_write, program
-from orch_node.batch.handshake import authenticate, introduce
 from orch_node.batch.system import NodeSystem, clock_seconds, run
 from orch_node.protocol import batch, values
-from orch_node.protocol.batch import SignatureError, SignedLines, Submitted
+from orch_node.protocol.batch import Submitted
 from orch_node.reach import BY_STEP, JOINING
+from orch_node.signed_lines import SignatureError, SignedLines, authenticate, introduce
 from orch_node.standalone import facts
 
 # The ranks get 120 s before the time limit for a checkpoint; PBS looks at the limit every 10 to 120 s.

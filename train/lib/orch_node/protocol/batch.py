@@ -1,10 +1,8 @@
-"""job.json: the run of a job of a batch system; the first message of its agents, and the signatures of all others."""
+"""job.json: the run of a job of a batch system; and the first message of its agents."""
 
 from __future__ import annotations
 
-import hmac
 import re
-import secrets
 from dataclasses import dataclass, field
 
 from orch_node.protocol import values
@@ -15,9 +13,6 @@ CONFIG = "job.json"
 SCHEMA = 1
 # A placeholder in the launcher's command for node0's address, which only the job knows.
 NODE0 = "address-of-node0"
-SUPERVISOR, AGENT = b"supervisor", b"agent"
-DIGEST = "sha256"
-SIGNATURE_LENGTH = 64  # hexadecimal digits
 
 
 @dataclass(frozen=True)
@@ -100,58 +95,3 @@ def parse_submitted(text: str | bytes) -> Submitted:
         ProtocolError: if it is damaged.
     """
     return values.parse(Submitted, text, "the record of the job")
-
-
-class SignatureError(ConnectionError):
-    """A line that the other end has not sent on this connection, or not at this position."""
-
-
-class SignedLines:
-    """The signatures of one end of a connection between the supervisor and an agent, for lines in both directions.
-
-    Another host cannot add, change, repeat or drop a line unnoticed: each carries an HMAC of its sender, its number and
-    its content. The key of a connection is derived from the job's key and a random number of each end, so lines of
-    another connection are not accepted. The lines are not encrypted.
-    """
-
-    def __init__(self, key: bytes, *, sender: bytes, receiver: bytes) -> None:
-        self.key = key
-        self.sender, self.receiver = sender, receiver
-        self.sent = self.received = 0
-
-    def sign(self, line: bytes) -> bytes:
-        """Return the line with its signature, ready to be sent."""
-        signature = compute_signature(self.key, self.sender, self.sent, line)
-        self.sent += 1
-        return signature + b" " + line
-
-    def verify(self, signed: bytes) -> bytes:
-        """Return the line that the other end has signed.
-
-        Raises:
-            SignatureError: if it is not the next line of the other end.
-        """
-        signature, line = signed[:SIGNATURE_LENGTH], signed[SIGNATURE_LENGTH + 1 :]
-        if not hmac.compare_digest(
-            signature, compute_signature(self.key, self.receiver, self.received, line.rstrip(b"\n") + b"\n")
-        ):
-            raise SignatureError("a line does not have the signature of the other end")
-        self.received += 1
-        return line
-
-
-def compute_signature(key: bytes, sender: bytes, number: int, line: bytes) -> bytes:
-    """Return the signature of the line with this number."""
-    message = b"%s %d %s" % (sender, number, line)
-    return hmac.new(key, message, DIGEST).hexdigest().encode()
-
-
-def nonce() -> str:
-    """Return a random number, used once."""
-    return secrets.token_hex(16)
-
-
-def connection_key(job_key: str, supervisor_nonce: str, agent_nonce: str) -> bytes:
-    """Return the key that signs the lines of one connection."""
-    message = f"orch {supervisor_nonce} {agent_nonce}"
-    return hmac.new(job_key.encode(), message.encode(), DIGEST).digest()

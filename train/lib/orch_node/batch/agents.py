@@ -1,11 +1,14 @@
-"""Start the agents of a job on its nodes, and accept their connections."""
+"""The agents of a job: start them on its nodes, accept their connections, and talk to them over these connections."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -14,18 +17,22 @@ from pathlib import Path
 from orch_node import program, tail
 from orch_node.atomic_write import private
 from orch_node.batch.agent import KEY
-from orch_node.batch.handshake import authenticate
 from orch_node.batch.system import NodeSystem
-from orch_node.protocol import values
-from orch_node.protocol.batch import Hello, SignedLines
+from orch_node.line_pipes import Pipes
+from orch_node.protocol import batch, files, values
+from orch_node.protocol.agent import Request
+from orch_node.protocol.batch import Hello, Submitted
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
+from orch_node.signed_lines import SignatureError, SignedLines, authenticate
 from orch_node.standalone import facts
+from orch_node.supervisor.agents import Agents, Channel
 
 GATHER_SECONDS = 120.0  # a busy controller starts the tasks of a large job one after another
 END_SECONDS = 5.0  # until a step ends whose agents have left
 HELLO_SECONDS = 10.0  # for the first line of a connection
 TICK_SECONDS = 0.2
+FILES_SECONDS = 1.0  # between checks of the run's folder
 MAX_EXTRA_PENDING = 64  # open connections without a first line, in addition to one for each node
 STEP_LOG = "agents.log"
 LOG_CHARACTERS = 4000  # of the end of the log, in which the reason of a failure is looked for
@@ -52,14 +59,78 @@ def listening_address(system: NodeSystem, peers: Sequence[str]) -> str:
         raise AgentConnectionError(f"node0 has no route to {peers[0]}: {error}") from None
 
 
+class JobChannel(Channel):
+    """The channel to an agent that has connected; it cannot be opened again.
+
+    Attributes:
+        hello: what the agent reports about its node.
+        connection: its connection.
+        lines: the signatures of its lines.
+        forged: why a line was rejected, or ''.
+    """
+
+    can_reopen = False
+
+    def __init__(self, hello: Hello, log: Path, connection: socket.socket, lines: SignedLines) -> None:
+        super().__init__(hello.node, [], log)
+        self.hello = hello
+        self.connection = connection
+        self.lines = lines
+        self.forged = ""
+
+    def open(self, pipes: Pipes) -> None:
+        self.pipes = pipes
+        self.last_response = time.monotonic()
+        self.has_responded = True
+        self.stdin = self.stdout = os.dup(self.connection.fileno())
+        os.set_blocking(self.stdin, False)
+        pipes.add(self.stdout, self.handle_line)
+
+    def handle_line(self, line: bytes) -> None:
+        """Handle a line of the agent; close the connection at the first line without its signature."""
+        if self.stdout < 0:
+            return
+        try:
+            verified = self.lines.verify(line)
+        except SignatureError as error:
+            self.forged = str(error)
+            self.close()
+            return
+        super().handle_line(verified)
+
+    def request(self, question: Request) -> None:
+        if self.stdin >= 0:
+            super().request(question)
+
+    def sign(self, line: bytes) -> bytes:
+        return self.lines.sign(line)
+
+    def close(self) -> None:
+        if self.stdout >= 0:
+            self.pipes.drop(self.stdout)
+            os.close(self.stdout)
+            self.connection.close()
+            self.stdin = self.stdout = -1
+
+    def kill(self) -> None:
+        self.close()
+
+    def end(self, seconds: float) -> None:
+        """Do nothing: the batch system ends what remains of the agent."""
+
+    def problem(self) -> str:
+        if self.forged:
+            return f"the connection to its agent was closed: {self.forged}"
+        return "the connection to its agent ended"
+
+
 class AgentConnections:
     """The connections to the agents of a job, and the process that holds the agents.
 
     Attributes:
         system: the batch system.
         nodes: the names of all nodes of the job, node0 first.
-        hellos: what each node reports, once its agent has connected.
-        connections: the connection of each node's agent, with the signatures of its lines.
+        channels: the channel to each node's agent, once that has connected.
         step: the process of the batch system that holds the agents.
     """
 
@@ -72,8 +143,7 @@ class AgentConnections:
         self.address = listening_address(system, nodes[1:])
         family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
         self.server = socket.create_server((self.address, 0), family=family, backlog=len(nodes))
-        self.hellos: dict[str, Hello] = {}
-        self.connections: dict[str, tuple[socket.socket, SignedLines]] = {}
+        self.channels: dict[str, JobChannel] = {}
         self.step = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -93,7 +163,7 @@ class AgentConnections:
         slots = threading.Semaphore(len(self.nodes) + MAX_EXTRA_PENDING)
         self.server.settimeout(TICK_SECONDS)
         with self.server:
-            while missing := [node for node in self.nodes if node not in self.connections]:
+            while missing := [node for node in self.nodes if node not in self.channels]:
                 if self.step.poll() is not None or time.monotonic() > deadline:
                     raise AgentConnectionError(self.describe_missing(missing))
                 if not slots.acquire(timeout=TICK_SECONDS):
@@ -107,17 +177,15 @@ class AgentConnections:
 
     def admit(self, connection: socket.socket, slots: threading.Semaphore) -> None:
         """Add the connection of a node that introduces itself in time; close the connection of anybody else."""
-        try:
+        is_first = False
+        with contextlib.suppress(OSError, ProtocolError):
             lines, line = authenticate(connection, self.key, HELLO_SECONDS)
             hello = values.parse(Hello, line, "the first line of an agent")
-            is_first = hello.node in self.nodes and self.hellos.setdefault(hello.node, hello) is hello
-        except (OSError, ProtocolError):
-            is_first = False
-        finally:
-            slots.release()
-        if is_first:
-            self.connections[hello.node] = connection, lines  # last: accept_all() waits for it
-        else:
+            if hello.node in self.nodes:
+                channel = JobChannel(hello, self.run_dir / "nodes" / f"{hello.node}.log", connection, lines)
+                is_first = self.channels.setdefault(hello.node, channel) is channel
+        slots.release()
+        if not is_first:
             connection.close()
 
     def describe_missing(self, missing: Sequence[str]) -> str:
@@ -134,10 +202,58 @@ class AgentConnections:
         same number there.
         """
         self.server.close()
-        for connection, _ in self.connections.values():
-            connection.close()
+        for channel in self.channels.values():
+            channel.connection.close()
         try:
             self.step.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self.step.kill()
             self.step.wait()
+
+
+class JobAgents(Agents):
+    """The agents of a job, which have connected."""
+
+    def __init__(
+        self, run_dir: Path, nodes: list[str], claims: str, pipes: Pipes, *, connections: AgentConnections
+    ) -> None:
+        self.connections = connections
+        self.files_checked = time.monotonic()
+        super().__init__(run_dir, nodes, claims, pipes)
+
+    def channel(self, node: str, log: Path) -> Channel:
+        return self.connections.channels[node]
+
+    def watch(self) -> float:
+        if time.monotonic() - self.files_checked > FILES_SECONDS:
+            self.files_checked = time.monotonic()
+            self.obey_run_folder()
+        return super().watch()
+
+    def obey_run_folder(self) -> None:
+        """Obey the stop file and later starts of the job, also if no network reaches this node.
+
+        A batch system restarts a job whose first node it has lost. If that node still runs and sees the
+        folder, two starts would train in it. The older one exits at once and writes nothing; its
+        agents end its ranks.
+        """
+        exit_if_superseded(self.connections.system, self.run_dir)
+        if (self.run_dir / files.STOP).exists():
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def exit_if_superseded(system: NodeSystem, run_dir: Path) -> None:
+    """End this process at once if a later start of the job, or a later job, has taken the run's folder."""
+    if is_superseded(run_dir / batch.job_file(system.name), system.submission()):
+        print(f"error: {system.title} has restarted this job elsewhere; this start exits", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def is_superseded(job_file: Path, turn: Submitted) -> bool:
+    """Return whether a later start of the job, or a later job, has taken the run's folder."""
+    latest = values.load(batch.parse_submitted, job_file)
+    if latest is None:
+        return False
+    if latest.job == turn.job:
+        return latest.restarts > turn.restarts
+    return -1 < batch.job_number(turn.job) < batch.job_number(latest.job)

@@ -18,18 +18,26 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from orch_node.batch import agent_connections
-from orch_node.batch.agent_connections import AgentConnectionError, AgentConnections, listening_address
-from orch_node.batch.channels import JobAgents, JobChannel, is_superseded
+from orch_node.batch import agents as job_agents
+from orch_node.batch.agents import (
+    AgentConnectionError,
+    AgentConnections,
+    JobAgents,
+    JobChannel,
+    is_superseded,
+    listening_address,
+)
 from orch_node.batch.slurm import SYSTEM
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import batch, files
 from orch_node.protocol.agent import Alive, Leave, Ping, render_request
-from orch_node.protocol.batch import AGENT, SUPERVISOR, SignatureError, SignedLines, Submitted, connection_key
+from orch_node.protocol.batch import Submitted
+from orch_node.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key
 
 from orchestrator.files import TRAIN
 from tests.support.files import write_program
 from tests.support.waiting import wait_until
+from tests.unit.orch_node.batch.test_layout import make_hello
 
 
 @pytest.fixture
@@ -52,7 +60,7 @@ def silent_connections(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def agents(run_dir: Path, connections: AgentConnections) -> JobAgents:
     """Return the agents of a job, which have connected."""
     connections.accept_all(60.0)
-    return JobAgents(run_dir, ["n1", "n2"], "claims", Pipes(), system=SYSTEM, connections=connections.connections)
+    return JobAgents(run_dir, ["n1", "n2"], "claims", Pipes(), connections=connections)
 
 
 @pytest.mark.parametrize("sent", [b"", b"x" * (2 << 20)], ids=["nothing", "no end"])
@@ -62,7 +70,7 @@ def test_stranger_does_not_keep_the_nodes_out(connections: AgentConnections, sen
         with contextlib.suppress(OSError):
             stranger.send(sent)
         connections.accept_all(60.0)
-    assert set(connections.hellos) == {"n1", "n2"}
+    assert set(connections.channels) == {"n1", "n2"}
 
 
 def test_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(silent_connections: AgentConnections) -> None:
@@ -82,7 +90,7 @@ def test_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(silent_c
     finally:
         ended.set()
         thread.join()
-    assert time.monotonic() - began < agent_connections.HELLO_SECONDS, "that one connection may take"
+    assert time.monotonic() - began < job_agents.HELLO_SECONDS, "that one connection may take"
 
 
 @example(data='{"key": "é", "node": "n1"}\n'.encode(), sizes=[300])
@@ -109,7 +117,7 @@ def test_bytes_without_the_key_admit_no_node(
         thread.join(30.0)
     assert slots.acquire(blocking=False)
     assert supervisor_end.fileno() == -1
-    assert not silent_connections.hellos
+    assert not silent_connections.channels
 
 
 def test_address_in_slurm_is_used_for_a_node_name_that_is_no_host(run_dir: Path) -> None:
@@ -133,7 +141,7 @@ def test_end_of_the_connections_does_not_cancel_the_step(silent_connections: Age
 def test_node_that_sends_unsigned_lines_is_lost_and_fills_no_disk(tmp_path: Path) -> None:
     supervisor_end, node_end = socket.socketpair()
     lines, pipes = SignedLines(b"key", sender=SUPERVISOR, receiver=AGENT), Pipes()
-    channel = JobChannel("n1", tmp_path / "n1.log", supervisor_end, lines)
+    channel = JobChannel(make_hello(1), tmp_path / "n1.log", supervisor_end, lines)
     channel.open(pipes)
     with node_end:
         node_end.send(b"junk\n" * 1000)
@@ -146,8 +154,8 @@ def test_node_that_sends_unsigned_lines_is_lost_and_fills_no_disk(tmp_path: Path
 def test_agent_ends_its_ranks_at_an_unsigned_request(run_dir: Path, connections: AgentConnections) -> None:
     connections.accept_all(60.0)
     rank = subprocess.Popen(["sleep", "600"], env={"ORCH_RUN_DIR": str(run_dir)})
-    for connection, _ in connections.connections.values():
-        connection.sendall(b'{"ask": "leave"}\n')
+    for channel in connections.channels.values():
+        channel.connection.sendall(b'{"ask": "leave"}\n')
     assert rank.wait(60.0) == -signal.SIGTERM
     connections.step.wait(60.0)
 
