@@ -19,15 +19,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from orch_node.batch import agents as job_agents
-from orch_node.batch.agents import (
-    AgentConnectionError,
-    AgentConnections,
-    JobAgents,
-    JobChannel,
-    is_superseded,
-    listening_address,
-)
+from orch_node.batch.agents import AgentConnections, JobAgents, JobChannel, is_superseded, listening_address
 from orch_node.batch.slurm import SYSTEM
+from orch_node.batch.system import JobError
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import batch, files
 from orch_node.protocol.agent import Alive, Leave, Ping, render_request
@@ -44,7 +38,7 @@ from tests.unit.orch_node.batch.test_layout import make_hello
 def connections(run_dir: Path) -> Iterator[AgentConnections]:
     pending = AgentConnections(SYSTEM, run_dir, ["n1", "n2"])
     yield pending
-    pending.end()
+    pending.close()
 
 
 @pytest.fixture
@@ -53,7 +47,7 @@ def silent_connections(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(AgentConnections, "start", lambda self: subprocess.Popen(["sleep", "60"]))
     connections = AgentConnections(SYSTEM, run_dir, ["n1", "n2"])
     yield connections
-    connections.end()
+    connections.close()
 
 
 @pytest.fixture
@@ -85,7 +79,7 @@ def test_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(silent_c
     thread.start()
     began = time.monotonic()
     try:
-        with pytest.raises(AgentConnectionError, match="no agent has connected from n1, n2"):
+        with pytest.raises(JobError, match="no agent has connected from n1, n2"):
             silent_connections.accept_all(1.0)
     finally:
         ended.set()
@@ -133,7 +127,7 @@ def test_end_of_the_connections_does_not_cancel_the_step(silent_connections: Age
     silent_connections.step.wait()
     silent_connections.step = subprocess.Popen(["sh", "-c", script])
     wait_until((run_dir / "ready").exists, "that the step runs")
-    silent_connections.end()
+    silent_connections.close()
     assert silent_connections.step.wait(60.0) == -signal.SIGKILL
     assert not (run_dir / "terminated").exists()
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from orch_node.batch import layout as job_layout
 from orch_node.batch.slurm import SYSTEM
+from orch_node.batch.system import JobError
 from orch_node.protocol import batch as protocol
 from orch_node.protocol import layout as layouts
 from orch_node.protocol import values
@@ -82,7 +83,7 @@ def test_job_whose_nodes_cannot_run_it_is_refused() -> None:
     ):
         hellos = [make_hello(number, count) for number, count in enumerate(cores, 1)]
         hellos = [*hellos[: len(hellos) - len(flags)], *(replace(hellos[-1], flags=changed) for changed in flags)]
-        with pytest.raises(job_layout.LayoutError, match=message):
+        with pytest.raises(JobError, match=message):
             job_layout.check_nodes(SYSTEM, make_config({**REQUEST, **fields}), hellos)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from orch_node import program, tail
 from orch_node.atomic_write import private
 from orch_node.batch.agent import KEY
-from orch_node.batch.system import NodeSystem
+from orch_node.batch.system import JobError, NodeSystem
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import batch, files, values
 from orch_node.protocol.agent import Request
@@ -39,15 +39,11 @@ LOG_CHARACTERS = 4000  # of the end of the log, in which the reason of a failure
 LOOPBACK = "127.0.0.1"
 
 
-class AgentConnectionError(Exception):
-    """An agent of the job that has not connected, with the reason."""
-
-
 def listening_address(system: NodeSystem, peers: Sequence[str]) -> str:
     """Return this node's address as the first of the other nodes reaches it, whose name need not be a host name.
 
     Raises:
-        AgentConnectionError: if there is no route to that node.
+        JobError: if there is no route to that node.
     """
     if not peers:
         return LOOPBACK
@@ -56,7 +52,7 @@ def listening_address(system: NodeSystem, peers: Sequence[str]) -> str:
             return facts.address_towards(peers[0])
         return facts.address_towards(system.address_of(peers[0]) or peers[0])
     except OSError as error:
-        raise AgentConnectionError(f"node0 has no route to {peers[0]}: {error}") from None
+        raise JobError(f"node0 has no route to {peers[0]}: {error}") from None
 
 
 class JobChannel(Channel):
@@ -156,7 +152,7 @@ class AgentConnections:
         """Wait until every node has connected, whatever else connects meanwhile.
 
         Raises:
-            AgentConnectionError: if the step ends, or nodes are missing at the end of the time; it names them.
+            JobError: if the step ends, or nodes are missing at the end of the time; it names them.
         """
         deadline = time.monotonic() + seconds
         # The kernel holds further connections until some of the open ones are dropped for being late.
@@ -165,7 +161,7 @@ class AgentConnections:
         with self.server:
             while missing := [node for node in self.nodes if node not in self.channels]:
                 if self.step.poll() is not None or time.monotonic() > deadline:
-                    raise AgentConnectionError(self.describe_missing(missing))
+                    raise JobError(self.describe_missing(missing))
                 if not slots.acquire(timeout=TICK_SECONDS):
                     continue
                 try:
@@ -194,7 +190,7 @@ class AgentConnections:
         reason = output[-1] if output else f"{self.system.starter} printed nothing"
         return f"no agent has connected from {fold(missing)}: {reason}"
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Close all connections, which ends the agents and their step.
 
         At SIGTERM srun would cancel the step by its number. If this node has lost its network, that

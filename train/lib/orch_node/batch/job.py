@@ -20,8 +20,8 @@ from typing import Any
 
 from orch_node import atomic_write, tail
 from orch_node.batch import layout
-from orch_node.batch.agents import STEP_LOG, AgentConnectionError, AgentConnections, JobAgents, exit_if_superseded
-from orch_node.batch.system import NodeSystem, find_system
+from orch_node.batch.agents import STEP_LOG, AgentConnections, JobAgents, exit_if_superseded
+from orch_node.batch.system import JobError, NodeSystem, find_system
 from orch_node.protocol import batch, failures, files, outcome, values
 from orch_node.protocol.batch import Hello, JobConfig
 from orch_node.protocol.events import Launched, parse_line
@@ -53,16 +53,11 @@ def main(argv: list[str]) -> int:
         record_job(system, run_dir)
         system.prepare()
         nodes = system.node_names()[: config.nodes + config.spare_nodes]
-        connections = AgentConnections(system, run_dir, nodes)
-    except (AgentConnectionError, OSError) as error:
+        with contextlib.closing(AgentConnections(system, run_dir, nodes)) as connections:
+            connections.accept_all()
+            return supervise(run_dir, config, connections)
+    except (JobError, OSError) as error:
         return fail(system, run_dir, str(error), began)
-    try:
-        connections.accept_all()
-        return supervise(run_dir, config, connections)
-    except (AgentConnectionError, layout.LayoutError, OSError) as error:
-        return fail(system, run_dir, str(error), began)
-    finally:
-        connections.end()
 
 
 def is_done(system: NodeSystem, run_dir: Path) -> bool:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from orch_node.batch.system import NodeSystem
+from orch_node.batch.system import JobError, NodeSystem
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.batch import NODE0, Hello, JobConfig
@@ -17,25 +17,21 @@ from orch_node.protocol.node_names import fold
 REPAIR = "`orch provision --on {system}` for a root= folder, else `orch setup` where orch is installed"
 
 
-class LayoutError(Exception):
-    """The nodes of the job cannot run it. The text says why, and what to do."""
-
-
 def check_nodes(system: NodeSystem, config: JobConfig, hellos: Sequence[Hello]) -> None:
     """Check that there are enough nodes with enough cores, plausible CPU flags and the instructions required.
 
     Raises:
-        LayoutError: if nodes are missing, or for the first node that cannot run its ranks.
+        JobError: if nodes are missing, or for the first node that cannot run its ranks.
     """
     if len(hellos) < config.nodes:
         names = fold(hello.node for hello in hellos)
-        raise LayoutError(
+        raise JobError(
             f"{system.title} gave the job {len(hellos)} of the {config.nodes} nodes of the run: {names}. "
             "Check the job's options that choose its nodes."
         )
     for hello in hellos:
         if len(hello.cores) < config.ppn:
-            raise LayoutError(
+            raise JobError(
                 f"{hello.node} gives this job {len(hello.cores)} core{'s' * (len(hello.cores) != 1)}, "
                 f"but --ppn is {config.ppn}. "
                 f"Request more cores: {system.cores_hint}, or start fewer ranks."
@@ -43,9 +39,9 @@ def check_nodes(system: NodeSystem, config: JobConfig, hellos: Sequence[Hello]) 
         try:
             layouts.check_flags(hello.flags)
         except ValueError as error:
-            raise LayoutError(f"{hello.node} reports wrong CPU flags: {error}. {layouts.FLAGS_HINT}") from None
+            raise JobError(f"{hello.node} reports wrong CPU flags: {error}. {layouts.FLAGS_HINT}") from None
         if config.needs_bf16 and not layouts.bf16_flag(hello.flags):
-            raise LayoutError(
+            raise JobError(
                 f"Precision bf16: {layouts.describe_lack(hello.node)}. Use --precision fp32, "
                 f"--allow-slow-bf16, or {system.bf16_hint} for nodes that have them."
             )

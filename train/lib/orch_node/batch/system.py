@@ -18,6 +18,10 @@ from orch_node.protocol.batch import JobConfig, Submitted
 PROGRAM_SECONDS = 60.0  # for a program of the batch system to end
 
 
+class JobError(Exception):
+    """The job cannot run its ranks. The text says why, and what to do."""
+
+
 class NodeSystem(ABC):
     """A batch system as the programs on its nodes use it.
 
