@@ -11,7 +11,7 @@
 # nodes: 2 (chosen by PBS)
 # pbs queue: long (requested)
 # pbs select: ncpus=8:mem=32gb (requested)
-# pbs walltime: 00:04:00 (requested; half of it is for a checkpoint before the end)
+# pbs walltime: 00:04:00 (requested)
 # ranks: 4 (2 on each node; equal shares of the cores that the job is given)
 # launcher: mpirun (mpiexec.hydra of Intel MPI)
 # backend: gloo (part of PyTorch, over TCP)

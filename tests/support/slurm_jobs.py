@@ -53,7 +53,7 @@ def make_result(out: str) -> CommandResult:
 
 def squeue(state: str, reason: str = "None", nodes: str = "n1") -> CommandResult:
     """Return the result of squeue for a job in this state."""
-    return make_result(f"{state}|N/A|{nodes}|{reason}\n")
+    return make_result(f"12|orch-x|{state}|N/A|{nodes}|{reason}\n")
 
 
 def make_job(state: str, reason: str = "None") -> JobState:

@@ -305,9 +305,6 @@ class BatchHandle(RunHandle):
         job = self.await_end()
         self.run_folder.refresh()
         run_outcome = outcome_in(self.folder)
-        if job.phase == Phase.FORGOTTEN:
-            record = self.run_folder.attempt(lambda: self.system.accounting(self.scheduler, self.job), None)
-            job = self.system.named_state(self.job, record.state) if record else job
         # The SIGTERM of scancel looks like a preemption to the ranks: they write a checkpoint.
         cancelled = preempted and job.phase == Phase.CANCELLED
         if not job.ended or (explains_end(run_outcome) and not cancelled):
@@ -409,7 +406,7 @@ class BatchHandle(RunHandle):
         if not self.state(now=True).ended:
             return
         self.ensure_outcome()
-        record = self.run_folder.attempt(lambda: self.scheduler.accounting(self.job, self.last_state), None)
+        record = self.run_folder.attempt(lambda: self.system.accounting(self.scheduler, self.last_state), None)
         if record is not None:
             try:
                 write_json(self.folder / ACCOUNTING, asdict(record))

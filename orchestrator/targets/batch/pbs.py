@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from signal import Signals
 from typing import Any
 
-from orch_node.batch.pbs import CHECKPOINT_SECONDS, NO_OUTPUT, time_seconds
+from orch_node.batch.pbs import NO_OUTPUT, time_seconds
 from orch_node.batch.pbs import SYSTEM as ON_NODES
 
 from orchestrator.errors import ExecuteError, PlanError, RequestError
@@ -52,33 +52,22 @@ PHASES = {
     **dict.fromkeys("SU", Phase.SUSPENDED),
     "E": Phase.COMPLETING,
 }
-HOLDS = {
-    "u": "it is held: `qrls` releases it",
-    "o": "an operator holds it",
-    "s": "PBS holds it, for example until the job that it depends on has ended, or after it failed to start often",
-}
+WAITING = {"H": "it is held; `qrls` releases a hold of yours", "W": "its start is delayed"}
 NEVER = "can never run"
 FEWER = (
     "fewer --nodes, less of each (--pbs select=ncpus=N:mem=SIZE), or --pbs queue=ANOTHER (`pbsnodes -aS` lists nodes)"
 )
-SIGNALLED = 256  # Exit_status is this plus the number of the signal that ended the job.
-EXIT_STATUSES = {
-    **{-11: "RERUN", -20: "NODE_LOST", -29: "WALLTIME"},
-    **dict.fromkeys((-26, -27), "MEMORY"),
-    **dict.fromkeys((-24, -25, -28), "CPU_LIMIT"),
-}
-# How a job ended, by orch's word for it: the phase and the explanation.
+SIGNALS = {256 + signal.value: signal.name for signal in Signals}  # by the Exit_status of a job that one has ended
+DELETED = 91  # the substate of a job that a user has deleted
+MEMORY = (Phase.KILLED, "MEMORY", "the job used more memory than it requested (--pbs select=mem=SIZE)")
+CPU_LIMIT = (Phase.KILLED, "CPU_LIMIT", "the job used more CPU time than it requested")
+# How a job ended, by its Exit_status: the phase, orch's word for it, and the explanation.
 ENDINGS = {
-    "DELETED": (Phase.CANCELLED, "the job was deleted (qdel)"),
-    "WALLTIME": (Phase.KILLED, "the job reached its time limit (--pbs walltime=)"),
-    "MEMORY": (Phase.KILLED, "the job used more memory than it requested (--pbs select=mem=SIZE)"),
-    "CPU_LIMIT": (Phase.KILLED, "the job used more CPU time than it requested"),
-    "RERUN": (Phase.KILLED, "PBS put the job back into the queue"),
-    "NODE_LOST": (Phase.KILLED, "the first node of the job failed"),
-    "NOT_STARTED": (Phase.ENDED, "PBS could not start the job"),
-    "NEVER_RAN": (Phase.ENDED, "the job never ran, for example because the job that it depends on failed"),
-    "FINISHED": (Phase.ENDED, "the job ended, and its run has left no outcome"),
-    "FAILED": (Phase.FAILED, "the job failed, and its run has left no outcome"),
+    -11: (Phase.KILLED, "RERUN", "PBS put the job back into the queue"),
+    -20: (Phase.KILLED, "NODE_LOST", "the first node of the job failed"),
+    -29: (Phase.KILLED, "WALLTIME", "the job reached its time limit (--pbs walltime=)"),
+    **dict.fromkeys((-26, -27), MEMORY),
+    **dict.fromkeys((-24, -25, -28), CPU_LIMIT),
 }
 
 
@@ -121,57 +110,37 @@ def job_state(job: str, fields: Mapping[str, Any]) -> JobState:
     """Return the state of a job, with explanations, from what qstat reports about it."""
     letter, comment = str(fields.get("job_state", "")), str(fields.get("comment", ""))
     if letter in ("F", "X"):
-        return ended_state(job, ending_of(fields), comment)
-    phase, explanation, problem = PHASES.get(letter, Phase.RUNNING), "", ""
-    if phase == Phase.PENDING:
-        explanation = describe_waiting(letter, comment, str(fields.get("Hold_Types", "")))
-        if comment.lower().startswith(NEVER):
-            problem = f"the nodes of the cluster or of its queue do not have what it requests; use {FEWER}"
-    hosts = re.sub(r"/[0-9*]+", "", str(fields.get("exec_host", ""))).replace("+", ",")
-    start = str(fields.get("stime") or fields.get("estimated", {}).get("start_time") or "")
+        return ended_state(job, fields, comment)
+    phase = PHASES.get(letter, Phase.RUNNING)
+    can_never_run = phase == Phase.PENDING and comment.lower().startswith(NEVER)
     return JobState(
         job=job,
         state=letter,
         phase=phase,
-        reason=comment,
-        explanation=explanation,
-        problem=problem,
-        start=start,
-        nodes=hosts,
+        reason=comment or WAITING.get(letter, ""),
+        problem=f"use {FEWER}" if can_never_run else "",
+        start=str(fields.get("stime") or fields.get("estimated", {}).get("start_time") or ""),
+        nodes=re.sub(r"/[0-9*]+", "", str(fields.get("exec_host", ""))).replace("+", ","),
     )
 
 
-def describe_waiting(letter: str, comment: str, holds: str) -> str:
-    """Return in plain words why a job waits, or '' if its comment says that."""
-    if letter == "H":
-        return next((text for kind, text in HOLDS.items() if kind in holds), "it is held")
-    if letter == "W":
-        return "its start is delayed"
-    return "" if comment else "PBS has not considered it yet"
-
-
-def ending_of(fields: Mapping[str, Any]) -> str:
-    """Return orch's word for how a job ended, with the exit code of a job that failed."""
-    code, substate = fields.get("Exit_status"), fields.get("substate")
-    if substate == 91:
-        return "DELETED"
-    if not isinstance(code, int):
-        return "FINISHED" if fields.get("stime") else "NEVER_RAN"
-    if code > SIGNALLED:
-        number = code - SIGNALLED
-        return f"FAILED {Signals(number).name if number in [*Signals] else f'signal {number}'}"
-    if code < 0:
-        return EXIT_STATUSES.get(code, f"NOT_STARTED Exit_status {code}")
-    return f"FAILED exit code {code}" if code else "FINISHED"
-
-
-def ended_state(job: str, word: str, comment: str = "") -> JobState:
-    """Return the state of a job that has ended, or that accounting reports in one of PBS's letters."""
-    if word in PHASES:
-        return JobState(job=job, state=word, phase=PHASES[word])
-    name, _, detail = word.partition(" ")
-    phase, explanation = ENDINGS.get(name, ENDINGS["FAILED"])
-    reason = detail or (comment if name == "NOT_STARTED" else "")
+def ended_state(job: str, fields: Mapping[str, Any], comment: str) -> JobState:
+    """Return the state of a job that has ended, with the exit code or the signal of one that failed."""
+    code, reason = fields.get("Exit_status"), ""
+    if fields.get("substate") == DELETED:
+        phase, word, explanation = Phase.CANCELLED, "DELETED", "the job was deleted (qdel)"
+    elif code is None and not fields.get("stime"):
+        phase, word = Phase.ENDED, "NEVER_RAN"
+        explanation = "the job never ran, for example because the job that it depends on failed"
+    elif not code or not isinstance(code, int):
+        phase, word, explanation = Phase.ENDED, "FINISHED", "the job ended, and its run has left no outcome"
+    elif code > 0:
+        phase, word, explanation = Phase.FAILED, "FAILED", "the job failed, and its run has left no outcome"
+        reason = SIGNALS.get(code, f"exit code {code}")
+    else:
+        not_started = (Phase.ENDED, "NOT_STARTED", "PBS could not start the job")
+        phase, word, explanation = ENDINGS.get(code, not_started)
+        reason = "" if code in ENDINGS else comment or f"Exit_status {code}"
     return JobState(job=job, state=word, phase=phase, reason=reason, explanation=explanation)
 
 
@@ -359,27 +328,24 @@ class Pbs(BatchSystem):
         """Return whether a program does not know the job, or knows that it has ended."""
         return result.code in (ENDED_CODE, UNKNOWN_CODE)
 
-    def accounting(self, programs: Programs, job: str) -> Accounting | None:
+    def accounting(self, programs: Programs, reported: JobState) -> Accounting | None:
         try:
-            fields = self.query(programs, job)
+            fields = self.query(programs, reported.job) or {}
         except ExecuteError:
             return None
-        used = fields.get("resources_used", {}) if fields else {}
+        used = fields.get("resources_used", {})
         seconds = time_seconds(str(used.get("walltime", "")))
-        if not fields or seconds is None:
+        if seconds is None:
             return None
         memory = KILOBYTES.fullmatch(str(used.get("mem", "")))
         return Accounting(
             source="qstat",
-            job=job,
-            state=job_state(job, fields).state,
+            job=reported.job,
+            state=reported.state,
             elapsed_seconds=seconds,
             max_rss_bytes=int(memory[1]) * 1024 if memory else None,
             measured="in all",
         )
-
-    def named_state(self, job: str, word: str) -> JobState:
-        return ended_state(job, word)
 
     def array_job(self, job: str, number: int) -> str:
         """Return the id of an array's task; an array of one run is submitted as a single job."""
@@ -461,13 +427,6 @@ class Pbs(BatchSystem):
 
     def requested_gpus(self, options: Mapping[str, str], nodes: int) -> int:
         return amount_of("ngpus", options.get("select", "")) or 0
-
-    def explain_option(self, name: str, options: Mapping[str, str]) -> str:
-        """Return what remains of a short time limit for training, or ''."""
-        seconds = time_seconds(options[name]) if name == "walltime" else None
-        if seconds is None or seconds >= 2 * CHECKPOINT_SECONDS:
-            return ""
-        return "half of it is for a checkpoint before the end"
 
     def can_resume(self, options: Mapping[str, str]) -> bool:
         return options.get("rerun") != FLAG_OFF

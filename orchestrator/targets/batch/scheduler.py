@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node import tail
@@ -21,7 +21,6 @@ from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Facts
 from orchestrator.model.printable import LOGIN_SCRIPT_HINT, CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
-from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import (
     NOT_FOUND,
@@ -107,8 +106,6 @@ def end_step(process: subprocess.Popen[bytes], run_dir: str) -> None:
 
 
 PROGRAM_SECONDS = 60.0  # The time limit of a program; a busy controller responds slowly.
-ACCOUNTING_SECONDS = 10.0  # Accounting learns of the end of a job within this time.
-POLL_SECONDS = 0.5
 # Many sites add the batch system's programs to PATH only in login shells.
 SHELL = ("bash", "-lc", 'exec "$@"', "bash")
 
@@ -236,27 +233,6 @@ class Scheduler:
         if result.code != 0 and not self.system.is_unknown(result):
             message = self.system.message_of(result)
             raise ExecuteError(f"Job {job} cannot be cancelled: {message}", hint=self.system.check_hint)
-
-    def accounting(self, job: str, reported: JobState) -> Accounting | None:
-        """Return the record of a job that has ended, or None if the system has none or cannot be reached.
-
-        Accounting learns of the end later than the controller. Only it knows how a step ended, so wait for that.
-
-        Args:
-            job: the id of the job.
-            reported: its state as the controller reports it.
-        """
-        is_final = reported.phase != Phase.FORGOTTEN and not self.system.is_step(job)
-        deadline = time.monotonic() + ACCOUNTING_SECONDS
-        while (record := self.system.accounting(self, job)) is not None:
-            if self.system.named_state(job, record.state).ended:
-                return record
-            if is_final:
-                return replace(record, state=reported.state)
-            if time.monotonic() > deadline:
-                return None
-            time.sleep(POLL_SECONDS)
-        return None
 
 
 def recency(state: JobState) -> tuple[bool, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch.options import SLURM as ENTRY
 from orchestrator.targets.batch.system import (
+    ACTIVE,
     FLAG_OFF,
     FLAG_ON,
     FLAG_VALUES,
@@ -32,19 +34,20 @@ from orchestrator.targets.batch.system import (
 )
 from orchestrator.targets.batch.target import BatchTarget
 
-FIELDS = "%T|%S|%N|%r"
 # Settings of Slurm's programs; every other SLURM_* belongs to a job.
 PROGRAM_SETTINGS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT")
 # A job id as `sbatch --parsable` prints it, or as a wrapper without that option does.
 JOB_ID = re.compile(r"(?:Submitted batch job )?([0-9]{1,18})(?:;([\w.-]+)| on cluster ([\w.-]+))?", re.ASCII)
-# A line of squeue about a job, or a task of an array: its id, its name and FIELDS.
-LISTED_JOB = re.compile(r"(([0-9]{1,18})(?:_([0-9\[][^|]*))?)\|([^|]*)\|(.*)", re.ASCII)
+# What squeue prints about a job or a task of an array: its id, its name, its state, its start, its nodes, why it waits.
+FIELDS = "%i|%j|%T|%S|%N|%r"
+LISTED_JOB = re.compile(r"(([0-9]{1,18})(?:_([0-9\[][^|]*))?)\|([^|]*)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|(.*)", re.ASCII)
 CLUSTER_LINE = "CLUSTER: "
 # A line of sinfo about equal nodes: their partition, which ends with * if it is the default, their number, the sockets,
 # cores per socket and CPUs of each, and their features.
 NODES_FORMAT = "%P|%D|%X|%Y|%c|%f"
 NODES_LINE = re.compile(r"([^|]+)\|([0-9]+)\|([0-9]+)\|([0-9]+)\|([0-9]+)\|(.*)", re.ASCII)
 FEATURES = re.compile(r"[\w.-]+(?:&[\w.-]+)*", re.ASCII)  # a constraint without alternatives and counts
+ACCOUNTING_SECONDS, POLL_SECONDS = 10.0, 0.5  # Accounting learns of the end of a job within this time.
 MAX_SOCKETS = 8  # of one machine; more of them are the CPUs of a virtual machine
 # The ranks get 120 s before the time limit for a checkpoint. Slurm may send the signal up to 60 s early or late.
 CHECKPOINT_SECONDS = 150
@@ -75,32 +78,18 @@ PHASES: dict[str, Phase] = {
     **{state: phase for state, (phase, _) in ENDINGS.items()},
     **dict.fromkeys(("LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"), Phase.ENDED),
 }
-# A line of squeue with a state, also with one that this version of orch does not know.
-STATE_LINE = re.compile(r"^([A-Z]{4,}(?:_[A-Z]+)*)(?:\|.*){3}", re.ASCII | re.MULTILINE)
-# Reasons why a job is pending, as patterns (see JOB REASON CODES in squeue(1)); what they mean; and, for a job that can
-# never start, what to request in its place. Other reasons are shown as Slurm reports them.
-REASONS = (
-    ("None", "Slurm has not considered it yet", ""),
-    ("Priority", "jobs with a higher priority come first", ""),
-    ("Resources", "not enough nodes are free", ""),
-    ("JobHeldUser|launch.failed.requeued.held", "it is held: `scontrol release` releases it", ""),
-    ("DependencyNeverSatisfied", "the job that it waits for has failed", "no --slurm dependency"),
-    ("ReservationDeleted", "its reservation was deleted", "no --slurm reservation"),
-    ("PartitionTimeLimit", "its partition does not allow jobs this long", "--slurm time=LESS"),
-    (
-        "PartitionConfig",
-        "its partition does not have the requested resources, or is not open to you",
-        "fewer --nodes, fewer ranks on each (--ppn), less time, or --slurm partition=ANOTHER",
-    ),
+# Reasons for which a pending job can never start, as patterns (see JOB REASON CODES in squeue(1)), and what to request.
+NEVER = (
+    ("DependencyNeverSatisfied", "no --slurm dependency"),
+    ("ReservationDeleted", "no --slurm reservation"),
+    ("PartitionTimeLimit|(Assoc|QOS)MaxWallDurationPerJobLimit", "--slurm time=LESS"),
+    ("PartitionConfig", "fewer --nodes, fewer ranks on each (--ppn), less time, or --slurm partition=ANOTHER"),
     # Newer versions of Slurm give a sentence as the reason that a partition is closed to a group, an account or a QOS.
-    (".*to use this partition", "its partition is not open to you", "another --slurm partition=, account= or qos="),
-    ("BadConstraints", "no nodes can fulfil its request", "other --slurm constraint=, cpus-per-task=, mem="),
-    ("Invalid(Account|QOS)", "its {} is not valid", "another --slurm account= or qos="),
-    ("(Account|QOS)NotAllowed", "its partition does not accept its {}", "another --slurm account= or qos="),
-    ("(Assoc|QOS)Max(Cpu|Node)PerJobLimit", "its {} does not allow so many {} per job", "fewer --nodes"),
-    ("(Assoc|QOS)MaxWallDurationPerJobLimit", "its {} does not allow jobs this long", "--slurm time=LESS"),
+    (".*to use this partition", "another --slurm partition=, account= or qos="),
+    ("BadConstraints", "other --slurm constraint=, cpus-per-task=, mem="),
+    ("InvalidAccount|InvalidQOS|(Account|QOS)NotAllowed", "another --slurm account= or qos="),
+    ("(Assoc|QOS)Max(Cpu|Node)PerJobLimit", "fewer --nodes"),
 )
-REASON_TERMS = {"Account": "account", "Assoc": "account", "Cpu": "CPUs", "Node": "nodes"}
 
 
 # Submitting jobs.
@@ -129,48 +118,21 @@ def run(programs: Programs, program: str, *options: str) -> CommandResult:
     return programs.run(program, *cluster, *options)
 
 
-def parse_state(job: str, line: str) -> JobState | None:
-    """Return the state in a line of `squeue --format=%T|%S|%N|%r`, or None if it has none.
-
-    A login shell may print other lines, also with `|` in them, so only lines that begin with a state of
-    Slurm count.
-    """
-    word, bar, fields = line.partition("|")
-    if word not in PHASES or not bar or fields.count("|") < 2:
-        return None
-    start, nodes, reason = fields.split("|", 2)
-    return job_state(job, word, start=start, nodes=nodes, reason=reason)
-
-
 def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: str = "") -> JobState:
-    """Return a job in one of Slurm's states, with explanations."""
-    phase, explanation, problem = PHASES.get(word, Phase.ENDED), "", ""
-    if word == "CONFIGURING":
-        explanation, reason = "its nodes are being prepared", ""
-    elif phase == Phase.PENDING:
-        explanation, problem = explain_reason(reason)
-    elif phase not in (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING):
-        explanation = ENDINGS[word][1] if word in ENDINGS else f"the job ended as {word}"
-    reason = "" if reason == "None" else reason
+    """Return a job in one of Slurm's states; one in a state that is unknown to orch has not ended."""
+    phase, explanation = ENDINGS.get(word) or (PHASES.get(word, Phase.RUNNING), f"the job ended as {word}")
+    pending, reason = phase == Phase.PENDING, "" if reason == "None" else reason
+    hints = [hint for pattern, hint in NEVER if pending and re.match(rf"(?:{pattern})(?!\w)", reason)]
     return JobState(
         job=job,
         state=word,
         phase=phase,
-        reason=reason,
-        explanation=explanation,
-        problem=problem,
+        reason="its nodes are being prepared" if word == "CONFIGURING" else reason,
+        explanation="" if phase in ACTIVE else explanation,
+        problem=f"use {hints[0]}" if hints else "",
         start=start if start[:1].isdigit() else "",
         nodes=nodes,
     )
-
-
-def explain_reason(reason: str) -> tuple[str, str]:
-    """Return why a job is pending, and the problem of a job that can never start; '' for what is unknown."""
-    for pattern, text, hint in REASONS:
-        if match := re.match(rf"(?:{pattern})(?!\w)", reason):
-            explanation = text.format(*(REASON_TERMS.get(group, group) for group in match.groups()))
-            return (f"{explanation}; use {hint}",) * 2 if hint else (explanation, "")
-    return "", ""
 
 
 # Accounting.
@@ -365,29 +327,45 @@ class Slurm(BatchSystem):
         values = (line.partition("=")[2] for line in step.options if line.startswith("--clusters="))
         return "".join(shlex.split(next(values, "")))
 
-    def squeue(self, programs: Programs, *options: str) -> CommandResult:
-        """Run squeue, and return its result; its exit code is not 0 if Slurm does not know the job.
+    def squeue(self, programs: Programs, *options: str) -> str:
+        """Return the output of squeue, which is empty if Slurm does not know the job.
 
         Raises:
             ExecuteError: if Slurm does not respond.
         """
         # Without --all squeue hides jobs in partitions that are closed to the user.
-        return self.check_response(run(programs, "squeue", "--noheader", "--all", *options))
+        return self.check_response(run(programs, "squeue", "--noheader", "--all", *options)).out
+
+    def listed_jobs(self, programs: Programs, *options: str) -> list[ListedJob]:
+        """Return the jobs and tasks of arrays that squeue lists; a login shell may print other lines.
+
+        Raises:
+            ExecuteError: if Slurm does not respond.
+        """
+        listed, cluster = [], programs.cluster
+        for line in self.squeue(programs, "--array", "--states=all", f"--format={FIELDS}", *options).splitlines():
+            if line.startswith(CLUSTER_LINE):  # With --clusters, this line precedes the jobs of each cluster.
+                cluster = line.removeprefix(CLUSTER_LINE).strip()
+            if match := LISTED_JOB.fullmatch(line):
+                job, array, task, name, word, start, nodes, reason = match.groups(default="")
+                state = job_state(job, word, start=start, nodes=nodes, reason=reason)
+                listed.append(ListedJob(job=array, task=task, name=name, state=state, cluster=cluster))
+        return listed
+
+    def jobs(self, programs: Programs, name: str = "") -> list[ListedJob]:
+        return self.listed_jobs(programs, "--me", *([f"--name={name}"] if name else []))
 
     def state(self, programs: Programs, job: str) -> JobState:
-        """Return the state of a job, or of a step; raise ExecuteError like squeue."""
         if "." in job:
             return self.step_state(programs, job)
-        result = self.squeue(programs, f"--jobs={job}", "--states=all", f"--format={FIELDS}")
-        states = (parse_state(job, line) for line in result.out.splitlines())
-        reported = next(filter(None, states), None)
-        unknown_state = STATE_LINE.search(result.out) if result.code == 0 else None
-        if reported is None and unknown_state is not None:
-            raise self.unreachable(f"squeue reports job {job} as {unknown_state[1]}, a state unknown to orch.")
-        if reported is None and result.code == 0:  # squeue may be a site's program that lists jobs with a delay
-            record = parse_scontrol(job, output(programs, *SCONTROL, job))
-            reported = self.named_state(job, record.state) if record else None
-        return reported or self.forgotten(job)
+        states = (listed.state for listed in self.listed_jobs(programs, f"--jobs={job}"))
+        if reported := next((state for state in states if state.job == job), None):
+            return reported
+        # squeue may be a site's program that lists jobs with a delay, and Slurm forgets jobs earlier than accounting.
+        shown = parse_scontrol(job, output(programs, *SCONTROL, job))
+        record = shown or parse_sacct(job, output(programs, *SACCT, f"--jobs={job}"))
+        state = job_state(job, record.state) if record else self.forgotten(job)
+        return state if shown or state.ended else self.forgotten(job)
 
     def step_state(self, programs: Programs, step: str) -> JobState:
         """Return the state of a step of an allocation, which squeue shows only while it runs."""
@@ -399,23 +377,9 @@ class Slurm(BatchSystem):
 
     def steps_of(self, programs: Programs, job: str) -> dict[str, str]:
         """Return the ids of the running steps of a job, by name."""
-        result = self.squeue(programs, "--steps", f"--jobs={job}", "--format=%i|%j")
-        fields = (line.strip().split("|", 1) for line in result.out.splitlines() if "|" in line)
+        lines = self.squeue(programs, "--steps", f"--jobs={job}", "--format=%i|%j").splitlines()
+        fields = (line.strip().split("|", 1) for line in lines if "|" in line)
         return {name: step for step, name in fields}
-
-    def jobs(self, programs: Programs, name: str = "") -> list[ListedJob]:
-        """Return the user's jobs, or only those of one name; raise ExecuteError like squeue."""
-        name_filter = (f"--name={name}",) if name else ()
-        result = self.squeue(programs, "--me", "--array", "--states=all", *name_filter, f"--format=%i|%j|{FIELDS}")
-        listed, cluster = [], programs.cluster
-        for line in result.out.splitlines():
-            if line.startswith(CLUSTER_LINE):  # With --clusters, this line precedes the jobs of each cluster.
-                cluster = line.removeprefix(CLUSTER_LINE).strip()
-            match = LISTED_JOB.fullmatch(line)
-            if match and (parsed := parse_state(match[1], match[5])):
-                job, task, job_name = match.group(2, 3, 4)
-                listed.append(ListedJob(job=job, task=task or "", name=job_name, state=parsed, cluster=cluster))
-        return listed
 
     def cancel(self, programs: Programs, job: str) -> CommandResult:
         return run(programs, "scancel", job)
@@ -426,15 +390,24 @@ class Slurm(BatchSystem):
     def is_unknown(self, result: CommandResult) -> bool:
         return "Invalid job id" in result.err
 
-    def accounting(self, programs: Programs, job: str) -> Accounting | None:
-        """Return sacct's record of a job or a step, or scontrol's if the site has no accounting."""
-        record = parse_sacct(job, output(programs, *SACCT, f"--jobs={job.partition('.')[0]}"))
-        if record is None and "." not in job:  # Only sacct shows a step that has ended.
-            record = parse_scontrol(job, output(programs, *SCONTROL, job))
-        return record
+    def accounting(self, programs: Programs, reported: JobState) -> Accounting | None:
+        """Return sacct's record of a job or a step, or scontrol's if the site has no accounting.
 
-    def named_state(self, job: str, word: str) -> JobState:
-        return job_state(job, word)
+        Accounting learns of the end later than the controller. Only it knows how a step ended, so wait for that.
+        """
+        job, is_step = reported.job, "." in reported.job
+        deadline = time.monotonic() + ACCOUNTING_SECONDS
+        while True:
+            record = parse_sacct(job, output(programs, *SACCT, f"--jobs={job.partition('.')[0]}"))
+            if record is None and not is_step:  # Only sacct shows a step that has ended.
+                record = parse_scontrol(job, output(programs, *SCONTROL, job))
+            if record is None or job_state(job, record.state).ended:
+                return record
+            if reported.phase != Phase.FORGOTTEN and not is_step:
+                return replace(record, state=reported.state)
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(POLL_SECONDS)
 
     def default_ranks(self, programs: Programs, options: Mapping[str, str], held: Allocation | None) -> tuple[int, str]:
         """Return the ranks on each node for --ppn auto, with the reason: one for each socket of whole nodes.

@@ -70,7 +70,7 @@ class JobState:
         state: the state in the batch system's own words, such as RUNNING; it is only shown.
         phase: the same as orch distinguishes it.
         reason: why the job is pending or how it ended, in the batch system's own words.
-        explanation: the same in plain words; '' if orch does not know the reason.
+        explanation: how it ended, in plain words.
         problem: why a pending job can never start, and what to request in its place; '' if it can start.
         start: when the job started, or is expected to.
         nodes: the nodes of the job.
@@ -102,9 +102,8 @@ class JobState:
 
     def describe_waiting(self) -> str:
         """Return the message that the job is pending, with the reason and the expected start."""
-        cause = f"{self.explanation} ({self.reason})" if self.explanation and self.reason else None
         start = f"; expected to start at {self.start}" if self.start else ""
-        return f"job {self.job} waits: {cause or self.explanation or self.reason}{start}"
+        return f"job {self.job} waits: {self.reason or 'it has not been considered yet'}{start}"
 
     def describe_suspension(self) -> str:
         """Return the message that the job is suspended."""
@@ -313,13 +312,14 @@ class BatchSystem(ABC):
     def is_unknown(self, result: CommandResult) -> bool:
         """Return whether a result says that the job is unknown or has ended."""
 
-    def accounting(self, programs: Programs, job: str) -> Accounting | None:
-        """Return the record of a job, of an array's task or of a step, or None if the system has none or is silent."""
-        return None
+    def accounting(self, programs: Programs, reported: JobState) -> Accounting | None:
+        """Return the record of a job, of an array's task or of a step that has ended, or None if the system has none.
 
-    def named_state(self, job: str, word: str) -> JobState:
-        """Return a job in a state that accounting reports."""
-        return self.forgotten(job)
+        Args:
+            programs: the system's programs.
+            reported: its state as state() has returned it.
+        """
+        return None
 
     def array_job(self, job: str, number: int) -> str:
         """Return the id of an array's task, given the id of the array and the number."""

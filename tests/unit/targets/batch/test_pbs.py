@@ -95,10 +95,10 @@ def test_the_job_id_is_found_in_the_output_of_qsub() -> None:
 def test_the_reason_of_a_waiting_job_is_explained() -> None:
     for fields, explanation in (
         ({"job_state": "H", "Hold_Types": "u"}, "qrls"),  # held
-        ({}, "has not considered it"),  # new
+        ({}, "has not been considered yet"),  # new
     ):
         result = state_of(job({**QUEUED, **fields}))
-        assert explanation in result.explanation
+        assert explanation in result.describe_waiting()
         assert result.problem == ""
     comment = "Not Running: Not enough free nodes available"
     assert state_of(job({**QUEUED, "comment": comment})).describe_waiting().startswith(f"job 7.pbs1 waits: {comment}")
@@ -117,7 +117,6 @@ def test_the_end_of_a_job_is_explained() -> None:
     ):
         result = ended(**fields)
         assert (result.phase, explanation in result.explanation) == (phase, True)
-        assert PBS.named_state("7.pbs1", result.state).phase == phase
     assert ended(Exit_status=266, substate=93).reason == "SIGUSR1"
 
 
@@ -151,10 +150,10 @@ def test_tasks_of_an_array_are_listed_with_the_id_of_the_array() -> None:
 def test_accounting_has_the_time_and_the_memory() -> None:
     used = {"walltime": "00:01:26", "mem": "5912kb"}
     fields = {"job_state": "F", "Exit_status": -29, "substate": 93, "stime": "x", "resources_used": used}
-    record = PBS.accounting(scheduler_with(job(fields)), "7.pbs1")
+    record = PBS.accounting(scheduler_with(job(fields)), state_of(job(fields)))
     assert (record.state, record.elapsed_seconds, record.max_rss_bytes) == ("WALLTIME", 86, 5912 * 1024)
     assert "MiB in all" in record.describe()
-    assert PBS.accounting(scheduler_with(UNKNOWN_JOB), "7.pbs1") is None
+    assert PBS.accounting(scheduler_with(UNKNOWN_JOB), PBS.forgotten("7.pbs1")) is None
 
 
 def options(request: JobRequest, **values: str) -> list[str]:
