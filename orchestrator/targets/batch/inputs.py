@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, ValidationInfo, create_model, field_validator
+from pydantic import BeforeValidator, Field, create_model
 
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
@@ -32,24 +32,25 @@ from orchestrator.planning.request import Resume, RunPaths, TargetOptions, Train
 from orchestrator.planning.resolve import Inputs, RunNodes
 from orchestrator.targets.batch.plan import job_node, job_nodes, plan_array, plan_job, plan_run, with_size
 from orchestrator.targets.batch.scheduler import python_hint, query_default_ranks, query_host
-from orchestrator.targets.batch.settings import IMAGE_KEYS, IMAGE_LIST_KEYS, BatchSettings, Image
+from orchestrator.targets.batch.settings import BatchSettings, Image
 from orchestrator.targets.batch.system import FLAG_OFF, FLAG_ON, FLAG_VALUES, NEW, ONE_RANK, BatchSystem
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.interpreter import check_no_image, path_of, user_python
 
+IMAGE_KEYS = ("python", "mounts", "env_file", "arguments")
 TEXT_SETTINGS = ("root", "login", "runs", "allocation")
 COMMAND_LINE = "requested"  # The reason shown for options of the command line.
 SETUP, MAX_REQUEUES = "setup", "max-requeues"
 
 
-class ContainerTable(StrictModel):
-    """The [container] table of a settings file; Image describes its fields."""
+def check_option(value: Any) -> Any:
+    """Check that an option of a job has a value of one line, which times without quotes are not."""
+    if not isinstance(value, str | int):
+        raise ValueError('expected a string; write it in quotes: KEY = "..."')
+    return value
 
-    image: str | None = None
-    python: str | None = None
-    mounts: list[str] | None = None
-    env_file: str | None = None
-    arguments: list[str] | None = None
+
+OptionValue = Annotated[str | int | bool, BeforeValidator(check_option)]
 
 
 class SettingsFile(StrictModel):
@@ -58,37 +59,27 @@ class SettingsFile(StrictModel):
     python: str | None = None
     setup: list[str] = Field(default_factory=list)
     max_requeues: int | None = Field(None, alias="max-requeues", ge=0)
-    container: ContainerTable = Field(default_factory=ContainerTable)
-    system: ClassVar[BatchSystem]
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def check_table(cls, value: Any, info: ValidationInfo) -> Any:
-        """Check that the options of a job have values of one line, which times without quotes are not."""
-        options = value.items() if info.field_name == cls.system.submitter and isinstance(value, dict) else ()
-        for name, text in options:
-            if not isinstance(text, str | int):
-                raise ValueError(f'{name}: expected a string; write it in quotes: {name} = "..."')
-        return value
+    container: Image = Image()
+    submitter: ClassVar[str]
 
     @classmethod
     def hint_about_unknown_key(cls, keys: list[str]) -> str:
         """Return the keys of a table, or in which table a key belongs."""
         if len(keys) > 1:
-            return f"The keys of [container] are {', '.join(ContainerTable.model_fields)}."
-        submitter, names = cls.system.submitter, [field.alias or name for name, field in cls.model_fields.items()]
+            return f"The keys of [container] are {', '.join(Image.model_fields)}."
+        names = [field.alias or name for name, field in cls.model_fields.items()]
         return (
-            f"Options of {submitter} belong below a line [{submitter}], those of an image below [container]. "
-            f"The other keys are {', '.join(name for name in names if name not in ('container', submitter))}."
+            f"Options of {cls.submitter} belong below a line [{cls.submitter}], those of an image below [container]. "
+            f"The other keys are {', '.join(name for name in names if name not in ('container', cls.submitter))}."
         )
 
 
 def file_model(system: BatchSystem) -> type[SettingsFile]:
     """Return the contents of the settings file of a batch system, which adds its options and launcher settings."""
-    fields: dict[str, Any] = {system.submitter: (dict[str, str | int | bool], Field(default_factory=dict))}
+    fields: dict[str, Any] = {system.submitter: (dict[str, OptionValue], Field(default_factory=dict))}
     fields |= {name: (str | None, None) for name in (*TEXT_SETTINGS, *system.launcher_settings)}
     model = create_model(f"{system.title}File", __base__=SettingsFile, **fields)
-    model.system = system
+    model.submitter = system.submitter
     return model
 
 
@@ -135,17 +126,17 @@ def batch_settings(
 
 def with_image(settings: BatchSettings, image: str | None, image_options: Iterable[str]) -> BatchSettings:
     """Return the settings with --image and --image-option, or without an image if it has no path."""
-    used_image = settings.image or Image(path="")
+    used_image = settings.image or Image()
     for option in image_options:
         changed = parse_image_option(used_image, option, IMAGE_KEYS, "mounts=/data:/data")
-        used_image = replace(used_image, **changed)
-    image_path = used_image.path if image is None else image
+        used_image = used_image.model_copy(update=changed)
+    image_path = used_image.image if image is None else image
     if not image_path:
         check_no_image_options(tuple(image_options))
         return replace(settings, image=None)
     if not settings.login and "://" not in image_path:  # with a login node, the path is one there
         image_path = os.path.abspath(image_path)
-    return replace(settings, image=replace(used_image, path=image_path))
+    return replace(settings, image=used_image.model_copy(update={"image": image_path}))
 
 
 def with_file(settings: BatchSettings, values: SettingsFile, source: Path) -> BatchSettings:
@@ -156,12 +147,9 @@ def with_file(settings: BatchSettings, values: SettingsFile, source: Path) -> Ba
         text = FLAG_ON if value is True else FLAG_OFF if value is False else str(value)
         if value is not None and (value is not False or settings.system.is_flag(name)):
             settings = with_setting(settings, name, text, str(source))
-    table = values.container.model_dump(exclude_none=True)
-    path = table.pop("image", "")
-    if path and not settings.login:
-        path = os.path.join(source.parent, path)
-    table |= {name: tuple(table[name]) for name in IMAGE_LIST_KEYS if name in table}
-    image = Image(path=path, **table)
+    image = values.container
+    if image.image and not settings.login:
+        image = image.model_copy(update={"image": os.path.join(source.parent, image.image)})
     return replace(settings, python=values.python, max_requeues=values.max_requeues, image=image)
 
 
@@ -283,9 +271,9 @@ def shared_folder(system: BatchSystem, options: tuple[TargetOptions, ...]) -> Sh
 
 def check_image_exists(batch: BatchSettings) -> None:
     """Raise RequestError if the image does not exist although this machine sees what the nodes see."""
-    if batch.image and not batch.login and not Path(batch.image.path).exists():
+    if batch.image and not batch.login and not Path(batch.image.image).exists():
         raise RequestError(
-            f"--image {batch.image.path}: no such image.",
+            f"--image {batch.image.image}: no such image.",
             hint="All nodes must see it: a .sif file or a folder of Apptainer.",
         )
 
@@ -309,7 +297,7 @@ def read(request: TrainRequest, batch: BatchSettings, python: str, facts: Facts)
     path = None if batch.image else batch.python
     loaded = load.inputs(
         request,
-        image=batch.image.path if batch.image else "",
+        image=batch.image.image if batch.image else "",
         nodes=(facts,),
         user_python=path or "",
         local_python="" if batch.login or batch.setup else python,  # the commands of setup may set PYTHONPATH

@@ -3,70 +3,66 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from typing import Annotated
 
 from orch_node.protocol import container, values
 from orch_node.protocol.container import APPTAINER, ContainerSpec
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
+from pydantic import Field
 
 from orchestrator.errors import ExecuteError, PlanError
+from orchestrator.load.files import StrictModel
 from orchestrator.model.decision import Decision
 from orchestrator.planning.containers import bind, outermost_folders
 from orchestrator.targets.batch.system import HELD, NEW, RESERVED_OPTIONS, Allocation, BatchSystem
 
-IMAGE_KEYS = ("python", "mounts", "env_file", "arguments")
-IMAGE_LIST_KEYS = ("mounts", "arguments")
 RESERVED_APPTAINER_OPTIONS = (
     *("--cleanenv", "-e", "--contain", "-c", "--containall", "-C", "--home", "-H", "--no-home", "--pwd", "--cwd"),
     *("--pid", "-p", "--ipc", "-i", "--net", "-n", "--fakeroot", "-f", "--env-file"),
 )
+Words = Annotated[tuple[str, ...], Field(strict=False)]  # a list in TOML
+APPTAINER_OPTION = re.compile(r"-\w|--[a-z][a-z-]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
-    """An image that holds the ranks.
+class Image(StrictModel):
+    """An image that holds the ranks: the [container] table of a settings file.
 
     Attributes:
-        path: a file or an unpacked folder that all nodes see.
+        image: a file or an unpacked folder that all nodes see.
         python: the interpreter in the image, as a path or a program's name.
         mounts: additional mounts as SOURCE:TARGET[:ro].
         env_file: a file with environment variables on the nodes, or ''.
         arguments: additional options of `apptainer exec`, one word each.
     """
 
-    path: str
+    image: str = ""
     python: str = "python3"
-    mounts: tuple[str, ...] = ()
+    mounts: Words = ()
     env_file: str = ""
-    arguments: tuple[str, ...] = ()
+    arguments: Words = ()
 
-    def check(self) -> None:
-        """Check that the image can be used on all nodes.
-
-        Raises:
-            PlanError: for the first invalid value.
-        """
-        if "://" in self.path or "#" in self.path:
-            raise PlanError(
-                f"--image {self.path}: runs do not pull images; name a file that all nodes see.",
-                hint="Run `apptainer pull IMAGE.sif docker://NAME` once on the login node.",
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield why the image cannot be used on all nodes, with a hint."""
+        if "://" in self.image or "#" in self.image:
+            yield (
+                f"--image {self.image}: runs do not pull images; name a file that all nodes see.",
+                "Run `apptainer pull IMAGE.sif docker://NAME` once on the login node.",
             )
-        for path in (self.path, *([self.env_file] if self.env_file else ())):
-            if not path.startswith("/") or ".." in path.split("/") or not path.isprintable():
-                raise PlanError(
-                    f"--image-option: {path!r} is not an absolute path.",
-                    hint="Name the file as all nodes see it: /shared/images/IMAGE.sif.",
-                )
+        for path in filter(None, (self.image, self.env_file)):
+            if not is_shared_path(path) or not path.isprintable():
+                hint = "Name the file as all nodes see it: /shared/images/IMAGE.sif."
+                yield f"--image-option: {path!r} is not an absolute path.", hint
         for argument in self.arguments:
             name = argument.partition("=")[0]
-            is_option = re.fullmatch(r"-\w|--[a-z][a-z-]*", name) and argument.isprintable()
+            is_option = APPTAINER_OPTION.fullmatch(name) and argument.isprintable()
             if not is_option or name in RESERVED_APPTAINER_OPTIONS:
                 problem = "orch sets this option itself" if is_option else "not an option"
                 hint = "Use it once per option: --image-option arguments=--nv. `--dry-run` shows all options."
-                raise PlanError(f"--image-option arguments={argument}: {problem}.", hint=hint)
+                yield f"--image-option arguments={argument}: {problem}.", hint
 
     def file(self, folders: Iterable[str], run_dir: str, *, preload: tuple[str, ...]) -> str:
         """Return the text of container.json.
@@ -85,7 +81,7 @@ class Image:
         )
         return container.render(
             ContainerSpec(
-                image=self.path,
+                image=self.image,
                 start="rank",
                 python=self.python,
                 preload=preload,
@@ -99,7 +95,7 @@ class Image:
     def describe(self) -> Decision:
         """Return the decision to print."""
         reason = f"by Apptainer or Singularity, one for each rank, on its {self.python}"
-        return Decision(topic="image", value=self.path, reason=reason)
+        return Decision(topic="image", value=self.image, reason=reason)
 
 
 # A host as `ssh` accepts it; ports and keys belong in ~/.ssh/config.
@@ -149,48 +145,47 @@ class BatchSettings:
         Raises:
             PlanError: for the first invalid value.
         """
-        flag = self.system.flag
-        for name in ("root", "python", "runs"):
-            path = getattr(self, name)
-            if path is not None and (not path.startswith("/") or ".." in path.split("/")):
-                option = "--python " if name == "python" else f"{flag} {name}="
-                raise PlanError(f"{option}{path}: expected an absolute path, the same on all nodes.")
-        if self.login is not None and not HOST.fullmatch(self.login):
-            raise PlanError(
-                f"{flag} login={self.login}: not a host name, as in `ssh HOST`.",
-                hint="Ports and keys belong in ~/.ssh/config.",
-            )
-        allocations = (None, HELD, NEW) if self.system.allocation_variable else (None,)
-        if self.allocation not in allocations:
-            raise PlanError(
-                f"{flag} allocation={self.allocation}: not possible on {self.system.title}.",
-                hint=f"Use {flag} allocation={HELD} or allocation={NEW}." if allocations[1:] else "Leave it out.",
-            )
-        if self.image:
-            self.image.check()
-        self.check_options()
+        for problem, hint in self.problems():
+            raise PlanError(problem, hint=hint)
 
-    def check_options(self) -> None:
-        """Raise PlanError for the first invalid option of the job or of the launcher."""
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield what is invalid in the settings, with a hint or ''."""
+        flag = self.system.flag
+        for option, path in (("--python ", self.python), (f"{flag} root=", self.root), (f"{flag} runs=", self.runs)):
+            if path is not None and not is_shared_path(path):
+                yield f"{option}{path}: expected an absolute path, the same on all nodes.", ""
+        if self.login is not None and not HOST.fullmatch(self.login):
+            hint = "Ports and keys belong in ~/.ssh/config."
+            yield f"{flag} login={self.login}: not a host name, as in `ssh HOST`.", hint
+        allocations = (HELD, NEW) if self.system.allocation_variable else ()
+        if self.allocation not in (None, *allocations):
+            hint = f"Use {flag} allocation={HELD} or allocation={NEW}." if allocations else "Leave it out."
+            yield f"{flag} allocation={self.allocation}: not possible on {self.system.title}.", hint
+        if self.image:
+            yield from self.image.problems()
+        yield from self.option_problems()
+
+    def option_problems(self) -> Iterator[tuple[str, str]]:
+        """Yield what is invalid in the options of the job or of the launcher, with a hint or ''."""
         flag = self.system.flag
         for name, value in self.launcher.items():
-            if value not in self.system.launcher_settings[name]:
-                choices = ", ".join(self.system.launcher_settings[name])
-                raise PlanError(f"{flag} {name}={value}: expected one of {choices}.")
+            if value not in (choices := self.system.launcher_settings[name]):
+                yield f"{flag} {name}={value}: expected one of {', '.join(choices)}.", ""
+        reserved = {**RESERVED_OPTIONS, **self.system.reserved}
         for name, value in self.options.items():
             if not OPTION.fullmatch(name):
-                raise PlanError(
-                    f"{flag} {name}: not an option of {self.system.submitter}.",
-                    hint=f"Use the long name of an option without its dashes: {flag} {self.system.example_option}.",
-                )
-            reserved = {**RESERVED_OPTIONS, **self.system.reserved}
+                hint = f"Use the long name of an option without its dashes: {flag} {self.system.example_option}."
+                yield f"{flag} {name}: not an option of {self.system.submitter}.", hint
             if name in reserved:
-                raise PlanError(f"{flag} {name}: orch sets this option itself.", hint=reserved[name])
+                yield f"{flag} {name}: orch sets this option itself.", reserved[name]
             if not value.isprintable():
-                raise PlanError(
-                    f"{flag} {name}: its value contains characters that cannot be printed.",
-                    hint="Type the value again: copied text may contain such characters.",
-                )
+                hint = "Type the value again: copied text may contain such characters."
+                yield f"{flag} {name}: its value contains characters that cannot be printed.", hint
+
+
+def is_shared_path(path: str) -> bool:
+    """Return whether a path can be the same on all nodes."""
+    return path.startswith("/") and ".." not in path.split("/")
 
 
 JOB_NAME_PREFIX = "orch-"  # before the run id

@@ -164,7 +164,7 @@ def test_relative_image_path_starts_where_it_is_set(tmp_path: Path, monkeypatch:
         slurm_settings(None, (), {}, image="torch.sif", image_options=("python=/opt/bin/python",)),
         slurm_settings(file, (), {}),
     ):
-        assert result.image == Image(path=str(tmp_path / "torch.sif"), python="/opt/bin/python")
+        assert result.image == Image(image=str(tmp_path / "torch.sif"), python="/opt/bin/python")
     assert slurm_settings(file, (), {}, image="").image is None
 
 
