@@ -14,7 +14,7 @@ from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.batch.inputs import batch_settings, plan_of_array
-from orchestrator.targets.batch.plan import job_node, job_nodes, plan_job, with_size
+from orchestrator.targets.batch.plan import job_nodes, plan_job, with_size
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.slurm import SLURM
 from tests.conftest import make_facts
@@ -90,8 +90,9 @@ def plan_request(
     batch = with_size(settings or make_settings())
     batch.check()
     loaded = loaded or make_inputs()
-    node = job_node(batch, facts or make_host_facts(), "/shared/orch/stacks/current/bin/python")
-    return planner(request, loaded, batch, job_nodes(request, loaded, batch, node), run_paths)
+    python = "/shared/orch/stacks/current/bin/python"
+    nodes = job_nodes(request, loaded, batch, facts or make_host_facts(), python)
+    return planner(request, loaded, batch, nodes, run_paths)
 
 
 def submit_step(plan: Plan) -> SubmitScript:

@@ -30,7 +30,7 @@ from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, RunPaths, TargetOptions, TrainRequest
 from orchestrator.planning.resolve import Inputs, RunNodes
-from orchestrator.targets.batch.plan import job_node, job_nodes, plan_array, plan_job, plan_run, with_size
+from orchestrator.targets.batch.plan import job_nodes, plan_job, plan_run, submit_step, with_size
 from orchestrator.targets.batch.scheduler import python_hint, query_default_ranks, query_host
 from orchestrator.targets.batch.settings import BatchSettings, Image
 from orchestrator.targets.batch.system import FLAG_OFF, FLAG_ON, FLAG_VALUES, NEW, ONE_RANK, BatchSystem
@@ -281,15 +281,22 @@ def check_image_exists(batch: BatchSettings) -> None:
 def plan_of_array(
     request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, run_paths: RunPaths
 ) -> Plan:
-    """Return the plan of an array; its runs differ in their settings only."""
-    runs = []
-    for number, member in enumerate(load.array_members(request.array, request.array_sample)):
+    """Return the plan of an array: one script, each task of which is a run; they differ in their settings."""
+    members = list(load.array_members(request.array, request.array_sample))
+    plans, configs = [], []
+    for number, member in enumerate(members):
         member_request = sweep.request_of(request, member, own_script=loaded.recipe.own_script)
         settings = load.settings(list(member_request.settings), loaded.recipe)
         member_inputs = replace(loaded, settings=settings)
         plan, config = plan_run(member_request, member_inputs, batch, nodes, sweep.run_paths_of(run_paths, number))
-        runs.append((member, plan, config))
-    return plan_array(runs, batch, run_paths, sweep.max_active_runs(request.array))
+        plans.append(plan)
+        configs.append(config)
+    labelled = sweep.label_plans(list(zip(members, plans, strict=True)))
+    runs = list(zip((member.label for member in members), labelled, configs, strict=True))
+    limit = sweep.max_active_runs(request.array)
+    step = submit_step(runs, batch, run_paths, is_array=True, max_active=limit)
+    sent = dict.fromkeys(step for plan in labelled for step in plan.steps)
+    return replace(labelled[0], steps=(*sent, step), array=tuple(replace(plan, steps=()) for plan in labelled))
 
 
 def read(request: TrainRequest, batch: BatchSettings, python: str, facts: Facts) -> tuple[Inputs, RunNodes]:
@@ -305,10 +312,10 @@ def read(request: TrainRequest, batch: BatchSettings, python: str, facts: Facts)
         left_out=[Path(batch.root)] if batch.root else [],
     )
     on_gpus = uses_gpus(request.backend, loaded.plugins)
-    node = job_node(batch, facts, python, user_python(path, facts, for_gpus=on_gpus) if path else None)
+    users = user_python(path, facts, for_gpus=on_gpus) if path else None
     ranks = query_default_ranks(batch) if request.ppn is None else ONE_RANK
-    measurement = read_measurement(measurement_file(batch))
-    return loaded, job_nodes(request, loaded, batch, node, default_ranks=ranks, measurement=measurement)
+    measured = read_measurement(measurement_file(batch))
+    return loaded, job_nodes(request, loaded, batch, facts, python, users, default_ranks=ranks, measurement=measured)
 
 
 def interpreter(batch: BatchSettings, stack: str) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import PurePosixPath
 
 import jinja2
@@ -26,7 +25,7 @@ from orchestrator.planning import launchers
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.launchers import LAUNCHERS, WITHOUT_MPI, Launch
 from orchestrator.planning.measured import valid_for
-from orchestrator.planning.plan import Plan, RunProgram, SendFolder, SubmitScript
+from orchestrator.planning.plan import Plan, RunProgram, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import (
     Inputs,
@@ -50,7 +49,6 @@ from orchestrator.planning.run_files import (
     sent_project,
     working_directory,
 )
-from orchestrator.planning.sweep import Member, label_plans
 from orchestrator.planning.training import (
     launch_spec,
     new_plan,
@@ -72,33 +70,13 @@ MAX_NODES = 10_000
 NODE_PREFIX = "node"  # The prefix of placeholders for nodes that the batch system has not chosen yet.
 
 
-def job_node(batch: BatchSettings, facts: Facts, python: str, user_python: UserPython | None = None) -> Node:
-    """Return a node of a job, all of which see the stack of the host with the system's programs.
-
-    Args:
-        batch: the settings for the batch system.
-        facts: the facts of that host.
-        python: the interpreter that starts the run.
-        user_python: the ranks' interpreter, if the user has named one.
-    """
-    return Node(
-        name=NODE_PREFIX,
-        address=NODE_PREFIX,
-        python=python,
-        facts=facts,
-        via=(batch.system.launcher,),
-        repair=repair_command(user_python.path)
-        if user_python
-        else "`orch setup` of the installation whose Python the nodes use",
-        user_python=user_python,
-    )
-
-
 def job_nodes(
     request: TrainRequest,
     loaded: Inputs,
     batch: BatchSettings,
-    node: Node,
+    facts: Facts,
+    python: str,
+    user_python: UserPython | None = None,
     *,
     default_ranks: tuple[int, str] = ONE_RANK,
     measurement: Measurement | None = None,
@@ -109,7 +87,9 @@ def job_nodes(
         request: the request.
         loaded: the files that it names.
         batch: the settings for the batch system, with the size of the job.
-        node: a node of the job.
+        facts: the facts of the host with the system's programs, whose stack all nodes see.
+        python: the interpreter that starts the run.
+        user_python: the ranks' interpreter, if the user has named one.
         default_ranks: the ranks on each node for --ppn auto, with the reason.
         measurement: what `orch bench` has measured on such nodes, or None.
 
@@ -129,10 +109,18 @@ def job_nodes(
     ppn = default_ranks[0] if request.ppn is None else request.ppn
     if held:
         check_size(system, held, count + request.spare_nodes, ppn)
-    requested = tuple(Gpu(index=number, name="GPU") for number in range(gpus))
-    facts = replace(node.facts, gpus=requested)  # not those of the login host
+    own_stack = "`orch setup` of the installation whose Python the nodes use"
+    node = Node(
+        name=NODE_PREFIX,
+        address=NODE_PREFIX,
+        python=python,
+        facts=replace(facts, gpus=tuple(Gpu(index=number, name="GPU") for number in range(gpus))),  # not the host's
+        via=(system.launcher,),
+        repair=repair_command(user_python.path) if user_python else own_stack,
+        user_python=user_python,
+    )
     names = (f"{NODE_PREFIX}-{number}" for number in range(count))
-    nodes = tuple(replace(node, name=name, address=name, facts=facts) for name in names)
+    nodes = tuple(replace(node, name=name, address=name) for name in names)
     by_default = f", {default_ranks[1]}" if request.ppn is None else ""
     reason = f"{ppn} on each node{by_default}; equal shares of the cores that the job is given"
     threads = system.threads_per_rank(batch.options, ppn or 1)
@@ -211,15 +199,13 @@ def plan_job(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes:
         RequestError: if an option or a setting is invalid.
     """
     plan, config = plan_run(request, loaded, batch, nodes, run_paths)
-    prepare = prepare_attempt(plan, batch) if run_paths.resume else ()
-    return replace(plan, steps=(*plan.steps, *prepare, submit_step([("", plan, config)], batch, run_paths)))
-
-
-def prepare_attempt(plan: Plan, batch: BatchSettings) -> tuple[RunProgram, ...]:
-    """Return the step before the next attempt of a resumed run, which another job starts."""
-    run, python = plan.run, LOGIN_PYTHON if batch.login else plan.run.python
-    command = (python, f"{run.train}/node.py", "prepare-attempt", run.run_dir, job_file(batch.system.name))
-    return (RunProgram(nodes=(login_of(batch),), command=command),)
+    steps: list[Step] = [*plan.steps]
+    if run_paths.resume:  # another job starts the next attempt
+        python = LOGIN_PYTHON if batch.login else plan.run.python
+        program = (python, f"{plan.run.train}/node.py", "prepare-attempt")
+        command = (*program, plan.run.run_dir, job_file(batch.system.name))
+        steps.append(RunProgram(nodes=(login_of(batch),), command=command))
+    return replace(plan, steps=(*steps, submit_step([("", plan, config)], batch, run_paths)))
 
 
 def submit_step(
@@ -227,7 +213,7 @@ def submit_step(
     batch: BatchSettings,
     run_paths: RunPaths,
     *,
-    tasks: int = 0,
+    is_array: bool = False,
     max_active: int | None = None,
 ) -> SubmitScript:
     """Return the step that submits the script of a run, or of the runs of an array.
@@ -236,25 +222,25 @@ def submit_step(
         runs: the label of each run in an array, its plan, and the settings of orch's program.
         batch: the settings for the batch system.
         run_paths: the identity and the folder of the run or of the array.
-        tasks: the number of runs of an array; 0 for a single run.
+        is_array: whether each run is a task of an array.
         max_active: the number of runs of an array that may be active at once; None for no limit.
     """
     system, held, (_, plan, config) = batch.system, batch.held, runs[0]
-    is_array = tasks > 1 or system.has_arrays_of_one
+    has_tasks = is_array and (len(runs) > 1 or system.has_arrays_of_one)
     job = JobRequest(
-        name=f"{JOB_NAME_PREFIX}{run_paths.run_id if is_array else plan.run.run_id}",
+        name=f"{JOB_NAME_PREFIX}{run_paths.run_id if has_tasks else plan.run.run_id}",
         nodes=config.nodes + config.spare_nodes,
         ppn=config.ppn,
         survives_nodes=any(option.startswith("--max-restarts") for option in config.options),
         held=held is not None,
-        tasks=tasks if is_array else 0,
+        tasks=len(runs) if has_tasks else 0,
         max_active=max_active,
     )
     options = tuple(system.job_options(job, batch.options))
     return SubmitScript(
         nodes=(login_of(batch),) if batch.login else (),
         run_dir=run_paths.run_dir,
-        script=render(runs, batch, options, is_array=tasks > 0),
+        script=render(runs, batch, options, is_array=is_array),
         name=job.name,
         options=options,
         program=system.step_program if held else system.submitter,
@@ -282,7 +268,6 @@ def plan_run(
     decisions = (
         *all_decisions(resolved.stack),
         *job_decisions(request, resolved, batch),
-        *allocation_decisions(batch),
         *all_decisions(resolved.layout),
         *gpu_decisions(resolved.nodes.value, resolved.backend.value),
         Decision(topic="launcher", value=launcher, reason=launch.summary),
@@ -356,39 +341,24 @@ def launch_of(
     return LAUNCHERS[resolved.launcher](spec)
 
 
-def job_decisions(request: TrainRequest, resolved: Resolved, batch: BatchSettings) -> tuple[Decision, ...]:
-    """Return the decisions about the job: its login node, nodes, options and setup commands."""
-    nodes = str(len(resolved.nodes.value))
-    spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
+def job_decisions(request: TrainRequest, resolved: Resolved, batch: BatchSettings) -> Iterator[Decision]:
+    """Yield the decisions about the job: its login node, nodes, allocation or options, and setup commands."""
     system = batch.system
-    options = (
-        Decision(
-            topic=f"{system.name} {name}",
-            value=value or "yes",
-            reason="; ".join(filter(None, [batch.sources.get(name), system.explain_option(name, batch.options)])),
-        )
-        for name, value in batch.options.items()
-        if not batch.held
-    )
-    setup = (Decision(topic="setup", value=command, reason="requested") for command in batch.setup)
-    login = batch.login
-    return (
-        *((Decision(topic="login", value=login, reason="by SSH"),) if login else ()),
-        Decision(topic="nodes", value=nodes + spare, reason=f"chosen by {system.title}"),
-        *options,
-        *setup,
-    )
-
-
-def allocation_decisions(batch: BatchSettings) -> tuple[Decision, ...]:
-    """Return the allocation that the run is a step of, and the options without effect in it."""
-    if batch.held is None:
-        return ()
-    reason = f"already held; {batch.system.new_job_hint[:-1]}"
-    held = Decision(topic="allocation", value=batch.held.job, reason=reason)
-    unused = ", ".join(f"{name} ({batch.sources[name]})" for name in batch.options)
-    reason = f"options of {batch.system.submitter} do not change an allocation"
-    return (held, *([Decision(topic="without", value=unused, reason=reason)] if unused else []))
+    if batch.login:
+        yield Decision(topic="login", value=batch.login, reason="by SSH")
+    spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
+    yield Decision(topic="nodes", value=f"{len(resolved.nodes.value)}{spare}", reason=f"chosen by {system.title}")
+    if batch.held:
+        reason = f"already held; {system.new_job_hint[:-1]}"
+        yield Decision(topic="allocation", value=batch.held.job, reason=reason)
+        if unused := ", ".join(f"{name} ({batch.sources[name]})" for name in batch.options):
+            reason = f"options of {system.submitter} do not change an allocation"
+            yield Decision(topic="without", value=unused, reason=reason)
+    for name, value in batch.options.items() if not batch.held else ():
+        reasons = (batch.sources.get(name), system.explain_option(name, batch.options))
+        yield Decision(topic=f"{system.name} {name}", value=value or "yes", reason="; ".join(filter(None, reasons)))
+    for command in batch.setup:
+        yield Decision(topic="setup", value=command, reason="requested")
 
 
 def config_of(
@@ -438,25 +408,6 @@ def config_of(
     )
 
 
-def plan_array(
-    runs: Sequence[tuple[Member, Plan, JobConfig]], batch: BatchSettings, run_paths: RunPaths, limit: int | None = None
-) -> Plan:
-    """Return the plan of an array: one script, each task of which is one of the runs.
-
-    Args:
-        runs: the values of each run, its plan, and the settings of orch's program.
-        batch: the settings for the batch system.
-        run_paths: the id, the folder and the shared files of the array.
-        limit: the number of runs that may be active at once; None for no limit.
-    """
-    plans = label_plans([(member, plan) for member, plan, _ in runs])
-    labelled = [(member.label, plan, config) for plan, (member, _, config) in zip(plans, runs, strict=True)]
-    step = submit_step(labelled, batch, run_paths, tasks=len(runs), max_active=limit)
-    sent = dict.fromkeys(step for plan in plans for step in plan.steps)
-    return replace(plans[0], steps=(*sent, step), array=tuple(replace(plan, steps=()) for plan in plans))
-
-
-HEREDOC_DELIMITER = "ORCH_END_OF_FILE"
 TEMPLATES = jinja2.PackageLoader("orchestrator", "templates/batch")
 
 
@@ -478,6 +429,7 @@ def render(
     environment = jinja2.Environment(  # noqa: S701  a shell script, whose values are quoted
         loader=TEMPLATES, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
+    environment.filters["quote"] = shlex.quote
     system, first = settings.system, runs[0][1].run
     template = {**TEMPLATE, **system.template}
     of_one_run = ("run", "array", "resume") if is_array else ()
@@ -488,27 +440,13 @@ def render(
         options=options,
         decisions=[one_line(decision.describe()) for decision in decisions],
         is_array=is_array,
-        runs=[{"label": one_line(label), **file_values(plan, config)} for label, plan, config in runs],
+        runs=[
+            {"label": one_line(label), "dir": plan.run.run_dir, "config": json.dumps(values.record(config), indent=1)}
+            for label, plan, config in runs
+        ],
+        config_file=CONFIG,
         run_dir='"$run_dir"' if is_array else shlex.quote(first.run_dir),
         output=template["array_output" if is_array else "output"],
-        setup=[(command, shlex.quote(f"error: {system.flag} setup={command} failed")) for command in settings.setup],
+        setup=settings.setup,
         program=shlex.join((first.python, f"{first.train}/node.py", "job")),
     )
-
-
-def file_values(plan: Plan, config: JobConfig) -> dict[str, str]:
-    """Return the values of a run that the script writes to files, quoted for the shell."""
-    text = json.dumps(values.record(config), indent=1) + "\n"
-    return {
-        "run_dir": shlex.quote(plan.run.run_dir),
-        "settings": heredoc(text),
-        "settings_file": shlex.quote(f"{plan.run.run_dir}/{CONFIG}"),
-    }
-
-
-def heredoc(content: str) -> str:
-    """Return a file's content as a here-document whose delimiter is not a line of it."""
-    lines = set(content.split("\n"))
-    delimiters = (f"{HEREDOC_DELIMITER}_{number}" if number else HEREDOC_DELIMITER for number in count())
-    delimiter = next(word for word in delimiters if word not in lines)
-    return f"<<'{delimiter}'\n{content}{delimiter}"
