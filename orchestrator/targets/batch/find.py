@@ -85,25 +85,30 @@ def list_runs(system: BatchSystem, inventory: str) -> RunList:
     The user's jobs that are recorded elsewhere are listed as warnings.
     """
     runs = list(recorded_runs(system, Path(RUNS_DIR).absolute()))
-    login = login_of(system, inventory)
     # The cluster of a run that may continue knows its current state.
     active = [run for run in runs if run.outcome is None or run.outcome.state == PREEMPTED]
-    clusters = dict.fromkeys([(login, ""), *map(cluster_of, active)])
-    by_cluster = {cluster: ClusterJobs(system, *cluster) for cluster in clusters}
-    rows = [run_row(run, by_cluster.get(cluster_of(run))) for run in runs]
-    unrecorded_jobs = [
-        f"job {job.job} ({name}, {job.state}) is recorded in another folder"
-        for name, job in by_cluster[login, ""].jobs.items()
-        if not job.ended
-    ]
-    problems = tuple(jobs.problem for jobs in by_cluster.values() if jobs.problem)
-    return RunList(rows=tuple(rows), unreachable=problems, warnings=tuple(unrecorded_jobs))
+    clusters = clusters_of(system, login_of(system, inventory), active)
+    rows = tuple(run_row(run, clusters.get(cluster_of(run))) for run in runs)
+    return RunList(
+        rows=rows,
+        unreachable=tuple(cluster.problem for cluster in clusters.values() if cluster.problem),
+        warnings=tuple(
+            f"job {job.job} ({name}, {job.state}) is recorded in another folder"
+            for name, job in next(iter(clusters.values())).jobs.items()
+            if not job.ended
+        ),
+    )
 
 
 def cluster_of(run: Run) -> tuple[str, str]:
     """Return the login node and the cluster of a run; '' for this machine and the default cluster."""
     location = location_of(run.record)
     return location.login, location.cluster
+
+
+def clusters_of(system: BatchSystem, login: str, runs: Iterable[Run]) -> dict[tuple[str, str], ClusterJobs]:
+    """Return the jobs on the default cluster of a login node, and on the clusters of these runs."""
+    return {key: ClusterJobs(system, *key) for key in dict.fromkeys([(login, ""), *map(cluster_of, runs)])}
 
 
 class ClusterJobs:
@@ -188,33 +193,6 @@ def run_state(run: Run, job: JobState | None) -> str:
     return "killed" if job is None or job.ended else "running"
 
 
-def clean_cluster(cluster: ClusterJobs, runs: list[Run], *, dry_run: bool) -> tuple[list[JobState], list[str]]:
-    """Cancel the leftover jobs of one cluster, unless `dry_run` is set.
-
-    Returns:
-        The leftover jobs, and the ids of the runs that may not have ended.
-
-    Raises:
-        ExecuteError: if the system does not respond.
-    """
-    if cluster.problem:
-        raise ExecuteError(cluster.problem, hint=cluster.scheduler.system.check_hint)
-    runs_with_jobs = [(cluster.refreshed(run), cluster.job_of(run)) for run in runs]
-    # A pending job resumes its run later, and a job that has just written its outcome is about to end.
-    leftovers = [
-        job
-        for run, job in runs_with_jobs
-        if run.outcome and job and not (job.ended or run_state(run, job) == "waiting")
-        if time.time() - run.outcome.ended > ENDING_SECONDS
-    ]
-    for job in leftovers if not dry_run else ():
-        cluster.scheduler.cancel(job.job)
-    cluster.host.close()
-    queued = [name.removeprefix(JOB_NAME_PREFIX) for name, job in cluster.jobs.items() if not job.ended]
-    active = [run.id for run, job in runs_with_jobs if run_state(run, job) in ("running", "waiting")]
-    return leftovers, [*queued, *active]
-
-
 def clean(system: BatchSystem, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
     """Cancel the jobs that the system still has although their runs have ended and cannot resume, and clean the stores.
 
@@ -223,24 +201,28 @@ def clean(system: BatchSystem, inventory: str | None, base: Path, *, dry_run: bo
     """
     login = login_of(system, inventory)
     runs = [run for run in recorded_runs(system, base) if location_of(run.record).login == login]
-    clusters = dict.fromkeys([(login, ""), *map(cluster_of, runs)])
-    leftovers: list[JobState] = []
-    living: list[str] = []
-    for cluster in clusters:
-        cluster_runs = [run for run in runs if cluster_of(run) == cluster]
-        cluster_leftovers, cluster_living = clean_cluster(ClusterJobs(system, *cluster), cluster_runs, dry_run=dry_run)
-        leftovers += cluster_leftovers
-        living += cluster_living
-    stores = clean_stores(login, (run.record for run in runs), living, dry_run=dry_run)
-    nodes = tuple(
-        NodeCleanup(
-            node=f"job {job.job}",
-            state="left" if dry_run else "clean",
-            ended=() if dry_run else (job.state,),
-            left=(job.state,) if dry_run else (),
-        )
-        for job in leftovers
-    )
+    clusters = clusters_of(system, login, runs)
+    for problem in (cluster.problem for cluster in clusters.values() if cluster.problem):
+        raise ExecuteError(problem, hint=system.check_hint)
+    active, nodes = [], []
+    for run in runs:
+        cluster = clusters[cluster_of(run)]
+        run, job = cluster.refreshed(run), cluster.job_of(run)
+        state = run_state(run, job)
+        if state in ("running", "waiting"):
+            active.append(run.id)
+        # A pending job resumes its run later, and a job that has just written its outcome is about to end.
+        elif job and not job.ended and run.outcome and time.time() - run.outcome.ended > ENDING_SECONDS:
+            if not dry_run:
+                cluster.scheduler.cancel(job.job)
+            left, ended = ((job.state,), ()) if dry_run else ((), (job.state,))
+            nodes.append(
+                NodeCleanup(node=f"job {job.job}", state="left" if dry_run else "clean", ended=ended, left=left)
+            )
+    for cluster in clusters.values():
+        cluster.host.close()
+        active += [name.removeprefix(JOB_NAME_PREFIX) for name, job in cluster.jobs.items() if not job.ended]
+    stores = clean_stores(login, (run.record for run in runs), active, dry_run=dry_run)
     return CleanupReport(run_id="", seconds=0.0, nodes=(*nodes, *stores))
 
 
