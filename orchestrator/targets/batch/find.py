@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orch_node.protocol.node_reports import Cleaned
-from orch_node.protocol.outcome import DONE, PREEMPTED, REFUSED
+from orch_node.protocol.outcome import DONE, PREEMPTED
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.errors import ExecuteError
 from orchestrator.planning.request import RUNS_DIR
 from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, precision_of
@@ -25,33 +25,10 @@ from orchestrator.targets.batch.scheduler import Scheduler, host_at
 from orchestrator.targets.batch.settings import JOB_NAME_PREFIX, location_of, store_of
 from orchestrator.targets.batch.system import BatchSystem, JobState
 from orchestrator.targets.connections.program_output import read_response
-from orchestrator.targets.interface import Notify, RunList, ignore
+from orchestrator.targets.interface import RunList, ignore
 
 ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after its outcome.
 CLEAN_SECONDS = 120.0  # A shared file system can be slow.
-
-
-def find_run(system: BatchSystem, base: Path, name: str, notify: Notify) -> tuple[RunRecord, Path]:
-    """Return the record and the local folder of a run.
-
-    Args:
-        system: the batch system.
-        base: the folder of all runs on this machine.
-        name: the id or the name of a run, or `last` for the newest run that was not refused.
-        notify: called with a line if several runs have the name.
-
-    Raises:
-        RequestError: if there is no such run.
-    """
-    runs = {run.id: run for run in recorded_runs(system, base)}
-    if not runs:
-        raise RequestError(
-            f"There is no run '{name}' on {system.title} in {base}.",
-            hint="Runs are recorded in the folder in which they were started. --runs-dir selects another folder.",
-        )
-    records, refused = [run.record for run in runs.values()], [run.id for run in runs.values() if run.state == REFUSED]
-    run_id = store.match_id(name, records, f"on {system.title} in {base}", notify, refused=refused)
-    return runs[run_id].record, runs[run_id].folder
 
 
 def recorded_runs(system: BatchSystem, base: Path) -> Iterator[Run]:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from orch_node import disk
+from orch_node.protocol.outcome import REFUSED
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, OrchError, RequestError
@@ -19,7 +20,6 @@ from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport
 from orchestrator.runs.state_files import PLAN
-from orchestrator.runs.store import Positions
 from orchestrator.targets.batch import find, inputs
 from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.run_folder import delete_remote_files, update_record, write_remote_record
@@ -59,9 +59,40 @@ class BatchTarget(Target):
         return inputs.measurement_file(inputs.settings_of(self.system, request))
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
-        """Record the plan, submit its script, and return a handle of the run."""
-        record, earlier = start(self.system, plan, folder)
-        return BatchHandle(self.system, record, folder, earlier=earlier)
+        """Record the plan, submit its script, and return a handle of the run.
+
+        The run continues when this program ends. After an interrupted start only a run that the batch system has
+        accepted is recorded.
+        """
+        plans = plan.array or (plan,)
+        *preparation, submission = plan.steps
+        assert isinstance(submission, SubmitScript)
+        folders = [folder.parent / member.run.run_id for member in plans]
+        earlier_plan = store.plan_bytes(folder)
+        earlier = store.positions(folder) if earlier_plan else None
+        for member, run_folder in zip(plans, folders, strict=True):
+            store.create(member, run_folder)
+        host = host_at(location_of(plan.run).login)
+        scheduler = Scheduler(self.system, host)
+        try:
+            execute(preparation, {node.node: host for step in preparation for node in step.nodes})
+            scheduler.submit(submission)
+            if earlier:
+                store.forget_end(folder)
+            return BatchHandle(self.system, record_jobs(plan, folders, scheduler), folder, earlier)
+        except (KeyboardInterrupt, OrchError) as error:
+            if isinstance(error, KeyboardInterrupt) and scheduler.has_accepted(submission.name):
+                record_jobs(plan, folders, scheduler)  # so that the job can be stopped
+            elif scheduler.submitted or scheduler.uncertain:
+                pass
+            elif earlier_plan:
+                with contextlib.suppress(OSError):  # a full disk, which is reported already
+                    write_whole(folder / PLAN, earlier_plan)
+            else:
+                delete_folders(plan, folders, host)
+            raise
+        finally:
+            host.close()
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         """Return a handle of a recorded run."""
@@ -69,7 +100,19 @@ class BatchTarget(Target):
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
         """Return a handle of a run that is recorded on this machine."""
-        return BatchHandle(self.system, *find.find_run(self.system, base, name, notify))
+        place = f"on {self.system.title} in {base}"
+        runs = {run.id: run for run in find.recorded_runs(self.system, base)}
+        if not runs:
+            raise RequestError(
+                f"There is no run '{name}' {place}.",
+                hint="Runs are recorded in the folder in which they were started. --runs-dir selects another folder.",
+            )
+        records, refused = (
+            [run.record for run in runs.values()],
+            [id for id, run in runs.items() if run.state == REFUSED],
+        )
+        run = runs[store.match_id(name, records, place, notify, refused=refused)]
+        return BatchHandle(self.system, run.record, run.folder)
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision` fills; raise RequestError if there is none."""
@@ -93,56 +136,6 @@ class BatchTarget(Target):
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         """Cancel the jobs whose runs have ended; with `dry_run`, only report them."""
         return find.clean(self.system, inventory, base, dry_run=dry_run)
-
-
-def start(system: BatchSystem, plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
-    """Record the plan and submit its script.
-
-    The run continues when this program ends. After an interrupted start only a run that the batch system has
-    accepted is recorded.
-
-    Returns:
-        The record of the run, and what belongs to earlier attempts of a resumed run; None for a new run.
-
-    Raises:
-        OrchError: if the run cannot be started.
-    """
-    plans = plan.array or (plan,)
-    *preparation, submission = plan.steps
-    assert isinstance(submission, SubmitScript)
-    folders = [folder.parent / member.run.run_id for member in plans]
-    earlier_plan = store.plan_bytes(folder)
-    earlier = store.positions(folder) if earlier_plan else None
-    for member, run_folder in zip(plans, folders, strict=True):
-        store.create(member, run_folder)
-
-    def forget_start() -> None:
-        if earlier_plan:
-            with contextlib.suppress(OSError):  # a full disk, which is reported already
-                write_whole(folder / PLAN, earlier_plan)
-        else:
-            delete_folders(plan, folders, host)
-
-    host = host_at(location_of(plan.run).login)
-    scheduler = Scheduler(system, host)
-    try:
-        execute(preparation, {node.node: host for step in preparation for node in step.nodes})
-        scheduler.submit(submission)
-        if earlier:
-            store.forget_end(folder)
-        return record_jobs(plan, folders, scheduler), earlier
-    except KeyboardInterrupt:
-        if scheduler.has_accepted(submission.name):
-            record_jobs(plan, folders, scheduler)  # so that the job can be stopped
-        elif not scheduler.uncertain:
-            forget_start()
-        raise
-    except OrchError:
-        if not scheduler.submitted and not scheduler.uncertain:
-            forget_start()
-        raise
-    finally:
-        host.close()
 
 
 def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRecord:

@@ -18,7 +18,7 @@ from orchestrator.targets.batch import find
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.settings import location_of
 from orchestrator.targets.batch.slurm import SLURM, job_state
-from orchestrator.targets.batch.target import record_jobs, start
+from orchestrator.targets.batch.target import BatchTarget, record_jobs
 from orchestrator.targets.connections.connection import Ssh
 from tests.support.disks import small_file_system
 from tests.support.files import write_files, write_program
@@ -62,13 +62,13 @@ def test_job_that_cannot_be_recorded_is_cancelled(tmp_path: Path, programs: Path
         folder = disk / "runs" / SITE.run_id
         plan = plan_request(make_request(), run_paths=replace(SITE, run_dir=str(folder)))
         with pytest.raises(ExecuteError, match=r"is full .* so orch cancelled job 12"):
-            start(SLURM, plan, folder)
+            BatchTarget(SLURM).start(plan, folder)
         assert not folder.exists()
         assert (programs / "cancelled").read_text() == "12\n"
         (disk / "data").unlink()
         write_program(programs / "scancel", "#!/bin/sh\necho not now >&2\nexit 1\n")
         with pytest.raises(ExecuteError, match=r"is full .* so job 12 is not recorded\. .*not now"):
-            start(SLURM, plan, folder)
+            BatchTarget(SLURM).start(plan, folder)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_only_a_missing_program_suggests_a_login_node(tmp_path: Path, programs: 
     write_program(programs / "sbatch", f"#!/bin/sh\necho burst buffer not found >&2\nexit {code}\n")
     folder = tmp_path / "runs" / SITE.run_id
     with pytest.raises(ExecuteError, match="burst buffer not found") as caught:
-        start(SLURM, plan_request(make_request(), run_paths=replace(SITE, run_dir=str(folder))), folder)
+        BatchTarget(SLURM).start(plan_request(make_request(), run_paths=replace(SITE, run_dir=str(folder))), folder)
     assert caught.value.hint == hint
 
 
@@ -91,7 +91,7 @@ def test_interrupted_submission_is_recorded_only_if_accepted(tmp_path: Path, pro
     folder = tmp_path / "runs" / SITE.run_id
     plan = plan_request(make_request(), run_paths=replace(SITE, run_dir=str(folder)))
     with pytest.raises(KeyboardInterrupt):
-        start(SLURM, plan, folder)
+        BatchTarget(SLURM).start(plan, folder)
     assert folder.exists() == accepted
     if accepted:
         assert location_of(store.load(folder).record).job == "12", "`orch stop` can end it"
