@@ -88,8 +88,7 @@ def init(
         )
     settings = kubernetes_settings(k8s_file, list(k8s or ()), image)
     if runtime:
-        settings.check()
-    settings.check_names()
+        settings.check_image()
     objects = namespace_objects.init_objects(settings, read_token(token_file), runtime=runtime)
     if not apply:
         print_text(namespace_objects.as_printable_yaml(objects), nl=False, program=True)
@@ -110,7 +109,6 @@ def role(
     if launcher is not None:
         check_launcher_name(launcher, KINDS, "Kubernetes")
     settings = kubernetes_settings(k8s_file, list(k8s or ()))
-    settings.check_names()
     role = namespace_objects.role(settings, [launcher] if launcher else KINDS)
     print_text(as_yaml((role,)), nl=False, program=True)
 

@@ -45,7 +45,8 @@ def query_runs(cluster: KubernetesClient) -> tuple[list[RunRecord], dict[str, Or
         The records, oldest first; by run id, why a run is listed but cannot be used; and the problems of records that
         cannot be read.
     """
-    settings = replace(kubernetes_settings(None, []), context=cluster.context, namespace=cluster.namespace)
+    location = {"context": cluster.context, "namespace": cluster.namespace}
+    settings = kubernetes_settings(None, []).model_copy(update=location)
     records: list[RunRecord] = []
     distrusted: dict[str, OrchError] = {}
     damaged: list[str] = []

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
-from pydantic import TypeAdapter, ValidationError, create_model
+from pydantic import TypeAdapter, ValidationError
 
 from orchestrator import load
-from orchestrator.errors import OrchError, PlanError, RequestError, did_you_mean
+from orchestrator.errors import OrchError, PlanError, RequestError, did_you_mean, first_problem
 from orchestrator.files import TRAIN, pack_files
-from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
+from orchestrator.load.files import read_current_folder_toml, read_toml
 from orchestrator.load.inputs import run_paths_of
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
@@ -32,12 +32,9 @@ from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 FILE = Path("orch-k8s.toml")
 TYPES: Mapping[str, Any] = get_type_hints(KubernetesSettings)
-NAMES = tuple(name for name in TYPES if name != "image")  # which --image sets
+NAMES = tuple(name for name in KubernetesSettings.model_fields if name != "image")  # which --image sets
 TABLE, LIST = Mapping[str, str], tuple[str, ...]  # set as --k8s env.NAME=VALUE, and with entries separated by commas
 APPENDED = ("node_affinity",)  # entries contain commas: each --k8s appends one
-TOML_TYPES = {TABLE: dict[str, str], LIST: list[str]}
-FILE_FIELDS: Any = {name: (TOML_TYPES.get(kind, kind), None) for name, kind in TYPES.items()}
-KubernetesFile = create_model("KubernetesFile", __base__=StrictModel, **FILE_FIELDS)
 
 
 def kubernetes_settings(path: Path | None, assignments: list[str], image: str | None = None) -> KubernetesSettings:
@@ -51,15 +48,36 @@ def kubernetes_settings(path: Path | None, assignments: list[str], image: str | 
     Raises:
         RequestError: if the file or an assignment is invalid.
     """
-    settings = KubernetesSettings()
-    values = read_toml(path, KubernetesFile) if path else read_current_folder_toml(FILE, KubernetesFile, "--k8s-file")
-    if values is not None:
-        changed: dict[str, Any] = values.model_dump(exclude_unset=True)
-        changed |= {name: tuple(value) for name, value in changed.items() if isinstance(value, list)}
-        settings = replace(settings, **changed)
+    model = KubernetesSettings
+    loaded = read_toml(path, model) if path else read_current_folder_toml(FILE, model, "--k8s-file")
+    values = loaded.model_dump(exclude_unset=True) if loaded else {}
     for assignment in assignments:
-        settings = with_assignment(settings, assignment)
-    return settings if image is None else replace(settings, image=image)
+        add_assignment(values, assignment)
+    if image is not None:
+        values["image"] = image
+    try:
+        return model(**values)
+    except ValidationError as error:
+        key, reason = first_problem(error)
+        hint = "Examples: gpu=8, share_cores=true."
+        raise RequestError(f"{key} = {error.errors()[0]['input']!r}: {reason}.", hint=hint) from None
+
+
+def add_assignment(values: dict[str, Any], assignment: str) -> None:
+    """Replace a value by that of --k8s KEY=VALUE, or add a list entry."""
+    name, equals, text = assignment.partition("=")
+    if not equals:
+        raise RequestError(f"--k8s {assignment}: expected KEY=VALUE.", hint="Example: --k8s memory=64Gi")
+    table, dot, key = name.partition(".")
+    if dot and TYPES.get(table) == TABLE:
+        values[table] = {**values.get(table, {}), key: text}
+    elif name in APPENDED:
+        values[name] = (*values.get(name, ()), text)
+    elif name in NAMES and TYPES[name] != TABLE:
+        values[name] = tuple(filter(None, text.split(","))) if TYPES[name] == LIST else text
+    else:
+        hint = f"Write --k8s {name}.NAME=VALUE." if name in NAMES else did_you_mean(name, NAMES)
+        raise RequestError(f"--k8s {name}: unknown key.", hint="Use --image NAME." if name == "image" else hint)
 
 
 def read_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
@@ -77,35 +95,6 @@ def read_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
             f"--k8s-patch {path} is not a list of operations in YAML or JSON: {one_line(str(error))}",
             hint="Example: - {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
         ) from None
-
-
-def with_assignment(settings: KubernetesSettings, assignment: str) -> KubernetesSettings:
-    """Return the settings with one value replaced, or one list entry added."""
-    name, equals, text = assignment.partition("=")
-    if not equals:
-        raise RequestError(f"--k8s {assignment}: expected KEY=VALUE.", hint="Example: --k8s memory=64Gi")
-    table, dot, key = name.partition(".")
-    value: Any
-    if dot and TYPES.get(table) == TABLE:
-        name, value = table, {**getattr(settings, table), key: text}
-    elif name in APPENDED:
-        value = (*getattr(settings, name), text)
-    elif name in NAMES and TYPES[name] != TABLE:
-        value = parse(name, text)
-    else:
-        hint = f"Write --k8s {name}.NAME=VALUE." if name in NAMES else did_you_mean(name, NAMES)
-        raise RequestError(f"--k8s {name}: unknown key.", hint="Use --image NAME." if name == "image" else hint)
-    return replace(settings, **{name: value})
-
-
-def parse(name: str, text: str) -> Any:
-    if TYPES[name] == LIST:
-        return tuple(item for item in text.split(",") if item)
-    try:
-        return TypeAdapter(TYPES[name]).validate_python(text)
-    except ValidationError as error:
-        message = f"--k8s {name}={text}: {error.errors()[0]['msg']}."
-        raise RequestError(message, hint="Examples: gpu=8, share_cores=true.") from None
 
 
 # Each run has its project in the cluster's etcd, which has some GB for everything.

@@ -13,7 +13,7 @@ import pkgutil
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -277,7 +277,7 @@ def pod_values(job: KubernetesJob) -> dict[str, Any]:
         if settings.spread
         else None,
     }
-    return {**asdict(settings), **values}
+    return {**dict(settings), **values}
 
 
 def pod_template(job: KubernetesJob, values: Mapping[str, Any]) -> Object:

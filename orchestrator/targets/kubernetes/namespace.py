@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import asdict
 
 from orchestrator.errors import OrchError
 from orchestrator.model.decision import Finding, finding_of
@@ -99,7 +98,7 @@ def check_creation(cluster: KubernetesClient, settings: KubernetesSettings, laun
     A TrainJob is left out: the API refuses it as long as its runtime does not exist.
     """
     try:
-        settings.check()
+        settings.check_image()
         job = trial_job(settings)
         objects = [item for item in (*config_maps(job), *job_objects(launcher, job)) if item["kind"] != "TrainJob"]
         for item in objects:
@@ -114,7 +113,7 @@ def namespace_objects(settings: KubernetesSettings, token: str = "", launchers: 
     """Return the claim of the volume, the Secret with the token, and the Role with all rights for these launchers."""
     rules = [rule for launcher in launchers for rule in documents(launcher)[0]["rules"]]
     encoded = base64.b64encode(token.encode()).decode()
-    return [*render("namespace", {**asdict(settings), "labels": names.labels(), "token": encoded, "rules": rules})]
+    return [*render("namespace", {**dict(settings), "labels": names.labels(), "token": encoded, "rules": rules})]
 
 
 def role(settings: KubernetesSettings, launchers: Iterable[str] = KINDS) -> Object:

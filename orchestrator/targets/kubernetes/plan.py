@@ -73,7 +73,7 @@ def resolve_pods(
     """
     hint = "Example: --nodes 4 starts four pods of --ppn ranks each."
     count = count_nodes(request, None, limit=MAX_PODS, hint=hint)
-    inputs.kubernetes.check()
+    inputs.kubernetes.check_image()
     launcher = choose_launcher(request, inputs.installed)
     check_min_nodes(inputs.loaded.recipe, request, launcher.value)
     no_mpi = Decision(topic="mpi", value="")

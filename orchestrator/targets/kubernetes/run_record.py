@@ -6,7 +6,7 @@ run's name and label. What runs in a pod comes from the settings of this control
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from orch_node.protocol import values
@@ -47,7 +47,7 @@ class JobLocation:
 def new_location(run_id: str, launcher: str, settings: KubernetesSettings) -> JobLocation:
     """Return the location of a new run in the cluster of the settings."""
     location_fields = {field.name for field in fields(JobLocation)}
-    shared = {name: value for name, value in asdict(settings).items() if name in location_fields}
+    shared = {name: value for name, value in settings if name in location_fields}
     fixed = {"namespace": settings.namespace or "default", "job": names.job_name(run_id), "launcher": launcher}
     return JobLocation(**{**shared, **fixed})
 

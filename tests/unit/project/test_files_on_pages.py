@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -57,8 +56,8 @@ def check_pbs_settings(path: Path) -> object:
 
 def check_kubernetes_settings(path: Path) -> object:
     settings = kubernetes_settings(path, [])
-    settings.check()
-    return objects(make_plan("job", kubernetes=replace(settings, context=None)))
+    settings.check_image()
+    return objects(make_plan("job", kubernetes=settings.model_copy(update={"context": None})))
 
 
 def check_entry_points(path: Path) -> bool:

@@ -15,12 +15,18 @@ from orchestrator.targets.kubernetes.settings import KubernetesSettings
 def test_values_of_settings_are_parsed() -> None:
     assert kubernetes_settings(None, ["share_cores=true", "uid=7"]) == KubernetesSettings(share_cores=True, uid=7)
     assert kubernetes_settings(None, [], "registry.example/orch").image == "registry.example/orch"
+    with pytest.raises(RequestError, match="image = 'two words'"):
+        kubernetes_settings(None, [], "two words")
     for assignment, message, hint in (
         ("share_cores=maybe", "valid boolean", "=true"),
         ("uid=x", "valid integer", "gpu=8"),
         ("memoryy=x", "unknown key", "Did you mean 'memory'?"),
         ("env=A", "unknown key", "env.NAME=VALUE"),
         ("image=1", "--k8s image: unknown key", "--image"),
+        ("namespace=Team A", "namespace = 'Team A': not a valid Kubernetes name", ""),
+        ("mount=data", "mount = 'data': not an absolute path", ""),
+        ("uid=0", "greater than 0", ""),
+        ("gpu=-1", "greater than or equal to 0", ""),
     ):
         with pytest.raises(RequestError, match=message) as error:
             kubernetes_settings(None, [assignment])

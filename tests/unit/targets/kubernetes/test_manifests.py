@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,8 +30,7 @@ ASSIGNMENTS = (
 
 
 def make_settings(*assignments: str) -> Any:
-    loaded = kubernetes_settings(None, ["cpu=8", *assignments], "registry.example/orch:current")
-    return replace(loaded, namespace="team")
+    return kubernetes_settings(None, ["cpu=8", "namespace=team", *assignments], "registry.example/orch:current")
 
 
 def test_every_kind_of_job_has_the_requested_settings() -> None:

@@ -29,7 +29,7 @@ from tests.support.recorded import RUN_RECORD as RECORD
 @given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 8))
 def test_stored_record_is_restored_without_loss(pods: int, ppn: int, size: int) -> None:
     request = replace(REQUEST, nodes=NodeCount(pods), ppn=ppn)
-    plan = make_plan(request=request, kubernetes=replace(SETTINGS, cpu=str(ppn * size)))
+    plan = make_plan(request=request, kubernetes=SETTINGS.model_copy(update={"cpu": str(ppn * size)}))
     stored = json.loads(json.dumps(run_record.without_lists(plan.run)))
     assert run_record.with_lists(stored, pod.parse(json.dumps(config(plan)))) == plan.run
 
