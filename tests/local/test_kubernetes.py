@@ -18,9 +18,8 @@ from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.runs import store
 from orchestrator.targets.kubernetes import watch
 from orchestrator.targets.kubernetes.status import PodState
-from orchestrator.targets.kubernetes.target import mark_volume
 from orchestrator.targets.kubernetes.volume import PodExec
-from orchestrator.targets.kubernetes.watch import JobWatch
+from orchestrator.targets.kubernetes.watch import KubernetesHandle, mark_volume
 from tests.local.kubernetes_runs import (
     FAILED,
     PYTORCHJOB,
@@ -115,23 +114,24 @@ def test_missing_package_is_reported_with_its_extra(tmp_path: Path) -> None:
 
 
 def test_refusal_of_pods_is_reported_once_for_all_their_random_names(api: Api, run: KubernetesRun) -> None:
-    job_watch = JobWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
+    handle = KubernetesHandle(store.load(run.folder).record, run.folder)
+    handle.cluster = make_client(api.url)
     add_event(api, "orch-another", "FailedCreate", "of another job", lastTimestamp="2026-01-01T00:00:09Z")
 
     def refuse(number: int, name: str, reason: str, request: str) -> None:
         message = f'pods "{run.job}-x{number}" is forbidden: exceeded quota: small, requested: {request}'
         add_event(api, name, reason, message, lastTimestamp=f"2026-01-01T00:00:0{number}Z")
-        assert job_watch.poll_job() is None
+        assert handle.poll_job() is None
 
     refuse(0, run.job, "FailedCreatePod", "cpu=2")
     refuse(1, f"{run.job}-node-0", "FailedCreate", "cpu=2")
     refuse(2, run.job, "FailedCreate", "cpu=4")
-    job_watch.follower.handle_change("ADDED", get_object(api, "pods", run.set_pod(0, {"phase": "Pending"})))
+    handle.follower.handle_change("ADDED", get_object(api, "pods", run.set_pod(0, {"phase": "Pending"})))
     refuse(3, run.job, "FailedCreate", "cpu=4")
-    job_watch.follower.handle_change("ADDED", get_object(api, "pods", run.set_pod(1, {"phase": "Pending"})))
-    job_watch.began = 0.0
-    assert job_watch.poll_job() is None, "a job that has pods has an operator, also without a status"
-    messages = [event.text.partition(" is forbidden: ") for event in job_watch.follower.items.queue]
+    handle.follower.handle_change("ADDED", get_object(api, "pods", run.set_pod(1, {"phase": "Pending"})))
+    handle.copy.began = 0.0
+    assert handle.poll_job() is None, "a job that has pods has an operator, also without a status"
+    messages = [event.text.partition(" is forbidden: ") for event in handle.follower.items.queue]
     assert [(text.partition(":")[0], quota[-5:]) for text, _, quota in messages] == [
         ("its pods are not admitted", "cpu=2"),
         ("its pods are not admitted", "cpu=4"),
@@ -219,15 +219,16 @@ def test_run_survives_failures_of_the_api(api: Api, orch: Orch, tmp_path: Path) 
 
 def test_expired_token_does_not_end_the_run(api: Api, run: KubernetesRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "REFUSED_SECONDS", 1.0)
-    job_watch = JobWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
+    handle = KubernetesHandle(store.load(run.folder).record, run.folder)
+    handle.cluster = make_client(api.url)
     api.fail_requests("GET", "pytorchjobs", 401, 9999)
     with pytest.raises(ExecuteError, match="Authentication with the API") as exc_info:
-        list(job_watch.events())
+        list(handle.events())
     assert "The run continues" in exc_info.value.message
     assert "Log in again" in exc_info.value.hint
     assert f"orch attach {run.id}" in exc_info.value.hint
     assert api.names("pytorchjobs") == [run.job]
-    job_watch.leave()
+    handle.leave()
 
 
 # Logs.

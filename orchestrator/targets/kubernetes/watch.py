@@ -12,26 +12,26 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 from orch_node.protocol import files
 from orch_node.protocol.events import Ended, Event, Heartbeat, Launched, NodeNews, NodesLost, Started
 from orch_node.protocol.outcome import FAILED
-from orch_node.protocol.record import RunRecord
 
-from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
+from orchestrator.errors import ConnectionLost, ExecuteError, OrchError, RequestError
+from orchestrator.model.hosts import Nodes
 from orchestrator.runs import store
 from orchestrator.runs.events import last_attempt
-from orchestrator.runs.fetch import FetchListener, Source, collect
+from orchestrator.runs.fetch import Collected, FetchListener, Source, collect
 from orchestrator.runs.logs import LogLine, copied_lines, followed_lines, requested_ranks
-from orchestrator.runs.outcome import RunOutcome, outcome_of
-from orchestrator.targets.interface import Notify
-from orchestrator.targets.kubernetes import names
-from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused
+from orchestrator.runs.outcome import CleanupReport, NodeCleanup, RunOutcome, outcome_of
+from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
+from orchestrator.targets.kubernetes import names, volume
+from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
 from orchestrator.targets.kubernetes.local_copy import Position, Reader, ReadLine, RunCopy, with_current_time
-from orchestrator.targets.kubernetes.objects import STOPPED, delete_objects, refusal_of
-from orchestrator.targets.kubernetes.run_record import location_of
+from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of, refusal_of
+from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 from orchestrator.targets.kubernetes.status import (
     BEING_DELETED,
     DELETED,
@@ -39,10 +39,11 @@ from orchestrator.targets.kubernetes.status import (
     PodState,
     created_at,
     job_state,
+    node_of,
     nodes_of,
     pod_state,
 )
-from orchestrator.targets.kubernetes.volume import reader
+from orchestrator.targets.kubernetes.volume import PodExec
 
 RETRY_SECONDS = 1.0
 REFUSED_SECONDS = 30.0  # an API server that has just started knows neither roles nor tokens
@@ -71,6 +72,9 @@ class Follower:
         before, self.messages[about] = self.messages.get(about, ""), message
         if POD_NAME.sub("", message) != POD_NAME.sub("", before):
             self.items.put(with_current_time(NodeNews(text=message)))
+
+    def is_reading(self) -> bool:
+        return any(reader.is_alive() for reader in self.readers.values())
 
     def reasons_to_wait(self) -> str:
         """Return the newest messages of the cluster about waiting pods and about the job."""
@@ -173,36 +177,36 @@ GIVE_UP_SECONDS = 300.0  # without a response of the API
 DRAIN_SECONDS = 20.0
 UNSEEN_SECONDS = 20.0  # until an operator has normally accepted a job
 FOLLOW_SECONDS = 0.5
+MARK_TRIES = 2
+MARK_SECONDS = 5.0
 
 
-class JobWatch:
-    """A run that this process watches: it copies the logs of its pods into a local folder.
+class KubernetesHandle(RunHandle):
+    """A run on Kubernetes, which connects to the cluster only when it needs to.
 
-    `notify` is called with messages about the cluster. Events and logs of `earlier` attempts are left out.
+    While this process watches it, it copies the logs of its pods into the local folder.
     """
 
-    def __init__(
-        self,
-        record: RunRecord,
-        folder: Path,
-        notify: Notify,
-        cluster: KubernetesClient,
-        earlier: store.Positions | None = None,
-    ) -> None:
-        self.record = record
-        self.location = location_of(record)
-        self.folder = folder
-        self.notify = notify
-        self.cluster = cluster
-        self.selector = names.selector(record.run_id)
-        self.copy = RunCopy(folder, ranks=len(record.layout))
-        self.follower = Follower(cluster, self.selector)
-        self.began = time.time()
-        self.earlier = earlier or store.Positions()
-        self.lost_since: float | None = None
-        self.ranks_started = False
-        self.job_created: float | None = None
-        self.watched = False  # a thread of this process copies the logs
+    watched = False  # a thread of this process copies the logs
+    ranks_started = False
+    lost_since: float | None = None
+    job_created: float | None = None
+
+    @cached_property
+    def location(self) -> JobLocation:
+        return location_of(self.record)
+
+    @cached_property
+    def cluster(self) -> KubernetesClient:
+        return connect(self.location.context, self.location.namespace)
+
+    @cached_property
+    def follower(self) -> Follower:
+        return Follower(self.cluster, names.selector(self.record.run_id))
+
+    @cached_property
+    def copy(self) -> RunCopy:
+        return RunCopy(self.folder, ranks=len(self.record.layout))
 
     def job(self) -> dict[str, Any]:
         return self.cluster.job(self.location)
@@ -218,6 +222,30 @@ class JobWatch:
         """Stop following the pods."""
         self.follower.ended.set()
         self.copy.release()
+
+    # Start.
+
+    def started(self) -> None:
+        """Raise an error unless the API has the job, which is all that a start needs."""
+        self.job()
+
+    def record_start(self) -> None:
+        """Record that an attempt begins, also for commands that read the run after nobody has watched it."""
+        with suppress(OrchError):  # events() records it otherwise
+            if self.acquire():
+                self.copy.add_event(self.launched())
+            self.copy.release()
+
+    def launched(self) -> Event:
+        """Return the event of the start, with the time at which the cluster created the job."""
+        nodes = tuple(host.node for host in self.record.nodes)
+        attempt = 1 + sum(isinstance(event, Launched) for event in store.load(self.folder).events())
+        event = with_current_time(Launched(attempt=attempt, ranks=len(self.record.layout), nodes=nodes))
+        try:
+            created = created_at(self.job())
+        except OrchError:  # poll_job() reports it
+            created = None
+        return replace(event, time=created) if created else event
 
     # Following.
 
@@ -264,26 +292,9 @@ class JobWatch:
             yield with_current_time(Heartbeat())  # makes the reader of the logs look again
             if time.monotonic() - polled > POLL_SECONDS:
                 state, polled = self.poll_job() or self.end_late_start(), time.monotonic()
-        yield from self.drain()
-        yield self.write_outcome(state)
-
-    def record_start(self) -> None:
-        """Record that an attempt begins, also for commands that read the run after nobody has watched it."""
-        with suppress(OrchError):  # events() records it otherwise
-            if self.acquire():
-                self.copy.add_event(self.launched())
-            self.copy.release()
-
-    def launched(self) -> Event:
-        """Return the event of the start, with the time at which the cluster created the job."""
-        nodes = tuple(host.node for host in self.record.nodes)
-        attempt = 1 + sum(isinstance(event, Launched) for event in store.load(self.folder).events())
-        event = with_current_time(Launched(attempt=attempt, ranks=len(self.record.layout), nodes=nodes))
-        try:
-            created = created_at(self.job())
-        except OrchError:  # poll_job() reports it
-            created = None
-        return replace(event, time=created) if created else event
+        yield from self.drain(DRAIN_SECONDS)
+        self.follower.ended.set()
+        yield self.end(state)
 
     def poll_job(self) -> JobState | None:
         """Return how the job ended, or None while it has not, and report what it waits for.
@@ -315,7 +326,7 @@ class JobWatch:
         if pods < len(self.record.nodes) and (refusal := refusal_of(self.cluster, self.location.job)):
             subject = "some of its pods" if pods else "its pods"
             self.follower.report_once("pods", f"{subject} are not admitted: {refusal}")
-        elif not (pods or job.get("status")) and time.time() - self.began > UNSEEN_SECONDS:
+        elif not (pods or job.get("status")) and time.time() - self.copy.began > UNSEEN_SECONDS:
             message = f"no operator has accepted {self.location.job}. Is the operator of its kind running?"
             self.follower.report_once("job", message)
 
@@ -374,22 +385,13 @@ class JobWatch:
 
     # The end.
 
-    def drain(self) -> Iterator[Event]:
-        """Copy the remaining lines of the pods' logs."""
-        deadline = time.monotonic() + DRAIN_SECONDS
-        while any(reader.is_alive() for reader in self.follower.readers.values()):
-            if time.monotonic() > deadline:
-                break
-            yield from self.copy_items(0.2)
-        yield from self.copy_queued()
-        self.follower.ended.set()
+    def drain(self, seconds: float = 0.0) -> Iterator[Event]:
+        """Copy what the follower has already received, and what it receives within a time until all logs end."""
+        deadline = time.monotonic() + seconds
+        while not self.follower.items.empty() or (time.monotonic() < deadline and self.follower.is_reading()):
+            yield from self.copy_items(0.1)
 
-    def copy_queued(self) -> Iterator[Event]:
-        """Copy what the follower has already received."""
-        while not self.follower.items.empty():
-            yield from self.copy_items(0.05)
-
-    def write_outcome(self, job: JobState) -> Event:
+    def end(self, job: JobState) -> Event:
         """Write the outcome unless it is known, and return the event about it."""
         return self.copy.finish(job, self.follower.pods.values())
 
@@ -405,7 +407,7 @@ class JobWatch:
         errors: dict[str, ExecuteError] = {}
         if not self.acquire():  # another command copies it within moments
             return errors
-        for pod in self.cluster.objects("Pod", self.selector):
+        for pod in pods_of(self.cluster, self.record.run_id):
             uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
             if name.endswith(names.READER_SUFFIX):
                 continue
@@ -417,104 +419,156 @@ class JobWatch:
                 pass
             except ExecuteError as error:
                 errors[state.node] = error
-        for _ in self.copy_queued():
+        for _ in self.drain():
             pass
         self.copy.save_positions()
         return errors
 
+    def refresh(self) -> None:
+        with suppress(NotThere):  # poll_job() reports a job that was deleted as failed
+            self.job()
+        self.finish()
+
     def finish(self) -> RunOutcome:
-        """Return how the run ended or stands, after its logs are copied."""
-        if not (self.folder / files.OUTCOME).exists():
-            self.update()
+        """Return how the run ended or stands, after its logs are copied, unless another command copies them."""
+        try:
+            if not (self.folder / files.OUTCOME).exists() and self.acquire():
+                for node, error in self.catch_up().items():
+                    self.notify(f"{node}: {error.message}")
+                if (state := self.poll_job()) is not None:
+                    self.end(state)
+        except OrchError as error:
+            self.notify(error.message)
         self.copy.release()
         return outcome_of(store.load(self.folder))
 
-    def update(self) -> None:
-        """Copy the logs and the outcome, unless another command does."""
+    def discard(self) -> None:
+        """Keep the files: a job has claimed its nodes before its ranks can be refused."""
+
+    # Logs and files.
+
+    def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
+        """Yield the lines of the run in the order of time, or as they come, and copy them into its local folder."""
+        run, starts = store.load(self.folder), self.earlier.logs
+        ranks = requested_ranks(run, rank)
+
+        def nodes() -> dict[int, str]:
+            moved = nodes_of(store.load(self.folder).events())
+            return ranks | {number: node for number, node in moved.items() if number in ranks}
+
+        errors: list[tuple[str, OrchError]] = []
+        if follow and not run.has_ended:
+            yield from followed_lines(self.folder, nodes, starts, self.wait_for_lines())
+        else:
+            try:
+                if not (self.folder / files.OUTCOME).exists():
+                    errors += self.catch_up().items()
+                    self.copy_from_volume()
+            except OrchError as error:
+                errors.append(("the cluster", error))
+            yield from copied_lines(run, nodes(), starts)
+        for source, problem in errors[:1]:
+            raise ExecuteError(f"Lines may be missing: {source}: {problem.message}", hint=problem.hint)
+        outcome = store.load(self.folder).outcome
+        is_empty = rank is None and not any((self.folder / files.rank_log(number)).exists() for number in ranks)
+        if is_empty and outcome is not None and outcome.state == FAILED:
+            raise ExecuteError(
+                f"{run.id} has failed, and its ranks have printed nothing: {outcome.problem or ''}",
+                hint="`orch runs show` shows its events.",
+            )
+
+    def wait_for_lines(self) -> Iterator[object]:
+        """Yield whenever there may be new lines, until the run has ended.
+
+        If another thread of this process watches the run, that thread copies the lines.
+        """
+        if not self.watched:
+            yield from self.events()
+        while self.watched:
+            yield None
+            time.sleep(FOLLOW_SECONDS)
+
+    def copy_from_volume(self) -> None:
+        """Copy logs from the volume if the run has ended and some of its pods are gone."""
+        ended = self.poll_job()
+        if ended is None or not self.acquire():
+            return
+        if {host.node for host in self.record.nodes} - {pod.node for pod in self.follower.pods.values()}:
+            remote, local = f"{self.record.run_dir}/{files.RANKS}", self.folder.absolute() / files.RANKS
+            with volume.reader(self.cluster, self.record) as pod:
+                source = Source(name="the volume", remote=pod)
+                collect([source], [remote], local, patterns=("rank-*",), listener=FetchListener())
+        self.end(ended)
+
+    def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
+        return volume.fetch(self.cluster, self.record, self.folder, request, listener)
+
+    def commands(self, nodes: Nodes | None) -> NodeCommands:
+        kubectl = f"kubectl --namespace {self.location.namespace}"
+        raise RequestError(
+            f"{self.record.run_id} runs in pods, which kubectl reaches.",
+            hint=f"While the pods run: {kubectl} get pods --selector {names.selector(self.record.run_id)}, "
+            f"then {kubectl} exec -it POD -- sh.",
+        )
+
+    # Stop.
+
+    def interrupt(self) -> None:
+        """Delete the job with its pods, because there is no supervisor to stop it."""
+        self.leave()
+        KubernetesHandle(self.record, self.folder).stop()
+
+    def stop(self) -> CleanupReport:
+        """Copy the logs of the run's pods, then delete its job and its other objects.
+
+        Raises:
+            ExecuteError: if the job cannot be deleted.
+        """
+        began, run_id = time.monotonic(), self.record.run_id
+        errors: dict[str, ExecuteError] = {}
+        if not (self.folder / files.OUTCOME).exists():
+            errors = self.catch_up()
+            if (state := self.poll_job()) is not None and state.state == "done":
+                self.end(state)
+        states = [pod_state(pod) for pod in pods_of(self.cluster, run_id)]
+        mark = self.folder / STOPPED  # for commands that watch the run
+        mark.touch()
         try:
-            if not self.acquire():
-                return
-            for node, error in self.catch_up().items():
-                self.notify(f"{node}: {error.message}")
-            if (state := self.poll_job()) is not None:
-                self.write_outcome(state)
-        except OrchError as error:
-            self.notify(error.message)
-
-
-def log_lines(watch: JobWatch, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
-    """Yield the lines of a run in the order of time, or as they come, and copy them into its local folder.
-
-    Args:
-        watch: the run.
-        rank: yield only its lines, or those of all ranks.
-        follow: yield lines as they come, until the run has ended.
-
-    Raises:
-        RequestError: if the run has no such rank.
-        ExecuteError: at the end, if a pod or the API did not respond.
-    """
-    folder, starts = watch.folder, watch.earlier.logs
-    run = store.load(folder)
-    ranks = requested_ranks(run, rank)
-
-    def nodes() -> dict[int, str]:
-        return ranks | {
-            number: node for number, node in nodes_of(store.load(folder).events()).items() if number in ranks
-        }
-
-    errors: list[tuple[str, OrchError]] = []
-    if follow and not run.has_ended:
-        yield from followed_lines(folder, nodes, starts, wait_for_lines(watch))
-    else:
-        try:
-            if not (folder / files.OUTCOME).exists():
-                errors += watch.catch_up().items()
-                errors += copy_from_volume(watch).items()
-        except OrchError as error:
-            errors.append(("the cluster", error))
-        yield from copied_lines(run, nodes(), starts)
-    for source, problem in errors[:1]:
-        raise ExecuteError(f"Lines may be missing: {source}: {problem.message}", hint=problem.hint)
-    outcome = store.load(folder).outcome
-    is_empty = rank is None and not any((folder / files.rank_log(number)).exists() for number in ranks)
-    if is_empty and outcome is not None and outcome.state == FAILED:
-        raise ExecuteError(
-            f"{run.id} has failed, and its ranks have printed nothing: {outcome.problem or ''}",
-            hint="`orch runs show` shows its events.",
+            mark_volume(self.cluster, self.record.run_dir, [pod for pod in states if pod.state == "running"])
+            delete_objects(self.cluster, self.location, run_id)
+        except OrchError:
+            mark.unlink()
+            raise
+        remaining = await_pods_gone(self.cluster, run_id)
+        self.end(JobState(state="failed"))
+        return CleanupReport(
+            run_id=run_id,
+            seconds=round(time.monotonic() - began, 2),
+            nodes=tuple(node_cleanup(state.pod, remaining, errors.get(state.node)) for state in states),
         )
 
 
-def wait_for_lines(watch: JobWatch) -> Iterator[object]:
-    """Yield whenever there may be new lines, until the run has ended.
+def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[PodState]) -> None:
+    """Mark the run as stopped on its volume, as far as that is possible.
 
-    If another thread of this process watches the run, that thread copies the lines.
+    A pod would treat the kubelet's SIGTERM as a preemption and write a checkpoint, which takes time. The pods share the
+    volume: the second is asked only if the first one does not respond, as on a node that is lost.
     """
-    if not watch.watched:
-        yield from watch.events()
-    while watch.watched:
-        yield None
-        time.sleep(FOLLOW_SECONDS)
+    mark = f"{run_dir}/{files.STOP}"
+    for pod in running[:MARK_TRIES]:
+        touch = PodExec(cluster, pod.pod, pod.container).open_program(("touch", "--", mark), seconds=MARK_SECONDS)
+        with suppress(OrchError), touch as program:
+            program.output.read()
+            if program.code() == 0:
+                return
 
 
-def copy_from_volume(watch: JobWatch) -> dict[str, OrchError]:
-    """Copy logs from the volume if the run has ended and some of its pods are gone.
-
-    Returns:
-        the error, by its source, if the volume cannot be read.
-    """
-    ended = watch.poll_job()
-    if ended is None or not watch.acquire():
-        return {}
-    nodes = {pod.node for pod in watch.follower.pods.values()}
-    missing = [host.node for host in watch.record.nodes if host.node not in nodes]
-    try:
-        if missing:
-            remote, local = f"{watch.record.run_dir}/{files.RANKS}", watch.folder.absolute() / files.RANKS
-            with reader(watch.cluster, watch.record) as pod:
-                source = Source(name="the volume", remote=pod)
-                collect([source], [remote], local, patterns=("rank-*",), listener=FetchListener())
-    except OrchError as error:
-        return {"the volume": error}
-    watch.write_outcome(ended)
-    return {}
+def node_cleanup(pod: str, remaining: list[str], error: ExecuteError | None) -> NodeCleanup:
+    remains = pod in remaining
+    return NodeCleanup(
+        node=node_of(pod),
+        state="left" if remains else "clean",
+        ended=() if remains else (f"pod {pod}",),
+        left=(f"pod {pod} is still ending",) if remains else (),
+        problem=f"its log could not be copied: {error.message}" if error else "",
+    )
