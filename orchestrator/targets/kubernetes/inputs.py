@@ -25,7 +25,7 @@ from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import named_files
 from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import connect
-from orchestrator.targets.kubernetes.manifests import KINDS, PREFERRED, Installed
+from orchestrator.targets.kubernetes.manifests import KINDS, PREFERRED
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
@@ -128,23 +128,23 @@ def read(request: TrainRequest) -> PodInputs:
         loaded=replace(loaded, plugins={}),  # pods have the backends of their image, not those of this machine
         kubernetes=kubernetes,
         patch=read_patch(options.k8s_patch),
-        installed=query_installed(kubernetes) if request.launcher is None else Installed(),
+        installed=query_installed(kubernetes) if request.launcher is None else (),
         contents={path: content(path) for path in paths if is_sent(path, recipe, kubernetes)},
         project=packed(project) if project else b"",
     )
 
 
-def query_installed(settings: KubernetesSettings) -> Installed:
-    """Return the kinds that the cluster has.
+def query_installed(settings: KubernetesSettings) -> tuple[str, ...] | str:
+    """Return the launchers whose kinds the cluster has, or why it could not be queried.
 
     The API is queried without repetitions, because a plan can be made without a cluster.
     """
     try:
         cluster = connect(settings.context, settings.namespace)
         cluster.tries = 1
-        return Installed(launchers=tuple(launcher for launcher in PREFERRED if cluster.serves(KINDS[launcher])))
+        return tuple(launcher for launcher in PREFERRED if cluster.serves(KINDS[launcher]))
     except OrchError as error:
-        return Installed(query_problem=f"no cluster could be queried ({error.message.rstrip('.')})")
+        return f"no cluster could be queried ({error.message.rstrip('.')})"
 
 
 def packed(project: Project) -> bytes:

@@ -146,62 +146,52 @@ def file_sources(job: KubernetesJob) -> list[Object]:
 
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-TAINT = re.compile(rf"(?P<key>[^=:]+)(?:=(?P<value>[^:]*))?(?::(?P<effect>{'|'.join(EFFECTS)}))?")
-EXPRESSION = re.compile(r"(?P<not>!)?\s*(?P<key>\S+?)(?:\s+(?P<how>in|notin)\s*\((?P<values>.*)\))?")
 MOUNTED = {"claim": "persistentVolumeClaim", "secret": "secret", "configmap": "configMap"}
-VOLUME = re.compile(rf"({'|'.join(MOUNTED)}):([^:]+):(/[^:]*)(:ro)?")
+# The syntax of settings, and what to write.
+SYNTAX = {
+    "tolerations": (
+        rf"(?P<key>[^=:]+)(?:=(?P<value>[^:]*))?(?::(?P<effect>{'|'.join(EFFECTS)}))?",
+        f"KEY=VALUE:EFFECT or KEY:EFFECT. The effects are {', '.join(EFFECTS)}.",
+    ),
+    "node_affinity": (
+        r"!\s*(?P<absent>\S+)|(?P<key>[^\s!]\S*?)(?:\s+(?P<how>in|notin)\s*\((?P<values>.*)\))?",
+        "KEY in (A, B), KEY notin (A), KEY, or !KEY.",
+    ),
+    "volumes": (
+        rf"({'|'.join(MOUNTED)}):([^:]+):(/[^:]*)(:ro)?",
+        f"KIND:NAME:/PATH or KIND:NAME:/PATH:ro. KIND is one of {', '.join(MOUNTED)}.",
+    ),
+    "secret_env": (r"([^/]+)/(.+)", "NAME=SECRET/KEY: hub/token reads the key `token` of the Secret `hub`."),
+}
 NAME_FIELDS = {"claim": "claimName", "secret": "secretName", "configmap": "name"}
 
 
-def toleration(text: str) -> Object:
-    """Parse KEY=VALUE:EFFECT, KEY:EFFECT or KEY, the syntax of `kubectl taint`.
+def parse(setting: str, text: str) -> re.Match[str]:
+    """Return the parts of a setting's value; raise PlanError if it is malformed."""
+    pattern, syntax = SYNTAX[setting]
+    if match := re.fullmatch(pattern, text.strip()):
+        return match
+    raise PlanError(f"{setting}: {text!r} is not valid.", hint=f"Write {syntax}")
 
-    Raises:
-        PlanError: if it is malformed.
-    """
-    match = TAINT.fullmatch(text)
-    if match is None:
-        raise PlanError(
-            f"tolerations: {text!r} is not a valid taint.",
-            hint=f"Write KEY=VALUE:EFFECT or KEY:EFFECT. The effects are {', '.join(EFFECTS)}.",
-        )
-    operator = "Exists" if match["value"] is None else "Equal"
-    result = {"key": match["key"], "operator": operator, "value": match["value"], "effect": match["effect"]}
-    return {name: value for name, value in result.items() if value is not None}
+
+def toleration(text: str) -> Object:
+    """Parse KEY=VALUE:EFFECT, KEY:EFFECT or KEY, the syntax of `kubectl taint`."""
+    parts = {name: value for name, value in parse("tolerations", text).groupdict().items() if value is not None}
+    return {**parts, "operator": "Equal" if "value" in parts else "Exists"}
 
 
 def expression(text: str) -> Object:
-    """Parse KEY in (A, B), KEY notin (A), KEY or !KEY, the syntax of label selectors.
-
-    Raises:
-        PlanError: if it is malformed.
-    """
-    match = EXPRESSION.fullmatch(text.strip())
-    if not match or (match["not"] and match["how"]):
-        raise PlanError(
-            f"node_affinity: {text!r} is not a valid condition.",
-            hint="Write KEY in (A, B), KEY notin (A), KEY, or !KEY.",
-        )
+    """Parse KEY in (A, B), KEY notin (A), KEY or !KEY, the syntax of label selectors."""
+    match = parse("node_affinity", text)
     if not match["how"]:
-        return {"key": match["key"], "operator": "DoesNotExist" if match["not"] else "Exists"}
+        return {"key": match["absent"] or match["key"], "operator": "DoesNotExist" if match["absent"] else "Exists"}
     values = [value.strip() for value in match["values"].split(",") if value.strip()]
-    operator = {"in": "In", "notin": "NotIn"}[match["how"]]
-    return {"key": match["key"], "operator": operator, "values": values}
+    return {"key": match["key"], "operator": {"in": "In", "notin": "NotIn"}[match["how"]], "values": values}
 
 
 def user_volume(text: str, number: int) -> tuple[Object, Object]:
-    """Parse claim|secret|configmap:NAME:/PATH[:ro] into a volume and its mount.
-
-    Raises:
-        PlanError: if it is malformed.
-    """
-    match = VOLUME.fullmatch(text)
-    if match is None:
-        raise PlanError(
-            f"volumes: {text!r} is not a valid volume.",
-            hint=f"Write KIND:NAME:/PATH or KIND:NAME:/PATH:ro. KIND is one of {', '.join(MOUNTED)}.",
-        )
-    kind, name, path, mode = match.groups()
+    """Parse claim|secret|configmap:NAME:/PATH[:ro] into a volume and its mount."""
+    kind, name, path, mode = parse("volumes", text).groups()
     volume_name, read_only = f"own-{number}", {"readOnly": True} if mode or kind != "claim" else {}
     volume = {"name": volume_name, MOUNTED[kind]: {NAME_FIELDS[kind]: name}}
     return volume, {"name": volume_name, "mountPath": path, **read_only}
@@ -222,17 +212,8 @@ def user_variable(name: str, value: str) -> Object:
 
 
 def secret_variable(name: str, text: str) -> Object:
-    """Return an environment variable that is read from SECRET/KEY.
-
-    Raises:
-        PlanError: if the name or the reference is malformed.
-    """
-    secret, slash, key = text.partition("/")
-    if not (secret and slash and key):
-        raise PlanError(
-            f"secret_env: {name}={text}: expected SECRET/KEY.",
-            hint=f"Example: --k8s secret_env.{name}=hub/token reads the key `token` of the Secret `hub`.",
-        )
+    """Return an environment variable that is read from SECRET/KEY."""
+    secret, key = parse("secret_env", text).groups()
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
@@ -378,28 +359,20 @@ PREFERRED = ("trainjob", "pytorchjob", "job")
 ELASTIC = "pytorchjob"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
-    """The launchers of PREFERRED whose kinds a cluster has."""
-
-    launchers: tuple[str, ...] = ()
-    query_problem: str = ""  # why the cluster could not be queried
-
-
-def default_kind(installed: Installed, *, elastic: bool = False) -> tuple[str, str]:
+def default_kind(installed: tuple[str, ...] | str, *, elastic: bool = False) -> tuple[str, str]:
     """Return the launcher for a run without --launcher, and the reason for it.
 
     Args:
-        installed: what the cluster has.
+        installed: the launchers whose kinds the cluster has, or why it could not be queried.
         elastic: whether the run may continue with fewer pods.
 
     Raises:
         PlanError: if the cluster has no kind that can run it.
     """
     candidates = (ELASTIC,) if elastic else PREFERRED
-    if installed.query_problem:
-        return candidates[0], f"assumed: {installed.query_problem}"
-    launcher = next((name for name in candidates if name in installed.launchers), None)
+    if isinstance(installed, str):
+        return candidates[0], f"assumed: {installed}"
+    launcher = next((name for name in candidates if name in installed), None)
     if launcher is None:
         kinds = " nor ".join(KINDS[name].kind for name in candidates)
         first = KINDS[candidates[0]]

@@ -17,7 +17,6 @@ from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import (
     KINDS,
     PREFERRED,
-    Installed,
     config_maps,
     default_kind,
     documents,
@@ -49,7 +48,7 @@ def check(request: CheckRequest) -> Iterator[Finding]:
     launcher = request.launcher
     if launcher is None:
         try:
-            launcher, reason = default_kind(Installed(launchers=served))
+            launcher, reason = default_kind(served)
         except OrchError as error:
             yield finding_of(error, "default")
             return

@@ -35,7 +35,6 @@ from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.manifests import (
     ELASTIC,
     KINDS,
-    Installed,
     KubernetesJob,
     config_maps,
     default_kind,
@@ -56,7 +55,7 @@ class PodInputs:
 
     loaded: Inputs  # the files that the request names
     kubernetes: KubernetesSettings
-    installed: Installed = field(default_factory=Installed)  # queried unless the request has a launcher
+    installed: tuple[str, ...] | str = ()  # see default_kind(); queried unless the request has a launcher
     patch: tuple[Operation, ...] = ()  # of --k8s-patch
     contents: Mapping[str, bytes] = field(default_factory=dict)  # by path: the files that the image does not have
     project: bytes = b""  # a gzipped tar archive of the recipe's project
@@ -79,35 +78,23 @@ def resolve_pods(
     no_mpi = Decision(topic="mpi", value="")
     pods = pods_of(request, count, launcher.value, inputs.kubernetes)
     resolved = resolve(request, inputs.loaded, pods, resume, launcher="torchrun", mpi=no_mpi)
-    return replace(resolved, precision=with_emulation(resolved.precision, request)), launcher
+    return resolved, launcher
 
 
-def choose_launcher(request: TrainRequest, installed: Installed) -> Choice[str]:
+def choose_launcher(request: TrainRequest, installed: tuple[str, ...] | str) -> Choice[str]:
     """Return the kind of the job.
 
     Raises:
         PlanError: if it does not exist, or the cluster has none that can run the request.
     """
-    requested = request.launcher
-    if requested is not None:
-        check_launcher_name(requested, KINDS, "Kubernetes")
-        launcher, reason = requested, "torchrun"
+    launcher, reason = request.launcher, "torchrun"
+    if launcher is not None:
+        check_launcher_name(launcher, KINDS, "Kubernetes")
     else:
         launcher, default_reason = default_kind(installed, elastic=bool(request.min_nodes))
         reason = f"torchrun; {default_reason}"
     kind = KINDS[launcher]
     return Choice(launcher, (Decision(topic="launcher", value=f"{kind.kind} {kind.api}", reason=reason),))
-
-
-def with_emulation(precision: Choice[str], request: TrainRequest) -> Choice[str]:
-    """Return the precision with how pods without BF16 instructions handle it."""
-    if precision.value != "bf16":
-        return precision
-    slow = "emulated by pods without BF16 instructions"
-    refused = "pods without BF16 instructions refuse it"
-    (decision,) = precision.decisions
-    reason = f"{decision.reason}; {slow if request.allow_slow_bf16 else refused}"
-    return Choice(precision.value, (replace(decision, reason=reason),))
 
 
 def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: KubernetesSettings) -> RunNodes:
@@ -159,20 +146,13 @@ def check_min_nodes(recipe: Recipe, request: TrainRequest, launcher: str) -> Non
         )
 
 
-def describe_cores(kubernetes: KubernetesSettings, *, ppn: int) -> str:
-    """Return whether the ranks of a pod have cores for themselves."""
-    if ppn > kubernetes.cpus:
-        return "ranks share cores, which is slow"
-    if kubernetes.cpus.denominator == 1:
-        return "guaranteed"
-    return "guaranteed, but not whole cores, which are never exclusive"
-
-
 def describe_pods(layout: Layout, kubernetes: KubernetesSettings) -> tuple[Decision, ...]:
     """Return the decisions about the pods, their image and volume."""
     size = f"{kubernetes.cpu} CPUs, {kubernetes.memory}"
     gpus = f"{kubernetes.gpu} {kubernetes.gpu_resource} in each pod"
-    cores = describe_cores(kubernetes, ppn=layout.rank_places[0].local_world_size)
+    is_shared = layout.rank_places[0].local_world_size > kubernetes.cpus
+    whole = "" if kubernetes.cpus.denominator == 1 else ", but not whole cores, which are never exclusive"
+    cores = "ranks share cores, which is slow" if is_shared else f"guaranteed{whole}"
     labels = ", ".join(
         [*(f"{key}={value}" for key, value in kubernetes.node_selector.items()), *kubernetes.node_affinity]
     )

@@ -16,6 +16,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
 from orchestrator.model.cluster import uniform_layout
+from orchestrator.model.printable import one_line
 from orchestrator.targets.interface import UntrustedRecordError, check_output_dir
 from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.manifests import KINDS
@@ -91,7 +92,6 @@ def with_lists(stored: object, pods: PodConfig) -> RunRecord:
     return parse({**fields, "nodes": nodes, "layout": values.record(layout.rank_places)})
 
 
-MAX_UID = 2**31
 HINT = "Nothing was changed. Check who can change ConfigMaps in that namespace."
 
 
@@ -112,31 +112,23 @@ def trusted_record(record: RunRecord, settings: KubernetesSettings, *, label: st
             f"An object labelled with run {label!r:.80} contains the record of {record.run_id}.", hint=HINT
         )
     location = location_of(record)
-    if problem := impossible_value(record, location):
-        raise UntrustedRecordError(f"The record of {record.run_id} names {problem}.", hint=HINT)
+    volume = {"claim": location.claim, "mount": location.mount, "uid": location.uid}
+    try:
+        if location.launcher not in KINDS or location.job != names.job_name(record.run_id):
+            raise ValueError(f"the {location.launcher!r:.100} {location.job!r:.100}")
+        settings = KubernetesSettings(**{**dict(settings), **volume})
+    except ValueError as error:  # also pydantic's
+        problem = one_line(str(error))
+        raise UntrustedRecordError(
+            f"The record of {record.run_id} names what no run has: {problem:.200}.", hint=HINT
+        ) from None
     runs = f"{location.mount}/runs"
     check_output_dir(record, runs)
-    # Without a wait_limit: only the controller that started a run may end it for waiting too long.
-    controller_location = new_location(record.run_id, location.launcher, settings)
-    trusted_location = replace(controller_location, claim=location.claim, mount=location.mount, uid=location.uid)
     return replace(
         record,
-        location=values.record(trusted_location),
+        # Without a wait_limit: only the controller that started a run may end it for waiting too long.
+        location=values.record(new_location(record.run_id, location.launcher, settings)),
         run_dir=f"{runs}/{record.run_id}",
         python=settings.python,
         train=f"{settings.root}/train",
     )
-
-
-def impossible_value(record: RunRecord, location: JobLocation) -> str:
-    """Return a description of the first value that no run of orch has, or an empty string."""
-    if location.launcher not in KINDS:
-        return f"the launcher {location.launcher!r:.100}"
-    if location.job != names.job_name(record.run_id):
-        return f"the job {location.job!r:.100}"
-    if not names.is_subdomain(location.claim):
-        return f"the claim {location.claim!r:.100}"
-    mount = location.mount.split("/")
-    if mount[0] or ":" in location.mount or any(part in ("", ".", "..") for part in mount[1:]):
-        return f"its volume at {location.mount!r:.100}"
-    return "" if 0 < location.uid < MAX_UID else f"the user {location.uid}"

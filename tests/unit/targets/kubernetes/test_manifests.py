@@ -87,10 +87,10 @@ def test_invalid_settings_of_pods_are_refused() -> None:
         (("env.WANDB_API_KEY=x",), "would show a secret"),
         (("env.OMP_NUM_THREADS=3",), "OMP_NUM_THREADS: set by orch itself"),
         (("secret_env.PET_NNODES=a/b",), "PET_NNODES: set by orch itself"),
-        (("secret_env.A=nokey",), "expected SECRET/KEY"),
-        (("tolerations=a:Never",), "is not a valid taint"),
-        (("node_affinity=a in b",), "is not a valid condition"),
-        (("volumes=host:a:/b",), "is not a valid volume"),
+        (("secret_env.A=nokey",), "secret_env: 'nokey' is not valid"),
+        (("tolerations=a:Never",), "tolerations: 'a:Never' is not valid"),
+        (("node_affinity=a in b",), "node_affinity: 'a in b' is not valid"),
+        (("volumes=host:a:/b",), "volumes: 'host:a:/b' is not valid"),
     ):
         with pytest.raises(PlanError, match=re.escape(problem)):
             make_plan("job", kubernetes=make_settings(*assignments))

@@ -24,7 +24,7 @@ from orchestrator.model.hosts import NodeCount
 from orchestrator.model.project import Project
 from orchestrator.planning.plan import Plan
 from orchestrator.targets.kubernetes import names
-from orchestrator.targets.kubernetes.manifests import KINDS, Installed, default_kind, shared_runtime
+from orchestrator.targets.kubernetes.manifests import KINDS, default_kind, shared_runtime
 from orchestrator.targets.kubernetes.plan import patched
 from orchestrator.targets.kubernetes.run_record import new_location
 from orchestrator.targets.kubernetes.volume import reader_pod
@@ -194,19 +194,19 @@ def test_network_policy_of_the_docs_is_about_the_pods_of_runs() -> None:
 
 
 def test_default_is_what_the_cluster_has() -> None:
-    trainjob_and_pytorchjob = Installed(launchers=("trainjob", "pytorchjob"))
+    trainjob_and_pytorchjob = ("trainjob", "pytorchjob")
     for installed, min_nodes, kind, expected_reason in (
         (trainjob_and_pytorchjob, 0, "TrainJob", "torchrun; the cluster has it"),
         (trainjob_and_pytorchjob, 1, "PyTorchJob", "torchrun; the only kind that continues with fewer pods"),
-        (Installed(launchers=("pytorchjob",)), 0, "PyTorchJob", "torchrun; the cluster has no TrainJob"),
-        (Installed(launchers=("job",)), 0, "Job", "torchrun; the cluster has no TrainJob and no PyTorchJob"),
-        (Installed(query_problem="no answer (x)"), 0, "TrainJob", "torchrun; assumed: no answer (x)"),
+        (("pytorchjob",), 0, "PyTorchJob", "torchrun; the cluster has no TrainJob"),
+        (("job",), 0, "Job", "torchrun; the cluster has no TrainJob and no PyTorchJob"),
+        ("no answer (x)", 0, "TrainJob", "torchrun; assumed: no answer (x)"),
     ):
         plan = make_plan(None, request=replace(REQUEST, max_restarts=1, min_nodes=min_nodes), installed=installed)
         (decision,) = [decision for decision in plan.run.decisions if decision.topic == "launcher"]
         assert (decision.value.partition(" ")[0], decision.reason) == (kind, expected_reason)
     with pytest.raises(PlanError, match=r"has no PyTorchJob\."):
-        default_kind(Installed(launchers=("trainjob",)), elastic=True)
+        default_kind(("trainjob",), elastic=True)
 
 
 def test_pods_request_gpus() -> None:
