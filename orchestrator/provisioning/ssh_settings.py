@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.files import render_template
 from orchestrator.load.records import NodeConnection, SshSettings
 from orchestrator.model.hosts import is_address, is_host, known_host_name
 from orchestrator.provisioning.preflight import is_loopback
@@ -38,7 +39,6 @@ RECORDED_OPTIONS = {
 FILES = ("CertificateFile", "IdentityFile")  # one path for each line
 TOKEN = re.compile(r"%.|\$\{\w+\}")  # ssh_config(5)
 Settings = dict[str, list[str]]  # the values of each key
-SSH_CONFIG_HEADER = "# Written by orch provision. Only for ssh between the nodes of this cluster."
 
 
 def resolve_connection(connection: NodeConnection, config: Path | None = None) -> NodeConnection:
@@ -141,12 +141,12 @@ def host_entries(probes: tuple[Probe, ...], addresses: Mapping[str, str]) -> lis
     They have the inventory's names only. The host name that a node reports could redirect the other nodes'
     connections to it. Addresses and localhost are omitted.
     """
-    return [{"address": addresses[p.name], "names": [p.name]} for p in probes if is_host_name(p.name)]
-
-
-def is_host_name(text: str) -> bool:
-    """Return whether a name of the inventory may stand in /etc/hosts."""
-    return text.lower().partition(".")[0] != "localhost" and not is_address(text)
+    names = [
+        probe.name
+        for probe in probes
+        if probe.name.lower().partition(".")[0] != "localhost" and not is_address(probe.name)
+    ]
+    return [{"address": addresses[name], "names": [name]} for name in names]
 
 
 def has_entries(probe: Probe, entries: list[dict[str, Any]]) -> bool:
@@ -172,26 +172,4 @@ def known_hosts(probes: tuple[Probe, ...], addresses: Mapping[str, str], ports: 
 
 def ssh_config(probes: tuple[Probe, ...], addresses: Mapping[str, str], ports: Mapping[str, int], root: str) -> str:
     """Return the configuration with which a node connects to the others; it replaces the user's own."""
-    hosts = [
-        f"Host {probe.name} {addresses[probe.name]}\n"
-        f"    HostName {addresses[probe.name]}\n    Port {ports[probe.name]}\n    User {probe.user}\n"
-        for probe in probes
-    ]
-    return "\n".join(
-        [
-            SSH_CONFIG_HEADER,
-            *hosts,
-            "Host *",
-            f'    IdentityFile "{root}/ssh/id_ed25519"',
-            "    IdentitiesOnly yes",
-            f'    UserKnownHostsFile "{root}/ssh/known_hosts"',
-            "    GlobalKnownHostsFile /dev/null",
-            "    StrictHostKeyChecking yes",
-            "    UpdateHostKeys no",
-            "    BatchMode yes",
-            "    ConnectTimeout 10",
-            "    ServerAliveInterval 5",
-            "    ServerAliveCountMax 3",
-            "",
-        ]
-    )
+    return render_template("ssh_config.j2", probes=probes, addresses=addresses, ports=ports, root=root)
