@@ -19,7 +19,7 @@ from orchestrator.model.packages import Platform, Requirements
 from orchestrator.model.provision_report import Change
 from orchestrator.model.provision_report import Report as Report
 from orchestrator.provisioning import wheelhouse
-from orchestrator.provisioning.plan import Host, ProvisionPlan, plan_provision, probed_platform
+from orchestrator.provisioning.plan import Host, ProvisionPlan, plan_provision
 from orchestrator.provisioning.plan import ProvisionRequest as ProvisionRequest
 from orchestrator.provisioning.preflight import shared_folder_problems
 from orchestrator.provisioning.probe import fabric_checks_version
@@ -304,7 +304,7 @@ def passes(session: Session, stack: Stack) -> bool:
 
 def fill(session: Session, stack: Stack, shared: SharedFolder, requirements: Requirements | None) -> None:
     """Run the playbook that installs the stack in the folder."""
-    platforms = {name: probed_platform(probe) for name, probe in session.probes.items()}
+    platforms = {name: probe.platform for name, probe in session.probes.items()}
     wheelhouses = prepare_wheels(session, stack, tuple(platforms.values()), requirements)
     variables = {
         **stack_variables(session, stack, wheelhouses),

@@ -76,9 +76,18 @@ def plan_provision(
     root = probes[0].root
 
     def variables_of(probe: Probe) -> dict[str, Any]:
-        host, address = hosts_by_name[probe.name], addresses[probe.name]
-        variables = node_variables(probe, host, address=address, stack=stack.name, may_become=request.may_become)
-        return {**variables, "names_due": not has_entries(probe, entries)}
+        host = hosts_by_name[probe.name]
+        return {
+            "missing": list(missing_packages(probe).values()),
+            "family": probe.family,
+            "become": probe.uid != 0,
+            "sudo": probe.sudo or host.may_become or request.may_become,
+            "python": probe.python_path,
+            "wheelhouse": probe.platform.key,
+            "verified": dict(host.verified),
+            "names_due": not has_entries(probe, entries),
+            "record": node_record(probe, host, addresses[probe.name], stack.name),
+        }
 
     return ProvisionPlan(
         problems=find_problems(
@@ -88,7 +97,7 @@ def plan_provision(
             sudo_nodes={host.name for host in hosts if host.may_become or request.may_become},
         ),
         decisions=tuple(describe_decisions(stack, probes)),
-        platforms=tuple(dict.fromkeys(probed_platform(probe) for probe in probes)),
+        platforms=tuple(dict.fromkeys(probe.platform for probe in probes)),
         trust={
             "known_hosts": known_hosts(probes, addresses, ports),
             "config": ssh_config(probes, addresses, ports, root),
@@ -106,12 +115,6 @@ def plan_provision(
     )
 
 
-def probed_platform(probe: Probe) -> Platform:
-    """Return the platform of a node."""
-    major, minor, _ = probe.python
-    return Platform(python=f"{major}.{minor}", machine=probe.machine, libc=probe.libc)
-
-
 def find_address(name: str, probes: tuple[Probe, ...]) -> str:
     """Return the address at which the other nodes reach a node; for a single node the loopback address.
 
@@ -124,28 +127,19 @@ def find_address(name: str, probes: tuple[Probe, ...]) -> str:
     return next(iter((*confirmed, *addresses)), "127.0.0.1")
 
 
-def node_variables(probe: Probe, host: Host, *, address: str, stack: str, may_become: bool) -> dict[str, Any]:
-    """Return the roles' variables for one node; `record` becomes part of its recorded facts."""
+def node_record(probe: Probe, host: Host, address: str, stack: str) -> dict[str, Any]:
+    """Return what becomes part of the recorded facts of a node."""
     route, detours = find_routes(probe)
     return {
-        "missing": list(missing_packages(probe).values()),
-        "family": probe.family,
-        "become": probe.uid != 0,
-        "sudo": probe.sudo or host.may_become or may_become,
-        "python": probe.python_path,
-        "wheelhouse": probed_platform(probe).key,
-        "verified": dict(host.verified),
-        "record": {
-            **probe.facts.model_dump(mode="json", by_alias=True),
-            "root": probe.root,
-            "stack": stack,
-            "user": probe.user,
-            "address": address,
-            "interface": find_interface(address, probe) or route or "lo",
-            "route": route,
-            "detours": detours,
-            "proved": dict(host.proved),
-        },
+        **probe.facts.model_dump(mode="json", by_alias=True),
+        "root": probe.root,
+        "stack": stack,
+        "user": probe.user,
+        "address": address,
+        "interface": find_interface(address, probe) or route or "lo",
+        "route": route,
+        "detours": detours,
+        "proved": dict(host.proved),
     }
 
 
@@ -169,7 +163,7 @@ def find_routes(probe: Probe) -> tuple[str, dict[str, str]]:
 
 def describe_decisions(stack: Stack, probes: tuple[Probe, ...]) -> list[Decision]:
     """Return the decisions that are printed before the nodes are changed."""
-    platforms = {probed_platform(probe).key for probe in probes}
+    platforms = {probe.platform.key for probe in probes}
     bf16 = {flag for flag in ("amx_bf16", "avx512_bf16") for p in probes if flag in p.facts.flags}
     return [
         Decision(topic="stack", value=stack.name, reason=stack.summary),

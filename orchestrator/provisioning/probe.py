@@ -12,6 +12,7 @@ from pydantic import Field
 
 from orchestrator.files import short_digest
 from orchestrator.load import records
+from orchestrator.model.packages import Platform
 
 # Programs and libraries that the module orch_probe looks for.
 Missable = Literal[
@@ -81,6 +82,11 @@ class Probe(ProbeResult):
 
     name: str
     skew: float
+
+    @property
+    def platform(self) -> Platform:
+        major, minor, _ = self.python
+        return Platform(python=f"{major}.{minor}", machine=self.machine, libc=self.libc)
 
 
 def parse_result(name: str, result: object) -> ProbeResult:

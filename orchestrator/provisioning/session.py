@@ -17,7 +17,6 @@ from orchestrator.load.records import (
     DamagedRecord,
     InvalidResponse,
     NodeRecord,
-    ProofFacts,
     connection_blocks,
     parse_record,
     read_record,
@@ -146,8 +145,7 @@ class Session:
             elif result.task.startswith(PROBE_TASK) and result.role in PROBING_ROLES:
                 parsed = probe.parse_result(result.node, result.result.get("probe"))
                 if result.role == "preflight":
-                    skew = clock_skew(result, parsed.time)
-                    self.probes[result.node] = probe.make_probe(result.node, parsed, skew)
+                    self.probes[result.node] = probe.make_probe(result.node, parsed, clock_skew(result, parsed.time))
             elif result.task.startswith(probe.FABRIC_TASK) and result.role == "fabric":
                 self.store_fabric_results(result)
             elif result.task == COMPARE_TASK and result.role == "stack" and not self.request.dry_run:
@@ -168,18 +166,23 @@ class Session:
             self.listener.note(f"the fabrics could not be checked: {reason}")
             return
         parsed = probe.parse_fabrics(result.node, result.result)
-        for name, fabrics in parsed.nodes.items():
-            if name in self.nodes:
-                self.store_node_fabrics(name, fabrics, parsed.key)
+        for name in sorted(parsed.nodes.keys() & self.nodes.keys()):
+            path, fabrics = self.state.record(name), parsed.nodes[name]
+            try:
+                if record := read_record(path):
+                    write_private(path, probe.record_with_results(record, fabrics, parsed.key))
+            except DamagedRecord as error:
+                self.listener.note(error.describe())
+                continue
+            for fabric, proof in fabrics.items():
+                self.listener.note(f"{name}: {fabric}: {proof.failed or 'works'}")
 
     def note_removed_packages(self, result: TaskResult) -> None:
         """Report the packages that are about to be removed, because the stack does not have them."""
         changes = messages.changes_of(result.result, result.task)
-        packages = [f"{change.what} {change.is_}" for change in changes if change.should == "absent"]
-        if packages:
-            listing = ", ".join(packages)
+        if packages := ", ".join(f"{change.what} {change.is_}" for change in changes if change.should == "absent"):
             self.listener.note(
-                f"{result.node}: removes {listing}, which neither stack '{self.request.stack}' nor --requirements nor "
+                f"{result.node}: removes {packages}, which neither stack '{self.request.stack}' nor --requirements nor "
                 "orch_requirements has"
             )
 
@@ -192,19 +195,6 @@ class Session:
                     f"{name}: gets its files directly from this machine, because they did not arrive through "
                     f"{result.node}: {one_line(str(reason))}"
                 )
-
-    def store_node_fabrics(self, name: str, fabrics: Mapping[str, ProofFacts], key: str) -> None:
-        """Add the results of one node to its record, and report them."""
-        path = self.state.record(name)
-        try:
-            record = read_record(path)
-        except DamagedRecord as error:
-            self.listener.note(error.describe())
-            return
-        if record:
-            write_private(path, probe.record_with_results(record, fabrics, key))
-        for fabric, proof in fabrics.items():
-            self.listener.note(f"{name}: {fabric}: {proof.failed or 'works'}")
 
     def track_lock(self, result: TaskResult) -> None:
         """Record which nodes have to be unlocked and can be reached."""
@@ -285,10 +275,6 @@ def recorded(facts: object, node: str) -> NodeRecord:
 
 def clock_skew(result: TaskResult, now: float) -> float:
     """Return the seconds by which a node's time lies outside the duration of its task; 0 if inside."""
-    start, end = (dt.datetime.fromisoformat(text) for text in (result.start, result.end))
-    start, end = (
-        moment.replace(tzinfo=dt.timezone.utc) if moment.tzinfo is None else moment for moment in (start, end)
-    )
-    if now < start.timestamp():
-        return now - start.timestamp()
-    return max(0.0, now - end.timestamp())
+    moments = (dt.datetime.fromisoformat(text).replace(tzinfo=dt.timezone.utc) for text in (result.start, result.end))
+    start, end = (moment.timestamp() for moment in moments)  # of ansible-runner, in UTC
+    return now - min(max(now, start), end)
