@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import json
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from orchestrator.errors import ExecuteError, OrchError, RequestError
-from orchestrator.files import cache_home, exclusive, private_folder, write_whole
+from orchestrator.files import cache_home, exclusive, link_or_copy, private_folder
 from orchestrator.model.printable import counted, one_line
 from orchestrator.provisioning.wheelhouse import lock_file
 
@@ -60,43 +60,52 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
     Raises:
         OrchError: if there is no such file or folder, or the download fails.
     """
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError:
-        raise missing_package(kind, url, "fsspec is not installed.") from None
-    option = f"--{kind} {without_secrets(url)}"
-    hint = CREDENTIALS.get(urlsplit(url).scheme, "Check the URL, the connection, the proxy and the free space.")
-    hint += " The command continues where it was interrupted."
     name = unquote(PurePosixPath(urlsplit(url).path).name) or urlsplit(url).netloc
     check_name(name, url)
     digest = hashlib.sha256(url.encode()).hexdigest()[:16]
-    try:
+    with explained_errors(kind, url), exclusive(lock_file(f"url-{digest}")):
+        from fsspec.core import url_to_fs
+
         filesystem, path = url_to_fs(url)
         remote = list_files(filesystem, path, is_folder=url.endswith("/"))
-    except ImportError as error:
-        raise missing_package(kind, url, one_line(str(error))) from None
-    except ValueError as error:
-        raise RequestError(
-            f"{option}: {one_line(str(error))}.",
-            hint="Use https://, s3://, gs:// or another kind of URL that fsspec knows.",
-        ) from None
-    except Exception as error:  # file systems have no common class of errors
-        raise download_error(option, error, hint) from None
-    with exclusive(lock_file(f"url-{digest}")):
-        copy = Copy(private_folder(cache_home() / "urls" / digest), name)
-        outdated = copy.outdated(remote)
+        folder = private_folder(cache_home() / "urls" / digest)
+        files = private_folder(folder / "files")
+        keys = {file: hashlib.sha256(f"{file}\0{version(info)}".encode()).hexdigest() for file, info in remote.items()}
+        # A file whose version the server does not name may be another one.
+        outdated = [file for file in sorted(remote) if not (version(remote[file]) and (files / keys[file]).is_file())]
         if outdated:
             note(f"{without_secrets(url)}: downloading {counted(len(outdated), 'file')}")
-        copy.delete_others(remote)
         for file in outdated:
-            try:
-                copy.download(filesystem, file, remote[file])
-            except OrchError:
-                raise
-            except Exception as error:
-                raise download_error(option, error, hint) from None
-        copy.delete_parts()
-    return copy.content
+            download_file(filesystem, remote[file], files / keys[file])
+        content, new = folder / "content", folder / "new"
+        others = [path for path in files.iterdir() if path.name not in keys.values()]
+        if outdated or others or not content.exists():
+            shutil.rmtree(new, ignore_errors=True)
+            for file, key in keys.items():
+                target = new / name / file  # a single file is `.`
+                target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                link_or_copy(files / key, target)
+            shutil.rmtree(content, ignore_errors=True)
+            new.rename(content)
+        for path in others:
+            path.unlink()
+    return content / name
+
+
+@contextlib.contextmanager
+def explained_errors(kind: str, url: str) -> Iterator[None]:
+    """Convert the errors of fsspec, whose file systems have no common class of errors, and of missing packages."""
+    option, scheme = f"--{kind} {without_secrets(url)}", urlsplit(url).scheme
+    hint = CREDENTIALS.get(scheme, "Check the URL, the connection, the proxy and the free space.")
+    try:
+        yield
+    except OrchError:
+        raise
+    except ImportError as error:
+        hint = f"pip install '{PACKAGES.get(scheme, HTTP_PACKAGE)}'"
+        raise RequestError(f"{option}: {one_line(str(error))}.", hint=hint) from None
+    except Exception as error:
+        raise download_error(option, error, f"{hint} The command continues where it was interrupted.") from None
 
 
 def list_files(filesystem: Any, path: str, *, is_folder: bool) -> dict[str, Mapping[str, Any]]:
@@ -131,11 +140,6 @@ def check_name(name: str, source: str) -> None:
         )
 
 
-def missing_package(kind: str, url: str, message: str) -> RequestError:
-    package = PACKAGES.get(urlsplit(url).scheme, HTTP_PACKAGE)
-    return RequestError(f"--{kind} {without_secrets(url)}: {message}", hint=f"pip install '{package}'")
-
-
 def download_error(option: str, error: Exception, hint: str) -> OrchError:
     """Return the error for what a file system or the hub's client has raised, with its message or that of its cause."""
     *_, cause = chain(error)
@@ -159,78 +163,35 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-class Copy:
-    """A local copy of the files of a URL.
+def download_file(filesystem: Any, info: Mapping[str, Any], path: Path) -> None:
+    """Download a file; an interrupted download of the same version continues where it stopped.
 
-    Attributes:
-        content: the file or folder.
+    Raises:
+        ExecuteError: if the file is incomplete or damaged.
     """
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.content = folder / "content" / name
-        self._parts = folder / "parts"
-        self._index = folder / "versions.json"
-        self._parts.mkdir(exist_ok=True, mode=0o700)
-        self._versions = json.loads(self._index.read_text()) if self._index.exists() else {}
-
-    def path(self, name: str) -> Path:
-        """Return where a file is, or will be."""
-        return self.content if name == "." else self.content / name
-
-    def outdated(self, remote: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return the files that are missing here, have another version, or whose version the server does not name."""
-        return [
-            name
-            for name, info in sorted(remote.items())
-            if not version(info) or self._versions.get(name) != version(info) or not self.path(name).is_file()
-        ]
-
-    def download(self, filesystem: Any, name: str, info: Mapping[str, Any]) -> None:
-        """Download a file; an interrupted download of the same version continues where it stopped.
-
-        Raises:
-            ExecuteError: if the file is incomplete or damaged.
-        """
-        key, size = info["name"], info.get("size")
-        part = self._parts / hashlib.sha256(f"{name}\0{version(info)}".encode()).hexdigest()
-        with filesystem.open(key, "rb") as source, part.open("ab") as target:
-            offset = target.tell() if version(info) else 0
-            if offset:
-                try:
-                    source.seek(offset)
-                except (ValueError, NotImplementedError):  # a server that sends whole files only
-                    offset = 0
-            target.truncate(offset)
-            while block := source.read(CHUNK):
-                target.write(block)
-        expected = announced_md5(filesystem, info)
-        if size is not None and part.stat().st_size != size:
-            raise ExecuteError(
-                f"{hide_secrets(key)}: {part.stat().st_size} of {size} bytes were received.",
-                hint="Run the command again; it continues where it was interrupted.",
-            )
-        if expected and md5(part) != expected:
-            part.unlink()
-            raise ExecuteError(
-                f"{hide_secrets(key)} was damaged: its MD5 is not {expected}.", hint="Run the command again."
-            )
-        path = self.path(name)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part.replace(path)
-        self._versions[name] = version(info)
-        write_whole(self._index, json.dumps(self._versions, indent=1) + "\n")
-
-    def delete_others(self, remote: Mapping[str, Mapping[str, Any]]) -> None:
-        """Delete files that are no longer at the source."""
-        for name in self._versions.keys() - remote.keys():
-            self.path(name).unlink(missing_ok=True)
-        self._versions = {name: text for name, text in self._versions.items() if name in remote}
-        write_whole(self._index, json.dumps(self._versions, indent=1) + "\n")
-
-    def delete_parts(self) -> None:
-        """Delete interrupted downloads of other versions."""
-        for part in self._parts.iterdir():
-            part.unlink()
+    key, size = info["name"], info.get("size")
+    part = path.with_suffix(".part")
+    with filesystem.open(key, "rb") as source, part.open("ab") as target:
+        offset = target.tell() if version(info) else 0
+        if offset:
+            try:
+                source.seek(offset)
+            except (ValueError, NotImplementedError):  # a server that sends whole files only
+                offset = 0
+        target.truncate(offset)
+        shutil.copyfileobj(source, target, CHUNK)
+    if size is not None and part.stat().st_size != size:
+        raise ExecuteError(
+            f"{hide_secrets(key)}: {part.stat().st_size} of {size} bytes were received.",
+            hint="Run the command again; it continues where it was interrupted.",
+        )
+    expected = announced_md5(filesystem, info)
+    if expected and md5(part) != expected:
+        part.unlink()
+        raise ExecuteError(
+            f"{hide_secrets(key)} was damaged: its MD5 is not {expected}.", hint="Run the command again."
+        )
+    part.replace(path)
 
 
 def version(info: Mapping[str, Any]) -> str:
