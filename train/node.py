@@ -28,7 +28,6 @@ SUBCOMMANDS = {
     "prepare-attempt": "orch_node.agent.run_folders:main_prepare_attempt",
     "runs": "orch_node.agent.run_folders:main_runs",
     "usage": "orch_node.agent.core_claims",
-    "logs": "orch_node.agent.tail_logs",
     "verify": "orch_node.verify",
     "check-fabric": "orch_node.fabric.check",
     "ping-pong": "orch_node.fabric.ping_pong",

@@ -82,8 +82,8 @@ class LocalRun:
             process.send(signal.SIGINT)
 
 
-def follow(folder: Path, source: Source, *, ranks: int, offset: int = 0) -> Iterator[Event]:
-    """Yield the events of a run as they arrive, until its outcome exists or its supervisor has ended.
+def follow(folder: Path, source: Source, *, ranks: int, offset: int = 0) -> Iterator[list[Event]]:
+    """Yield the new events of a run again and again, until its outcome exists or its supervisor has ended.
 
     Args:
         folder: the local folder of the run.
@@ -97,9 +97,11 @@ def follow(folder: Path, source: Source, *, ranks: int, offset: int = 0) -> Iter
         supervisor_ended = pid is None or source.lost(pid)
         source.refresh()
         ended = supervisor_ended or (folder / files.OUTCOME).exists()
+        events: list[Event] = []
         while new_lines := whole_lines(folder / files.EVENTS, offset):
             offset += sum(len(line) + 1 for line in new_lines)
-            yield from events_in(new_lines, ranks=ranks)
+            events += events_in(new_lines, ranks=ranks)
+        yield events
         if ended:
             return
         time.sleep(POLL_SECONDS)

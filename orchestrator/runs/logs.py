@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from orch_node.protocol import files
 from orch_node.streams import STDOUT, split
@@ -64,27 +64,21 @@ def requested_ranks(run: Run, rank: int | None) -> dict[int, str]:
     Raises:
         RequestError: if the run has no such rank.
     """
-    nodes = {rank: node for rank, node, _ in moved_logs(run)}
+    nodes = {rank: node for rank, node, _ in moved_logs(run.folder)}
     nodes |= {placement.rank: placement.node for placement in run.record.layout}
     if rank is not None and rank not in nodes:
         raise RequestError(f"Run {run.id} has ranks 0 to {max(nodes)}.", hint="Without --rank all are shown.")
     return nodes if rank is None else {rank: nodes[rank]}
 
 
-def new_lines(
-    tails: Mapping[int, Tail], nodes: Mapping[int, str], parser: LineParser, *, last: bool
-) -> Iterator[LogLine]:
-    """Yield each rank's new lines, then its unfinished line, which a later call may replace."""
-    for rank, tail in tails.items():
-        if not tail.path.exists():
-            continue
-        while complete := tail.lines(last=False):
-            yield from (line for text in complete for line in parser.parse(rank, nodes[rank], text))
-        if last:
-            last_lines = tail.lines(last=True)
-            yield from (line for text in last_lines for line in parser.parse(rank, nodes[rank], text))
-        elif tail.state:
-            yield from parser.parse(rank, nodes[rank], tail.state, finished=False)
+def new_lines(tail: Tail, rank: int, node: str, parser: LineParser, *, last: bool) -> Iterator[LogLine]:
+    """Yield the new lines of a rank, then its unfinished line, which a later call may replace."""
+    while texts := tail.lines() or (tail.lines(last=True) if last else []):
+        yield from (line for text in texts for line in parser.parse(rank, node, text))
+    if last:
+        yield from parser.end()
+    elif tail.state:
+        yield from parser.parse(rank, node, tail.state, finished=False)
 
 
 def followed_lines(
@@ -98,12 +92,22 @@ def followed_lines(
         starts: the bytes of each rank's log to skip.
         updates: yields whenever there may be new lines, until the run has ended.
     """
-    tails = {number: Tail(folder / files.rank_log(number), starts.get(number, 0)) for number in nodes()}
-    parser = LineParser()
+    logs: dict[Path, tuple[Tail, LineParser]] = {}
+    skipped = {folder / files.rank_log(rank): start for rank, start in starts.items()}
+    skipped |= {path: path.stat().st_size for _, _, path in moved_logs(folder) if starts}
+
+    def lines(*, last: bool) -> Iterator[LogLine]:
+        paths = [(rank, node, folder / files.rank_log(rank)) for rank, node in nodes().items()]
+        paths += [log for log in moved_logs(folder) if log[0] in nodes()]
+        for rank, node, path in paths:
+            if path not in logs:
+                logs[path] = Tail(path, skipped.get(path, 0)), LineParser()
+            tail, parser = logs[path]
+            yield from new_lines(tail, rank, node, parser, last=last)
+
     for _ in updates:
-        yield from new_lines(tails, nodes(), parser, last=False)
-    yield from new_lines(tails, nodes(), parser, last=True)
-    yield from parser.end()
+        yield from lines(last=False)
+    yield from lines(last=True)
 
 
 def copied_lines(run: Run, nodes: Mapping[int, str], starts: Mapping[int, int]) -> Iterator[LogLine]:
@@ -114,23 +118,23 @@ def copied_lines(run: Run, nodes: Mapping[int, str], starts: Mapping[int, int]) 
         nodes: the node of each rank.
         starts: the bytes of each rank's log to skip; then logs on other nodes, of earlier attempts, are skipped, too.
     """
-    logs = [(rank, node, run.folder / files.RANKS) for rank, node in nodes.items()]
-    logs += [log for log in moved_logs(run) if log[0] in nodes and not starts]
-    lines = (rank_lines(folder, rank, node, starts.get(rank, 0)) for rank, node, folder in logs)
+    logs = [(rank, node, run.folder / files.rank_log(rank)) for rank, node in nodes.items()]
+    logs += [log for log in moved_logs(run.folder) if log[0] in nodes and not starts]
+    lines = (rank_lines(path, rank, node, starts.get(rank, 0)) for rank, node, path in logs)
     return heapq.merge(*lines, key=lambda line: line.time)
 
 
-def moved_logs(run: Run) -> list[tuple[int, str, Path]]:
-    """Return the local logs of ranks that have run on other nodes than the record has: rank, node and folder."""
-    paths = sorted((run.folder / files.RANKS).glob("*/rank-*.log"))
-    ranks = ((files.rank_of(path.name), path.parent) for path in paths)
-    return [(rank, folder.name, folder) for rank, folder in ranks if rank is not None]
+def moved_logs(folder: Path) -> list[tuple[int, str, Path]]:
+    """Return the local logs of ranks that have run on other nodes than the record has: rank, node and path."""
+    paths = sorted((folder / files.RANKS).glob("*/rank-*.log"))
+    ranks = ((files.rank_of(path.name), path) for path in paths)
+    return [(rank, path.parent.name, path) for rank, path in ranks if rank is not None]
 
 
-def rank_lines(folder: Path, rank: int, node: str, start: int) -> Iterator[LogLine]:
+def rank_lines(path: Path, rank: int, node: str, start: int) -> Iterator[LogLine]:
     """Yield the lines in the log of a rank, each with the time of its end; lines without times come last."""
-    log = Tail(folder / PurePath(files.rank_log(rank)).name, start)
-    parser, times = LineParser(), recorded_times(folder / PurePath(files.rank_times(rank)).name)
+    log = Tail(path, start)
+    parser, times = LineParser(), recorded_times(path.with_suffix(".times"))
     following = next(times, None)
     time = 0.0 if following else math.inf
     while texts := log.lines() or log.lines(last=True):

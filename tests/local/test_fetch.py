@@ -107,11 +107,8 @@ def test_part_of_another_version_is_discarded(source: Path, target: Path) -> Non
 
 def test_endless_output_of_a_node_is_cut_off(remote: Ssh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_output, "MAX_OUTPUT_BYTES", 1 << 22)
-    monkeypatch.setattr(program_output, "MAX_LINE_BYTES", 1 << 20)
     with pytest.raises(ExecuteError, match="far: the output of the program has no end"):
         remote.capture(("cat", "/dev/zero"), seconds=60.0)
-    with pytest.raises(ExecuteError, match="lines without an end"):
-        list(remote.stream(("cat", "/dev/zero")))
     with pytest.raises(ConnectionLost, match="no answer for 1 s"):
         remote.capture(("sleep", "60"), seconds=0.6)
     result = remote.capture(("sh", "-c", "echo out; echo err >&2; sleep 60 & exit 3"), seconds=30.0)

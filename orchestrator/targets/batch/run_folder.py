@@ -90,9 +90,9 @@ class JobMirror(Mirror):
 
     def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
         """Return the end of the newest file on the cluster whose name matches, or '' if there is none."""
-        name = files.newest(self.remote.list(self.run_dir), pattern)
-        path = f"{self.run_dir}/{name}"
-        content = self.remote.read(path, max(0, self.remote.size(path) - size), size) if name else None
+        sizes = self.remote.sizes(self.run_dir)
+        name = files.newest(sizes, pattern)
+        content = self.remote.read(f"{self.run_dir}/{name}", max(0, sizes[name] - size), size) if name else None
         return (content or b"").decode(errors="replace").strip()
 
 

@@ -78,7 +78,6 @@ UNKNOWN_NAME_HINT = (
     "Set ansible_host in the inventory to its address and run `orch provision`. For a host outside of an inventory, "
     "set HostName in ~/.ssh/config."
 )
-FETCH_HINT = "`orch fetch` copies the files of a run, including its logs, to this machine."
 # For a host whose key is not recorded, where paramiko's message has its name as known_hosts files write it.
 UNKNOWN_KEY = re.compile(r"Server '(.+)' not found in known_hosts")
 UNKNOWN_KEY_HINT = (
@@ -360,13 +359,14 @@ class Ssh:
             return error
         return ConnectionLost(f"{self.node}: the connection was lost ({reason}).")
 
-    def list(self, folder: str) -> list[str]:
-        """Return the sorted names in a folder, or no names if there is no folder."""
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the sizes of what a folder has by name, in order, or nothing if there is no folder."""
 
-        def act() -> list[str]:
-            return sorted(entry.filename for entry in islice(self.sftp.listdir_iter(folder), MAX_NAMES))
+        def act() -> dict[str, int]:
+            entries = islice(self.sftp.listdir_iter(folder), MAX_NAMES)
+            return dict(sorted((entry.filename, entry.st_size or 0) for entry in entries))
 
-        return self.if_exists(act, f"list {folder}") or []
+        return self.if_exists(act, f"list {folder}") or {}
 
     def terminate(self, pid: int, marker: str) -> None:
         """Send SIGINT to a process if its arguments contain `marker`.
@@ -429,18 +429,6 @@ class Ssh:
             reason = result.err.strip() or f"exit code {result.code}"
             raise ExecuteError(f"{self.node}: {program_name(argv)}: {reason}", hint=self.node_hint)
         return result.out
-
-    def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
-        """Yield the lines of a program on the node as they are printed.
-
-        Raises:
-            ConnectionLost: if the connection is lost before the program ends.
-            ExecuteError: if the program fails or prints a line without end.
-        """
-        filters = {STDOUT: StartFilter(), STDERR: StartFilter()}
-        with self.open_program(argv) as program:
-            yield from program.lines(FETCH_HINT, filters[STDOUT].output)
-        check_started(filters, self.node)
 
     def relay(self, argv: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
         """Run a program on the node and pass on its output, as relay() does for one of this machine.

@@ -20,7 +20,6 @@ from orchestrator.model.printable import Command, CommandResult, program_name
 from orchestrator.targets.connections.program_output import PipedProgram, last_line, piped_program, relay
 
 WRITE_HINT = "Check whether you may write there, and whether the disk has free space: `df`."
-LOGS_HINT = "The log files are in the run's folder, which `orch runs` shows."
 
 
 def program_failure(argv: tuple[str, ...], code: int, output: str) -> ExecuteError:
@@ -111,11 +110,6 @@ class Local:
             stderr = process.stderr.decode(errors="replace").strip()
             raise ExecuteError(f"{program_name(argv)}: {stderr or f'exit code {process.returncode}'}", hint=WRITE_HINT)
         return process.stdout.decode(errors="replace")
-
-    def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
-        """Yield the lines of a program as they are printed; raise ExecuteError if it fails."""
-        with self.open_program(argv) as program:
-            yield from program.lines(LOGS_HINT)
 
     def relay(self, argv: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
         """Run a program as relay() does; raise ExecuteError if it cannot be started."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import time
 from base64 import b64decode
 from collections.abc import Callable
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TypeVar
 
 from orch_node.machine import Machine, was_rebooted
@@ -64,8 +63,10 @@ class Mirror:
         if outcome_in(self.folder) is None:
             self.copy(files.OUTCOME)
 
-    def append(self, name: str, local_name: str | None = None) -> None:
+    def append(self, name: str, local_name: str | None = None, size: int | None = None) -> None:
         """Copy the bytes that a file has grown by since the last time, to the same path unless another is named.
+
+        Its size is read once unless it is known, because the file may grow without end.
 
         Several commands may watch a run at the same time: they write the same bytes at the same
         offsets.
@@ -76,8 +77,7 @@ class Mirror:
         local_name = local_name or name
         with self.local_files.writing(local_name):
             offset, path = self.local_files.size(local_name), f"{self.run_dir}/{name}"
-            # The size is read once, because the file may grow without end.
-            size = min(self.remote.size(path), MAX_LOG_BYTES)
+            size = min(self.remote.size(path) if size is None else size, MAX_LOG_BYTES)
             while offset < size and (content := self.remote.read(path, offset, min(CHUNK_BYTES, size - offset))):
                 self.local_files.add(local_name, content, offset)
                 offset += len(content)
@@ -152,10 +152,10 @@ class Mirror:
             rank: the rank; None for all ranks.
             folder_of: returns the local folder for the logs of a rank from this node.
         """
-        for name in self.rank_files(files.RANKS, files.OF_RANK):
-            number = files.rank_of(PurePath(name).name)
-            if number is not None and rank in (None, number):
-                self.append(name, f"{folder_of(number)}/{PurePath(name).name}")
+        for name, size in self.remote.sizes(f"{self.run_dir}/{files.RANKS}").items():
+            number = files.rank_of(name)
+            if number is not None and number < self.ranks and rank in (None, number):
+                self.append(f"{files.RANKS}/{name}", f"{folder_of(number)}/{name}", size)
 
     def copy_handed_logs(self, folder_of: Callable[[int, str], str]) -> set[str]:
         """Copy the logs that agents of other nodes have handed to this node, if the run has ended.
@@ -188,18 +188,15 @@ class Mirror:
             complete.add(handed.node)
         return complete
 
-    def rank_files(self, folder: str, pattern: re.Pattern[str]) -> list[str]:
-        """Return the paths of the files in a folder of the run whose names match one of its ranks."""
-        names = self.remote.list(f"{self.run_dir}/{folder}")
-        ranks = ((name, files.rank_of(name, pattern)) for name in names)
-        return [f"{folder}/{name}" for name, rank in ranks if rank is not None and rank < self.ranks]
-
     def finish(self, output_dir: str | None) -> None:
         """Copy the launcher's log, the ranks' stack traces and the results of a run that has ended."""
         self.refresh()
-        stacks = self.rank_files(files.STACK_TRACES, files.STACK_TRACE)
-        for name in (files.LAUNCHER_LOG, files.SUPERVISOR_LOG, *stacks):
+        for name in (files.LAUNCHER_LOG, files.SUPERVISOR_LOG):
             self.append(name)
+        for name in self.remote.sizes(f"{self.run_dir}/{files.STACK_TRACES}"):
+            rank = files.rank_of(name, files.STACK_TRACE)
+            if rank is not None and rank < self.ranks:
+                self.append(f"{files.STACK_TRACES}/{name}")
         if output_dir == f"{self.run_dir}/output":
             for name in RESULTS:
                 self.append(f"output/{name}")

@@ -35,7 +35,6 @@ UPDATE_HINT = "After an update of orch, run `orch provision` again."
 STDOUT, STDERR = 1, 2
 NO_STATUS = -1  # paramiko's exit code of a channel that ended without one
 MAX_ERROR_BYTES = 1 << 16
-MAX_LINE_BYTES = 1 << 24
 PIPE_BYTES = 1 << 20  # Linux's limit for users; larger pipes need fewer switches between processes
 
 
@@ -162,25 +161,6 @@ class PipedProgram:
         with contextlib.suppress(BrokenPipeError):
             self.input.write(data)
             self.input.flush()
-
-    def lines(self, hint: str, select: Callable[[bytes], bytes] = bytes) -> Iterator[str]:
-        """Yield the lines of its output as they are printed.
-
-        Args:
-            hint: what to do if it fails.
-            select: returns what belongs to the program in a line.
-
-        Raises:
-            ExecuteError: if it fails or prints a line without end.
-        """
-        while line := self.output.readline(MAX_LINE_BYTES):
-            if len(line) == MAX_LINE_BYTES:
-                raise ExecuteError(self.explain(1, "lines without an end").message, hint=LOGIN_SCRIPT_HINT)
-            if output := select(line):
-                yield output.decode(errors="replace")
-        if self.process.wait() != 0:
-            error = self.failure()
-            raise error if isinstance(error, ConnectionLost) else ExecuteError(error.message, hint=hint)
 
     def failure(self) -> ExecuteError:
         """Return why its output has ended too early."""

@@ -64,9 +64,14 @@ class SshHandle(RunHandle):
                 return
 
     def events(self) -> Iterator[Event]:
+        for events in self.event_batches():
+            yield from events
+
+    def event_batches(self) -> Iterator[list[Event]]:
+        """Yield the new events again and again until the run has ended."""
         ranks = len(self.record.layout)
-        events = follow.follow(self.folder, self.source, ranks=ranks, offset=self.earlier.events)
-        yield from self.rank_nodes.watch(events)
+        batches = follow.follow(self.folder, self.source, ranks=ranks, offset=self.earlier.events)
+        return self.rank_nodes.watch(batches)
 
     def interrupt(self) -> None:
         follow.interrupt(self.folder, self.source)
@@ -90,8 +95,11 @@ class SshHandle(RunHandle):
         return outcome_of(store.load(self.folder))
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
-        streams = logs.Streams(self.record, rank, self.earlier, self.rank_nodes, self.notify)
-        yield from logs.log_lines(streams, store.load(self.folder), follow=follow)
+        run = store.load(self.folder)
+        copies = logs.LogCopies(self.record, self.folder, rank, self.notify)
+        is_followed = follow and not run.has_ended
+        updates = copies.updates(self.rank_nodes, self.event_batches()) if is_followed else None
+        yield from logs.log_lines(copies, run, self.earlier, updates)
 
     def stop(self) -> CleanupReport:
         planned = store.load(self.folder).state == "planned"

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +233,7 @@ def test_any_run_can_be_shown(log: bytes, outcome: bytes, figure: Any, tmp_path_
     make_page(folder.parent)
     comparison.text(comparison.compare(store.load(folder), store.load(folder)))
     screen = live.Screen()
-    for event in follow(run.folder, LocalRun(run.folder), ranks=2):
+    for event in chain.from_iterable(follow(run.folder, LocalRun(run.folder), ranks=2)):
         screen.show(event)
 
 

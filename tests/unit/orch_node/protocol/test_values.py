@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol import agent, container, events, files, layout, outcome, pod, record, values
-from orch_node.protocol.node_reports import Cleaned, ListedRun, Listing, LogChunk, RunReport
+from orch_node.protocol.node_reports import Cleaned, ListedRun, Listing, RunReport
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.load.inputs import run_paths_of
@@ -38,7 +38,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "event": events.parse,
     "request": agent.parse_request,
     "response": agent.parse_response,
-    **{kind.__name__: make_parser(kind) for kind in (Cleaned, Listing, LogChunk)},
+    **{kind.__name__: make_parser(kind) for kind in (Cleaned, Listing)},
 }
 TEXTS = (
     st.binary(max_size=60)

@@ -38,8 +38,8 @@ class Folder:
     def size(self, path: str) -> int:
         return Path(path).stat().st_size if Path(path).exists() else 0
 
-    def list(self, folder: str) -> list[str]:
-        return sorted(path.name for path in Path(folder).glob("*"))
+    def sizes(self, folder: str) -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in sorted(Path(folder).glob("*"))}
 
     def alive(self, pid: int, marker: str) -> bool:
         return self.responses.pop(0)
@@ -120,8 +120,8 @@ class HostileFolder(Folder):
     def size(self, path: str) -> int:
         return len(CONTENT)
 
-    def list(self, folder: str) -> list[str]:
-        return self.names
+    def sizes(self, folder: str) -> dict[str, int]:
+        return dict.fromkeys(self.names, len(CONTENT))
 
 
 def test_listing_names_no_other_file(tmp_path: Path) -> None:

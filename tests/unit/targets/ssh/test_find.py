@@ -15,15 +15,14 @@ from orch_node.protocol.node_reports import Listing
 from orch_node.protocol.record import RunNode, RunRecord, parse, render
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import ExecuteError, OrchError
+from orchestrator.errors import OrchError
 from orchestrator.targets.interface import UntrustedRecordError, ignore
 from orchestrator.targets.ssh.find import InventoryRuns, check_same_nodes, find_run, merge_response, trusted_record
 from orchestrator.targets.ssh.handle import SshHandle
-from orchestrator.targets.ssh.logs import Stream
 from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, NodeResponse, SshCommands, query_all
 from tests.conftest import make_cluster, make_node
 from tests.support.hostile import JSON
-from tests.support.recorded import FAR_NODE, RUN_RECORD
+from tests.support.recorded import RUN_RECORD
 
 FIRST, SECOND = "20260101-120000-qa-0000", "20260102-120000-qa-0000"
 NODE0, NODE1 = RunNode(node="node0"), RunNode(node="node1")
@@ -205,14 +204,3 @@ def test_command_runs_on_all_nodes_at_the_same_time(tmp_path: Path) -> None:
     commands = SshCommands({RunNode(node=name): (*WITH_NAME, name) for name in names})
     ends = commands.run(("sh", "-c", WAIT_FOR_LAST, "sh", str(tmp_path)), lambda node, stream, part: None)
     assert [node for node, end in ends.items() if end != 0] == [], "they waited for the last node"
-
-
-def test_line_that_is_no_chunk_of_the_runs_logs_is_refused() -> None:
-    for line, message in (
-        ('{"rank": 99, "at": 0, "lines": ["a"]}', "unexpected rank 99"),  # rank of another run
-        ('{"rank": 0, "at": -1, "lines": []}', "unexpected rank 0"),  # position
-        ("[" * 100_000, "nested too deeply"),
-        ("5", "not an object"),  # number
-    ):
-        with pytest.raises(ExecuteError, match=message):
-            Stream(record=RUN_RECORD, host=FAR_NODE, options=()).chunk_of(line)

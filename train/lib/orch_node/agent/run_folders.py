@@ -12,7 +12,6 @@ The first prints one JSON object.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -132,17 +131,11 @@ def is_running(run_dir: Path) -> bool:
 
 
 def prepare(run_dir: Path, names: Iterable[str] = ()) -> None:
-    """Remove what reports the end of the last attempt, and record how long the logs of the ranks are.
+    """Remove what reports the end of the last attempt.
 
     Raises:
         OSError: if the folder cannot be written.
     """
-    sizes = {}
-    for log in (run_dir / files.RANKS).glob("rank-*.log"):
-        if (rank := files.rank_of(log.name)) is not None:
-            sizes[str(rank)] = log.stat().st_size
-    if sizes:
-        atomic_write.write(run_dir / files.EARLIER_LOGS, json.dumps(sizes) + "\n")
     saved_outcomes = [path.name for path in run_dir.glob("*") if files.SAVED_OUTCOME.fullmatch(path.name)]
     for name in (*ENDED, *saved_outcomes, *names):
         (run_dir / name).unlink(missing_ok=True)

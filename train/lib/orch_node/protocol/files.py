@@ -32,7 +32,6 @@ RANKS = "ranks"
 STACK_TRACES = "stacks"
 EQUAL_WEIGHTS = f"{RANKS}/.equal-weights"  # exists once ranks of the node have started with equal weights
 HANDED_LOGS = "handed-logs.jsonl"  # the small logs of other nodes, which their agents have handed to node0
-EARLIER_LOGS = f"{RANKS}/.earlier.json"  # the sizes of the ranks' logs at the end of the last attempt, by rank
 
 # Next to train/, written by `orch provision`: variables of the cluster, and secrets.
 SECRETS = "secrets.json"

@@ -79,16 +79,6 @@ class Cleaned:
 
 
 @dataclass(frozen=True)
-class LogChunk:
-    """Consecutive lines of a rank's log."""
-
-    rank: int
-    at: int  # the position in bytes after these lines
-    lines: tuple[str, ...]
-    state: str = ""  # what a terminal shows of the unfinished line that follows
-
-
-@dataclass(frozen=True)
 class NodeLogs:
     """The files of a node's ranks in the folder RANKS.
 
