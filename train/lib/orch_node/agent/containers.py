@@ -22,7 +22,7 @@ from orch_node.protocol.layout import RankEntry
 from orch_node.protocol.outcome import ProcessRecord
 
 ENGINE = container.DOCKER
-MARK = b'{"contained": '  # the start of a status line from the process in the container
+MARK = b"contained rank: "  # the start of a status line from the process in the container
 RUN, FOLDER, NODE = "orch.run", "orch.folder", "orch.node"  # labels
 # Only built-ins of the shell: other programs may be missing in the image.
 READ_EXPORTS = """words=

@@ -56,7 +56,7 @@ class ContainedRank:
     """A response of the wrapper in the container: first the pid, finally how the rank ended."""
 
     pid: int | None = None
-    status: int | None = None
+    code: int | None = None  # negative: a signal
     max_rss_bytes: int = 0
     cpu_seconds: float = 0.0
 

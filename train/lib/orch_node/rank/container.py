@@ -20,7 +20,7 @@ from orch_node.protocol import container, values
 from orch_node.protocol.container import ContainedRank, ContainerSpec, RankRequest
 from orch_node.protocol.environment import find_reserved, user_names
 from orch_node.protocol.events import Heartbeat, Joined
-from orch_node.rank.process import open_log
+from orch_node.rank.process import Child, open_log
 
 SENDER = "a contained rank"
 HEARTBEAT_SECONDS = 2.0
@@ -28,7 +28,7 @@ POLL_SECONDS = 1.0  # for the end of a training process
 REPORT_SECONDS = 5.0  # the process in the container reports the end of the training process within this time
 
 
-class ContainedProcess:
+class ContainedProcess(Child):
     """A rank that orch starts in the node's container.
 
     `docker exec` passes no signals on, and its exit code does not distinguish a signal from an exit
@@ -71,11 +71,9 @@ class ContainedProcess:
         """Return the exit code (negative: a signal), peak memory in bytes, and CPU seconds."""
         threading.Thread(target=self.end_with_rank, daemon=True).start()
         self.forward_events()
-        code = self.process.wait()
-        if self.status.status is not None:
-            code = os.waitstatus_to_exitcode(self.status.status)
-        else:
-            code = exit_code_or_signal(code) or 1
+        code = exit_code_or_signal(self.process.wait()) or 1
+        if self.status.code is not None:
+            code = self.status.code
         return code, self.status.max_rss_bytes, self.status.cpu_seconds
 
     def end_with_rank(self) -> None:
@@ -97,13 +95,12 @@ def parse_status(line: bytes) -> ContainedRank | None:
     if not line.startswith(containers.MARK):
         return None
     try:
-        record = values.check_object(values.loads(line, SENDER), SENDER)
-        return values.read(ContainedRank, record.get("contained"), SENDER)
+        return values.parse(ContainedRank, line[len(containers.MARK) :], SENDER)
     except values.ProtocolError:
         return None
 
 
-class EntrypointProcess:
+class EntrypointProcess(Child):
     """A container whose own entrypoint starts the ranks of this node.
 
     It sends the events that orch's ranks would send; those of the script cannot reach the node.
@@ -134,17 +131,17 @@ class EntrypointProcess:
             order.command,
             through_shell=containers.entrypoint_of(spec.image) if secrets else None,
         )
-        self.log = Path(order.log)
-        self.writer = open_log(self.log, placement.node)
+        self.path = Path(order.log)
+        self.log = open_log(self.path, placement.node)
         self.process = subprocess.Popen(
             command,
             env={**os.environ, **environment},
             stdin=subprocess.PIPE if secrets else subprocess.DEVNULL,
-            stdout=self.writer.stdout,
-            stderr=self.writer.stderr,
+            stdout=self.log.stdout,
+            stderr=self.log.stderr,
             preexec_fn=machine.die_with_parent,
         )
-        self.writer.begin()
+        self.log.begin()
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
                 pipe.write(containers.as_exports(secrets))
@@ -160,15 +157,15 @@ class EntrypointProcess:
         while True:
             try:
                 code = self.process.wait(HEARTBEAT_SECONDS)
-                self.writer.drain()
+                self.log.drain()
                 return exit_code_or_signal(code), 0, 0.0
             except subprocess.TimeoutExpired:
-                size, last_size = self.log.stat().st_size, size
+                size, last_size = self.path.stat().st_size, size
             if size != last_size:
                 send(Heartbeat(log=size))
 
 
-def start(run_dir: Path, spec: ContainerSpec, order: RankRequest) -> ContainedProcess | EntrypointProcess:
+def start(run_dir: Path, spec: ContainerSpec, order: RankRequest) -> Child:
     """Start the rank, or the image's own entrypoint.
 
     Raises:

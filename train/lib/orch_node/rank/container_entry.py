@@ -14,6 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
+from orch_node.agent.containers import MARK
 from orch_node.machine import ProcessHandle
 from orch_node.protocol import values
 from orch_node.protocol.container import RankRequest
@@ -35,18 +36,15 @@ def main(argv: list[str]) -> int:
     except SetvarsError as error:
         print(f"error: {error}. To repair the image: `orch image build`.", file=sys.stderr)
         return 1
-    log = open_log(Path(order.log), order.placement.node)
-    child = start(order.placement, environment, log, order.command)
-    rank = ProcessHandle(child)
+    child = start(order.placement, environment, open_log(Path(order.log), order.placement.node), order.command)
+    rank = ProcessHandle(child.pid)
     # Handle the signals, do not ignore them: exec() keeps ignored signals ignored.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: rank.send(signal.SIGTERM))
-    write_event(events, pid=child)
+    write_event(events, pid=child.pid)
     threading.Thread(target=kill_with_wrapper, args=(rank,), daemon=True).start()
-    _, status, usage = os.wait4(child, 0)
-    log.drain()
-    cpu_seconds = usage.ru_utime + usage.ru_stime
-    write_event(events, status=status, max_rss_bytes=usage.ru_maxrss * 1024, cpu_seconds=cpu_seconds)
+    code, max_rss_bytes, cpu_seconds = child.wait()
+    write_event(events, code=code, max_rss_bytes=max_rss_bytes, cpu_seconds=cpu_seconds)
     return 0
 
 
@@ -70,4 +68,4 @@ def kill_with_wrapper(rank: ProcessHandle) -> None:
 
 
 def write_event(events: int, **fields: object) -> None:
-    os.write(events, json.dumps({"contained": fields}).encode() + b"\n")
+    os.write(events, MARK + json.dumps(fields).encode() + b"\n")

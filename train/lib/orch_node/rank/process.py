@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
 
 from orch_node import program
 from orch_node.agent import processes
@@ -47,8 +46,8 @@ def open_log(path: Path, node: str) -> LogWriter:
     return LogWriter(path, report_error)
 
 
-def start(placement: RankEntry, environment: dict[str, str], log: LogWriter, command: Sequence[str]) -> int:
-    """Fork and exec the training process, and return its pid. It dies with this process.
+def start(placement: RankEntry, environment: dict[str, str], log: LogWriter, command: Sequence[str]) -> Child:
+    """Fork and exec the training process, which dies with this process.
 
     Args:
         placement: of the rank.
@@ -63,7 +62,7 @@ def start(placement: RankEntry, environment: dict[str, str], log: LogWriter, com
     child = os.fork()
     if child:
         log.begin()
-        return child
+        return Child(child, log)
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log.stdout, 1)
@@ -80,17 +79,8 @@ def start(placement: RankEntry, environment: dict[str, str], log: LogWriter, com
     os._exit(71)  # EX_OSERR
 
 
-class Process(Protocol):
-    """The training process, in a container or outside."""
-
-    pid: int
-
-    def wait(self) -> tuple[int, int, float]:
-        """Return the exit code (negative: a signal), peak memory in bytes, and CPU seconds."""
-
-
 class Child:
-    """A training process that is a child of this process."""
+    """A training process that is a child of this process; that of a container is a subclass."""
 
     def __init__(self, pid: int, log: LogWriter) -> None:
         self.pid = pid

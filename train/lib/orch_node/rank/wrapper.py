@@ -32,7 +32,7 @@ from orch_node.rank.environment import secret_names, training_environment
 from orch_node.rank.listening_sockets import close_listening
 from orch_node.rank.oom import OomDetector
 from orch_node.rank.output import log_tail
-from orch_node.rank.process import Child, Process, SignalForwarder, end_descendants, open_log, start
+from orch_node.rank.process import Child, SignalForwarder, end_descendants, open_log, start
 
 # (rank, world size) of hydra, Open MPI, torchrun and accelerate, and srun. srun comes last: it may
 # have started any of the others.
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         fail(describe_on_node(placement.node, log_path, error))
     oom = OomDetector()
-    child: Process
+    child: Child
     if spec:
         order = RankRequest(
             placement, environment, tuple(command), str(log_path), layout.setvars, secrets=secret_names()
@@ -71,7 +71,7 @@ def main(argv: list[str]) -> int:
         except EnvFileError as error:
             fail(f"{placement.node}: {error}.")
     else:
-        child = Child(start(placement, environment, log, command), log)
+        child = start(placement, environment, log, command)
     host = socket.gethostname()
     send(Started(node=placement.node, pid=child.pid, wrapper=os.getpid(), host=host))
     return wait(child, placement, oom, run_dir)
@@ -113,7 +113,7 @@ def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> RankEntry:
     return placement
 
 
-def wait(child: Process, placement: RankEntry, oom: OomDetector, run_dir: Path) -> int:
+def wait(child: Child, placement: RankEntry, oom: OomDetector, run_dir: Path) -> int:
     """Wait for the training process while forwarding signals, and report how it ended.
 
     Args:
