@@ -32,7 +32,7 @@ def check() -> Iterator[Any]:
     training = training_check.begin(torch)
     yield training
     assert training is not None
-    training.uninstall()
+    training.finish()
 
 
 def make_model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
@@ -287,6 +287,7 @@ sys.path.insert(0, {train!r})
 from pathlib import Path
 import torch, torch.distributed as dist
 from orch_node.rank import communication, manual_updates, training_check, weight_comparison
+from orch_node.rank.hooks import watch_steps
 rank = int(sys.argv[1])
 communication.begin(torch)
 dist.init_process_group("gloo", init_method="file://{file}", rank=rank, world_size=2)
@@ -295,13 +296,12 @@ comparison = weight_comparison.WeightComparison(
     torch,
     rank=rank,
     store=dist.distributed_c10d._get_default_store(),
-    operations=lambda: communication.operations(torch),
     restarted=bool(os.environ.get("RESTARTED")),
     equal_mark=Path({mark!r}),
     hint=lambda: "Wrap the model",
     losses=check.losses,
 )
-comparison.install()
+watch_steps(comparison.before_step, comparison.after_step)
 updates = manual_updates.begin(torch, comparison)
 from torch.nn.parallel import DistributedDataParallel as DDP
 torch.manual_seed(0)

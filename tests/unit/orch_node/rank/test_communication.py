@@ -59,7 +59,8 @@ def test_counts_of_the_largest_number_of_groups_fit_into_an_event() -> None:
 
 
 def test_metrics_ignore_notes_that_are_no_numbers(tmp_path: Path) -> None:
-    rank_metrics = metrics.Metrics(tmp_path / "rank-0.metrics.jsonl")
+    (tmp_path / "ranks").mkdir()
+    rank_metrics = metrics.Metrics(TORCH, tmp_path, 0)
     try:
         for value in ("many", [1], object(), 10**400, float("nan"), None):
             note(samples=value, step=value, loss=value)

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from orch_node.agent import processes
 from orch_node.protocol import files
 from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
-from orch_node.rank.frameworks import after_import, wrap
+from orch_node.rank.hooks import after_import, watch_steps, wrap
 
 SCAN_SECONDS = 0.5  # importing torch takes longer
 # While a process that does not import sitecustomize.py runs: the group of a short training exists for about 0.3 s.
@@ -150,17 +150,15 @@ def has_group(folder: Path) -> bool:
     return False
 
 
-def record_training(module: ModuleType) -> None:
+def record_training(_: ModuleType) -> None:
     """Record the first optimizer step of a process that a rank has started."""
-    if not hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.0
-        return
     steps = itertools.count()
 
     def record(*_: Any) -> None:
         if next(steps) == 0:
             write_mark(trained_mark(parent_rank()))
 
-    module.register_optimizer_step_post_hook(record)
+    watch_steps(after=record)
 
 
 def check_process(process: int) -> None:

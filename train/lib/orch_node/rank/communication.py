@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from orch_node import preemption
 from orch_node.rank import child_processes
-from orch_node.rank.frameworks import wrap
+from orch_node.rank.hooks import wrap
 
 # Methods of torch's ProcessGroup that its Python functions call; the last ones reduce.
 COLLECTIVES = ("allgather", "_allgather_base", "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "scatter")
@@ -180,8 +181,9 @@ def keep_counts(torch: ModuleType) -> None:
 
 
 def operations(torch: ModuleType) -> int:
-    """Return how many collectives, sends, receives and remote calls this rank has begun."""
-    return sum(collectives(torch).values()) + COUNTS.point_to_point + COUNTS.remote_calls
+    """Return how many collectives, sends, receives and remote calls the script of this rank has begun."""
+    of_script = sum(collectives(torch).values()) - preemption.AGREEMENT.collectives
+    return of_script + COUNTS.point_to_point + COUNTS.remote_calls
 
 
 def collectives(torch: ModuleType) -> Counter[str]:

@@ -31,7 +31,7 @@ from orch_node.protocol.layout import (
     insert_arguments,
 )
 from orch_node.rank.checks import RankError
-from orch_node.rank.frameworks import after_import
+from orch_node.rank.hooks import after_import
 from orch_node.standalone import facts
 
 PACKAGE = "orch_kernels"

@@ -5,13 +5,10 @@ from __future__ import annotations
 import datetime
 import functools
 import gc
-import importlib.util
 import logging
 import os
 import sys
 from collections.abc import Callable
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +18,7 @@ from orch_node.events import note
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank.checks import RankError
 from orch_node.rank.environment import HUB, HUB_CACHES, OFFLINE
+from orch_node.rank.hooks import after_import, wrap
 
 # What Accelerate and the Trainer pass if the user has chosen no timeout.
 DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
@@ -233,44 +231,3 @@ def data_copy(folder: Path, name: str, revision: str) -> Path | None:
     commit = reference.read_text().strip() if reference.is_file() else revision
     copy = storage / "snapshots" / commit
     return copy if copy.is_dir() else None
-
-
-def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> None:
-    """Replace a function by one that first calls `before` with the same arguments."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        before(*args, **kwargs)
-        return original(*args, **kwargs)
-
-    setattr(owner, name, wrapper)
-
-
-def after_import(name: str, function: Callable[[ModuleType], None]) -> None:
-    """Call a function with a module right after its import, which comes later."""
-    sys.meta_path.insert(0, AfterImport(name, function))
-
-
-class AfterImport(MetaPathFinder):
-    """The import hook of after_import()."""
-
-    def __init__(self, name: str, function: Callable[[ModuleType], None]) -> None:
-        self.name = name
-        self.function = function
-
-    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            self.function(module)
-
-        vars(spec.loader)["exec_module"] = exec_module
-        return spec

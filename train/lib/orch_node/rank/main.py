@@ -33,7 +33,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.environment import DEFAULTS, IMAGE_PACKAGES, USER_VARIABLES, user_names
 from orch_node.protocol.events import Heartbeat, Joined, Raised, ScriptEnded
 from orch_node.protocol.outcome import EX_TEMPFAIL
-from orch_node.rank import child_processes, communication, computation, frameworks, heartbeat, training_check
+from orch_node.rank import child_processes, communication, computation, frameworks, training_check
 from orch_node.rank import metrics as rank_metrics
 from orch_node.rank.checks import (
     RankError,
@@ -123,21 +123,11 @@ def train(
         argv: the script and its arguments.
         traces: writes stack traces if the run hangs.
     """
-    metrics = rank_metrics.begin(torch, run_dir, placement.rank)
-    callbacks = [traces.check_handler]
-    if placement.rank == 0:
-        callbacks.append(heartbeat.StepProgress(lambda: metrics.steps).report)
-    heartbeat.begin(torch, lambda: metrics.steps, callbacks)
-
-    def operations() -> int:
-        return communication.operations(torch) - preemption.AGREEMENT.collectives  # not of the training
-
-    def counts() -> Heartbeat:
-        return heartbeat.current(torch, metrics.steps)
-
+    metrics = rank_metrics.begin(torch, run_dir, placement.rank, traces.check_handler)
+    counts = metrics.heartbeat
     child_processes.begin_scans(placement.rank, layout.world_size, functools.partial(give_up, counts=counts))
     check = training_check.begin(torch)
-    end_checks = compare_weights(torch, layout, placement, operations, check.losses if check else [])
+    end_checks = compare_weights(torch, layout, placement, check.losses if check else [])
     end_checks += [check.check_end] if check else []
     frameworks.record_losses()
     frameworks.use_synced_data()
@@ -149,7 +139,13 @@ def train(
                 check_end()
         except RankError as error:
             give_up(error, counts)
-        send(script_end(torch, trained=metrics.trained or child_processes.trained_mark(placement.rank).exists()))
+        collectives = communication.collectives(torch)
+        end = ScriptEnded(
+            world_collectives=collectives[communication.WORLD],
+            groups=communication.newest_groups(collectives),
+            trained=metrics.trained or child_processes.trained_mark(placement.rank).exists(),
+        )
+        send(end)
         if placement.rank == 0 and check and check.trained_in_fp32:
             computation.advise(metrics.steps)
 
@@ -160,16 +156,6 @@ def train(
         with contextlib.suppress(OSError):  # a full disk
             (run_dir / files.finished_mark(placement.rank)).touch(0o600)
     leave(torch, layout.backend, counts)
-
-
-def script_end(torch: ModuleType, *, trained: bool) -> ScriptEnded:
-    """Return the event of the end of a script, with the collectives of its groups."""
-    collectives = communication.collectives(torch)
-    return ScriptEnded(
-        world_collectives=collectives[communication.WORLD],
-        groups=communication.newest_groups(collectives),
-        trained=trained,
-    )
 
 
 def checked_variables(settings: dict[str, str], planned: dict[str, str]) -> dict[str, str]:

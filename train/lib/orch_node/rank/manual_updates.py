@@ -13,49 +13,36 @@ from types import ModuleType
 from typing import Any
 
 from orch_node.rank import communication
+from orch_node.rank import weight_comparison as comparing
 from orch_node.rank import weight_inspection as weights
 from orch_node.rank.checks import has_separate_models
-from orch_node.rank.weight_comparison import (
-    COMPARED_STEP,
-    SEPARATE_MESSAGE,
-    WARNING,
-    Part,
-    State,
-    Summary,
-    WeightComparison,
-    computes_together,
-    fsdp_modules,
-    largest_size,
-    shared_weights,
-    starts_equal,
-    summarize,
-)
+from orch_node.rank.hooks import watch_gradients
 
 KEY = "manual"  # in the place of an optimizer's number
 WARNED_CHANGE = 20  # inner loops of meta-learning are shorter
-UPDATES = f"{COMPARED_STEP} updates"
+UPDATES = f"{comparing.COMPARED_STEP} updates"
 
 
-def begin(torch: ModuleType, comparison: WeightComparison) -> ManualUpdates:
+def begin(torch: ModuleType, comparison: comparing.WeightComparison) -> ManualUpdates:
     """Watch the weights that this process computes gradients for from now on."""
     updates = ManualUpdates(torch, comparison)
-    weights.watch_gradients(torch, "backward", updates.before_backward)
-    weights.watch_gradients(torch, "grad", updates.before_grad)
+    watch_gradients(torch, "backward", updates.before_backward)
+    watch_gradients(torch, "grad", updates.before_grad)
     return updates
 
 
 class ManualUpdates:
     """Watches the weights that this rank computes gradients for until an optimizer makes a step."""
 
-    def __init__(self, torch: ModuleType, comparison: WeightComparison) -> None:
+    def __init__(self, torch: ModuleType, comparison: comparing.WeightComparison) -> None:
         self.torch = torch
         self.comparison = comparison
         self.held: list[Any] = []
         self.samples: list[Any] = []
         self.is_shared: list[bool] = []  # whether a DistributedDataParallel keeps each of them equal
-        self.start: tuple[Summary, Summary] | None = None  # of the shared and of the other weights
+        self.start: tuple[comparing.Summary, comparing.Summary] | None = None  # of the shared and of the other weights
         self.changes = 0
-        self.reference: State | None = None  # of a rank whose weights have moved apart from those of this one
+        self.reference: comparing.State | None = None  # of a rank whose weights have moved apart from those of this one
         self.has_equal_start = False
         self.size = 0  # of the largest weight
         self.reduced: list[bool] = []  # whether the script has summed tensors as large as that before each change
@@ -82,7 +69,7 @@ class ManualUpdates:
             return
         if self.has_equal_start:
             self.comparison.end_never_averaged(reference.rank)
-        self.comparison.warn_once(SEPARATE_MESSAGE, reference, UPDATES)
+        self.comparison.warn_once(comparing.SEPARATE_MESSAGE, reference, UPDATES)
 
     def is_active(self) -> bool:
         comparison = self.comparison
@@ -130,25 +117,25 @@ class ManualUpdates:
             self.count_change(held)
 
     def begin(self, held: list[Any]) -> None:
-        if not self.torch.distributed.is_initialized() or fsdp_modules():
+        if not self.torch.distributed.is_initialized() or comparing.fsdp_modules():
             self.changes = WARNED_CHANGE
             return
-        shared = shared_weights(self.torch)
+        shared = comparing.shared_weights(self.torch)
         self.is_shared = [id(weight) in shared for weight in held]
         self.record_values(held)
         self.start = self.summaries()
-        self.size = largest_size(held)
+        self.size = comparing.largest_size(held)
         communication.COUNTS.reset_largest()
 
     def record_values(self, held: list[Any]) -> None:
         self.held = held
         self.samples = [weights.sample(weight) for weight in held]
 
-    def summaries(self) -> tuple[Summary, Summary]:
+    def summaries(self) -> tuple[comparing.Summary, comparing.Summary]:
         """Return the summaries of the shared and of the other weights."""
         shared = [weight for weight, is_shared in zip(self.held, self.is_shared, strict=True) if is_shared]
         unshared = [weight for weight, is_shared in zip(self.held, self.is_shared, strict=True) if not is_shared]
-        return summarize(self.torch, shared), summarize(self.torch, unshared)
+        return comparing.summarize(self.torch, shared), comparing.summarize(self.torch, unshared)
 
     def count_change(self, held: list[Any]) -> None:
         now = map(weights.sample, held)
@@ -158,29 +145,29 @@ class ManualUpdates:
         self.changes += 1
         self.reduced.append(self.has_reduced())
         communication.COUNTS.reset_largest()
-        if self.changes == COMPARED_STEP:
+        if self.changes == comparing.COMPARED_STEP:
             self.compare()
         elif self.changes == WARNED_CHANGE:
             self.held, self.samples = [], []
             if self.reference and not self.has_averaged():
-                message = WARNING if self.has_equal_start else SEPARATE_MESSAGE
+                message = comparing.WARNING if self.has_equal_start else comparing.SEPARATE_MESSAGE
                 self.comparison.warn_once(message, self.reference, UPDATES)
 
     def compare(self) -> None:
         """Compare the weights after some changes with those of the reference."""
         if self.start is None:
             return
-        shared, unshared = map(Part, self.start, self.summaries())
-        state = State(self.comparison.rank, shared, unshared)
+        shared, unshared = map(comparing.Part, self.start, self.summaries())
+        state = comparing.State(self.comparison.rank, shared, unshared)
         reference = self.comparison.exchange(KEY, "updated", state)
         shared_apart = shared.moved_apart(reference.shared)
         if not (shared_apart or unshared.moved_apart(reference.unshared)) or has_separate_models():
             return
-        now_shared = shared_weights(self.torch)
+        now_shared = comparing.shared_weights(self.torch)
         if shared_apart and any(id(weight) in now_shared for weight in self.held):
             self.comparison.end_alone(reference, "a DistributedDataParallel holds them", UPDATES)
-        if not computes_together(self.torch):
-            self.reference, self.has_equal_start = reference, starts_equal(state, reference)
+        if not comparing.computes_together(self.torch):
+            self.reference, self.has_equal_start = reference, comparing.starts_equal(state, reference)
 
     def has_averaged(self) -> bool:
         """Return whether the script may have averaged weights: it has not only summed gradients after each update."""

@@ -1,4 +1,4 @@
-"""Measure a rank: write lines of RUN_DIR/ranks/rank-R.metrics.jsonl.
+"""Measure a rank: its lines in RUN_DIR/ranks/rank-R.metrics.jsonl, and its heartbeats for the supervisor.
 
 A line covers the time since the previous line: optimizer `steps`, their mean and longest
 `step_seconds`, `work_seconds` (the mean part of a step outside backward(), where DDP makes a rank
@@ -7,42 +7,54 @@ wait for the slowest one), `samples_per_second` of this rank if the script repor
 one), `step` and `loss` are current values. The script takes no
 part in this; with `note(samples=..., loss=..., step=...)` of events.py it may add what cannot be
 measured from outside.
+
+A heartbeat has the numbers of collective operations, sends and receives, remote calls and optimizer steps, and the
+bytes of the rank's log. Unchanged numbers are not sent again, so a rank that hangs sends nothing, and its last numbers
+show where it is.
 """
 
 from __future__ import annotations
 
 import atexit
-import functools
-import importlib
+import itertools
 import json
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType
 from typing import Any
 
+from orch_node.agent.rank_signals import size_of
 from orch_node.atomic_write import private
-from orch_node.events import NOTED, send, warn
+from orch_node.events import NOTED, PROGRESS_REPORTED, send, warn
 from orch_node.protocol.environment import STOP_ON_NAN
-from orch_node.protocol.events import NAN_LOSS, FirstStep
-from orch_node.protocol.files import rank_metrics
+from orch_node.protocol.events import NAN_LOSS, STEPS_PER_SECOND, FirstStep, Heartbeat, Progress
+from orch_node.protocol.files import rank_log, rank_metrics
+from orch_node.rank import communication
 from orch_node.rank.checks import RankError
+from orch_node.rank.hooks import watch_gradients, watch_steps
 
-# One line a second at first; later lines are written less often: about 6,000 in a day.
 SECONDS = 1.0
-LINES = 1000
+HEARTBEAT_SECONDS = 2
+LINES = 1000  # one a second at first; later lines are written less often: about 6,000 in a day
+MAX_REPORTS = 2000  # about so many progress reports in all: a long run reports less often
+IDLE_SECONDS = 20.0  # without progress, after which a rank that uses no CPU is idle
+IDLE_CPU_SHARE = 0.2  # of one core; a rank that waits in a collective of ccl polls and sleeps
 MAX_NAN_LOSSES = 10
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def begin(torch: ModuleType, run_dir: Path, rank: int) -> Metrics:
-    """Start measuring, in a daemon thread."""
-    metrics = Metrics(run_dir / rank_metrics(rank))
-    metrics.install_hooks(torch)
-    threading.Thread(target=metrics.run, name="orch-metrics", daemon=True).start()
+def begin(torch: ModuleType, run_dir: Path, rank: int, callback: Callable[[], None]) -> Metrics:
+    """Start measuring, in a daemon thread, which also calls `callback` before each heartbeat."""
+    metrics = Metrics(torch, run_dir, rank)
+    watch_steps(after=metrics.add_step)
+    watch_gradients(torch, "backward", metrics.before_backward, metrics.after_backward)
+    threading.Thread(target=metrics.run, args=(callback,), name="orch-metrics", daemon=True).start()
     atexit.register(metrics.end)
     return metrics
 
@@ -50,8 +62,9 @@ def begin(torch: ModuleType, run_dir: Path, rank: int) -> Metrics:
 class Metrics:
     """Sums since the last line; the training thread adds to them, a daemon thread writes them."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, torch: ModuleType, run_dir: Path, rank: int) -> None:
+        self.torch, self.rank = torch, rank
+        self.path, self.log = run_dir / rank_metrics(rank), run_dir / rank_log(rank)
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.steps = 0  # of this process
@@ -62,30 +75,20 @@ class Metrics:
         self.durations: list[tuple[float, float]] = []  # (whole step, outside backward)
         self.began = time.monotonic()
         self.written = (self.began, 0, time.process_time(), 0)  # time, steps, CPU, samples
+        self.sent, self.sent_at, self.sent_cpu = Heartbeat(), self.began, time.process_time()
+        self.reported_at, self.reported_steps = self.began, 0
 
-    def install_hooks(self, torch: ModuleType) -> None:
-        """Measure every optimizer step and every backward() of the process."""
-        optimizer = importlib.import_module("torch.optim.optimizer")
-        if hasattr(optimizer, "register_optimizer_step_post_hook"):  # torch 2.0 has none
-            optimizer.register_optimizer_step_post_hook(functools.partial(self.add_step, torch))
-        original = torch.autograd.backward
+    def before_backward(self, tensors: Any = None, *_: Any, **__: Any) -> None:
+        self.trained = True
+        self.nan_losses.check(self.torch, tensors)
 
-        @functools.wraps(original)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            self.trained = True
-            self.nan_losses.check(torch, args[0] if args else kwargs.get("tensors"))
-            began = time.perf_counter()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self.backward += time.perf_counter() - began
+    def after_backward(self, seconds: float) -> None:
+        self.backward += seconds
 
-        torch.autograd.backward = backward
-
-    def add_step(self, torch: ModuleType, *_: Any) -> None:
+    def add_step(self, *_: Any) -> None:
         now = time.perf_counter()
         if self.last_step is None:
-            send(FirstStep(torch_seed=torch.initial_seed()))
+            send(FirstStep(torch_seed=self.torch.initial_seed()))
         self.trained = True
         with self.lock:
             self.steps += 1
@@ -94,14 +97,61 @@ class Metrics:
                 self.durations.append((seconds, max(0.0, seconds - self.backward)))
             self.last_step, self.backward = now, 0.0
 
-    def run(self) -> None:
-        while True:
-            time.sleep(max(SECONDS, (time.monotonic() - self.began) / LINES))
-            self.write()
+    def run(self, callback: Callable[[], None]) -> None:
+        for second in itertools.count():
+            if second % HEARTBEAT_SECONDS == 0:
+                callback()
+                if self.rank == 0:
+                    self.report_steps()
+                self.send_heartbeat()
+            time.sleep(SECONDS)
+            now = time.monotonic()
+            if now - self.written[0] >= (now - self.began) / LINES:
+                self.write()
 
     def end(self) -> None:
         if os.getpid() == self.pid:  # not in a forked child
             self.write()
+
+    def heartbeat(self) -> Heartbeat:
+        """Return how far this rank is now."""
+        pending = communication.pending(self.torch)
+        counts = communication.collectives(self.torch)
+        counts.subtract(pending)
+        return Heartbeat(
+            collectives=sum(counts.values()),
+            world_collectives=counts[communication.WORLD],
+            groups=communication.newest_groups(counts),
+            point_to_point=communication.COUNTS.point_to_point + communication.COUNTS.remote_calls,
+            steps=self.steps,
+            log=size_of(self.log),
+        )
+
+    def send_heartbeat(self) -> None:
+        """Send a heartbeat if a number has changed, or once if this rank has been idle for a while."""
+        now, cpu = time.monotonic(), time.process_time()
+        heartbeat = self.heartbeat()
+        if heartbeat != replace(self.sent, idle=False):
+            self.sent_at, self.sent_cpu = now, cpu
+        elif self.sent.idle or now - self.sent_at < IDLE_SECONDS:
+            return
+        elif cpu - self.sent_cpu < IDLE_CPU_SHARE * (now - self.sent_at):
+            heartbeat = replace(heartbeat, idle=True)
+        else:
+            return
+        self.sent = heartbeat
+        send(heartbeat)
+
+    def report_steps(self) -> None:
+        """Report the number of steps and their rate, from time to time until the script reports progress itself."""
+        now, steps = time.monotonic(), self.steps
+        seconds = now - self.reported_at
+        if PROGRESS_REPORTED or seconds < max(HEARTBEAT_SECONDS, (now - self.began) / MAX_REPORTS):
+            return
+        if steps > self.reported_steps:
+            rate = round((steps - self.reported_steps) / seconds, 3)
+            send(Progress(phase="train", step=steps, figures={STEPS_PER_SECOND: rate}))
+        self.reported_at, self.reported_steps = now, steps
 
     def write(self) -> None:
         with self.lock:

@@ -27,6 +27,7 @@ from orch_node.protocol import files
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank import child_processes, communication, frameworks, manual_updates, weight_comparison
 from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
+from orch_node.rank.hooks import watch_steps, wrap
 
 # A collective in a source that can average weights, as far as names show: local SGD does not communicate before its
 # first steps.
@@ -73,7 +74,7 @@ def join(torch: ModuleType, layout: RunLayout, planned: Mapping[str, str]) -> No
     process = os.getpid()
     # What the constructor of DistributedDataParallel calls: warnings in that itself shall name the line of the script.
     joinable = importlib.import_module("torch.distributed.algorithms.join").Joinable
-    frameworks.wrap(joinable, "__init__", lambda *_, **__: child_processes.check_process(process))
+    wrap(joinable, "__init__", lambda *_, **__: child_processes.check_process(process))
 
 
 def check_backend(torch: ModuleType, backend: str) -> None:
@@ -209,14 +210,15 @@ def set_timeout(distributed: ModuleType, timeout: datetime.timedelta) -> None:
     distributed.distributed_c10d._get_default_store().set_timeout(timeout)
 
 
-def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: RankEntry) -> Callable[[], None]:
+def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: RankEntry) -> Callable[[], None] | None:
     """Stop a script at its first optimizer step if its ranks train alone.
 
     They do if a framework has another rank or world size than the run, or if the ranks have not
     communicated at all. A script that averages weights (local SGD) may begin to communicate later.
 
     Returns:
-        A function that checks at the end of the script that the ranks have communicated.
+        A function that checks at the end of the script that the ranks have communicated; None for torch 2.0, whose
+        steps cannot be watched.
     """
     initial_operations = communication.operations(torch)
     steps = itertools.count()
@@ -248,9 +250,7 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: RankE
         if pending and not has_communicated() and not has_separate_models():
             raise pending[0]
 
-    optimizer = importlib.import_module("torch.optim.optimizer")
-    optimizer.register_optimizer_step_pre_hook(check)
-    return check_end
+    return check_end if watch_steps(check) else None
 
 
 def script_sources() -> Iterator[str]:
@@ -264,7 +264,7 @@ def script_sources() -> Iterator[str]:
 
 
 def compare_weights(
-    torch: ModuleType, layout: RunLayout, placement: RankEntry, operations: Callable[[], int], losses: list[float]
+    torch: ModuleType, layout: RunLayout, placement: RankEntry, losses: list[float]
 ) -> list[Callable[[], None]]:
     """Compare the weights of all ranks in the first steps.
 
@@ -272,7 +272,6 @@ def compare_weights(
         torch: the torch module.
         layout: of the run.
         placement: of this rank.
-        operations: returns the number of operations between ranks so far, without orch's own.
         losses: those of the first steps, to which later ones are appended.
 
     Returns:
@@ -280,28 +279,25 @@ def compare_weights(
     """
     if layout.world_size == 1:
         return []
-    if not hasattr(importlib.import_module("torch.optim.optimizer"), "register_optimizer_step_pre_hook"):  # torch 2.0
-        if placement.rank == 0:
-            print(
-                "orch: this torch has no hooks for optimizer steps, so orch does not check whether the ranks train one "
-                "model.",
-                file=sys.stderr,
-            )
-        return []
     check_communication = forbid_training_alone(torch, layout, placement)
-    run_dir = Path(os.environ["ORCH_RUN_DIR"])
+    if check_communication is None:
+        if placement.rank == 0:
+            text = (
+                "this torch has no hooks for optimizer steps, so orch does not check whether the ranks train one model"
+            )
+            print(f"orch: {text}.", file=sys.stderr)
+        return []
     restarts = int(os.environ.get("ORCH_ATTEMPT", "1")) - 1 + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     comparison = weight_comparison.WeightComparison(
         torch,
         rank=placement.rank,
         store=torch.distributed.distributed_c10d._get_default_store(),
-        operations=operations,
         restarted=restarts > 0,
-        equal_mark=run_dir / files.EQUAL_WEIGHTS,
+        equal_mark=Path(os.environ["ORCH_RUN_DIR"], files.EQUAL_WEIGHTS),
         hint=functools.partial(frameworks.hint, layout, placement),
         losses=losses,
     )
-    comparison.install()
+    watch_steps(comparison.before_step, comparison.after_step)
     return [comparison.check_end, manual_updates.begin(torch, comparison).check_end, check_communication]
 
 

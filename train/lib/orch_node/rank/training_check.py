@@ -13,16 +13,15 @@ weights and the loss have changed.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections import Counter
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from orch_node.events import warn
 from orch_node.rank import weight_inspection as weights
 from orch_node.rank.checks import RankError, TrainingCheck
+from orch_node.rank.hooks import watch_gradients, watch_steps
 
 CHECK_BEFORE_STEP = 3  # errors are raised when this step begins, at the latest
 MAX_CHECKED_STEPS = 30  # after so many steps an unclear case is dropped without a message
@@ -60,26 +59,11 @@ CONSTANT_LOSS_MESSAGE = (
 
 
 def begin(torch: ModuleType) -> FirstStepsCheck | None:
-    """Check the first optimizer steps of this process.
-
-    Args:
-        torch: the torch module, which the caller has imported already.
-
-    Returns:
-        The check, or None for torch 2.0, which has no hooks for optimizer steps.
-    """
-    optimizer = importlib.import_module("torch.optim.optimizer")
-    if not hasattr(optimizer, "register_optimizer_step_pre_hook"):
-        return None
+    """Check the first optimizer steps of this process; None for torch 2.0, which has no hooks for them."""
     check = FirstStepsCheck(torch)
-    hook = optimizer.register_optimizer_step_pre_hook(check.before_step)
-    restore = weights.watch_gradients(torch, "backward", check.before_backward)
-
-    def uninstall() -> None:
-        hook.remove()
-        restore()
-
-    check.uninstall = uninstall
+    if not watch_steps(check.before_step):
+        return None
+    watch_gradients(torch, "backward", check.before_backward)
     return check
 
 
@@ -143,8 +127,6 @@ class FirstStepsCheck(TrainingCheck):
 
     def __init__(self, torch: ModuleType) -> None:
         self.torch, self.pid = torch, os.getpid()
-        # Called from backward() and not from the optimizer hook: torch is iterating its hooks then.
-        self.uninstall: Callable[[], None] = lambda: None
         self.trained_in_fp32 = False
         self.step = 0
         self.backward_calls = 0  # since this step began
@@ -160,11 +142,9 @@ class FirstStepsCheck(TrainingCheck):
     # Entry points: called by torch before each backward() and each optimizer step.
 
     def before_backward(self, tensors: Any = None, *_: Any, **__: Any) -> None:
-        if self.finished:
-            self.uninstall()
-            return
-        self.backward_calls += 1
-        self.run_safely(lambda: self.inspect_graph(weights.as_list(self.torch, tensors)))
+        if not self.finished:
+            self.backward_calls += 1
+            self.run_safely(lambda: self.inspect_graph(weights.as_list(self.torch, tensors)))
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
         if self.finished:

@@ -16,7 +16,6 @@ expert parallelism).
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import sys
 import weakref
@@ -186,7 +185,6 @@ class WeightComparison(TrainingCheck):
         torch: the torch module.
         rank: of this process.
         store: of the default group.
-        operations: returns the number of operations between ranks so far, without orch's own.
         restarted: whether this is a later attempt of the run.
         equal_mark: with the number of an optimizer, the name of a file that exists once the ranks of this node have
             started with equal weights of it.
@@ -197,7 +195,6 @@ class WeightComparison(TrainingCheck):
     torch: ModuleType
     rank: int
     store: Any
-    operations: Callable[[], int]
     restarted: bool
     equal_mark: Path
     hint: Callable[[], str]
@@ -214,12 +211,6 @@ class WeightComparison(TrainingCheck):
     has_warned: bool = False
     suspicion: Suspicion | None = None
     averages: bool = False  # whether the script seems to average weights from time to time
-
-    def install(self) -> None:
-        """Compare the weights from now on."""
-        optimizer = importlib.import_module("torch.optim.optimizer")
-        optimizer.register_optimizer_step_pre_hook(self.before_step)
-        optimizer.register_optimizer_step_post_hook(self.after_step)
 
     # Entry points: called by torch before and after each optimizer step, and at the end of the script.
 
@@ -268,12 +259,12 @@ class WeightComparison(TrainingCheck):
         if record and record.steps == 0:
             self.begin_record(record, optimizer)
         if self.suspicion or (record and record.steps + 1 == record.compared_step):
-            self.operations_before_step = self.operations()
+            self.operations_before_step = communication.operations(self.torch)
 
     def end_step(self, optimizer: Any) -> None:
         record = self.find_record(optimizer)
         if self.suspicion:
-            if self.operations() > self.operations_before_step:
+            if communication.operations(self.torch) > self.operations_before_step:
                 self.end_suspicion()  # the optimizer exchanges something itself
             else:
                 self.suspicion.sample()
@@ -311,7 +302,7 @@ class WeightComparison(TrainingCheck):
         shared: list[Any] = []
         unshared: list[Any] = []
         if record.index == 0:
-            self.operations_at_start = self.operations()
+            self.operations_at_start = communication.operations(self.torch)
             communication.COUNTS.reset_largest()
         elif self.ended_optimizers:  # one optimizer per round
             self.averages |= communication.COUNTS.largest_exchange >= largest_size(held)
@@ -368,7 +359,7 @@ class WeightComparison(TrainingCheck):
             self.check_data(record, state, reference)
         # Whether the ranks have exchanged nothing that is counted since the first step. If a
         # DistributedDataParallel exists, these may be the weights of a copy, trained to find a learning rate.
-        exchanged_nothing = 0 < self.operations() == self.operations_at_start
+        exchanged_nothing = 0 < communication.operations(self.torch) == self.operations_at_start
         if record.steps == COMPARED_STEP and exchanged_nothing and (record.shared or not shared_weights(self.torch)):
             self.warn_once(NO_EXCHANGE_MESSAGE, reference, f"{record.steps} optimizer steps")
 
@@ -414,7 +405,7 @@ class WeightComparison(TrainingCheck):
         same_start = starts_equal(state, reference)
         if shared_now and same_start and not self.has_shared:
             self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes", steps)
-        if self.averages or self.operations() > self.operations_before_step:
+        if self.averages or communication.operations(self.torch) > self.operations_before_step:
             return
         has_reduced = communication.COUNTS.largest_reduction >= sum(int(weight.numel()) for weight in held)
         if has_reduced and "deepspeed" in sys.modules:  # its ranks hold parts of the weights

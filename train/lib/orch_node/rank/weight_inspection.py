@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -15,39 +14,6 @@ SAMPLE_SIZE = 4096  # elements of a weight whose next step is predicted
 # Optimizers whose step can be predicted well enough to say that it must change a weight.
 PREDICTABLE_OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad")
 IPEX_PREPACK_MODULE = "intel_extension_for_pytorch.nn.utils._weight_prepack"
-
-
-def watch_gradients(torch: ModuleType, name: str, inspect: Callable[..., None]) -> Callable[[], None]:
-    """Call `inspect` with the arguments of torch.autograd.backward() or grad(), `name`, before it computes.
-
-    Iterators among the arguments, which can be read only once, become tuples. Code in torch.compile() is not watched.
-
-    Returns:
-        A function that restores torch's function, if it has not been replaced again.
-    """
-    original = getattr(torch.autograd, name)
-    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)  # torch 2.0 has none
-
-    @functools.wraps(original)
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return original(*args, **kwargs)
-        arguments = [as_sequence(value) for value in args]
-        options = {key: as_sequence(value) for key, value in kwargs.items()}
-        inspect(*arguments, **options)
-        return original(*arguments, **options)
-
-    def restore() -> None:
-        if getattr(torch.autograd, name) is watched:
-            setattr(torch.autograd, name, original)
-
-    setattr(torch.autograd, name, watched)
-    torch.jit._builtins._register_builtin(watched, f"aten::{name}")  # TorchScript knows functions by their identity
-    return restore
-
-
-def as_sequence(value: Any) -> Any:
-    return tuple(value) if isinstance(value, Iterator) else value
 
 
 def as_list(torch: ModuleType, tensors: Any) -> list[Any]:

@@ -1,0 +1,88 @@
+"""Call orch's functions when a script imports a module, calls a function, computes gradients or makes a step."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+
+def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> None:
+    """Replace a function by one that first calls `before` with the same arguments."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        before(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, wrapper)
+
+
+def after_import(name: str, function: Callable[[ModuleType], None]) -> None:
+    """Call a function with a module right after its import, which comes later."""
+
+    def find_spec(found: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if found != name:
+            return None
+        sys.meta_path.remove(finder)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            actions: tuple[Callable[[ModuleType], None], ...] = (spec.loader.exec_module, function)
+            vars(spec.loader)["exec_module"] = lambda module: [action(module) for action in actions]
+        return spec
+
+    finder: Any = SimpleNamespace(find_spec=find_spec)
+    sys.meta_path.insert(0, finder)
+
+
+def watch_steps(
+    before: Callable[..., object] = lambda *_: None, after: Callable[..., object] = lambda *_: None
+) -> bool:
+    """Call functions with an optimizer before and after each of its steps.
+
+    Returns:
+        Whether this is possible: torch 2.0 has no hooks for steps.
+    """
+    module: Any = importlib.import_module("torch.optim.optimizer")
+    if not hasattr(module, "register_optimizer_step_pre_hook"):
+        return False
+    module.register_optimizer_step_pre_hook(before)
+    module.register_optimizer_step_post_hook(after)
+    return True
+
+
+def watch_gradients(
+    torch: ModuleType, name: str, before: Callable[..., object], after: Callable[[float], object] = lambda _: None
+) -> None:
+    """Call `before` with the arguments of torch.autograd.backward() or grad(), and then `after` with its seconds.
+
+    Iterators among the arguments, which can be read only once, become tuples. Code in torch.compile() is not watched.
+    """
+    original = getattr(torch.autograd, name)
+    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)  # torch 2.0 has none
+
+    @functools.wraps(original)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(*args, **kwargs)
+        arguments = [as_sequence(value) for value in args]
+        options = {key: as_sequence(value) for key, value in kwargs.items()}
+        before(*arguments, **options)
+        began = time.perf_counter()
+        try:
+            return original(*arguments, **options)
+        finally:
+            after(time.perf_counter() - began)
+
+    setattr(torch.autograd, name, watched)
+    torch.jit._builtins._register_builtin(watched, f"aten::{name}")  # TorchScript knows functions by their identity
+
+
+def as_sequence(value: Any) -> Any:
+    return tuple(value) if isinstance(value, Iterator) else value
