@@ -18,7 +18,7 @@ from tests.support.jobs import flags, read_losses, read_metrics, read_results, r
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 sys.path.insert(0, str(PRETRAIN.parent))
 
-from pretrain_config import Phase, parse_arguments, phases_of  # noqa: E402
+from pretrain_config import PretrainPhase, parse_arguments, phases_of  # noqa: E402
 from pretrain_model import Lamb, fresh_model  # noqa: E402
 from transformers import BertConfig  # noqa: E402
 
@@ -60,7 +60,7 @@ def test_first_step_of_lamb_moves_weights_by_the_sign_of_the_gradient() -> None:
     """Compare with a calculation by hand: the corrected moments of the first step are the gradient."""
     decayed = torch.nn.Parameter(torch.tensor([3.0, -4.0]))
     plain = torch.nn.Parameter(torch.tensor([1.0]))
-    lamb = Lamb([{"params": [decayed], "weight_decay": 0.1}, {"params": [plain]}], lr=0.5, max_grad_norm=0)
+    lamb = Lamb([{"params": [decayed], "weight_decay": 0.1}, {"params": [plain]}], lr=0.5)
     decayed.grad, plain.grad = torch.tensor([2.0, 0.5]), torch.tensor([-7.0])
     lamb.step()
     change = torch.tensor([1.0 + 0.3, 1.0 - 0.4])
@@ -70,7 +70,7 @@ def test_first_step_of_lamb_moves_weights_by_the_sign_of_the_gradient() -> None:
 
 
 def test_learning_rate_follows_nvidias_schedule() -> None:
-    phase = Phase(number=1, length=128, batch=64, micro=8, learning_rate=6e-3, warmup=0.25, before=100, last=200)
+    phase = PretrainPhase("phase 1", 100, 200, 64, number=1, length=128, micro=8, learning_rate=6e-3, warmup=0.25)
     assert phase.rate(110) == pytest.approx(6e-3 * 0.4)
     assert phase.rate(125) == pytest.approx(6e-3 * 0.75**0.5)
     assert phase.rate(200) == 0

@@ -8,16 +8,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from orch_training.shuffling import EpochSampler, Grouping
+from orch_training.shuffling import epoch_order
 
 SIZE, BATCH = 1003, 8
 LENGTHS = [random.Random(row).randrange(20, 400) for row in range(SIZE)]
 
 
-def make_batches(epoch: int = 0, *, grouped: bool = True) -> list[list[int]]:
-    sampler = EpochSampler(SIZE, 7, Grouping(LENGTHS, BATCH) if grouped else None)
-    sampler.epoch = epoch
-    order = list(sampler)
+def make_batches(*, grouped: bool = True) -> list[list[int]]:
+    order = epoch_order(SIZE, 7, LENGTHS if grouped else (), BATCH)
     assert sorted(order) == list(range(SIZE))
     return [order[start : start + BATCH] for start in range(0, SIZE, BATCH)]
 

@@ -76,6 +76,7 @@ class LoopArguments(CommunicationArguments):
     save_steps: int = option(500, "Steps between checkpoints; 0: no checkpoints.")
     save_total_limit: int | None = option(None, "Number of checkpoints to keep.")
     logging_steps: int = option(10, "Steps between two lines of metrics.")
+    max_grad_norm: float = option(0.0, "Clip the gradients to this norm; 0: no clipping.")
     seed: int = option(42, "Seed of new weights, dropout and the order of the data.")
     mixed_precision: Literal["no", "bf16"] = option("no", "no: FP32.")
     cpu: bool = option(True, "Accepted; these recipes train on CPUs.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from orch_training import RecipeError, checkpoint, ranks
 from orch_training.events import report_decision
@@ -132,20 +133,24 @@ def read(path: Path, offset: int) -> bytes:
         return file.read(CHUNK)
 
 
-def divide_batch(start: Path | None, *, micro: int, accumulation: int) -> Dealing:
-    """Return the global batch of a step and its division among the ranks; report it if it differs from the arguments.
+def begin(args: Any, provenance: Provenance, examples: int, noun: str) -> tuple[Path | None, Dealing]:
+    """Return the checkpoint to resume from, and how the ranks divide a global batch, which is reported if it differs.
 
     Args:
-        start: the checkpoint that the run resumes from.
-        micro: examples per micro batch of a rank.
-        accumulation: micro batches of a rank per step, as planned.
+        args: have resume, output_dir, per_device_train_batch_size and gradient_accumulation_steps.
+        provenance: of this run.
+        examples: in the training data.
+        noun: what these are.
     """
+    start = start_from(args.resume, Path(args.output_dir), provenance)
+    micro, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
     planned, world_size = ranks.planned_world_size(), ranks.world_size()
     facts = checkpoint.facts_of(start) if start else None
     batch = global_batch(micro=micro, accumulation=accumulation, planned=planned, facts=facts)
+    batch.check_filled(examples, noun)
     dealing = Dealing(batch, world_size, micro)
     if batch.size != micro * accumulation * world_size:
         as_planned = batch.size == micro * accumulation * planned
         reason = f"as planned for {planned} ranks" if as_planned else f"as in {start and start.name}"
         report_decision(describe_dealing(dealing, reason))
-    return dealing
+    return start, dealing

@@ -84,23 +84,44 @@ def score_in_batches(
     return scores
 
 
-def scores_before(folder: Path, resume: str | None, evaluate: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """Return the scores of the untrained model; a resumed run reads them from its file.
+def train_and_evaluate(
+    args: Any,
+    model: Any,
+    tokenizer: Any,
+    train: Callable[[], dict[str, Any]],
+    evaluate: Callable[[str], tuple[dict[str, float], float]],
+    *,
+    evaluates_before: bool,
+) -> None:
+    """Train and evaluate a model as the arguments request, and save it and the results.
 
     Args:
-        folder: the folder of the file and of the checkpoints.
-        resume: "none" if the run starts from the beginning.
-        evaluate: computes the scores.
+        args: have do_train, do_eval, resume and output_dir.
+        model: the model, not wrapped in DDP.
+        tokenizer: of the model.
+        train: trains the model in place, and returns figures for the results.
+        evaluate: returns scores in percent and the speed of an evaluation with the name of its phase.
+        evaluates_before: whether the untrained model is evaluated; a resumed run reads its scores from a file.
     """
-    file = folder / "before.json"
-    resumed = resume != "none" and bool(checkpoint.list_checkpoints(folder))
-    recorded_scores = ranks.from_main(checkpoint.read_json(file) if resumed else None)
-    if recorded_scores is not None:
-        return dict(recorded_scores)
-    scores = evaluate()
-    if ranks.is_main():
-        checkpoint.write_json(file, scores)
-    return scores
+    output_dir = Path(args.output_dir)
+    summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
+    if args.do_train:
+        if evaluates_before:
+            file = output_dir / "before.json"
+            resumed = args.resume != "none" and bool(checkpoint.list_checkpoints(output_dir))
+            recorded_scores = ranks.from_main(checkpoint.read_json(file) if resumed else None)
+            summary["before"] = recorded_scores or evaluate("evaluate before")[0]
+            if ranks.is_main():
+                checkpoint.write_json(file, summary["before"])
+        summary |= train()
+        save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
+        summary["model_dir"] = str(output_dir / "model")
+    if args.do_eval:
+        summary["after"], speed = evaluate("evaluate after")
+        summary["eval_samples_per_second"] = round(speed, 3)
+    scores = {when: summary[when] for when in ("before", "after") if when in summary}
+    lines = ["  ".join([f"{when}:", *(f"{n} {value:.2f}" for n, value in scores[when].items())]) for when in scores]
+    write_results(output_dir, summary, lines, units={name: "%" for part in scores.values() for name in part})
 
 
 def save_model(model: Any, tokenizer: Any, target: Path, *, writes: bool) -> None:

@@ -1,4 +1,4 @@
-"""The order of the training data, which depends only on seed and epoch, and each step's examples.
+"""The order of the training data, which depends only on seed and epoch, and each rank's micro batches.
 
 Other samplers use the global random state, which differs between one rank and two, and between a new and a resumed
 process.
@@ -7,117 +7,90 @@ process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
+from orch_training import ranks
 from orch_training.global_batch import Dealing
 
 POOL = 50  # batches: as in transformers' LengthGroupedSampler
 WEIGHT = "weight"  # the key of a micro batch's weight, a Fraction, beside its tensors
 
 
-@dataclass(frozen=True)
-class Grouping:
-    """Groups rows of similar length in global batches of `batch` rows.
+def epoch_order(size: int, seed: int, lengths: Sequence[int] = (), batch: int = 1) -> list[int]:
+    """Return a permutation of the rows, the same on all ranks.
 
-    This needs less padding, and no rank waits for another with longer rows.
+    Args:
+        size: how many rows there are.
+        seed: of this epoch.
+        lengths: of the rows, to group rows of similar length in global batches. This needs less padding, and no rank
+            waits for another with longer rows. Rows that do not fill a batch stay at the end.
+        batch: rows in a global batch.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order: list[int] = torch.randperm(size, generator=generator).tolist()
+    if not lengths:
+        return order
+    whole, pool = size // batch * batch, POOL * batch
+    pools = (order[first : min(first + pool, whole)] for first in range(0, whole, pool))
+    rows = [row for part in pools for row in sorted(part, key=lengths.__getitem__)]
+    firsts = torch.randperm(whole // batch, generator=generator) * batch
+    return [*(row for first in firsts.tolist() for row in rows[first : first + batch]), *order[whole:]]
+
+
+class Micros(Dataset[dict[str, Any]]):
+    """The micro batches of this rank, numbered through all epochs, each with its weight.
+
+    Args:
+        rows: of the data.
+        collate: makes a batch of rows.
+        dealing: the division of the global batch among the ranks.
+        seed: of the order of the first epoch.
+        lengths: of the rows, to group rows of similar length.
     """
 
-    lengths: Sequence[int]
-    batch: int
+    def __init__(
+        self,
+        rows: Sequence[Any],
+        collate: Callable[[list[Any]], dict[str, Any]],
+        dealing: Dealing,
+        seed: int,
+        lengths: Sequence[int] = (),
+    ) -> None:
+        self.rows, self.collate, self.dealing, self.seed, self.lengths = rows, collate, dealing, seed, lengths
+        self.rank = ranks.rank()
+        self.steps = dealing.batch.steps(len(rows))  # of an epoch
+        self.epoch, self.order = -1, [0]
 
-    def arranged(self, order: list[int], generator: torch.Generator) -> list[int]:
-        """Return `order` sorted by length within pools of POOL batches, with the batches shuffled.
+    def __len__(self) -> int:
+        """Return the number of micro batches in an epoch."""
+        return self.steps * self.dealing.micro_batches
 
-        Rows that do not fill a batch stay at the end.
-        """
-        whole = len(order) // self.batch * self.batch
-        pool = POOL * self.batch
-        rows = [
-            row
-            for first in range(0, whole, pool)
-            for row in sorted(order[first : min(first + pool, whole)], key=self.lengths.__getitem__)
-        ]
-        firsts = torch.randperm(whole // self.batch, generator=generator).tolist()
-        batches = (rows[index * self.batch : (index + 1) * self.batch] for index in firsts)
-        return [*(row for batch in batches for row in batch), *order[whole:]]
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        step, index = divmod(number, self.dealing.micro_batches)
+        epoch, step = divmod(step, self.steps)
+        if epoch != self.epoch:
+            size = len(self.rows)
+            self.epoch = epoch
+            self.order = epoch_order(size, self.seed + epoch, self.lengths, self.dealing.batch.size)
+        part = self.dealing.parts(self.dealing.batch.span(step, len(self.rows)), self.rank)[index]
+        return {**self.collate([self.rows[self.order[position]] for position in part.positions]), WEIGHT: part.weight}
 
 
 class EpochSampler(Sampler[int]):
-    """A sampler with the same permutation on all ranks."""
+    """A sampler of the numbers of an epoch's micro batches."""
 
-    def __init__(self, size: int, seed: int, grouping: Grouping | None = None) -> None:
-        self.size = size
-        self.seed = seed
-        self.grouping = grouping
-        self.epoch = 0
+    def __init__(self, micros: Micros) -> None:
+        self.size, self.epoch = len(micros), 0
 
     def __len__(self) -> int:
         return self.size
 
     def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        order = torch.randperm(self.size, generator=generator).tolist()
-        yield from self.grouping.arranged(order, generator) if self.grouping else order
-
-
-Micro: TypeAlias = tuple[list[int], Fraction]  # the row numbers and the weight of a micro batch
-
-
-class Micros(Sampler[list[Micro]]):
-    """A sampler of one rank's micro batches of an epoch, from step `first` on."""
-
-    def __init__(self, order: EpochSampler, dealing: Dealing, rank: int) -> None:
-        self.order, self.dealing, self.rank = order, dealing, rank
-        self.first = 0
-
-    @property
-    def steps(self) -> int:
-        return self.dealing.batch.steps(len(self.order))
-
-    def __len__(self) -> int:
-        return (self.steps - self.first) * self.dealing.micro_batches
-
-    def __iter__(self) -> Iterator[list[Micro]]:
-        order = list(self.order)
-        for step in range(self.first, self.steps):
-            span = self.dealing.batch.span(step, len(order))
-            for part in self.dealing.parts(span, self.rank):
-                yield [([order[position] for position in part.positions], part.weight)]
-
-
-class Rows(Dataset[tuple[list[Any], Fraction]]):
-    """A dataset that returns the rows of a whole micro batch at once."""
-
-    def __init__(self, rows: Sequence[Any]) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, micro: Micro) -> tuple[list[Any], Fraction]:
-        numbers, weight = micro
-        return [self.rows[number] for number in numbers], weight
-
-
-def collate_weighted(
-    collate: Callable[[list[Any]], dict[str, Any]], micros: list[tuple[list[Any], Fraction]]
-) -> dict[str, Any]:
-    """Collate a micro batch and add its weight to its tensors."""
-    ((rows, weight),) = micros
-    return {**collate(rows), WEIGHT: weight}
-
-
-def loader(
-    rows: Sequence[Any], micros: Micros, collate: Callable[[list[Any]], dict[str, Any]], **settings: Any
-) -> DataLoader[Any]:
-    """Return a DataLoader; `settings` are its own."""
-    return DataLoader(Rows(rows), batch_sampler=micros, collate_fn=partial(collate_weighted, collate), **settings)
+        yield from range(self.epoch * self.size, (self.epoch + 1) * self.size)
 
 
 def weighted(loss: torch.Tensor, weight: Fraction) -> torch.Tensor:

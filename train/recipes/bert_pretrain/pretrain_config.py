@@ -8,6 +8,7 @@ from typing import Literal
 from orch_training import RecipeError, arguments, ranks
 from orch_training.arguments import LoopArguments, option
 from orch_training.global_batch import Dealing, GlobalBatch
+from orch_training.loop import Phase
 
 
 @dataclass
@@ -39,29 +40,23 @@ class PretrainArguments(LoopArguments):
     max_grad_norm: float = option(1.0, "Clip the gradients to this norm.")
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """A training phase with its sequence length, batch size and learning rate.
+@dataclass(frozen=True)
+class PretrainPhase(Phase):
+    """A training phase with its sequence length, micro batches and learning rate.
 
     Attributes:
         number: 1 or 2.
         length: tokens per sequence.
-        batch: sequences per step over all ranks.
         micro: sequences that a rank computes at once.
         learning_rate: the highest learning rate.
         warmup: the share of the steps in which the learning rate rises.
-        before: the last step before the phase, counted over both phases.
-        last: the last step of the phase, counted over both phases.
     """
 
     number: int
     length: int
-    batch: int
     micro: int
     learning_rate: float
     warmup: float
-    before: int
-    last: int
 
     @property
     def dealing(self) -> Dealing:
@@ -100,24 +95,25 @@ def parse_arguments(argv: list[str]) -> PretrainArguments:
     return args
 
 
-def phases_of(args: PretrainArguments) -> list[Phase]:
+def phases_of(args: PretrainArguments) -> list[PretrainPhase]:
     """Return the phases to train.
 
     Raises:
         RecipeError: if a batch cannot be divided evenly among the ranks.
     """
-    names = ("max_seq_length", "train_batch_size", "per_device_train_batch_size", "learning_rate", "warmup_proportion")
-    last, end = args.max_steps, args.max_steps + args.max_steps_phase2
-    phases = [
-        Phase(1, *(getattr(args, name) for name in names), before=0, last=last),
-        Phase(2, *(getattr(args, f"{name}_phase2") for name in names), before=last, last=end),
-    ]
+    phases, last = [], 0
+    for number, suffix in ((1, ""), (2, "_phase2")):
+        before, last = last, last + getattr(args, f"max_steps{suffix}")
+        names = ("max_seq_length", "per_device_train_batch_size", "learning_rate", "warmup_proportion")
+        settings = [getattr(args, f"{name}{suffix}") for name in names]
+        batch = getattr(args, f"train_batch_size{suffix}")
+        phases.append(PretrainPhase(f"phase {number}", before, last, batch, number, *settings))
     selected_phases = {"1": phases[:1], "2": phases[1:], "both": phases}[args.phase]
     for phase in selected_phases:
         micro_sequences = phase.micro * ranks.planned_world_size()
         if phase.batch % micro_sequences:
             raise RecipeError(
-                f"phase {phase.number}: {phase.batch} sequences per step cannot be dealt out in "
+                f"{phase.name}: {phase.batch} sequences per step cannot be dealt out in "
                 f"micro batches of {phase.micro} to {ranks.planned_world_size()} ranks; take a multiple "
                 f"of {micro_sequences} as --train_batch_size{'_phase2' if phase.number == 2 else ''}.",
                 code=2,

@@ -1,8 +1,8 @@
 """BERT with its two pretraining heads, the sums of its two losses, and LAMB.
 
 LAMB has layer-wise adaptive moments for large batches (You et al. 2019, arXiv:1904.00962). It follows NVIDIA's
-FusedLAMB: gradients are clipped by their global norm, moments are corrected for their bias towards zero, and the trust
-ratio applies to parameters with weight decay.
+FusedLAMB, apart from the clipping of gradients: moments are corrected for their bias towards zero, and the trust ratio
+applies to parameters with weight decay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from orch_training import RecipeError, kernels
 from orch_training.models import locate, set_dropout
-from pretrain_config import Phase, PretrainArguments
+from pretrain_config import PretrainArguments, PretrainPhase
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from transformers import AutoConfig, BertConfig, BertForPreTraining, set_seed
@@ -23,7 +23,7 @@ CONFIGS = Path(__file__).resolve().parent / "configs"
 NO_DECAY = ("bias", "LayerNorm.weight")
 
 
-def fresh_model(args: PretrainArguments, vocabulary: int, phases: Sequence[Phase]) -> Any:
+def fresh_model(args: PretrainArguments, vocabulary: int, phases: Sequence[PretrainPhase]) -> Any:
     """Return a model with random weights that depend on the seed.
 
     Args:
@@ -86,17 +86,13 @@ class Losses(torch.nn.Module):
 class Lamb(Optimizer):
     """The LAMB optimizer."""
 
-    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, max_grad_norm: float) -> None:
-        self.max_grad_norm = max_grad_norm
+    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float) -> None:
         super().__init__(groups, {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.0})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Clip the gradients and update all parameters."""
+        """Update all parameters."""
         assert closure is None
-        parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        if self.max_grad_norm:
-            torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

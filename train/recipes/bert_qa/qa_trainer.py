@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from orch_training.global_batch import Dealing
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
 from orch_training.provenance import Provenance
-from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
+from orch_training.shuffling import WEIGHT, EpochSampler, Micros, weighted
 from orch_training.snapshot import Snapshots, load_random_state
 from safetensors.torch import save_model
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -74,9 +76,9 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         super().__init__(**kwargs)
         self.dealing, self.provenance = dealing, provenance
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        lengths = [len(window.input_ids) for window in self.train_dataset]
-        grouping = Grouping(lengths, dealing.batch.size) if run.length_grouping else None
-        self.order = EpochSampler(len(self.train_dataset), seed, grouping)
+        lengths = [len(window.input_ids) for window in self.train_dataset] if run.length_grouping else []
+        self.micros = Micros(self.train_dataset, self.data_collator, dealing, seed, lengths)
+        self.order = EpochSampler(self.micros)
         self.add_callback(TrainingMetrics(course, self.order))
         self.run_arguments = run
         self.local_steps: LocalSteps | None = None
@@ -88,10 +90,11 @@ class QaTrainer(Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         """Return a loader of this rank's share of each step, whose order does not depend on the number of ranks."""
-        return loader(
-            self.train_dataset,
-            Micros(self.order, self.dealing, ranks.rank()),
-            self.data_collator,
+        return DataLoader(
+            self.micros,
+            batch_size=1,  # micro batch
+            sampler=self.order,
+            collate_fn=itemgetter(0),
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=self.args.dataloader_persistent_workers,

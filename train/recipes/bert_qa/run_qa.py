@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from orch_training.events import report_computation
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.provenance import provenance_of
-from orch_training.resume import divide_batch, start_from
-from orch_training.script import run_script, save_model, scores_before, write_results
+from orch_training.resume import begin
+from orch_training.script import run_script, train_and_evaluate
 from orch_training.snapshot import prepare_output
 from qa_trainer import QaTrainer
 from squad import load_training, load_validation
@@ -53,25 +54,19 @@ def run(config: Config) -> None:
     # data, model
     windows, model, evaluator = load(config)
 
-    # loop
-    summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
-    if config.training.do_train:
-        if config.run.evaluate_before_training:
-            summary["before"] = scores_before(
-                output_dir, config.training.resume, lambda: evaluator.evaluate(model, "evaluate before").scores
-            )
-        summary |= train_model(config, model, windows, evaluator)
+    # loop, save
+    def evaluate(phase: str) -> tuple[dict[str, float], float]:
+        result = evaluator.evaluate(model, phase)
+        if ranks.is_main():
+            texts = {question: prediction.text for question, prediction in result.predictions.items()}
+            nbest = {question: prediction.nbest for question, prediction in result.predictions.items()}
+            checkpoint.write_json(output_dir / "predictions.json", texts)
+            checkpoint.write_json(output_dir / "nbest_predictions.json", nbest)
+        return result.scores, result.questions_per_second
 
-    # save
-    if config.training.do_train:
-        save_model(model, evaluator.tokenizer, output_dir / "model", writes=ranks.is_main())
-        summary["model_dir"] = str(output_dir / "model")
-    if config.training.do_eval:
-        summary |= evaluate_after(model, evaluator, output_dir)
-    lines = [
-        "{}: EM {em:.2f}  F1 {f1:.2f}".format(when, **summary[when]) for when in ("before", "after") if when in summary
-    ]
-    write_results(output_dir, summary, lines, units={"em": "%", "f1": "%"})
+    train = partial(train_model, config, model, windows, evaluator)
+    evaluates_before = config.run.evaluate_before_training
+    train_and_evaluate(config.training, model, evaluator.tokenizer, train, evaluate, evaluates_before=evaluates_before)
 
 
 def load(config: Config, calibration: int = 0) -> tuple[Sequence[Window], Any, Evaluator]:
@@ -103,22 +98,17 @@ def load(config: Config, calibration: int = 0) -> tuple[Sequence[Window], Any, E
 def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator: Evaluator) -> dict[str, Any]:
     """Train the model in place, from the newest checkpoint if any; return the speed, the steps and the last loss."""
     training = config.training
-    output_dir = Path(training.output_dir)
     provenance = provenance_of(
         __file__,
         config.model,
         {"training data": map(tokens_of, windows), "evaluation data": evaluator.questions},
         *(config.model, config.data, config.run, {name: getattr(training, name) for name in COMPARED}),
     )
-    start = start_from(training.resume, output_dir, provenance)
-    dealing = divide_batch(
-        start, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
-    )
-    dealing.batch.check_filled(len(windows), "windows")
+    start, dealing = begin(training, provenance, len(windows), "windows")
     training.gradient_accumulation_steps = dealing.micro_batches
     report_computation(bf16=training.bf16, optimizer=str(training.optim.value), kernels=kernels.settle(start))
     start_step = checkpoint.step_of(start) if start else 0
-    course = Course(output_dir, samples_per_step=dealing.batch.size, start_step=start_step)
+    course = Course(Path(training.output_dir), samples_per_step=dealing.batch.size, start_step=start_step)
     trainer = QaTrainer(
         model=model,
         args=training,
@@ -143,18 +133,6 @@ def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator
 def tokens_of(window: Window) -> dict[str, Any]:
     """Return what the model gets of a window."""
     return {"input_ids": window.input_ids, "positions": [window.start, window.end]}
-
-
-def evaluate_after(model: Any, evaluator: Evaluator, output_dir: Path) -> dict[str, Any]:
-    """Evaluate the trained model, and write its predictions."""
-    result = evaluator.evaluate(model, "evaluate after")
-    if ranks.is_main():
-        texts = {question: prediction.text for question, prediction in result.predictions.items()}
-        nbest = {question: prediction.nbest for question, prediction in result.predictions.items()}
-        checkpoint.write_json(output_dir / "predictions.json", texts)
-        checkpoint.write_json(output_dir / "nbest_predictions.json", nbest)
-    speed = round(result.questions_per_second, 3)
-    return {"after": result.scores, "eval_samples_per_second": speed}
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ Follows accelerate's nlp_example: Accelerator, AdamW, a linear schedule with war
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,30 +18,21 @@ from orch_training import speed_up_imports
 
 speed_up_imports()
 
-import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
-from orch_node import preemption
-from orch_training import arguments, checkpoint, kernels, ranks
+from accelerate import Accelerator
+from orch_training import arguments, kernels, ranks
 from orch_training.arguments import GroupingArguments, LoopArguments, ModelArguments, option
-from orch_training.events import report_computation
-from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
-from orch_training.metrics import Course
+from orch_training.global_batch import Dealing
+from orch_training.loop import Loop, Phase, make_accelerator
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.provenance import Provenance, provenance_of
-from orch_training.resume import divide_batch, start_from
-from orch_training.script import run_script, save_model, scores_before, write_results
-from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
-from orch_training.snapshot import Snapshots, prepare_output
+from orch_training.resume import begin
+from orch_training.script import run_script, train_and_evaluate
+from orch_training.shuffling import WEIGHT, Micros, weighted
+from orch_training.snapshot import prepare_output
 from pairs import Judge, PairArguments, load_rows
-from transformers import (
-    AutoModelForSequenceClassification,
-    DataCollatorWithPadding,
-    get_linear_schedule_with_warmup,
-    set_seed,
-)
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 LENGTH_MULTIPLE = 16  # fewer distinct shapes need less memory
-SCORES = "accuracy {accuracy:.2f}  F1 {f1:.2f}"
 
 
 @dataclass
@@ -60,7 +51,6 @@ class MrpcArguments(LoopArguments, GroupingArguments):
     num_train_epochs: int = option(8, "Passes over the data.")
     max_steps: int | None = option(None, "Stop after this many steps instead.")
     optim: Literal["adamw_torch", "adamw_torch_fused"] = option("adamw_torch_fused", "Implementation of AdamW.")
-    max_grad_norm: float = option(0.0, "Clip the gradients to this norm; 0: no clipping.")
     use_ipex: bool = option(False, "Use IPEX (accelerate before 1.8).")
 
 
@@ -92,9 +82,7 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
     # ranks: accelerate joins them here unless they have joined already
     output_dir = Path(args.output_dir)
     args.optim = kernels.configure_ipex(args.use_ipex, args.optim)
-    accelerator = Accelerator(
-        cpu=True, mixed_precision=args.mixed_precision, kwargs_handlers=[DistributedDataParallelKwargs(**IN_BUCKETS)]
-    )
+    accelerator = make_accelerator(args)
     prepare_output(output_dir)
 
     # data, model
@@ -102,39 +90,39 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
         tokenizer = load_tokenizer(model_args)
         model = load_model(AutoModelForSequenceClassification, model_args, args.seed)
         length = sequence_length(data.max_seq_length, tokenizer, model)
-        train = load_rows(data, "train", tokenizer, length) if args.do_train else []
+        training_rows = load_rows(data, "train", tokenizer, length) if args.do_train else []
         validation = load_rows(data, "validation", tokenizer, length) if args.do_eval else []
     provenance = provenance_of(
-        __file__, model_args, {"training data": train, "evaluation data": validation}, *(model_args, data, args)
+        __file__, model_args, {"training data": training_rows, "evaluation data": validation}, *(model_args, data, args)
     )
     collate = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=LENGTH_MULTIPLE)
     size = args.per_device_eval_batch_size
     judge = Judge(rows=validation, collate=collate, batch_size=size, bf16=args.bf16)
 
-    # loop
-    summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
-    if args.do_train:
-        if args.evaluate_before_training and args.do_eval:
-            summary["before"] = scores_before(
-                output_dir, args.resume, lambda: judge.scores(model, "evaluate before")[0]
-            )
-        training = Training(args, accelerator, model, train, collate, provenance)
-        report_computation(bf16=args.bf16, optimizer=args.optim, kernels=kernels.settle(training.start))
-        summary |= training.run()
+    # loop, save
+    def train() -> dict[str, Any]:
+        start, dealing = begin(args, provenance, len(training_rows), "pairs")
+        training = Training(args, accelerator, model, training_rows, collate, dealing, provenance)
+        return training.run(start, args.optim)
 
-    # save
-    if args.do_train:
-        save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
-        summary["model_dir"] = str(output_dir / "model")
-    if args.do_eval:
-        summary["after"], speed = judge.scores(model, "evaluate after")
-        summary["eval_samples_per_second"] = round(speed, 3)
-    lines = [f"{when}: {SCORES.format(**summary[when])}" for when in ("before", "after") if when in summary]
-    write_results(output_dir, summary, lines, units={"accuracy": "%", "f1": "%"})
+    evaluates_before = args.evaluate_before_training and args.do_eval
+    train_and_evaluate(args, model, tokenizer, train, partial(judge.scores, model), evaluates_before=evaluates_before)
 
 
-class Training:
-    """The training loop and the state to resume it from any of its checkpoints."""
+@dataclass(frozen=True)
+class LinearPhase(Phase):
+    """A training whose learning rate rises linearly in the warm-up and then falls to 0, as in accelerate's example."""
+
+    learning_rate: float
+    warmup: int
+
+    def rate(self, step: int) -> float:
+        rising, falling = (step - 1) / max(1, self.warmup), (self.last - step + 1) / max(1, self.last - self.warmup)
+        return self.learning_rate * (rising if step <= self.warmup else falling)
+
+
+class Training(Loop):
+    """The training on sentence pairs."""
 
     def __init__(
         self,
@@ -143,101 +131,33 @@ class Training:
         model: Any,
         rows: Sequence[dict[str, Any]],
         collate: DataCollatorWithPadding,
+        dealing: Dealing,
         provenance: Provenance,
     ) -> None:
-        self.args, self.accelerator, output_dir = args, accelerator, Path(args.output_dir)
-        self.start = start_from(args.resume, output_dir, provenance)
-        self.dealing = divide_batch(
-            self.start, micro=args.per_device_train_batch_size, accumulation=args.gradient_accumulation_steps
+        lengths = [len(row["input_ids"]) for row in rows] if args.length_grouping else []
+        self.data = Micros(rows, collate, dealing, args.seed, lengths)
+        steps = args.max_steps or args.num_train_epochs * self.data.steps
+        super().__init__(
+            args,
+            accelerator,
+            [LinearPhase("train", 0, steps, dealing.batch.size, args.learning_rate, args.warmup_steps)],
+            kernels.adamw(model.parameters(), args.optim, lr=args.learning_rate, weight_decay=args.weight_decay),
+            model=model,
+            facts={**dealing.batch.facts, **provenance.facts},
         )
-        self.dealing.batch.check_filled(len(rows), "pairs")
-        lengths = [len(row["input_ids"]) for row in rows]
-        grouping = Grouping(lengths, self.dealing.batch.size) if args.length_grouping else None
-        self.order = EpochSampler(len(rows), args.seed, grouping)
-        self.micros = Micros(self.order, self.dealing, ranks.rank())
-        # With a separate generator, the start of an epoch does not change the dropout masks.
-        self.loader = loader(rows, self.micros, collate, generator=torch.Generator())
-        self.steps_per_epoch = self.micros.steps
-        self.steps = args.max_steps or args.num_train_epochs * self.steps_per_epoch
-        optimizer = kernels.adamw(model.parameters(), args.optim, lr=args.learning_rate, weight_decay=args.weight_decay)
-        # The schedule is not prepared by accelerate, which would step it once per rank.
-        self.schedule = get_linear_schedule_with_warmup(optimizer, args.warmup_steps, self.steps)
-        self.snapshots = Snapshots(
-            output_dir=output_dir,
-            parts={"model": model, "optimizer": optimizer, "schedule": self.schedule},
-            limit=args.save_total_limit,
-            facts={**self.dealing.batch.facts, **provenance.facts},
-        )
-        self.model, self.optimizer = accelerator.prepare(model, optimizer)
-        compress(self.model, args.gradient_compression)
-        self.local_steps = LocalSteps(self.model, optimizer, args.local_sgd)
 
-    def run(self) -> dict[str, Any]:
-        """Train the model in place and return the speed, the steps and the last loss."""
-        args = self.args
-        # With equal seeds, all ranks would drop the same units for different pairs.
-        set_seed(args.seed + ranks.rank())
-        if self.start:
-            self.snapshots.load(self.start)
-        step = checkpoint.step_of(self.start) if self.start else 0
-        self.local_steps.resume(step)
-        course = Course(Path(args.output_dir), samples_per_step=self.dealing.batch.size, start_step=step)
-        course.begin(step, self.steps)
-        self.model.train()
-        while step < self.steps:
-            step = self.epoch(step, course)
-        course.close()
-        self.accelerator.free_memory()
-        return course.summary(step)
+    def micros(self, phase: LinearPhase, step: int) -> Sequence[dict[str, Any]]:
+        count = self.data.dealing.micro_batches
+        return [self.data[number] for number in range((step - 1) * count, step * count)]
 
-    def epoch(self, step: int, course: Course) -> int:
-        """Train the remaining steps of an epoch and return the last step."""
-        self.order.epoch, self.micros.first = divmod(step, self.steps_per_epoch)
-        losses: list[float] = []
-        for number, micro in enumerate(self.loader, start=1):
-            last = number % self.dealing.micro_batches == 0
-            losses.append(self.learn(micro, last=last))
-            if last:
-                step += 1
-                losses = [] if self.after_step(step, losses, course) else losses
-            if step >= self.steps:
-                break
-        return step
-
-    def learn(self, micro: dict[str, Any], *, last: bool) -> float:
-        """Train on a micro batch; synchronize gradients and update after the `last` one of a step."""
+    def loss(self, micro: dict[str, Any]) -> tuple[Any, dict[str, float]]:
         weight = micro.pop(WEIGHT)
-        with contextlib.nullcontext() if last else self.accelerator.no_sync(self.model):
-            loss = weighted(self.model(**micro).loss, weight)
-            self.accelerator.backward(loss)
-        if last:
-            if self.args.max_grad_norm:
-                self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-        return float(loss.detach())
+        loss = weighted(self.model(**micro).loss, weight)
+        return loss, {"losses": float(loss.detach()), "micro_batches": 1}
 
-    def after_step(self, step: int, losses: Sequence[float], course: Course) -> bool:
-        """Log metrics and save a checkpoint if they are due; return whether metrics were logged."""
-        rate = self.schedule.get_last_lr()[0]  # of the completed step
-        self.schedule.step()
-        last = step >= self.steps
-        preempted = preemption.requested() and not last
-        due = bool(self.args.save_steps) and (last or step % self.args.save_steps == 0)
-        saves = due or preempted
-        epoch_ends = step % self.steps_per_epoch == 0
-        logs = saves or last or epoch_ends or step % self.args.logging_steps == 0
-        if logs:
-            means = ranks.gather(sum(losses) * self.dealing.micro_batches / len(losses))
-            course.log(step, epoch=step / self.steps_per_epoch, loss=sum(means) / len(means), learning_rate=rate)
-        course.after_step(step, logs=logs)
-        if saves or last:
-            self.local_steps.average_weights()
-        if saves:
-            self.snapshots.save(step, self.steps)
-        if preempted:
-            preemption.end(step)
-        return logs
+    def figures(self, phase: LinearPhase, step: int, sums: Mapping[str, float]) -> dict[str, Any]:
+        loss = sums["losses"] * self.data.dealing.micro_batches / sums["micro_batches"]
+        return {"epoch": step / self.data.steps, "loss": loss}
 
 
 if __name__ == "__main__":
