@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from orch_training import RecipeError, provenance, snapshot
+from orch_training import RecipeError, provenance, resume
 from orch_training.arguments import ModelArguments
 from orch_training.checkpoint import MANIFEST
-from orch_training.provenance import Provenance, check_provenance, provenance_of
+from orch_training.provenance import FACT, check_provenance, provenance_of
 
 ROWS = [{"input_ids": [101, 7, 102], "labels": 1}, {"input_ids": [101, 9, 102], "labels": 0}]
 
@@ -38,16 +38,16 @@ def model(tmp_path: Path) -> ModelArguments:
     return ModelArguments(model_name_or_path=str(folder))
 
 
-def make(model: ModelArguments, rows: list[dict[str, Any]] | None = None, **options: Any) -> Provenance:
+def make(model: ModelArguments, rows: list[dict[str, Any]] | None = None, **options: Any) -> dict[str, Any]:
     data = {"training data": ROWS if rows is None else rows, "evaluation data": ["q"]}
     return provenance_of(__file__, model, data, Options(**options))
 
 
-def make_checkpoint(folder: Path, recorded: Provenance) -> Path:
+def make_checkpoint(folder: Path, recorded: dict[str, Any]) -> Path:
     """Write the manifest of a checkpoint that has this provenance."""
     checkpoint = folder / "checkpoint-5"
     checkpoint.mkdir()
-    (checkpoint / MANIFEST).write_text(json.dumps({"step": 5, **recorded.facts}))
+    (checkpoint / MANIFEST).write_text(json.dumps({"step": 5, FACT: recorded}))
     return checkpoint
 
 
@@ -77,7 +77,7 @@ def test_force_continues_with_a_note(
     assert "note: training data changed since checkpoint-5" in capsys.readouterr().out
 
 
-def make_with_code(script: Path, model: ModelArguments) -> Provenance:
+def make_with_code(script: Path, model: ModelArguments) -> dict[str, Any]:
     return provenance_of(str(script), model, {})
 
 
@@ -119,5 +119,5 @@ def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PAYLOAD_MARK", str(mark))
     torch.save({"cpu": torch.ones(1), "python": Payload()}, file)
     with pytest.raises(RecipeError, match="contains more than numbers"):
-        snapshot.load_numbers(file)
+        resume.load_numbers(file)
     assert not mark.exists()

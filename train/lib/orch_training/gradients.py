@@ -15,7 +15,6 @@ from torch.distributed.algorithms.model_averaging import averagers, utils
 from torch.nn.parallel import DistributedDataParallel
 
 from orch_training import ranks
-from orch_training.events import report_decision
 
 # Gradients are views of DDP's buckets. Otherwise DDP copies them to the buckets and back at every step.
 IN_BUCKETS = {"gradient_as_bucket_view": True}
@@ -73,7 +72,7 @@ class LocalSteps:
             return
         nodes = ranks_of_nodes(ranks.gather(os.environ.get("ORCH_NODE") or socket.gethostname()))
         if len(nodes) == 1:
-            report_decision("local_sgd has no effect: all ranks are on one node")
+            ranks.report_decision("local_sgd has no effect: all ranks are on one node")
             return
         self.averager = averagers.PeriodicModelAverager(period, warmup_steps=WARMUP_STEPS)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -82,7 +81,7 @@ class LocalSteps:
         model.register_comm_hook(self.hook_state, post_local.post_localSGD_hook)
         torch_optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         torch_optimizer.register_step_post_hook(lambda *_: self.averager.average_parameters(iter(self.parameters)))
-        report_decision(f"weights averaged over {len(nodes)} nodes every {period} steps")
+        ranks.report_decision(f"weights averaged over {len(nodes)} nodes every {period} steps")
 
     def resume(self, step: int) -> None:
         """Continue after a step of an earlier attempt: warm-up and periods count from the run's first step."""

@@ -91,3 +91,12 @@ def configure_ipex(use: bool, optimizer: str) -> str:
 def adamw(parameters: Iterable[torch.nn.Parameter], kind: str, *, lr: float, weight_decay: float) -> torch.optim.AdamW:
     """Return AdamW of kind PLAIN or FUSED."""
     return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True if kind == FUSED else None)
+
+
+def report_computation(*, bf16: bool, optimizer: str, kernels: str) -> None:
+    """Report the precision and the kernels that train the model, once for the run."""
+    capabilities = sorted(set(ranks.gather(torch.backends.cpu.get_cpu_capability())))
+    ranks.report_decision(
+        f"{'bf16' if bf16 else 'fp32'} with {' and '.join(capabilities)} kernels; "
+        f"attention and dropout: {kernels}; optimizer: {optimizer}"
+    )

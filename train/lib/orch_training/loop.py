@@ -15,10 +15,9 @@ from transformers import set_seed
 
 from orch_training import checkpoint, kernels, ranks
 from orch_training.arguments import LoopArguments
-from orch_training.events import report_computation
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
-from orch_training.snapshot import Snapshots
+from orch_training.resume import Snapshots
 
 
 def make_accelerator(args: LoopArguments) -> Accelerator:
@@ -90,7 +89,7 @@ class Loop:
 
     def run(self, start: Path | None, optimizer_name: str) -> dict[str, Any]:
         """Train the model in place, from a checkpoint if any, and return the speed, the steps and the last loss."""
-        report_computation(bf16=self.args.bf16, optimizer=optimizer_name, kernels=kernels.settle(start))
+        kernels.report_computation(bf16=self.args.bf16, optimizer=optimizer_name, kernels=kernels.settle(start))
         # With equal seeds, all ranks would drop the same units for different examples.
         set_seed(self.args.seed + ranks.rank())
         if start:

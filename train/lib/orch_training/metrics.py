@@ -14,14 +14,28 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from orch_node import atomic_write
-from orch_node.events import note
+from orch_node.events import note, report
 from orch_node.protocol.events import format_loss, format_seconds, remaining_seconds
 
 from orch_training import ranks
 from orch_training.checkpoint import PUBLIC, without_nan
-from orch_training.events import Progress
 
 FILE = "metrics.jsonl"
+EVERY_SECONDS = 1.0
+
+
+class Progress:
+    """The progress of one phase, reported at most once a second unless `now` is set."""
+
+    def __init__(self, phase: str, steps: int) -> None:
+        self.phase = phase
+        self.steps = steps
+        self.last_report = 0.0
+
+    def report(self, step: int, *, now: bool = False, **fields: object) -> None:
+        if now or time.monotonic() - self.last_report >= EVERY_SECONDS:
+            report("progress", phase=self.phase, step=step, steps=self.steps, **fields)
+            self.last_report = time.monotonic()
 
 
 class Course:

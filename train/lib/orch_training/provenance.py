@@ -11,8 +11,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,36 +41,10 @@ NOT_COMPARED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
-    """The fingerprints of everything that determines a training.
-
-    Attributes:
-        fingerprints: the fingerprint of each thing, such as `training data`.
-        settings: the settings that change the computation.
-    """
-
-    fingerprints: Mapping[str, str]
-    settings: Mapping[str, Any]
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Return the facts for a checkpoint's manifest."""
-        return {FACT: {**self.fingerprints, SETTINGS: dict(self.settings)}}
-
-    def differences(self, recorded: Mapping[str, Any]) -> Iterator[str]:
-        """Yield what differs from the facts of a checkpoint, except orch's own code."""
-        for name, fingerprint in self.fingerprints.items():
-            if name != ORCH and recorded.get(name, fingerprint) != fingerprint:
-                yield name
-        settings: dict[str, Any] = recorded.get(SETTINGS) or {}
-        for name, value in self.settings.items():
-            if settings.get(name, value) != value:
-                yield f"setting {name} ({value}, before: {settings[name]})"
-
-
-def provenance_of(script: str, model: ModelArguments, data: Mapping[str, Iterable[Any]], *options: Any) -> Provenance:
-    """Return the fingerprints of what determines a training, which one rank of each node computes.
+def provenance_of(
+    script: str, model: ModelArguments, data: Mapping[str, Iterable[Any]], *options: Any
+) -> dict[str, Any]:
+    """Return the fingerprints of what determines a training for manifests; one rank of each node computes them.
 
     Args:
         script: the file of the recipe's script.
@@ -83,7 +56,7 @@ def provenance_of(script: str, model: ModelArguments, data: Mapping[str, Iterabl
     if not ranks.has_group() or os.environ.get("LOCAL_RANK", "0") == "0":
         computed = fingerprints_of(Path(script).resolve().parent, model, data)
     of_rank_0: dict[str, str] = ranks.from_main(computed)
-    return Provenance(fingerprints=computed or of_rank_0, settings=settings_of(*options))
+    return {**(computed or of_rank_0), SETTINGS: settings_of(*options)}
 
 
 def fingerprints_of(folder: Path, model: ModelArguments, data: Mapping[str, Iterable[Any]]) -> dict[str, str]:
@@ -95,7 +68,7 @@ def fingerprints_of(folder: Path, model: ModelArguments, data: Mapping[str, Iter
     return {**fingerprints, ORCH: code_fingerprint(LIBRARY), "code": code_fingerprint(folder)}
 
 
-def check_provenance(provenance: Provenance, start: Path) -> None:
+def check_provenance(provenance: Mapping[str, Any], start: Path) -> None:
     """Check that a checkpoint was made from the same data, model, code and settings.
 
     If only orch has changed, print a note.
@@ -106,9 +79,14 @@ def check_provenance(provenance: Provenance, start: Path) -> None:
     recorded = ranks.from_main(checkpoint.facts_of(start).get(FACT))
     if not isinstance(recorded, dict):
         return
-    if recorded.get(ORCH, "") != provenance.fingerprints[ORCH]:
+    if recorded.get(ORCH, "") != provenance[ORCH]:
         ranks.note(f"orch changed since {start.name} was written; the run continues with the installed version.")
-    changed = list(provenance.differences(recorded))
+    expected = {**provenance, **recorded, ORCH: provenance[ORCH], SETTINGS: provenance[SETTINGS]}
+    changed = [name for name, fingerprint in provenance.items() if expected[name] != fingerprint]
+    before = recorded.get(SETTINGS) or {}
+    for name, value in provenance[SETTINGS].items():
+        if before.get(name, value) != value:
+            changed.append(f"setting {name} ({value}, before: {before[name]})")
     all_changed = list(dict.fromkeys(name for names in ranks.gather(changed) for name in names))
     if not all_changed:
         return

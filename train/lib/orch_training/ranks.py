@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from orch_node.events import send
+from orch_node.protocol.events import Decided
 
 from orch_training import RecipeError
 
@@ -45,18 +47,17 @@ def note(message: str) -> None:
         print(f"note: {message}", flush=True)
 
 
+def report_decision(text: str) -> None:
+    """Print and report a decision once, from rank 0."""
+    note(f"{text}.")
+    if is_main():
+        send(Decided(text=text))
+
+
 def join() -> None:
     """Join the ranks that a launcher started, unless they are already joined."""
     if not dist.is_initialized() and world_size() > 1:
         dist.init_process_group("gloo")
-
-
-def sum_over_ranks(value: float) -> float:
-    if not has_group():
-        return value
-    tensor = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(tensor)
-    return float(tensor)
 
 
 def gather(value: Any) -> list[Any]:

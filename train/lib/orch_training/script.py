@@ -16,7 +16,7 @@ from orch_node.protocol.events import Raised
 from transformers.utils.logging import disable_progress_bar
 
 from orch_training import RecipeError, checkpoint, ranks
-from orch_training.events import Progress
+from orch_training.metrics import Progress
 
 
 def run_script(run: Callable[[], None]) -> int:

@@ -24,7 +24,7 @@ from instances import Document, Masking, instances, sentences
 from orch_node import atomic_write
 from orch_training import ArgumentError, RecipeError, checkpoint, ranks
 from orch_training.arguments import ModelArguments, check_requirements, option, parse
-from orch_training.events import Progress
+from orch_training.metrics import Progress
 from orch_training.models import load_tokenizer
 from orch_training.script import run_script, write_results
 from shards import row_count, write_part, write_shard

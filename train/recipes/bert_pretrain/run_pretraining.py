@@ -22,15 +22,13 @@ import torch
 from accelerate import Accelerator
 from orch_training import RecipeError, checkpoint, kernels, ranks
 from orch_training.arguments import ModelArguments
-from orch_training.events import report_decision
 from orch_training.global_batch import describe_dealing
 from orch_training.loop import Loop, make_accelerator
 from orch_training.metrics import FILE
 from orch_training.models import load_tokenizer
-from orch_training.provenance import Provenance, provenance_of
-from orch_training.resume import start_from
+from orch_training.provenance import FACT, provenance_of
+from orch_training.resume import prepare_output, start_from
 from orch_training.script import run_script, save_model, write_results
-from orch_training.snapshot import prepare_output
 from pretrain_config import PretrainArguments, PretrainPhase, parse_arguments, phases_of
 from pretrain_data import Sequences, manifest_of, prepared
 from pretrain_model import Lamb, Losses, fresh_model, groups_of
@@ -75,7 +73,7 @@ def run(args: PretrainArguments) -> None:
     # loop
     if ranks.planned_world_size() != ranks.world_size():
         for phase in phases:
-            report_decision(describe_dealing(phase.dealing, f"as asked for {phase.name}"))
+            ranks.report_decision(describe_dealing(phase.dealing, f"as asked for {phase.name}"))
     provenance = provenance_of(__file__, model_args, {"training data": [manifest_of(data_dir)]}, args)
     training = Pretraining(args, accelerator, model, phases, data, provenance)
     figures = training.run(training.start(provenance), "lamb")
@@ -96,15 +94,15 @@ class Pretraining(Loop):
         model: Any,
         phases: Sequence[PretrainPhase],
         data: Sequence[Sequences],
-        provenance: Provenance,
+        provenance: dict[str, Any],
     ) -> None:
         self.settings, self.data = args, dict(zip(phases, data, strict=True))
         optimizer = Lamb(groups_of(model, args.weight_decay), lr=args.learning_rate)
         super().__init__(
-            args, accelerator, phases, optimizer, model=model, trained=Losses(model), facts=provenance.facts
+            args, accelerator, phases, optimizer, model=model, trained=Losses(model), facts={FACT: provenance}
         )
 
-    def start(self, provenance: Provenance) -> Path | None:
+    def start(self, provenance: dict[str, Any]) -> Path | None:
         """Return the checkpoint to start from, if any.
 
         Raises:
@@ -137,7 +135,7 @@ class Pretraining(Loop):
         batches = [self.data[phase].batch(part.positions.start, len(part.positions)) for part in parts]
         counts = [len(part.positions) if part.weight else 0 for part in parts]
         masked = [len(batch["labels"]) if count else 0 for batch, count in zip(batches, counts, strict=True)]
-        token_weight = ranks.world_size() / ranks.sum_over_ranks(sum(masked))  # DDP averages over the ranks
+        token_weight = ranks.world_size() / sum(ranks.gather(sum(masked)))  # DDP averages over the ranks
         next_weight = ranks.world_size() / phase.batch
         return [
             Micro(batch, token_weight, next_weight, *numbers)

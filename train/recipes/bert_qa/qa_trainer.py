@@ -14,9 +14,9 @@ from orch_training import RecipeError, ranks
 from orch_training.global_batch import Dealing
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
-from orch_training.provenance import Provenance
+from orch_training.provenance import FACT
+from orch_training.resume import Snapshots, load_random_state
 from orch_training.shuffling import WEIGHT, EpochSampler, Micros, weighted
-from orch_training.snapshot import Snapshots, load_random_state
 from safetensors.torch import save_model
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
@@ -69,7 +69,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         evaluator: Evaluator | None,
         course: Course,
         dealing: Dealing,
-        provenance: Provenance,
+        provenance: dict[str, Any],
         run: RunArguments,
         **kwargs: Any,
     ) -> None:
@@ -167,7 +167,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         snapshots = Snapshots(
             output_dir=Path(self.args.output_dir),
             limit=self.args.save_total_limit,
-            facts={**self.dealing.batch.facts, **self.provenance.facts},
+            facts={**self.dealing.batch.facts, FACT: self.provenance},
         )
 
         def stage(folder: Path) -> None:

@@ -24,13 +24,11 @@ from evaluation import Evaluator
 from features import Collator, Window, make_windows
 from orch_node import preemption
 from orch_training import checkpoint, kernels, ranks
-from orch_training.events import report_computation
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.provenance import provenance_of
-from orch_training.resume import begin
+from orch_training.resume import begin, prepare_output
 from orch_training.script import run_script, train_and_evaluate
-from orch_training.snapshot import prepare_output
 from qa_trainer import QaTrainer
 from squad import load_training, load_validation
 from transformers import AutoModelForQuestionAnswering, set_seed
@@ -106,7 +104,7 @@ def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator
     )
     start, dealing = begin(training, provenance, len(windows), "windows")
     training.gradient_accumulation_steps = dealing.micro_batches
-    report_computation(bf16=training.bf16, optimizer=str(training.optim.value), kernels=kernels.settle(start))
+    kernels.report_computation(bf16=training.bf16, optimizer=str(training.optim.value), kernels=kernels.settle(start))
     start_step = checkpoint.step_of(start) if start else 0
     course = Course(Path(training.output_dir), samples_per_step=dealing.batch.size, start_step=start_step)
     trainer = QaTrainer(

@@ -26,9 +26,9 @@ from features import Collator, Window
 from int8 import Quantized, check_alike, compiled, largest_difference, prepared
 from orch_training import RecipeError, checkpoint, ranks
 from orch_training.arguments import check_requirements, option
-from orch_training.events import Progress
+from orch_training.metrics import Progress
+from orch_training.resume import prepare_output
 from orch_training.script import run_script, save_model, write_results
-from orch_training.snapshot import prepare_output
 from run_qa import load, train_model
 from transformers import AutoModelForQuestionAnswering
 
@@ -168,7 +168,7 @@ def speeds(models: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]) -> d
                 best[name] = min(best[name], time.perf_counter() - began)
         progress.report(number)
     windows = sum(len(batch["input_ids"]) for batch in batches)
-    return {name: round(ranks.sum_over_ranks(windows / best[name]), 3) for name in models}
+    return {name: round(sum(ranks.gather(windows / best[name])), 3) for name in models}
 
 
 def quantized(

@@ -24,11 +24,10 @@ from orch_training.arguments import GroupingArguments, LoopArguments, ModelArgum
 from orch_training.global_batch import Dealing
 from orch_training.loop import Loop, Phase, make_accelerator
 from orch_training.models import load_model, load_tokenizer, sequence_length
-from orch_training.provenance import Provenance, provenance_of
-from orch_training.resume import begin
+from orch_training.provenance import FACT, provenance_of
+from orch_training.resume import begin, prepare_output
 from orch_training.script import run_script, train_and_evaluate
 from orch_training.shuffling import WEIGHT, Micros, weighted
-from orch_training.snapshot import prepare_output
 from pairs import Judge, PairArguments, load_rows
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
@@ -132,7 +131,7 @@ class Training(Loop):
         rows: Sequence[dict[str, Any]],
         collate: DataCollatorWithPadding,
         dealing: Dealing,
-        provenance: Provenance,
+        provenance: dict[str, Any],
     ) -> None:
         lengths = [len(row["input_ids"]) for row in rows] if args.length_grouping else []
         self.data = Micros(rows, collate, dealing, args.seed, lengths)
@@ -143,7 +142,7 @@ class Training(Loop):
             [LinearPhase("train", 0, steps, dealing.batch.size, args.learning_rate, args.warmup_steps)],
             kernels.adamw(model.parameters(), args.optim, lr=args.learning_rate, weight_decay=args.weight_decay),
             model=model,
-            facts={**dealing.batch.facts, **provenance.facts},
+            facts={**dealing.batch.facts, FACT: provenance},
         )
 
     def micros(self, phase: LinearPhase, step: int) -> Sequence[dict[str, Any]]:
