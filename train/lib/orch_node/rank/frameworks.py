@@ -35,13 +35,7 @@ GPU_MESSAGES = {
     "torchao": "Failed to load ",
     "torch.utils._pytree": "is an Enum subclass and is now natively supported",
 }
-ACCELERATE_ADVICE = "Pass cpu=True to Accelerator(), or use_cpu=True to TrainingArguments()"
-NO_ACCELERATOR_HINT = (
-    "Pass the model and the optimizer to the prepare() of an Accelerator(cpu=True), or "
-    "use_cpu=True to TrainingArguments()"
-)
 Numbers = tuple[int, int]  # the rank and the number of ranks that a framework works with
-OTHER_ADVICE = "Wrap the model in DistributedDataParallel, or pass it to Accelerator.prepare()"
 
 
 def adapt_to_cpus(torch: ModuleType) -> None:
@@ -104,36 +98,19 @@ def lightning_numbers() -> list[Numbers]:
 
 
 def hint(layout: RunLayout, placement: RankEntry) -> str:
-    """Return what to change in a script that trains alone on each rank, by the framework it uses.
-
-    A framework with an instance in this process comes first, then the only one that is imported.
-    """
+    """Return what to change in a script that trains alone on each rank, by the frameworks that it imports."""
     torch = sys.modules.get("torch")
-    on_gpus = torch is not None and has_accelerator(torch)
-    lightning_hint = (
-        f"Pass accelerator='{'gpu' if on_gpus else 'cpu'}', devices={placement.local_world_size}, "
-        f"num_nodes={len(layout.node_names)} and strategy='ddp' to the Trainer or "
-        "Fabric of Lightning"
-    )
-    has_lightning = not sys.modules.keys().isdisjoint(LIGHTNING_PACKAGES)
-    numbers = accelerate_numbers()
-    if lightning_numbers() or (has_lightning and not numbers and not imports_accelerate()):
-        return lightning_hint
-    if on_gpus:
-        return OTHER_ADVICE
-    if numbers:
-        return OTHER_ADVICE if numbers[0][1] == layout.world_size else ACCELERATE_ADVICE
-    return NO_ACCELERATOR_HINT if imports_accelerate() and not has_lightning else OTHER_ADVICE
-
-
-def imports_accelerate() -> bool:
-    """Return whether the script uses Accelerate or the Trainer, as far as its imports show.
-
-    The models of transformers import accelerate too, so accelerate alone does not count then.
-    """
-    if "transformers" in sys.modules:
-        return "transformers.trainer" in sys.modules
-    return "accelerate" in sys.modules
+    kind = "gpu" if torch is not None and has_accelerator(torch) else "cpu"
+    ways = []
+    if not sys.modules.keys().isdisjoint(LIGHTNING_PACKAGES):
+        options = f"devices={placement.local_world_size}, num_nodes={len(layout.node_names)} and strategy='ddp'"
+        ways.append(f"pass accelerator='{kind}', {options} to the Trainer or Fabric of Lightning")
+    if "accelerate" in sys.modules:
+        arguments = "cpu=True" if kind == "cpu" else ""
+        ways.append(f"pass the model and the optimizer to the prepare() of an Accelerator({arguments})")
+        ways += ["pass use_cpu=True to TrainingArguments()"] if kind == "cpu" else []
+    text = ", or ".join([*ways, "wrap the model in DistributedDataParallel"])
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def adopt_timeouts(set_timeout: Callable[[datetime.timedelta], None]) -> None:
