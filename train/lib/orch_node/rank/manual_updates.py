@@ -40,7 +40,7 @@ class ManualUpdates:
         self.held: list[Any] = []
         self.samples: list[Any] = []
         self.is_shared: list[bool] = []  # whether a DistributedDataParallel keeps each of them equal
-        self.start: tuple[comparing.Summary, comparing.Summary] | None = None  # of the shared and of the other weights
+        self.starts: list[comparing.Summary] = []  # of the shared and of the other weights
         self.changes = 0
         self.reference: comparing.State | None = None  # of a rank whose weights have moved apart from those of this one
         self.has_equal_start = False
@@ -111,7 +111,7 @@ class ManualUpdates:
 
     def inspect(self, candidates: list[Any]) -> None:
         held = self.weights_among(candidates)
-        if held and self.start is None:
+        if held and not self.starts:
             self.begin(held)
         elif held and weights.shape_checksum(held) == weights.shape_checksum(self.held):
             self.count_change(held)
@@ -123,7 +123,7 @@ class ManualUpdates:
         shared = comparing.shared_weights(self.torch)
         self.is_shared = [id(weight) in shared for weight in held]
         self.record_values(held)
-        self.start = self.summaries()
+        self.starts = [comparing.summarize(self.torch, part) for part in self.parts()]
         self.size = comparing.largest_size(held)
         communication.COUNTS.reset_largest()
 
@@ -131,11 +131,12 @@ class ManualUpdates:
         self.held = held
         self.samples = [weights.sample(weight) for weight in held]
 
-    def summaries(self) -> tuple[comparing.Summary, comparing.Summary]:
-        """Return the summaries of the shared and of the other weights."""
-        shared = [weight for weight, is_shared in zip(self.held, self.is_shared, strict=True) if is_shared]
-        unshared = [weight for weight, is_shared in zip(self.held, self.is_shared, strict=True) if not is_shared]
-        return comparing.summarize(self.torch, shared), comparing.summarize(self.torch, unshared)
+    def parts(self) -> list[list[Any]]:
+        """Return the shared and the other weights."""
+        divided: list[list[Any]] = [[], []]
+        for weight, is_shared in zip(self.held, self.is_shared, strict=True):
+            divided[0 if is_shared else 1].append(weight)
+        return divided
 
     def count_change(self, held: list[Any]) -> None:
         now = map(weights.sample, held)
@@ -155,19 +156,11 @@ class ManualUpdates:
 
     def compare(self) -> None:
         """Compare the weights after some changes with those of the reference."""
-        if self.start is None:
-            return
-        shared, unshared = map(comparing.Part, self.start, self.summaries())
-        state = comparing.State(self.comparison.rank, shared, unshared)
-        reference = self.comparison.exchange(KEY, "updated", state)
-        shared_apart = shared.moved_apart(reference.shared)
-        if not (shared_apart or unshared.moved_apart(reference.unshared)) or has_separate_models():
-            return
-        now_shared = comparing.shared_weights(self.torch)
-        if shared_apart and any(id(weight) in now_shared for weight in self.held):
-            self.comparison.end_alone(reference, "a DistributedDataParallel holds them", UPDATES)
-        if not comparing.computes_together(self.torch):
-            self.reference, self.has_equal_start = reference, comparing.starts_equal(state, reference)
+        held, comparison = self.parts(), self.comparison
+        state = comparison.state_of(self.starts, held)
+        reference = comparison.exchange(KEY, "updated", state)
+        if comparison.moved_apart(state, reference, held, UPDATES) and not comparing.computes_together(self.torch):
+            self.reference, self.has_equal_start = reference, state.starts_like(reference)
 
     def has_averaged(self) -> bool:
         """Return whether the script may have averaged weights: it has not only summed gradients after each update."""

@@ -139,8 +139,7 @@ class State:
 
     Attributes:
         rank: of the sender.
-        shared: weights that a DistributedDataParallel keeps equal.
-        unshared: the other weights.
+        parts: the weights that a DistributedDataParallel keeps equal, and the other ones.
         steps: the largest step number in the optimizer's state, -1 if it has none, or UNKNOWN_STEPS.
         has_state: whether the optimizer has any state, as from a checkpoint.
         was_equal: whether an earlier attempt of the run started with equal weights.
@@ -148,12 +147,15 @@ class State:
     """
 
     rank: int
-    shared: Part
-    unshared: Part
+    parts: tuple[Part, ...]
     steps: int = COMPARED_STEP
     has_state: bool = False
     was_equal: bool = False
     losses: tuple[Measured, ...] = ()
+
+    def starts_like(self, reference: State) -> bool:
+        """Return whether all weights of two ranks were equal before the first step."""
+        return all(a.start.starts_like(b.start) for a, b in zip(self.parts, reference.parts, strict=True))
 
 
 @dataclass
@@ -164,17 +166,14 @@ class OptimizerRecord:
     optimizer: weakref.ref[Any]
     steps: int = 0
     compared_step: int = COMPARED_STEP  # after which its weights are compared next
-    shared: list[weakref.ref[Any]] = field(default_factory=list)
-    unshared: list[weakref.ref[Any]] = field(default_factory=list)
+    parts: list[list[weakref.ref[Any]]] = field(default_factory=list)  # as in State
     start: State | None = None  # None if its weights cannot be compared
     is_sharded: bool = False  # whether some of its weights are sharded, which are not compared
 
-    def held(self) -> tuple[list[Any], list[Any]] | None:
-        """Return the shared and the other weights, or None if not all of them exist any more."""
-        held = [weight() for weight in (*self.shared, *self.unshared)]
-        if not held or any(weight is None for weight in held):
-            return None
-        return held[: len(self.shared)], held[len(self.shared) :]
+    def held(self) -> list[list[Any]]:
+        """Return the weights of each part; nothing if not all of them exist any more."""
+        held = [[weight() for weight in part] for part in self.parts]
+        return [] if any(weight is None for part in held for weight in part) or not any(held) else held
 
 
 @dataclass(eq=False)
@@ -299,26 +298,23 @@ class WeightComparison(TrainingCheck):
         in_fsdp2 = {id(weight) for module in fsdp_modules("FSDPModule") for weight in module.parameters()}
         held = [weight for weight in all_held if id(weight) not in in_fsdp2 and not hasattr(weight, "device_mesh")]
         record.is_sharded = len(held) < len(all_held)
-        shared: list[Any] = []
-        unshared: list[Any] = []
         if record.index == 0:
             self.operations_at_start = communication.operations(self.torch)
             communication.COUNTS.reset_largest()
         elif self.ended_optimizers:  # one optimizer per round
             self.averages |= communication.COUNTS.largest_exchange >= largest_size(held)
         readable = all(weights.is_readable(self.torch, weight) for weight in held) and not fsdp_modules()
-        if readable:
-            shared, unshared = self.divide(held)
-            record.shared, record.unshared = list(map(weakref.ref, shared)), list(map(weakref.ref, unshared))
-            self.has_shared |= bool(shared)
-        first, second = summarize(self.torch, shared), summarize(self.torch, unshared)
+        divided = self.divide(held) if readable else ([], [])
+        record.parts = [list(map(weakref.ref, part)) for part in divided]
+        self.has_shared |= bool(divided[0])
         steps = optimizer_steps(optimizer)
         is_complete = readable and not record.is_sharded
         if steps < 0 and not is_complete:
             steps = UNKNOWN_STEPS
         was_equal = self.mark_of(record).exists()
         has_state = is_complete and len(optimizer.state) > 0
-        state = State(self.rank, Part(first, first), Part(second, second), steps, has_state, was_equal)
+        starts = [summarize(self.torch, part) for part in divided]
+        state = State(self.rank, tuple(Part(start, start) for start in starts), steps, has_state, was_equal)
         reference = self.exchange(record.index, "start", state)
         record.start = state if readable else None
         self.check_start(record, state, reference)
@@ -341,27 +337,29 @@ class WeightComparison(TrainingCheck):
     def compare_updated(self, record: OptimizerRecord) -> None:
         """Compare the weights of an optimizer with those of the first rank that has made as many steps with it."""
         start, held = record.start, record.held()
-        if start is None or held is None or not self.torch.distributed.is_initialized():
+        if start is None or not held or not self.torch.distributed.is_initialized():
             return
         if not all(weights.is_readable(self.torch, weight) for part in held for weight in part):
             return
-        shared, unshared = (
-            Part(part.start, summarize(self.torch, weights_now))
-            for part, weights_now in zip((start.shared, start.unshared), held, strict=True)
-        )
-        if any(part.now.shapes != part.start.shapes for part in (shared, unshared)):
+        losses, steps = tuple(self.losses[: record.steps]), f"{record.steps} optimizer steps"
+        state = self.state_of([part.start for part in start.parts], held, losses)
+        if any(part.now.shapes != part.start.shapes for part in state.parts):
             return
-        losses = tuple(self.losses[: record.steps])
-        state = State(self.rank, shared, unshared, losses=losses)
         reference = self.exchange(record.index, f"updated/{record.steps}", state)
+        if self.moved_apart(state, reference, held, steps):
+            self.check_apart(record, state, reference, steps)
         if reference.rank != state.rank:
-            self.check_updated(record, state, reference)
             self.check_data(record, state, reference)
         # Whether the ranks have exchanged nothing that is counted since the first step. If a
         # DistributedDataParallel exists, these may be the weights of a copy, trained to find a learning rate.
         exchanged_nothing = 0 < communication.operations(self.torch) == self.operations_at_start
-        if record.steps == COMPARED_STEP and exchanged_nothing and (record.shared or not shared_weights(self.torch)):
-            self.warn_once(NO_EXCHANGE_MESSAGE, reference, f"{record.steps} optimizer steps")
+        if record.steps == COMPARED_STEP and exchanged_nothing and (held[0] or not shared_weights(self.torch)):
+            self.warn_once(NO_EXCHANGE_MESSAGE, reference, steps)
+
+    def state_of(self, starts: Sequence[Summary], held: Sequence[Any], losses: tuple[float, ...] = ()) -> State:
+        """Return the state of weights now, after some steps from their starts."""
+        now = [summarize(self.torch, part) for part in held]
+        return State(self.rank, tuple(map(Part, starts, now)), losses=losses)
 
     def exchange(self, key: object, moment: str, state: State) -> State:
         """Return the state of the first rank that came to this point: the reference of all ranks."""
@@ -377,33 +375,41 @@ class WeightComparison(TrainingCheck):
         """Raise RankError if this rank starts in another state than the reference, although it must not."""
         if has_separate_models():
             return
-        has_same_shapes = state.shared.start.shapes == reference.shared.start.shapes
-        is_shared = state.shared.start.shapes != 0 and has_same_shapes
-        is_same_model = has_same_shapes and state.unshared.start.shapes == reference.unshared.start.shapes
-        if is_shared or (self.restarted and is_same_model):
+        same_shapes = [a.start.shapes == b.start.shapes for a, b in zip(state.parts, reference.parts, strict=True)]
+        start, expected = state.parts[0].start, reference.parts[0].start
+        is_shared = start.shapes != 0 and same_shapes[0]
+        if is_shared or (self.restarted and all(same_shapes)):
             check_resumed(state, reference)
-        if is_shared and not state.shared.start.starts_like(reference.shared.start):
+        if is_shared and not start.starts_like(expected):
             cause = "although a DistributedDataParallel keeps them equal"
-        elif self.restarted and (state.was_equal or reference.was_equal) and not starts_equal(state, reference):
+        elif self.restarted and (state.was_equal or reference.was_equal) and not state.starts_like(reference):
             cause = "although they were equal when the run began"
         else:
-            if starts_equal(state, reference) and state.rank != reference.rank and not self.restarted:
+            if state.starts_like(reference) and state.rank != reference.rank and not self.restarted:
                 self.mark_of(record).touch(0o600)
             return
         raise RankError(UNEQUAL_START_MESSAGE.format(rank=state.rank, reference=reference.rank, cause=cause))
 
-    def check_updated(self, record: OptimizerRecord, state: State, reference: State) -> None:
-        """Raise RankError or warn if the weights of this rank and the reference have moved apart."""
-        shared_apart = state.shared.moved_apart(reference.shared)
-        if not (shared_apart or state.unshared.moved_apart(reference.unshared)) or has_separate_models():
-            return
-        steps, held = f"{record.steps} optimizer steps", [weight for part in record.held() or () for weight in part]
+    def moved_apart(self, state: State, reference: State, held: Sequence[Any], steps: str) -> bool:
+        """Return whether weights of this rank and the reference have moved apart.
+
+        Raises:
+            RankError: if a DistributedDataParallel holds them.
+        """
+        apart = [part.moved_apart(other) for part, other in zip(state.parts, reference.parts, strict=True)]
+        if not any(apart) or has_separate_models():
+            return False
         shared_now = shared_weights(self.torch)
-        if shared_apart and any(id(weight()) in shared_now for weight in record.shared):
+        if apart[0] and any(id(weight) in shared_now for weight in held[0]):
             self.end_alone(reference, "a DistributedDataParallel holds them", steps)
+        return True
+
+    def check_apart(self, record: OptimizerRecord, state: State, reference: State, steps: str) -> None:
+        """Raise RankError or warn of weights that have moved apart from those of the reference."""
+        held = [weight for part in record.held() for weight in part]
         self.has_ddp = bool(data_parallel_modules(self.torch))
-        same_start = starts_equal(state, reference)
-        if shared_now and same_start and not self.has_shared:
+        same_start = state.starts_like(reference)
+        if shared_weights(self.torch) and same_start and not self.has_shared:
             self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes", steps)
         if self.averages or communication.operations(self.torch) > self.operations_before_step:
             return
@@ -432,7 +438,7 @@ class WeightComparison(TrainingCheck):
         """Warn on one rank if the ranks of a DistributedDataParallel compute the same losses from the same data."""
         next_rank = 1 if reference.rank == 0 else 0
         is_first = (record.index, record.steps) == (0, COMPARED_STEP) and state.rank == next_rank
-        is_same = record.shared and state.losses == reference.losses and len(set(state.losses)) > 1
+        is_same = record.parts[0] and state.losses == reference.losses and len(set(state.losses)) > 1
         if is_first and is_same and communication.COUNTS.largest_exchange <= MAX_LOGGED and not has_separate_models():
             self.warn_once(SAME_DATA_WARNING, reference, f"{record.steps} steps")
 
@@ -492,12 +498,6 @@ def check_resumed(state: State, reference: State) -> None:
     if second.steps > 0:
         fresh = f"rank {second.rank} from one at optimizer step {second.steps}"
     raise RankError(RESUMED_MESSAGE.format(resumed=f"rank {first.rank}", step=step, fresh=fresh))
-
-
-def starts_equal(state: State, reference: State) -> bool:
-    """Return whether all weights of two ranks were equal before the first step."""
-    parts = ((state.shared, reference.shared), (state.unshared, reference.unshared))
-    return all(part.start.starts_like(expected.start) for part, expected in parts)
 
 
 def largest_size(held: Iterable[Any]) -> int:
