@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.events import encode
-from orch_node.rank import oom
+from orch_node.rank import output
 from orch_node.rank.main import script_traceback
 from orch_node.rank.output import TAIL_BYTES, log_tail
 from orch_node.streams import MARKS, STDERR
@@ -63,9 +63,9 @@ def test_log_tail_is_short_text_of_any_content(content: bytes, tmp_path: Path) -
 def test_oom_kill_is_found_in_the_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = tmp_path / "memory.events"
     events.write_text("oom 0\noom_kill 0\n")
-    monkeypatch.setattr(oom, "VMSTAT", events)
-    monkeypatch.setattr(oom, "kernel_log", lambda: [])
-    detector = oom.OomDetector()
+    monkeypatch.setattr(output, "VMSTAT", events)
+    monkeypatch.setattr(output, "kernel_log", lambda: [])
+    detector = output.OomDetector()
     assert detector.find_evidence(1) is None
     events.write_text("oom 1\noom_kill 1\n")
     assert detector.find_evidence(1) == f"oom_kill in {events} rose from 0 to 1"

@@ -1,4 +1,8 @@
-"""What a rank writes: its log file with stack traces, and the reason that its script gives on standard error."""
+"""Why a rank has ended: the end of its log, what its script wrote to standard error, and the kernel's kills.
+
+What shows that memory ran out, the most reliable first: the kernel's log (dmesg as root, or where everybody may read
+it), and the node's counter in /proc/vmstat, which everybody may read, and which counts the kills in cgroups, too.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import faulthandler
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections import deque
 from pathlib import Path
@@ -15,8 +20,11 @@ from orch_node.events import send
 from orch_node.protocol.environment import STACK_SIGNAL, signal_name
 from orch_node.protocol.events import Unanswered
 from orch_node.protocol.failures import summarize_elastic
+from orch_node.standalone import facts
 from orch_node.streams import MARKS
 
+VMSTAT = Path("/proc/vmstat")
+DMESG_SECONDS = 10.0
 TAIL_BYTES = 2000
 FATAL = b"Fatal Python error: "  # what faulthandler writes before its stack traces
 CURRENT_THREAD = b"\nCurrent thread 0x"
@@ -100,3 +108,32 @@ class StackTraces:
         self.number = 0
         print(f"orch: {text}", file=sys.stderr, flush=True)
         send(Unanswered(node=self.node, text=text))
+
+
+class OomDetector:
+    """The kernel's counter of out-of-memory kills when this object was created."""
+
+    def __init__(self) -> None:
+        self.initial_count = oom_kill_count()
+
+    def find_evidence(self, pid: int) -> str | None:
+        """Return the text that shows that the process was killed for memory, or None."""
+        for line in kernel_log():
+            if re.search(rf"Killed process {pid}\b", line):
+                return line
+        count = oom_kill_count()
+        return f"oom_kill in {VMSTAT} rose from {self.initial_count} to {count}" if count > self.initial_count else None
+
+
+def oom_kill_count() -> int:
+    match = re.search(r"^oom_kill (\d+)$", facts.read_text(VMSTAT), re.MULTILINE)
+    return int(match.group(1)) if match else 0
+
+
+def kernel_log() -> list[str]:
+    """Return the messages that the kernel still holds, or none without permission to read them."""
+    try:
+        process = subprocess.run(["dmesg"], capture_output=True, stdin=subprocess.DEVNULL, timeout=DMESG_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [re.sub(r"^\[[ \d.]+\] ", "", line) for line in process.stdout.decode(errors="replace").splitlines()]

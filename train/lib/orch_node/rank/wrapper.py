@@ -30,8 +30,7 @@ from orch_node.rank import container as rank_container
 from orch_node.rank.checks import fail
 from orch_node.rank.environment import secret_names, training_environment
 from orch_node.rank.listening_sockets import close_listening
-from orch_node.rank.oom import OomDetector
-from orch_node.rank.output import log_tail
+from orch_node.rank.output import OomDetector, log_tail
 from orch_node.rank.process import Child, SignalForwarder, end_descendants, open_log, start
 
 # (rank, world size) of hydra, Open MPI, torchrun and accelerate, and srun. srun comes last: it may
