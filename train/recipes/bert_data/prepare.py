@@ -176,17 +176,13 @@ def begin(sink: Path, settings: dict[str, Any]) -> bool:
 
 def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any) -> dict[str, list[Path]]:
     """Make a part of each data set from each block and return the parts by data set."""
-    folder = options.sink / "parts"
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = {
-        name_of(length): [folder / f"{name_of(length)}-{number:06}.parquet" for number in range(len(blocks))]
-        for length, _ in options.targets
-    }
     maskings = maskings_of(options, tokenizer)
+    parts = {
+        name: [options.sink / "parts" / f"{name}-{number:06}.parquet" for number in range(len(blocks))]
+        for name in map(name_of, (masking.length for masking in maskings))
+    }
 
     def make(number: int) -> None:
-        if all(paths[number].is_file() for paths in parts.values()):
-            return
         documents = documents_of(options, blocks[number], tokenizer)
         for masking in maskings:
             name = name_of(masking.length)
@@ -194,8 +190,7 @@ def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any) ->
             rows = [row for _ in range(options.dupe_factor) for row in instances(documents, masking, rng)]
             write_part(parts[name][number], rows, rng)
 
-    share_out(len(blocks), make, "tokenize and mask")
-    spread([path for paths in parts.values() for path in paths], options.sink)
+    make_files(list(zip(*parts.values(), strict=True)), make, "tokenize and mask", options.sink)
     return parts
 
 
@@ -214,18 +209,11 @@ def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Doc
 def maskings_of(options: DataOptions, tokenizer: Any) -> list[Masking]:
     """Return how the sequences of each data set are made."""
     special = set(tokenizer.all_special_ids)
+    tokens = {"cls": tokenizer.cls_token_id, "sep": tokenizer.sep_token_id, "mask": tokenizer.mask_token_id}
+    shares = {"masked_lm_prob": options.masked_lm_prob, "short_seq_prob": options.short_seq_prob}
     ordinary = tuple(i for i in range(len(tokenizer)) if i not in special)
     return [
-        Masking(
-            cls=tokenizer.cls_token_id,
-            sep=tokenizer.sep_token_id,
-            mask=tokenizer.mask_token_id,
-            ordinary=ordinary,
-            length=length,
-            predictions=predictions,
-            masked_lm_prob=options.masked_lm_prob,
-            short_seq_prob=options.short_seq_prob,
-        )
+        Masking(length=length, predictions=predictions, ordinary=ordinary, **tokens, **shares)
         for length, predictions in options.targets
     ]
 
@@ -239,51 +227,51 @@ def make_shards(options: DataOptions, parts: dict[str, list[Path]]) -> dict[str,
     Raises:
         RecipeError: if a data set is empty.
     """
-    shards = {
-        name: [options.sink / name / f"shard-{number:05}.parquet" for number in range(options.shards)] for name in parts
-    }
     tasks = [(name, number) for name in parts for number in range(options.shards)]
+    shards = [options.sink / name / f"shard-{number:05}.parquet" for name, number in tasks]
 
     def make(index: int) -> None:
         name, number = tasks[index]
-        path = shards[name][number]
-        path.parent.mkdir(exist_ok=True)
-        if not path.is_file():
-            rng = random.Random(f"{options.seed} {name} shard {number}")
-            write_shard(path, parts[name], number, options.shards, rng)
+        rng = random.Random(f"{options.seed} {name} shard {number}")
+        write_shard(shards[index], parts[name], number, options.shards, rng)
 
-    share_out(len(tasks), make, "balance")
-    spread([path for paths in shards.values() for path in paths], options.sink)
+    make_files([(path,) for path in shards], make, "balance", options.sink)
     data_sets: dict[str, Any] = {}
     for length, predictions in options.targets:
-        rows = {path.name: row_count(path) for path in shards[name_of(length)]}
+        name = name_of(length)
+        rows = {path.name: row_count(path) for path in shards if path.parent.name == name}
         if not any(rows.values()):
             raise RecipeError(f"no text was found in {options.inputs[0]}.", shared=True)
-        data_sets[name_of(length)] = {"length": length, "predictions": predictions, "rows": rows}
+        data_sets[name] = {"length": length, "predictions": predictions, "rows": rows}
     return data_sets
 
 
-def share_out(count: int, make: Callable[[int], None], phase: str) -> None:
-    """Make each item once, divided among all ranks, and report this rank's progress."""
-    items = range(ranks.rank(), count, ranks.world_size())
-    progress = Progress(phase, len(items))
+def make_files(groups: Sequence[Sequence[Path]], make: Callable[[int], None], phase: str, sink: Path) -> None:
+    """Make the groups of files that do not exist, divided among all ranks, and copy them to the nodes that lack them.
+
+    Args:
+        groups: files that are made together.
+        make: makes a group by its number.
+        phase: the name under which this rank's progress is reported.
+        sink: a folder that ranks share with all files or not at all.
+    """
+    numbers = range(ranks.rank(), len(groups), ranks.world_size())
+    progress = Progress(phase, len(numbers))
     with ranks.raise_together():
-        for number, index in enumerate(items, start=1):
-            make(index)
-            progress.report(number, now=number == len(items))
-
-
-def spread(paths: Sequence[Path], sink: Path) -> None:
-    """Copy every file to the nodes that lack it; with a shared file system, none does."""
+        for done, number in enumerate(numbers, start=1):
+            for path in groups[number]:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            if not all(path.is_file() for path in groups[number]):
+                make(number)
+            progress.report(done, now=done == len(numbers))
+    paths = [path for group in groups for path in group]
     held = ranks.gather([path.is_file() for path in paths])
-    for index, path in enumerate(paths):
-        holders = [rank for rank, files in enumerate(held) if files[index]]
-        if len(holders) == len(held):
-            continue
-        content = ranks.broadcast_bytes(holders[0], path.read_bytes() if path.is_file() else b"")
-        if ranks.owns(sink) and not path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write.write(path, content, mode=checkpoint.PUBLIC)
+    for path, *holds in zip(paths, *held, strict=True):
+        if not all(holds):
+            content = ranks.broadcast_bytes(holds.index(True), path.read_bytes() if path.is_file() else b"")
+            if ranks.owns(sink) and not path.is_file():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                atomic_write.write(path, content, mode=checkpoint.PUBLIC)
     ranks.gather(None)
 
 
