@@ -149,7 +149,7 @@ class StandIns(threading.Thread):
             request = agent.parse_request(line)
             if node not in self.silent:
                 with contextlib.suppress(BrokenPipeError):
-                    os.write(pipes.stdout, agent.render_response(request, self.respond(node, request)))
+                    os.write(pipes.stdout, agent.render_response(self.respond(node, request)))
 
     def close(self, descriptor: int) -> None:
         """Close the pipes of an agent."""
@@ -160,20 +160,17 @@ class StandIns(threading.Thread):
 
     def respond(self, node: str, request: agent.Request) -> agent.Response:
         """Return the response of a node's agent."""
-        if isinstance(request, agent.Ping):
-            return agent.Alive(time=time.time())
-        if isinstance(request, agent.TakeStackTraces):
-            ranks = set(self.ranks.get(node, ())) & set(request.ranks)
-            return agent.StackTraces(
-                {str(rank): agent.RankStack(STACK, {"state": "S", "wchan": "pipe_read"}) for rank in ranks}
-            )
-        if isinstance(request, agent.WriteFile):
+        ranks = self.ranks.get(node, [])
+        stack = agent.RankStack(STACK, {"state": "S", "wchan": "pipe_read"})
+        if request.kind == agent.WRITE:
             self.written[node, request.name] = hash(request.content)
-        response = request.response()
-        if isinstance(response, agent.AllEnded):
-            ranks = self.ranks.get(node, ())
-            return replace(response, end=NodeEnd(ended=len(ranks)), logs={f"rank-{rank}.log": "" for rank in ranks})
-        return response
+        return agent.Response(
+            request.kind,
+            time=time.time(),
+            stacks={str(rank): stack for rank in ranks if rank in request.ranks},
+            end=NodeEnd(ended=len(ranks)),
+            logs={f"rank-{rank}.log": "" for rank in ranks},
+        )
 
     # The ranks.
 

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from orch_node.agent import containers
 from orch_node.protocol import container
-from orch_node.protocol.agent import ContainerStarted
+from orch_node.protocol.agent import CONTAINER, Response
 from orch_node.protocol.container import ContainerSpec, EnvFileError
 from orch_node.supervisor.attempt import Attempt
 
@@ -55,7 +55,7 @@ def test_entrypoint_gets_secrets_by_standard_input() -> None:
 
 def test_image_with_other_packages_on_a_node_is_refused(tmp_path: Path) -> None:
     (tmp_path / "container.json").write_text(container.render(SPEC))
-    responses = {f"node{number}": ContainerStarted(packages={"einops": f"0.{number}"}) for number in range(2)}
+    responses = {f"node{number}": Response(CONTAINER, packages={"einops": f"0.{number}"}) for number in range(2)}
     agents = mock.Mock(**{"request_each.return_value": responses})
     attempt = mock.Mock(run_dir=tmp_path, layout=make_layout("node0", "node1"), agents=agents)
     assert "orch:current differs between nodes: einops is 0.0 on node0 and 0.1 on" in Attempt.start_containers(attempt)

@@ -24,7 +24,7 @@ from orch_node.batch.slurm import SYSTEM
 from orch_node.batch.system import JobError
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import batch, files
-from orch_node.protocol.agent import Alive, Leave, Ping, render_request
+from orch_node.protocol.agent import LEAVE, PING, Request, render_request
 from orch_node.protocol.batch import Submitted
 from orch_node.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key
 
@@ -149,24 +149,24 @@ def test_agent_ends_its_ranks_at_an_unsigned_request(run_dir: Path, connections:
     connections.accept_all(60.0)
     rank = subprocess.Popen(["sleep", "600"], env={"ORCH_RUN_DIR": str(run_dir)})
     for channel in connections.channels.values():
-        channel.connection.sendall(b'{"ask": "leave"}\n')
+        channel.connection.sendall(b'{"kind": "leave"}\n')
     assert rank.wait(60.0) == -signal.SIGTERM
     connections.step.wait(60.0)
 
 
 def test_agent_survives_sigterm_and_reports_it(agents: JobAgents, connections: AgentConnections) -> None:
     """Keep the agents running at SIGTERM, which Slurm sends to all steps before it ends them."""
-    assert set(agents.request(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
+    assert set(agents.request(Request(PING), seconds=60.0)) == {"n1", "n2"}
     assert not agents.preempted
     for pid in Path(f"/proc/{connections.step.pid}/task/{connections.step.pid}/children").read_text().split():
         os.kill(int(pid), signal.SIGTERM)
 
     def reported() -> bool:
-        agents.request(Ping(), Alive, seconds=10.0)
+        agents.request(Request(PING), seconds=10.0)
         return agents.preempted
 
     wait_until(reported, "that the agent reports it", 60.0)
-    assert set(agents.request(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
+    assert set(agents.request(Request(PING), seconds=60.0)) == {"n1", "n2"}
     agents.leave()
     assert connections.step.wait(60.0) == 0
 
@@ -224,10 +224,10 @@ def test_agent_that_was_stopped_continues(run_dir: Path) -> None:
                 time.sleep(pause)
                 agent.send_signal(signal.SIGCONT)
                 time.sleep(1.0)
-            agent.stdin.write(render_request(Ping()))
+            agent.stdin.write(render_request(Request(PING)))
             agent.stdin.flush()
             assert b"ping" in agent.stdout.readline()
-        agent.stdin.write(render_request(Leave()))
+        agent.stdin.write(render_request(Request(LEAVE)))
         agent.stdin.flush()
         assert agent.wait(60.0) == 0
 

@@ -12,7 +12,7 @@ import pytest
 from orch_node import reach
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files
-from orch_node.protocol.agent import Response, WriteFile
+from orch_node.protocol.agent import WRITE, Request
 from orch_node.supervisor import agents as supervisor_agents
 
 from tests.support.waiting import wait_until
@@ -51,7 +51,7 @@ def test_nodes_that_read_nothing_delay_a_large_request_once(tmp_path: Path, monk
     agents = supervisor_agents.Agents(tmp_path, [f"n{index}" for index in range(8)], str(tmp_path / "claims"), Pipes())
     try:
         begin = time.monotonic()
-        assert agents.request(WriteFile(name="layout.json", content="x" * 200_000), Response, seconds=0.1) == {}
+        assert agents.request(Request(WRITE, content="x" * 200_000), seconds=0.1) == {}
         assert time.monotonic() - begin < 3 * supervisor_agents.SEND_SECONDS
     finally:
         for channel in agents.channels.values():
@@ -71,7 +71,7 @@ def test_node_that_has_responded_is_not_lost_during_a_wait(tmp_path: Path, monke
         monkeypatch.setattr(supervisor_agents, name, seconds)
     agents = supervisor_agents.Agents(tmp_path, ["n0", "n1"], str(tmp_path / "claims"), Pipes())
     try:
-        assert list(agents.request(WriteFile(name="layout.json", content="x"), Response, seconds=4.0)) == ["n0"]
+        assert list(agents.request(Request(WRITE), seconds=4.0)) == ["n0"]
         assert (agents.watch(), agents.lost) == (0.0, {})
     finally:
         for channel in agents.channels.values():

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from orch_node import atomic_write
 from orch_node.agent import containers, processes, rank_signals, shared_memory
@@ -28,6 +27,7 @@ from orch_node.agent.launcher_processes import LauncherProcesses
 from orch_node.disk import describe_on_node
 from orch_node.protocol import agent as protocol
 from orch_node.protocol import files
+from orch_node.protocol.agent import Request, Response
 from orch_node.protocol.outcome import NodeEnd, ProcessRecord
 from orch_node.signed_lines import SignedLines
 
@@ -73,7 +73,7 @@ class Agent:
                     line += b"\n"
                     request = protocol.parse_request(self.lines.verify(line) if self.lines else line)
                     self.respond(request)
-                    if isinstance(request, protocol.Leave):
+                    if request.kind == protocol.LEAVE:
                         return
             self.note_segments()
             previous, now = now, time.monotonic()
@@ -81,28 +81,28 @@ class Agent:
                 last_request += now - previous
         self.end_without_supervisor()
 
-    def respond(self, request: protocol.Request) -> None:
+    def respond(self, request: Request) -> None:
         """Do what is requested, and write the response."""
-        response = HANDLERS[type(request)](self, request)
-        line = protocol.render_response(request, response)
+        line = protocol.render_response(HANDLERS[request.kind](self, request))
         if self.lines:
             line = self.lines.sign(line)
         while line:  # a signal may interrupt a write
             line = line[os.write(1, line) :]
 
-    def take_claim(self, request: protocol.TakeClaim) -> protocol.ClaimConflicts:
-        return protocol.ClaimConflicts(self.claims.take(request.claim))
+    def take_claim(self, request: Request) -> Response:
+        assert request.claim is not None
+        return Response(request.kind, taken=self.claims.take(request.claim))
 
-    def leave(self, request: protocol.Leave) -> protocol.Response:
+    def leave(self, request: Request) -> Response:
         shared_memory.forget(self.notes)
         self.claims.release(self.run_dir.name)
-        return protocol.Response()
+        return Response(request.kind)
 
-    def ping(self, request: protocol.Ping) -> protocol.Alive:
+    def ping(self, request: Request) -> Response:
         if not self.launcher.above:
             self.launcher.add(self.find_processes())
         lost = self.launcher.describe_lost(time.monotonic())
-        return protocol.Alive(time=time.time(), preempted=self.preempted, lost_launcher=lost)
+        return Response(request.kind, time=time.time(), preempted=self.preempted, lost_launcher=lost)
 
     def preempt(self, number: int, frame: FrameType | None) -> None:
         """Record SIGTERM for the supervisor, which lets all ranks write a checkpoint.
@@ -111,24 +111,24 @@ class Agent:
         """
         self.preempted = True
 
-    def take_stack_traces(self, request: protocol.TakeStackTraces) -> protocol.StackTraces:
+    def take_stack_traces(self, request: Request) -> Response:
         ranks = [process for process in self.find_ranks() if process.rank in request.ranks]
-        return protocol.StackTraces(rank_signals.collect(self.run_dir, ranks))
+        return Response(request.kind, stacks=rank_signals.collect(self.run_dir, ranks))
 
-    def preempt_ranks(self, request: protocol.PreemptRanks) -> protocol.PreemptedRanks:
-        return protocol.PreemptedRanks(rank_signals.preempt(self.find_ranks()))
+    def preempt_ranks(self, request: Request) -> Response:
+        return Response(request.kind, ranks=rank_signals.preempt(self.find_ranks()))
 
-    def start_container(self, request: protocol.StartContainer) -> protocol.ContainerStarted:
+    def start_container(self, request: Request) -> Response:
         """Start the container of this node."""
         spec = containers.read_spec(self.run_dir)
         assert spec is not None
         try:
             packages = containers.start(self.run_dir, spec, node=self.node, cpus=request.cpus)
         except ContainerError as error:
-            return protocol.ContainerStarted(problem=str(error))
-        return protocol.ContainerStarted(packages=packages)
+            return Response(request.kind, problem=str(error))
+        return Response(request.kind, packages=packages)
 
-    def end_all(self, request: protocol.EndAll) -> protocol.AllEnded:
+    def end_all(self, request: Request) -> Response:
         self.note_segments(now=True)
         self.launcher = LauncherProcesses()
         termination = processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
@@ -141,7 +141,7 @@ class Agent:
             segments_left=segments.remaining,
             seconds=termination.seconds,
         )
-        return protocol.AllEnded(end, logs=None if end.left else self.small_logs(request.max_log_bytes))
+        return Response(request.kind, end=end, logs=None if end.left else self.small_logs(request.max_log_bytes))
 
     def small_logs(self, max_bytes: int) -> dict[str, str] | None:
         """Return the files of the ranks here, unless they are too large or unreadable, or node0 has them anyway."""
@@ -153,11 +153,11 @@ class Agent:
                 return {path.name: base64.b64encode(path.read_bytes()).decode() for path in paths}
         return None
 
-    def write_file(self, request: protocol.WriteFile) -> protocol.Response:
+    def write_file(self, request: Request) -> Response:
         """Write one of the files that describe all nodes; other names are ignored."""
         if request.name in (files.LAYOUT, files.RECORD):
             atomic_write.write(self.run_dir / request.name, request.content)
-        return protocol.Response()
+        return Response(request.kind)
 
     def find_processes(self) -> list[ProcessRecord]:
         """Return the run's processes here except those that watch it."""
@@ -192,15 +192,15 @@ class Agent:
         shared_memory.remove(self.notes)
 
 
-HANDLERS: dict[type[protocol.Request], Callable[[Agent, Any], protocol.Response]] = {
-    protocol.TakeClaim: Agent.take_claim,
-    protocol.Ping: Agent.ping,
-    protocol.TakeStackTraces: Agent.take_stack_traces,
-    protocol.PreemptRanks: Agent.preempt_ranks,
-    protocol.StartContainer: Agent.start_container,
-    protocol.EndAll: Agent.end_all,
-    protocol.WriteFile: Agent.write_file,
-    protocol.Leave: Agent.leave,
+HANDLERS: dict[str, Callable[[Agent, Request], Response]] = {
+    protocol.CLAIM: Agent.take_claim,
+    protocol.PING: Agent.ping,
+    protocol.STACKS: Agent.take_stack_traces,
+    protocol.PREEMPT: Agent.preempt_ranks,
+    protocol.CONTAINER: Agent.start_container,
+    protocol.END: Agent.end_all,
+    protocol.WRITE: Agent.write_file,
+    protocol.LEAVE: Agent.leave,
 }
 
 

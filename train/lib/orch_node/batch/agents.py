@@ -94,9 +94,9 @@ class JobChannel(Channel):
             return
         super().handle_line(verified)
 
-    def request(self, question: Request) -> None:
+    def request(self, request: Request) -> None:
         if self.stdin >= 0:
-            super().request(question)
+            super().request(request)
 
     def sign(self, line: bytes) -> bytes:
         return self.lines.sign(line)

@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 from orch_node import atomic_write, program, tail
 from orch_node.atomic_write import private
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import agent as protocol
 from orch_node.protocol import files, values
+from orch_node.protocol.agent import Request, Response
 from orch_node.protocol.node_names import fold, fold_by_text
 from orch_node.protocol.node_reports import NodeLogs
 from orch_node.protocol.values import ProtocolError
@@ -43,7 +43,6 @@ LOG_BYTES = 1 << 20  # of a node's lines that are not responses, of its standard
 ALL_LOGS_BYTES = 1 << 26  # of the logs that the agents of all nodes hand to node0
 LOG_CHARACTERS = 4000  # of the end of a log, in which the reason of a lost connection is looked for
 SKEW_SECONDS = 5.0  # tolerated error of a node's clock, as in preflight
-R = TypeVar("R", bound=protocol.Response)
 
 
 class Channel:
@@ -55,7 +54,7 @@ class Channel:
         self.node = node
         self.command = command
         self.log = log
-        self.responses: dict[type[protocol.Request], protocol.Response] = {}
+        self.responses: dict[str, Response] = {}  # to the last request of each kind
         self.claimed: protocol.Claim | None = None
         self.requested_at = time.time()
         self.logged = 0  # bytes of lines that are not responses
@@ -86,12 +85,12 @@ class Channel:
         if line.endswith(START_MARKER):  # a login shell may print a prompt before it
             return
         try:
-            kind, response = protocol.parse_response(line)
+            response = protocol.parse_response(line)
         except ProtocolError:  # a greeting of a login shell
             self.log_line(line)
             return
-        self.responses[kind] = response
-        if isinstance(response, protocol.Alive):
+        self.responses[response.kind] = response
+        if response.kind == protocol.PING:
             # Before the request negative, after the response positive, 0 in between.
             self.skew = min(response.time - self.requested_at, 0.0) + max(response.time - time.time(), 0.0)
             self.preempted = self.preempted or response.preempted
@@ -113,17 +112,11 @@ class Channel:
         except OSError:  # there is none yet
             pass
 
-    def response(self, kind: type[protocol.Request], expected: type[R]) -> R | None:
-        """Return the response to the last request of this kind, or None until it arrives."""
-        response = self.responses.get(kind)
-        return response if isinstance(response, expected) else None
-
-    def request(self, request: protocol.Request) -> None:
+    def request(self, request: Request) -> None:
         """Send a request. If it cannot be sent, the missing response shows that the node is lost."""
-        self.responses.pop(type(request), None)
+        self.responses.pop(request.kind, None)
         self.requested_at = time.time()
-        if isinstance(request, protocol.TakeClaim):
-            self.claimed = request.claim
+        self.claimed = request.claim or self.claimed
         data = self.sign(protocol.render_request(request))
         deadline = time.monotonic() + SEND_SECONDS + len(data) / SEND_BYTES_PER_SECOND
         with contextlib.suppress(ConnectionError):
@@ -258,7 +251,7 @@ class Agents:
             elif not channel.connected:
                 self.reconnect(channel)
 
-        if not self.skews_reported and all(protocol.Ping in channel.responses for channel in channels):
+        if not self.skews_reported and all(protocol.PING in channel.responses for channel in channels):
             self.skews_reported = True
             skews = {channel.node: round(channel.skew, -1) for channel in channels if abs(channel.skew) > SKEW_SECONDS}
             text = "the clock is about {:+.0f} s off node0's, and so are the times of events"
@@ -269,7 +262,7 @@ class Agents:
         if now - self.last_ping >= PING_SECONDS:
             self.last_ping = now
             for channel in channels:
-                channel.request(protocol.Ping())
+                channel.request(Request(protocol.PING))
                 channel.shorten_log()
 
     def reconnect(self, channel: Channel) -> None:
@@ -281,49 +274,38 @@ class Agents:
         channel.kill()
         channel.open(self.pipes)
         if channel.claimed:
-            channel.request(protocol.TakeClaim(channel.claimed))
+            channel.request(Request(protocol.CLAIM, claim=channel.claimed))
 
     def lose(self, channel: Channel, reason: str) -> None:
         """Mark a node as lost, and close its channel."""
         self.lost[channel.node] = reason
         channel.kill()
 
-    def request(self, request: protocol.Request, expected: type[R], *, seconds: float) -> dict[str, R]:
+    def request(self, request: Request, *, seconds: float) -> dict[str, Response]:
         """Send a request to all agents; return the responses in time, by node."""
-        return self.request_each({channel.node: request for channel in self.living}, expected, seconds=seconds)
+        return self.request_each({channel.node: request for channel in self.living}, seconds=seconds)
 
-    def request_each(
-        self, requests: Mapping[str, protocol.Request], expected: type[R], *, seconds: float
-    ) -> dict[str, R]:
-        """Send a request to each of some nodes; return the responses in time, by node.
-
-        Args:
-            requests: by node, all of the same kind.
-            expected: the kind of their responses.
-            seconds: how long to wait.
-        """
-        kinds = {channel: type(requests[channel.node]) for channel in self.living if channel.node in requests}
+    def request_each(self, requests: Mapping[str, Request], *, seconds: float) -> dict[str, Response]:
+        """Send a request to each of some nodes; return the responses in time, by node."""
+        kinds = {channel: requests[channel.node].kind for channel in self.living if channel.node in requests}
         # A layout of many nodes fills the pipes, and a node that reads nothing must not delay the others.
         with ThreadPoolExecutor(MAX_PARALLEL_WRITES) as pool:
             list(pool.map(lambda channel: channel.request(requests[channel.node]), kinds))
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and any(
-            kind not in channel.responses and channel.connected for channel, kind in kinds.items()
-        ):
+        deadline, busy = time.monotonic() + seconds, {*kinds}
+        while time.monotonic() < deadline and any(channel.connected for channel in busy):
             self.pipes.pump(0.05)
             busy = {channel for channel, kind in kinds.items() if kind not in channel.responses}
             self.ping((channel for channel in self.living if channel not in busy), time.monotonic())
         self.last_watch = time.monotonic()  # this process has not been suspended
-        responses = {channel.node: channel.response(kind, expected) for channel, kind in kinds.items()}
-        return {node: response for node, response in responses.items() if response is not None}
+        return {channel.node: channel.responses[kind] for channel, kind in kinds.items() if kind in channel.responses}
 
-    def end_all(self) -> dict[str, protocol.AllEnded]:
+    def end_all(self) -> dict[str, Response]:
         """End all processes of the run; return the responses in time, by node.
 
         Small logs of other nodes are written to one file here, so that a client needs no connection to each node.
         """
         max_bytes = 0 if BY_STEP in os.environ else min(LOG_BYTES, ALL_LOGS_BYTES // len(self.channels))
-        responses = self.request(protocol.EndAll(max_bytes), protocol.AllEnded, seconds=END_SECONDS)
+        responses = self.request(Request(protocol.END, max_log_bytes=max_bytes), seconds=END_SECONDS)
         handed = {node: end.logs for node, end in responses.items() if end.logs is not None}
         path = self.run_dir / files.HANDED_LOGS
         lines = (f"{values.render(NodeLogs(node, texts))}\n" for node, texts in handed.items())
@@ -335,7 +317,7 @@ class Agents:
 
     def leave(self) -> None:
         """Let the agents release their claims and end."""
-        self.request(protocol.Leave(), protocol.Response, seconds=2.0)
+        self.request(Request(protocol.LEAVE), seconds=2.0)
         deadline = time.monotonic() + 2.0
         for channel in self.living:
             channel.close()

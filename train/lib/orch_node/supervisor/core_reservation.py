@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from orch_node.protocol.agent import Claim, ClaimConflicts, TakeClaim
+from orch_node.protocol.agent import CLAIM, Claim, Request, Response
 from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED, Outcome
 from orch_node.supervisor.agents import Agents
@@ -30,13 +30,13 @@ def reserve_cores(run_dir: Path, layout: RunLayout, agents: Agents, stopped: Cal
     return None
 
 
-def request_claim(agents: Agents, node: str, claim: Claim, stopped: Callable[[], bool]) -> ClaimConflicts | None:
+def request_claim(agents: Agents, node: str, claim: Claim, stopped: Callable[[], bool]) -> Response | None:
     """Return a node's response, or None once the node is lost. Connecting may take a while."""
     channel = agents.channels[node]
     if node not in agents.lost:
-        channel.request(TakeClaim(claim))
+        channel.request(Request(CLAIM, claim=claim))
     while node not in agents.lost and not stopped():
-        if response := channel.response(TakeClaim, ClaimConflicts):
+        if response := channel.responses.get(CLAIM):
             return response
         agents.pipes.pump(TICK_SECONDS)
         agents.watch()

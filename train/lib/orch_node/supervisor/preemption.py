@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orch_node.protocol import files
-from orch_node.protocol.agent import PreemptedRanks, PreemptRanks
+from orch_node.protocol.agent import PREEMPT, Request
 from orch_node.protocol.environment import PREEMPT_SIGNAL, configured_signal
 from orch_node.protocol.events import Event, Stopping
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Outcome
@@ -53,7 +53,7 @@ class PreemptionMonitor:
         """Ask all ranks to write a checkpoint and end."""
         self.requested_at = time.monotonic()
         self.record(Stopping(text="preempted: the ranks write a checkpoint and end"))
-        responses = self.agents.request(PreemptRanks(), PreemptedRanks, seconds=RESPONSE_SECONDS)
+        responses = self.agents.request(Request(PREEMPT), seconds=RESPONSE_SECONDS)
         if not responses and not tracker.any_preempted():
             self.problem = "no agent of its nodes responds"
         elif not any(response.ranks for response in responses.values()) and not tracker.any_preempted():

@@ -29,7 +29,7 @@ from orch_node.lease import Lease
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.agent import Response, WriteFile
+from orch_node.protocol.agent import WRITE, Request
 from orch_node.protocol.events import Launched, NodeNews, Restarting
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, NodeEnd, Outcome
@@ -290,10 +290,10 @@ class Supervisor:
         path, receivers = self.run_dir / name, [node for node in nodes if node != self.agents.node0]
         if not receivers or not path.exists():
             return ""
-        request = WriteFile(name=name, content=path.read_text())
+        request = Request(WRITE, name=name, content=path.read_text())
         for first in range(0, len(receivers), PASS_ON_NODES):
             group = receivers[first : first + PASS_ON_NODES]
-            responses = self.agents.request_each(dict.fromkeys(group, request), Response, seconds=PASS_ON_SECONDS)
+            responses = self.agents.request_each(dict.fromkeys(group, request), seconds=PASS_ON_SECONDS)
             if missing := [node for node in group if node not in responses]:
                 return f"{fold(missing)} did not write {name} within {PASS_ON_SECONDS:.0f} s"
             self.agents.watch()  # an agent ends if it gets no request for too long
