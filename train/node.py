@@ -22,7 +22,7 @@ SUBCOMMANDS = {
     "contained-rank": "orch_node.rank.container_entry",
     "supervise": "orch_node.supervisor.supervisor",
     "torchrun": "orch_node.supervisor.torchrun",
-    "torchrun-agent": "orch_node.supervisor.torchrun:main_agent",
+    "torchrun-on-node": "orch_node.supervisor.torchrun:main_on_node",
     "agent": "orch_node.agent.agent",
     "cleanup": "orch_node.agent.cleanup",
     "prepare-attempt": "orch_node.agent.run_folders:main_prepare_attempt",

@@ -208,7 +208,7 @@ class Torchrun:
 def start(*arguments: str, key: bytes | None) -> subprocess.Popen[bytes]:
     """Start torchrun with these arguments; a `key` selects orch's signed rendezvous."""
     torch_agent = [sys.executable, "-m", "torch.distributed.run"]
-    signed_agent = [*program.command("torchrun-agent"), f"--rdzv_backend={RENDEZVOUS}"]
+    signed_agent = [*program.command("torchrun-on-node"), f"--rdzv_backend={RENDEZVOUS}"]
     process = subprocess.Popen(
         [*(signed_agent if key else torch_agent), *arguments],
         env={**os.environ, **NEW_STORE},
@@ -216,8 +216,8 @@ def start(*arguments: str, key: bytes | None) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
     )
     if key and process.stdin:
-        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(key)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(process.stdin.fileno(), key + b"\n")
     return process
 
 

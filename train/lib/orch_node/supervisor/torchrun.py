@@ -3,9 +3,8 @@
 This is the launcher of a run, on node0. Nodes and their numbers of ranks come from
 RUN_DIR/layout.json. It writes whole lines of all nodes to standard output, and ends when all nodes
 have ended or one has failed; then it ends the others. On each node the same program
-(`--here NODE`) starts torchrun and ends it when the connection closes, so that nothing is left
-whatever happens to node0. The first line of the connection is the key of the run's rendezvous
-(`node.py torchrun-agent`).
+(`--here NODE`) runs torchrun and ends when the connection closes, so that nothing is left
+whatever happens to node0. The first line of the connection is the key of the run's rendezvous.
 
 torch keeps the state of its c10d rendezvous as a pickle in a TCPStore without authentication, so that anybody
 who reaches that port can run code on every node. Here the store listens at one address only, and a
@@ -24,10 +23,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from orch_node import bound_store, program
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES, Pipes
@@ -45,9 +46,16 @@ def main(argv: list[str]) -> int:
     split = argv.index("--")
     options = parse(argv[:split])
     layout = layouts.parse((Path(options.run_dir) / files.LAYOUT).read_text())
-    if options.here:
-        return run_on_node(torchrun(options, layout, argv[split + 1 :]), options.here)
-    return TorchrunLauncher(argv, options, layout.node_names).run()
+    if not options.here:
+        return launch(argv[:split], argv[split:], options, layout.node_names)
+    os.environ.update(
+        ORCH_NODE=options.here,
+        OMP_NUM_THREADS="1",  # the wrapper of each rank sets another value
+        # Otherwise torchrun starts a second store for the ranks, which start one themselves.
+        TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+    )
+    # Behind `--`, argparse takes options of the script not for abbreviations of its options.
+    return main_on_node([*torchrun_options(options, layout), *argv[split:]])
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -61,13 +69,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def torchrun(options: argparse.Namespace, layout: RunLayout, command: list[str]) -> list[str]:
-    """Return torchrun's command for a node. All versions of torch know options with underscores."""
+def torchrun_options(options: argparse.Namespace, layout: RunLayout) -> list[str]:
+    """Return torchrun's options on a node. All versions of torch know options with underscores."""
     nodes = layout.node_names
     min_nodes = min(options.min_nodes or len(nodes), len(nodes))
     host, _, port = options.meet.rpartition(":")
     return [
-        *program.command("torchrun-agent"),
         f"--nnodes={min_nodes}:{len(nodes)}",
         f"--nproc_per_node={len(layout.ranks_on(options.here))}",
         f"--rdzv_backend={RENDEZVOUS}",
@@ -77,117 +84,58 @@ def torchrun(options: argparse.Namespace, layout: RunLayout, command: list[str])
         f"--rdzv_conf=is_host={int(options.here == nodes[0])}",
         f"--max_restarts={options.max_restarts}",
         "--no_python",
-        "--",  # otherwise argparse takes options of the script for abbreviations of its options
-        *command,
     ]
-
-
-# On each node.
-
-
-def run_on_node(command: list[str], node: str) -> int:
-    """Run torchrun until it ends or the connection closes; return its exit code."""
-    environment = {
-        **os.environ,
-        "ORCH_NODE": node,
-        "OMP_NUM_THREADS": "1",  # the wrapper of each rank sets another value
-        # Otherwise torchrun starts a second store for the ranks, which start one themselves.
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-    }
-    key = read_key()
-    child = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
-    assert child.stdin is not None
-    with child.stdin as pipe:
-        pipe.write(key)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: end(child))
-    pipes = Pipes()
-    pipes.add(0, lambda line: None)
-    while child.poll() is None:
-        pipes.pump(TICK_SECONDS)
-        if not pipes.open(0):
-            end(child)
-    return exit_code(child)
-
-
-def read_key() -> bytes:
-    """Return the first line of standard input, and read nothing behind it."""
-    key = b""
-    while not key.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            raise SystemExit(128 + signal.SIGHUP)
-        key += byte
-    return key
-
-
-def end(child: subprocess.Popen[bytes]) -> NoReturn:
-    """End torchrun, and exit with its exit code."""
-    child.send_signal(signal.SIGTERM)
-    try:
-        child.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-    raise SystemExit(exit_code(child))
-
-
-def exit_code(child: subprocess.Popen[bytes]) -> int:
-    """Return a child's exit code as a shell does."""
-    code = child.wait()
-    return code if code >= 0 else 128 - code
 
 
 # On node0.
 
 
-class TorchrunLauncher:
-    """The torchruns of all nodes."""
+def launch(arguments: list[str], command: list[str], options: argparse.Namespace, nodes: list[str]) -> int:
+    """Run torchrun on all nodes; return 0, or the exit code of the first node that failed.
 
-    def __init__(self, argv: list[str], options: argparse.Namespace, nodes: list[str]) -> None:
-        """Start torchrun on all nodes."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self.handle_stop_signal)
-        self.stopped = False
-        self.pipes = Pipes()
-        self.children: dict[str, subprocess.Popen[bytes]] = {}
-        key = secrets.token_hex(32).encode() + b"\n"
-        for node in nodes:
-            command = node_command(argv, options, node, first=node == nodes[0])
-            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            assert child.stdin is not None
-            assert child.stdout is not None
-            os.write(child.stdin.fileno(), key)  # it fits into the pipe's buffer
-            self.pipes.add(child.stdout.fileno(), write_line, MAX_LAUNCHER_LINE_BYTES)
-            self.children[node] = child
+    Args:
+        arguments: of this program.
+        command: `--` and the command of the ranks.
+        options: the parsed arguments.
+        nodes: their names, node0 first.
+    """
+    stop_signals: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: stop_signals.append(number))
+    pipes, children = Pipes(), dict[str, "subprocess.Popen[bytes]"]()
+    key = secrets.token_hex(32).encode() + b"\n"
+    variables = [f"ORCH_RUN_DIR={options.run_dir}", f"ORCH_ATTEMPT={options.attempt}"]
+    for node in nodes:
+        here = program.command("torchrun", *arguments, f"--attempt={options.attempt}", f"--here={node}", *command)
+        argv = here if node == nodes[0] else remote_command(node, here, variables)
+        child = children[node] = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        os.write(child.stdin.fileno(), key)  # it fits into the pipe's buffer
+        pipes.add(child.stdout.fileno(), write_line, MAX_LAUNCHER_LINE_BYTES)
+    failed: dict[str, int] = {}
+    while not failed and not stop_signals and any(child.poll() is None for child in children.values()):
+        pipes.pump(TICK_SECONDS)
+        failed = {node: child.returncode for node, child in children.items() if child.poll()}
+    end_all(list(children.values()), pipes)
+    for node, code in failed.items():
+        code = code if code > 0 else 128 - code
+        print(f"torchrun on {node} ended with {code}", file=sys.stderr, flush=True)
+        return code
+    return 128 + signal.SIGTERM if stop_signals else 0
 
-    def handle_stop_signal(self, number: int, frame: FrameType | None) -> None:
-        """Remember that the run has to stop."""
-        self.stopped = True
 
-    def run(self) -> int:
-        """Wait for the end; return 0, or the exit code of the first node that failed."""
-        code = 0
-        while not code and not self.stopped and any(child.poll() is None for child in self.children.values()):
-            self.pipes.pump(TICK_SECONDS)
-            for node, child in self.children.items():
-                if child.poll():
-                    code = exit_code(child)
-                    print(f"torchrun on {node} ended with {code}", file=sys.stderr, flush=True)
-                    break
-        self.close()
-        return code or (128 + signal.SIGTERM if self.stopped else 0)
-
-    def close(self) -> None:
-        """Close all connections, which ends torchrun everywhere, and write the last lines."""
-        for child in self.children.values():
-            assert child.stdin is not None
-            child.stdin.close()
-        deadline = time.monotonic() + END_SECONDS + 2.0
-        while self.pipes.handlers and time.monotonic() < deadline:
-            self.pipes.pump(TICK_SECONDS)
-        for child in self.children.values():
-            child.kill()
-            child.wait()
+def end_all(children: Sequence[subprocess.Popen[bytes]], pipes: Pipes) -> None:
+    """Close all connections, which ends torchrun everywhere, and write the last lines."""
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.close()
+    deadline = time.monotonic() + END_SECONDS + 2.0
+    while pipes.handlers and time.monotonic() < deadline:
+        pipes.pump(TICK_SECONDS)
+    for child in children:
+        child.kill()
+        child.wait()
 
 
 def write_line(line: bytes) -> None:
@@ -195,15 +143,7 @@ def write_line(line: bytes) -> None:
     os.write(1, line)
 
 
-def node_command(argv: list[str], options: argparse.Namespace, node: str, *, first: bool) -> list[str]:
-    """Return the command that starts this program on a node."""
-    split = argv.index("--")
-    arguments = [*argv[:split], f"--attempt={options.attempt}", f"--here={node}", *argv[split:]]
-    command = program.command("torchrun", *arguments)
-    if first:
-        return command
-    carried = [f"ORCH_RUN_DIR={options.run_dir}", f"ORCH_ATTEMPT={options.attempt}"]
-    return remote_command(node, command, carried)
+# On each node.
 
 
 RENDEZVOUS = "orch"
@@ -213,10 +153,17 @@ ELASTIC = "torch.distributed.elastic.rendezvous"
 State = tuple[bytes, Any]
 
 
-def main_agent(argv: list[str]) -> int:
-    """Run torchrun on this node, with the key of the run in standard input; return 0 if it ends well."""
-    key = sys.stdin.buffer.read()
+def main_on_node(argv: list[str]) -> int:
+    """Run torchrun until it ends or standard input is closed; return 0 if it ends well.
+
+    The first line of standard input is the key of the run.
+    """
+    connection = open(os.dup(0), "rb", buffering=0)  # noqa: SIM115
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the ranks inherit standard input
+    key = connection.readline()
+    if not key.endswith(b"\n"):
+        return 128 + signal.SIGHUP
+    threading.Thread(target=end_with, args=(connection,), daemon=True).start()
     registry = importlib.import_module(f"{ELASTIC}").rendezvous_handler_registry
     registry.register(RENDEZVOUS, lambda parameters: handler(parameters, key))
     run = importlib.import_module("torch.distributed.run").main
@@ -225,6 +172,14 @@ def main_agent(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix=".torchrun-", dir=os.environ.get("ORCH_RUN_DIR")) as folder:
         run([f"--log_dir={folder}", *argv])
     return 0
+
+
+def end_with(connection: FileIO) -> None:
+    """End this process when the connection closes."""
+    connection.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(END_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def handler(parameters: Any, key: bytes) -> Any:
