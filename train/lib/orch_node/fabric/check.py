@@ -8,7 +8,6 @@ measured as well.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -16,8 +15,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from orch_node.protocol import fabrics, values
 from orch_node.protocol.fabrics import RDMA, TCP, Device, Proof
@@ -25,11 +26,10 @@ from orch_node.protocol.fabrics import RDMA, TCP, Device, Proof
 MAX_REASON_LENGTH = 300
 RANK_PROGRAM = "ping-pong"
 ERROR_LINE = re.compile(r"failed|Error|ERROR")
-MEMBER_LISTS = ("names", "addresses", "fabrics", "devices")
+TIMED_OUT = (124, 128 + signal.SIGKILL, -signal.SIGKILL)  # exit codes of timeout(1)
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A node, with its facts."""
 
     name: str
@@ -40,36 +40,28 @@ class Member:
 
 @dataclass(frozen=True)
 class Request:
-    """The nodes to check, and how."""
+    """The nodes to check, in the same order in each list, and how."""
 
     launch: tuple[str, ...]  # mpiexec and its options
     program: tuple[str, ...]  # Python and node.py
     backend: str
     key: str  # identifies the hardware and software of all nodes
     seconds: float  # time limit of one check
-    members: tuple[Member, ...]
+    names: tuple[str, ...]
+    addresses: tuple[str, ...]
+    fabrics: tuple[dict[str, str], ...]
+    devices: tuple[tuple[Device, ...], ...]
+
+    @property
+    def members(self) -> list[Member]:
+        return [Member(*facts) for facts in zip(self.names, self.addresses, self.fabrics, self.devices, strict=True)]
 
 
 def main(argv: list[str]) -> int:
     """Read the request, check the fabrics, and print the results."""
-    request = parse_request(sys.stdin.read())
+    request = values.parse(Request, sys.stdin.read(), "the request")
     print(json.dumps({"key": request.key, "nodes": values.record(check_fabrics(request))}), flush=True)
     return 0
-
-
-def parse_request(text: str) -> Request:
-    """Return the request in a JSON object that lists names, addresses, fabrics and devices.
-
-    Raises:
-        ProtocolError: if it is not a valid request.
-    """
-    record = values.check_object(values.loads(text, "the request"), "the request")
-    lists = zip(*(record.pop(name) for name in MEMBER_LISTS), strict=True)
-    members = [
-        {"name": name, "address": address, "fabrics": missing, "devices": devices}
-        for name, address, missing, devices in lists
-    ]
-    return values.read(Request, {**record, "members": members}, "the request")
 
 
 def check_fabrics(request: Request) -> dict[str, dict[str, Proof]]:
@@ -111,45 +103,27 @@ def check_fabric(request: Request, fabric: str, members: Sequence[Member], rails
         *(*request.program, RANK_PROGRAM, request.backend, fabric),
     )
     variables = {"MASTER_ADDR": members[0].address, "FI_PROVIDER": fabric}
-    code, output, errors = run_with_timeout(command, variables, request.seconds)
+    code, output = run_with_timeout(command, variables, request.seconds)
     if code != 0:
-        return Proof(together="", rails=rails, failed=failure_reason(errors or output, code))
+        return Proof(together="", rails=rails, failed=failure_reason(output, code))
     names = " ".join(member.name for member in members)
     together = hashlib.sha256(f"{request.key} {fabric} {names}".encode()).hexdigest()
-    report = json.dumps({"together": together, **last_json_object(output)})
-    return replace(values.parse(Proof, report, "rank 0"), rails=rails)
+    return values.read(Proof, {"together": together, "rails": rails, **last_json_object(output)}, "rank 0")
 
 
-def run_with_timeout(
-    command: Sequence[str], variables: Mapping[str, str], seconds: float
-) -> tuple[int | None, str, str]:
-    """Run a command; return its exit code (None after a timeout), output and errors."""
-    with subprocess.Popen(
-        command,
-        env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        try:
-            output, errors = process.communicate(timeout=seconds)
-            return process.returncode, output, errors
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)  # mpiexec ends its ranks on all nodes
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            return None, "", ""
+def run_with_timeout(command: Sequence[str], variables: Mapping[str, str], seconds: float) -> tuple[int, str]:
+    """Run a command; return its exit code and its output. At the SIGTERM of timeout(1), mpiexec ends all ranks."""
+    argv = ("timeout", "-k", "10", str(seconds), *command)
+    with tempfile.TemporaryFile("w+", errors="replace") as file:
+        environment = {**os.environ, **variables}
+        done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+        file.seek(0)
+        return done.returncode, file.read()
 
 
-def failure_reason(output: str, code: int | None) -> str:
+def failure_reason(output: str, code: int) -> str:
     """Return the last line that names an error, in printable characters."""
-    if code is None:
+    if code in TIMED_OUT:
         return "timed out"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     error_lines = [line for line in lines if ERROR_LINE.search(line)]
