@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from orch_node.protocol.layout import Spare
 from orch_node.supervisor import core_reservation, recovery
@@ -47,8 +48,9 @@ def test_run_recovers_with_spare_nodes_first_and_then_without_nodes(tmp_path: Pa
 
     def recover(lost: set[str], unreachable: set[str], **changes: Any) -> Any:
         values = {"elastic": True, "keeps_batch": True, "min_nodes": 2, "size_at": 2, "nodes_at": 4, **changes}
-        fields = {"lost": lost, "unreachable": lost | unreachable, "options": argparse.Namespace(**values)}
-        return recovery.recover(tmp_path, layout, argv, notify=messages.append, **fields)
+        run = mock.Mock(run_dir=tmp_path, layout=layout, launcher_argv=argv, record_news=messages.append)
+        run.configure_mock(**{"options": argparse.Namespace(**values), "agents.lost": lost | unreachable})
+        return recovery.recover(run, lost)
 
     assert recover({"node1", "node2"}, {"node8"}) is None
     assert recover({"node0", "node1", "node2"}, {"node8"}, min_nodes=1) is None

@@ -10,14 +10,19 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orch_node.atomic_write import private
-from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES, Pipes
+from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
 from orch_node.machine import die_with_parent
+from orch_node.protocol import files
 from orch_node.protocol.events import Exited, Started
 from orch_node.protocol.layout import RunLayout
 from orch_node.reach import JOINING, START_MARKER
 from orch_node.tail import last_text
+
+if TYPE_CHECKING:
+    from orch_node.supervisor.supervisor import Supervisor
 
 # A grandchild may hold the pipe open for longer than the launcher lives.
 DRAIN_SECONDS = 1.0
@@ -28,24 +33,26 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 class Launcher:
     """A running launcher."""
 
-    def __init__(
-        self,
-        argv: list[str],
-        environment: dict[str, str],
-        log: Path,
-        pipes: Pipes,
-        handle_line: Callable[[bytes], None],
-    ) -> None:
+    def __init__(self, run: Supervisor, handle_line: Callable[[bytes], None]) -> None:
         """Start the launcher.
 
         Raises:
             OSError: if the program cannot be started.
         """
-        self.pipes = pipes
+        self.pipes = run.agents.pipes
         self.ended: float | None = None
-        with open(log, "ab", opener=private) as log_file:
+        # Hydra looks for its proxy in the first folder of PATH.
+        folder = run.options.path or os.path.dirname(run.launcher_argv[0])
+        environment = {
+            **os.environ,
+            **(AS_ROOT if os.getuid() == 0 else {}),
+            "PATH": f"{folder}:{os.environ.get('PATH', '')}",
+            "ORCH_RUN_DIR": str(run.run_dir),
+            "ORCH_ATTEMPT": str(run.attempt_number),
+        }
+        with open(run.run_dir / files.LAUNCHER_LOG, "ab", opener=private) as log_file:
             self.process = subprocess.Popen(
-                [*shlex.split(os.environ.get(JOINING, "")), *argv],
+                [*shlex.split(os.environ.get(JOINING, "")), *run.launcher_argv],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -55,7 +62,7 @@ class Launcher:
             )
         assert self.process.stdout is not None
         self.stdout = self.process.stdout.fileno()
-        pipes.add(self.stdout, handle_line, MAX_LAUNCHER_LINE_BYTES)
+        self.pipes.add(self.stdout, handle_line, MAX_LAUNCHER_LINE_BYTES)
 
     def running(self) -> bool:
         """Return whether the launcher runs, or its last line has not been read yet."""
@@ -90,23 +97,6 @@ class Launcher:
         self.process.stdout.close()
         code = self.process.wait()
         return code if code >= 0 else 128 - code
-
-
-def launcher_environment(folder: str, run_dir: Path, attempt: int) -> dict[str, str]:
-    """Return the launcher's environment.
-
-    Args:
-        folder: comes first in PATH, where hydra looks for its proxy.
-        run_dir: the run's folder.
-        attempt: counts from 1.
-    """
-    return {
-        **os.environ,
-        **(AS_ROOT if os.getuid() == 0 else {}),
-        "PATH": f"{folder}:{os.environ.get('PATH', '')}",
-        "ORCH_RUN_DIR": str(run_dir),
-        "ORCH_ATTEMPT": str(attempt),
-    }
 
 
 MAX_LINE_CHARACTERS = 300

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orch_node.protocol import files
 from orch_node.protocol.agent import PREEMPT, Request
 from orch_node.protocol.environment import PREEMPT_SIGNAL, configured_signal
-from orch_node.protocol.events import Event, Stopping
+from orch_node.protocol.events import Stopping
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Outcome
 from orch_node.rank.environment import provisioned_environment, read_env_file
-from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.rank_tracker import RankTracker
+
+if TYPE_CHECKING:
+    from orch_node.supervisor.supervisor import Supervisor
 
 SECONDS_VARIABLE = "ORCH_PREEMPT_SECONDS"
 DEFAULT_SECONDS = 120.0  # for the checkpoint, unless the variable is set
@@ -26,19 +29,15 @@ ENDING_SIGNALS = ("SIGTERM", "SIGKILL")  # by which ranks end when a batch syste
 class PreemptionMonitor:
     """The preemption of an attempt, requested from the supervisor or directly from a rank."""
 
-    def __init__(
-        self, run_dir: Path, agents: Agents, is_requested: Callable[[], bool], record: Callable[[Event], None]
-    ) -> None:
-        self.agents = agents
-        self.is_requested = is_requested
-        self.record = record
-        self.seconds = checkpoint_seconds(environment(run_dir))
+    def __init__(self, run: Supervisor) -> None:
+        self.run = run
+        self.seconds = checkpoint_seconds(environment(run.run_dir))
         self.requested_at: float | None = None
         self.problem = ""
 
     def poll(self, tracker: RankTracker) -> Outcome | None:
         """Ask the ranks for a checkpoint when requested; return the result once they are too late."""
-        if self.requested_at is None and (self.is_requested() or tracker.any_preempted()):
+        if self.requested_at is None and (self.run.is_preempted() or tracker.any_preempted()):
             self.request_checkpoints(tracker)
         if self.requested_at is not None and time.monotonic() - self.requested_at > self.seconds:
             self.problem = f"none was written within {self.seconds:.0f} s"
@@ -52,8 +51,8 @@ class PreemptionMonitor:
     def request_checkpoints(self, tracker: RankTracker) -> None:
         """Ask all ranks to write a checkpoint and end."""
         self.requested_at = time.monotonic()
-        self.record(Stopping(text="preempted: the ranks write a checkpoint and end"))
-        responses = self.agents.request(Request(PREEMPT), seconds=RESPONSE_SECONDS)
+        self.run.event_log.record(Stopping(text="preempted: the ranks write a checkpoint and end"))
+        responses = self.run.agents.request(Request(PREEMPT), seconds=RESPONSE_SECONDS)
         if not responses and not tracker.any_preempted():
             self.problem = "no agent of its nodes responds"
         elif not any(response.ranks for response in responses.values()) and not tracker.any_preempted():

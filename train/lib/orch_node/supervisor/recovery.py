@@ -4,55 +4,41 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from orch_node import atomic_write
 from orch_node.protocol import files
 from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.node_names import fold
 
+if TYPE_CHECKING:
+    from orch_node.supervisor.supervisor import Supervisor
+
 # The number of ranks behind the address in a hostfile: `:2` for hydra, ` slots=2` for Open MPI.
 RANKS_OF_HOST = re.compile(r"(:| slots=)\d+\s*$")
 
 
-def recover(
-    run_dir: Path,
-    current: RunLayout,
-    argv: list[str],
-    *,
-    lost: set[str],
-    unreachable: set[str],
-    options: argparse.Namespace,
-    notify: Callable[[str], None],
-) -> tuple[RunLayout, list[str]] | None:
+def recover(run: Supervisor, lost: set[str]) -> tuple[RunLayout, list[str]] | None:
     """Return the layout of the next attempt and its launcher's command; write its hostfile if it has one.
 
-    Return None if the run cannot continue.
-
-    Args:
-        run_dir: the run's folder.
-        current: the layout of the attempt that has ended.
-        argv: the launcher's command of that attempt.
-        lost: its nodes that were lost.
-        unreachable: all nodes that cannot be reached, spare nodes included.
-        options: of the supervisor.
-        notify: called with each decision.
+    Return None if the run cannot continue without the lost nodes.
     """
-    spares = [name for name in current.spare_hosts if name not in unreachable]
+    current, argv, options = run.layout, run.launcher_argv, run.options
+    spares = [name for name in current.spare_hosts if name not in run.agents.lost]
     stand_ins = dict(zip(sorted(lost), spares, strict=False))
     missing = lost - set(stand_ins)
     for node, spare in stand_ins.items():
-        notify(f"{spare} replaces {node}")
+        run.record_news(f"{spare} replaces {node}")
     layout = current.replace_nodes(stand_ins)
     if missing:
         if reason := describe_missing(layout, missing, options):
-            notify(f"no restart: {reason}")
+            run.record_news(f"no restart: {reason}")
             return None
         layout = layout.remove_nodes(missing)
-        notify(describe_continuation(layout, missing, keeps_batch=options.keeps_batch))
+        run.record_news(describe_continuation(layout, missing, keeps_batch=options.keeps_batch))
         argv = resize_command(argv, layout, options.size_at, options.nodes_at)
-    hostfile = run_dir / files.HOSTFILE
+    hostfile = run.run_dir / files.HOSTFILE
     if hostfile.exists():
         atomic_write.write(hostfile, replace_hosts(hostfile.read_text(), current, stand_ins, missing))
     return layout, argv

@@ -13,6 +13,7 @@ stopped (SIGINT, or SIGTERM and the file STOP).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -40,7 +41,6 @@ from orch_node.supervisor.attempt import POLL_SECONDS, Attempt
 from orch_node.supervisor.core_reservation import reserve_cores
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.file_sharing import FileSharing
-from orch_node.supervisor.launcher import launcher_environment
 from orch_node.supervisor.preemption import preemption_signal
 from orch_node.supervisor.recovery import recover
 
@@ -61,14 +61,6 @@ def main(argv: list[str]) -> int:
         print(f"error: {describe_on_node('node0', Path(str(path)), error)}", file=sys.stderr)
         return 1
     return supervisor.run()
-
-
-def earlier_nodes(run_dir: Path) -> list[str]:
-    """Return the nodes that only earlier attempts of a run had."""
-    try:
-        return [host.node for host in read_record(run_dir).earlier_nodes]
-    except (OSError, ProtocolError):
-        return []
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -179,6 +171,10 @@ class Supervisor:
         """Have the ranks write a checkpoint and end."""
         self.preempted = True
 
+    def is_preempted(self) -> bool:
+        """Return whether the run must free its nodes after a checkpoint."""
+        return self.preempted or self.agents.preempted
+
     def is_to_end(self) -> bool:
         """Return whether no further attempt may start."""
         return self.preempted or self.is_stopped() or bool(self.lease.problem())
@@ -202,22 +198,9 @@ class Supervisor:
         """Start the launcher once; return how that ended."""
         self.attempts += 1
         nodes = tuple(self.layout.node_names)
-        launched = Launched(attempt=self.attempt_number, ranks=self.layout.world_size, nodes=nodes)
-        self.event_log.record(launched)
-        self.latest = Attempt(
-            self.run_dir,
-            self.layout,
-            self.agents,
-            self.event_log,
-            stopped=self.is_stopped,
-            preempted=lambda: self.preempted or self.agents.preempted,
-            launcher_restarts=self.launcher_will_restart,
-            problem=self.problem,
-            stall_timeout=self.options.stall_timeout,
-        )
-        folder = self.options.path or os.path.dirname(self.launcher_argv[0])
-        environment = launcher_environment(folder, self.run_dir, self.attempt_number)
-        ending = self.latest.run(self.launcher_argv, environment)
+        self.event_log.record(Launched(attempt=self.attempt_number, ranks=self.layout.world_size, nodes=nodes))
+        self.latest = Attempt(self)
+        ending = self.latest.run()
         self.nodes.update(self.latest.nodes)
         return ending
 
@@ -258,16 +241,7 @@ class Supervisor:
 
     def recover(self, lost: set[str]) -> bool:
         """Prepare an attempt on other nodes; return whether there can be one."""
-        recovery = recover(
-            self.run_dir,
-            self.layout,
-            self.launcher_argv,
-            lost=lost,
-            unreachable=set(self.agents.lost),
-            options=self.options,
-            notify=self.record_news,
-        )
-        if recovery is None:
+        if (recovery := recover(self, lost)) is None:
             return False
         self.layout, self.launcher_argv = recovery
         atomic_write.write(self.run_dir / files.LAYOUT, layouts.render(self.layout))
@@ -307,7 +281,9 @@ class Supervisor:
         node0, *other_nodes = self.layout.node_names
         if BY_STEP in os.environ or not (self.run_dir / files.PROJECT).is_dir() or self.agents.node0 != node0:
             return ""
-        leaving = [] if self.attempts else earlier_nodes(self.run_dir)
+        leaving: list[str] = []
+        with contextlib.suppress(OSError, ProtocolError):
+            leaving = [host.node for host in read_record(self.run_dir).earlier_nodes if not self.attempts]
         sharing = FileSharing(self.run_dir, other_nodes, self.attempt_number, leaving)
         sharing.start()
         while sharing.is_alive():
