@@ -25,27 +25,13 @@ COLLECTIVE_TIMEOUT = re.compile(
 )
 # The message of all ranks after they found out together that one of them cannot continue.
 OTHER_RANK_FAILED = re.compile(r"^error: rank (\d{1,9}) on ", re.MULTILINE)
-# How torch.distributed.elastic describes the failure of processes that it has started itself.
-ELASTIC_FAILURE = re.compile(
-    r"^=+\n(?P<title>[^\n]+ FAILED)\n-+\n.{0,20000}?"
-    r"^Root Cause \(first observed failure\):\n(?P<root>.{0,20000}?)\n=+$",
-    re.MULTILINE | re.DOTALL,
-)
-ELASTIC_FIELD = re.compile(r"^ +(\w+) *: (.*)$", re.MULTILINE)
-NO_TRACEBACK = "To enable traceback"
+# The frames in which torch.distributed.elastic describes the failure of processes that it has started itself.
+ELASTIC_FRAME = re.compile(r"^(?:[=-]{20,}|  traceback : To enable traceback .*)(?:\n|$)", re.MULTILINE)
 
 
-def summarize_elastic(text: str) -> str:
-    """Return the text with each failure that elastic has framed by separators in one line."""
-    return ELASTIC_FAILURE.sub(describe_elastic_failure, text)
-
-
-def describe_elastic_failure(match: re.Match[str]) -> str:
-    """Return the failed program and rank, its exit code, and the error if elastic knows it."""
-    fields = dict(ELASTIC_FIELD.findall(match["root"]))
-    summary = f"{match['title']}: rank {fields.get('rank', '?')}, exitcode {fields.get('exitcode', '?').strip()}"
-    has_traceback = not fields.get("traceback", NO_TRACEBACK).startswith(NO_TRACEBACK)
-    return f"{summary}: {match['root'].splitlines()[-1].strip()}" if has_traceback else summary
+def without_frames(text: str) -> str:
+    """Return the text without the lines that say nothing in failures of elastic."""
+    return ELASTIC_FRAME.sub("", text).rstrip("\n")
 
 
 def blames_another(rank: int, text: str) -> bool:
@@ -97,7 +83,7 @@ class RankEnd:
             code=end.code if end else None,
             signal=end.signal if end else None,
             oom=end.oom if end else None,
-            text=summarize_elastic((self.raised.text if self.raised else "") or (end.text if end else "")),
+            text=without_frames((self.raised.text if self.raised else "") or (end.text if end else "")),
             time=self.raised.time if self.raised else end.time if end else None,
         )
 

@@ -19,7 +19,7 @@ from orch_node.agent import processes
 from orch_node.events import send
 from orch_node.protocol.environment import STACK_SIGNAL, signal_name
 from orch_node.protocol.events import Unanswered
-from orch_node.protocol.failures import summarize_elastic
+from orch_node.protocol.failures import without_frames
 from orch_node.standalone import facts
 from orch_node.streams import MARKS
 
@@ -76,7 +76,7 @@ class StderrRecorder:
 
     def reason(self) -> str:
         """Return the last traceback, else the last line that may be a reason, else nothing."""
-        lines = summarize_elastic("".join(self.pieces)).split("\n")
+        lines = without_frames("".join(self.pieces)).split("\n")
         if TRACEBACK in lines:
             begin = len(lines) - 1 - lines[::-1].index(TRACEBACK)
             return "\n".join(lines[begin:]).rstrip()
