@@ -94,6 +94,8 @@ def test_notes_cannot_remove_files_outside_of_shared_memory(tmp_path: Path, memo
         notes.write_text(json.dumps({"before": {}, "used": {name: inode}}))
         assert shared_memory.remove(notes) == shared_memory.Removal()
     assert outside.exists()
+    os.mkfifo(tmp_path / "pipe.json")
+    assert shared_memory.remove(tmp_path / "pipe.json") == shared_memory.Removal(), "nothing waits for a writer"
 
 
 def test_registrations_of_dead_processes_are_removed_before_the_next_run(tmp_path: Path) -> None:

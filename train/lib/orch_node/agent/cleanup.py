@@ -17,11 +17,11 @@ Prints one JSON object. A run's files are not needed; the name of its folder is 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 from orch_node import atomic_write, content_store, lease
@@ -65,26 +65,27 @@ def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) ->
         lambda: (node0 and is_starting(folder)) or bool(processes.run_processes(run_dir)),
         SUPERVISOR_SECONDS if supervisors else patience,
     )
-    result = terminate_run(run_dir)
-    remaining = {process.key for process in result.remaining}
+    ended, left = end_here(folder)
     elsewhere = wait_for_another_host(folder) if node0 and not supervisors else ()
-    removed_containers, remaining_containers = containers.remove_all(folder)
     has_not_begun = node0 and planned and is_starting(folder) and not elsewhere
-    if (supervisors or has_not_begun) and not result.remaining:
+    if (supervisors or has_not_begun) and not left:
         record_stop(folder, supervisors[0].pid if supervisors else None)
     segments, run = remove_segments(folder), folder.name
-    ended = (process for process in initial if process.key not in remaining)
+    later = {process.key for process in (*ended, *left)}
     return Cleaned(
-        ended={run: (*ended, *removed_containers)},
-        left={run: (*result.remaining, *remaining_containers, *elsewhere)},
+        ended={run: (*(process for process in initial if process.key not in later), *ended)},
+        left={run: (*left, *elsewhere)},
         segments={run: segments.removed},
         segments_left={run: segments.remaining},
     )
 
 
-def terminate_run(run_dir: str) -> processes.Termination:
-    """End the run's processes here."""
-    return processes.terminate(lambda: processes.run_processes(run_dir), term_seconds=TERM_SECONDS, seconds=END_SECONDS)
+def end_here(run_dir: Path) -> tuple[tuple[ProcessRecord, ...], tuple[ProcessRecord, ...]]:
+    """End the run's processes and containers here; return those that have ended, and those that remain."""
+    find = functools.partial(processes.run_processes, str(run_dir))
+    result = processes.terminate(find, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
+    removed, remaining = containers.remove_all(run_dir)
+    return (*result.ended, *removed), (*result.remaining, *remaining)
 
 
 def wait_for_another_host(run_dir: Path) -> tuple[ProcessRecord, ...]:
@@ -136,108 +137,81 @@ def remove_segments(run_dir: Path, *, dry_run: bool = False) -> Removal:
     return Removal(tuple(sorted(removed)), tuple(sorted(remaining - removed)))
 
 
-def clean(runs_dir: str, excluded: Iterable[str] = (), *, dry_run: bool = False) -> Cleaned:
-    """End and remove what runs below `runs_dir` have left that neither a supervisor nor an agent watches.
-
-    Args:
-        runs_dir: folder of the runs.
-        excluded: ids of runs whose supervisors live on other nodes.
-        dry_run: only report it.
-    """
-    folders, by_run = sorted(Path(runs_dir).glob("*")), processes_by_run(runs_dir)
+def clean(options: argparse.Namespace) -> Cleaned:
+    """End and remove what runs below a folder have left that neither a supervisor nor an agent watches."""
+    base, by_run = Path(options.folder).absolute(), leftovers_by_run(options.folder)
     watched = [run for run in by_run if any(process.role in processes.WATCHERS for process in by_run[run])]
+    folders = sorted(base.glob("*"))
     # The supervisors of these runs may live on hosts that are not visible here.
     elsewhere = [folder.name for folder in folders if lease.may_run_elsewhere(folder) is not None]
-    living = {*watched, *excluded, *elsewhere}
+    living = {*watched, *options.excluded, *elsewhere}
     ended: dict[str, tuple[ProcessRecord, ...]] = {}
-    leftovers = {run: tuple(by_run[run]) for run in by_run if run not in living}
-    for run in leftovers if not dry_run else ():
-        result = terminate_run(os.path.join(os.path.abspath(runs_dir), run))
-        ended[run], leftovers[run] = result.ended, result.remaining
-    for run, ids in unwatched_containers(runs_dir, living).items():
-        remaining = [containers.to_record(container_id[:12]) for container_id in ids]
-        if not dry_run:
-            removed, remaining = containers.remove_all(Path(runs_dir, run))
-            ended[run] = (*ended.get(run, ()), *removed)
-        leftovers[run] = (*leftovers.get(run, ()), *remaining)
+    left = {run: tuple(by_run[run]) for run in by_run if run not in living}
+    for run in left if not options.dry_run else ():
+        ended[run], left[run] = end_here(base / run)
     removals = {
-        folder.name: remove_segments(folder, dry_run=dry_run) for folder in folders if folder.name not in living
+        folder.name: remove_segments(folder, dry_run=options.dry_run) for folder in folders if folder.name not in living
     }
+    damaged = run_folders.list_runs(base).damaged if options.damaged else ()
+    targets = {run.folder: run_folders.set_aside(base / run.folder) for run in damaged if not options.dry_run}
     return Cleaned(
         ended=ended,
-        left=leftovers,
+        left=left,
         segments={run: removal.removed for run, removal in removals.items() if removal.removed},
         segments_left={run: removal.remaining for run, removal in removals.items() if removal.remaining},
+        unused=unused_folders(options.store, options),
+        damaged=damaged,
+        moved={folder: path for folder, path in targets.items() if path},
     )
 
 
-def unwatched_containers(runs_dir: str, living: set[str]) -> dict[str, list[str]]:
-    """Return the ids of containers here, by run, except those of living runs."""
-    bases = names_of(runs_dir)
-    return {
-        os.path.basename(folder): ids
-        for folder, ids in containers.list_all().items()
-        if os.path.dirname(folder) in bases and os.path.basename(folder) not in living
-    }
+def leftovers_by_run(runs_dir: str) -> dict[str, list[ProcessRecord]]:
+    """Return the living processes and the containers here, by run."""
+    bases = {os.path.realpath(runs_dir), os.path.abspath(runs_dir)}
+    by_run: dict[str, list[ProcessRecord]] = {}
+    for runs, process in processes.processes_with_runs(processes.ancestors(os.getpid())):
+        for run in {os.path.basename(run) for run in map(os.fsdecode, runs) if os.path.dirname(run) in bases}:
+            by_run.setdefault(run, []).append(process)
+    by_run = {run: processes.with_proxies(by_run[run]) for run in sorted(by_run)}
+    for folder, found in containers.list_all().items():
+        if os.path.dirname(folder) in bases:
+            by_run.setdefault(os.path.basename(folder), []).extend(found)
+    return by_run
 
 
-def processes_by_run(runs_dir: str) -> dict[str, list[ProcessRecord]]:
-    """Return the living processes here, by run."""
-    bases = names_of(runs_dir)
-    folders: dict[str, str] = {}
-    for runs, _ in processes.processes_with_runs(processes.ancestors(os.getpid())):
-        for run in map(os.fsdecode, runs):
-            if os.path.dirname(run) in bases:
-                folders[os.path.basename(run)] = run
-    return {run: processes.run_processes(folder) for run, folder in sorted(folders.items())}
-
-
-def names_of(runs_dir: str) -> set[str]:
-    """Return the folder's absolute path, with and without links resolved."""
-    return {os.path.realpath(runs_dir), os.path.abspath(runs_dir)}
-
-
-def unused_folders(folder: Path | None, excluded: list[str], *, dry_run: bool) -> tuple[str, ...]:
-    """Return the folders of a store that no run uses, after they are removed unless `dry_run`.
-
-    Args:
-        folder: the store, or None.
-        excluded: ids of runs whose supervisors live on other nodes.
-        dry_run: only report them.
-    """
+def unused_folders(folder: Path | None, options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the folders of a store that no run uses, after they are removed unless it is a dry run."""
 
     def is_living(run_dir: str) -> bool:
         is_elsewhere = lease.may_run_elsewhere(Path(run_dir)) is not None
-        return Path(run_dir).name in excluded or is_elsewhere or bool(processes.run_processes(run_dir))
+        return Path(run_dir).name in options.excluded or is_elsewhere or bool(processes.run_processes(run_dir))
 
-    return content_store.remove_unused(folder, is_living, dry_run=dry_run) if folder else ()
+    return content_store.remove_unused(folder, is_living, dry_run=options.dry_run) if folder else ()
 
 
-def main(argv: list[str]) -> None:
-    """Run the command of the arguments, and print its report as JSON."""
+def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="node.py cleanup")
     parser.add_argument("command", choices=("end", "look", "clean", "store"))
     parser.add_argument("folder")
     parser.add_argument("--patience", type=float, default=PATIENCE_SECONDS)
     parser.add_argument("--node0", action="store_true")
     parser.add_argument("--planned", action="store_true")
-    parser.add_argument("--except", dest="excluded", nargs="*", default=[])
+    parser.add_argument("--except", dest="excluded", nargs="*", default=[], help="runs watched on other nodes")
     parser.add_argument("--store", type=Path)
     parser.add_argument("--damaged", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args(argv)
+    options.dry_run |= options.command == "look"
+    return options
+
+
+def main(argv: list[str]) -> None:
+    """Run the command of the arguments, and print its report as JSON."""
+    options = parse(argv)
     if options.command == "end":
         report = end(options.folder, options.patience, node0=options.node0, planned=options.planned)
     elif options.command == "store":
-        report = Cleaned(unused=unused_folders(Path(options.folder), options.excluded, dry_run=options.dry_run))
+        report = Cleaned(unused=unused_folders(Path(options.folder), options))
     else:
-        is_look = options.command == "look"
-        report = clean(options.folder, options.excluded, dry_run=is_look)
-        report = replace(report, unused=unused_folders(options.store, options.excluded, dry_run=is_look))
-        damaged = run_folders.list_runs(Path(options.folder)).damaged if options.damaged else ()
-        targets = {
-            run.folder: run_folders.set_aside(Path(options.folder, run.folder)) for run in damaged if not is_look
-        }
-        moved = {folder: path for folder, path in targets.items() if path}
-        report = replace(report, damaged=damaged, moved=moved)
+        report = clean(options)
     print(values.render(report))

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orch_node import atomic_write, program
-from orch_node.protocol import container, files
+from orch_node.protocol import container, files, values
 from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.layout import RankEntry
 from orch_node.protocol.outcome import ProcessRecord
@@ -62,7 +62,7 @@ def read_spec(run_dir: Path) -> ContainerSpec | None:
         ProtocolError: if it is damaged.
     """
     try:
-        return container.parse((run_dir / files.CONTAINER).read_text())
+        return container.parse(atomic_write.read(run_dir / files.CONTAINER))
     except FileNotFoundError:
         return None
 
@@ -172,16 +172,14 @@ def find(run_dir: Path, node: str = "") -> list[str]:
     Raises:
         ContainerError: if the engine fails.
     """
-    folders = {str(run_dir), os.path.realpath(run_dir)}
-    labels = (f"{RUN}={run_dir.name}", *([f"{NODE}={node}"] if node else []))
-    ids = ids_by_folder(*labels)
-    return [container_id for folder in folders for container_id in ids.get(folder, [])]
+    ids = ids_by_folder(f"{RUN}={run_dir.name}", *([f"{NODE}={node}"] if node else []))
+    return [name for folder in {str(run_dir), os.path.realpath(run_dir)} for name in ids.get(folder, [])]
 
 
-def list_all() -> dict[str, list[str]]:
-    """Return the container ids of all runs, by folder; nothing without an engine."""
+def list_all() -> dict[str, list[ProcessRecord]]:
+    """Return records of the containers of all runs, by folder; nothing without an engine."""
     try:
-        return ids_by_folder(RUN)
+        return {folder: [to_record(name[:12]) for name in ids] for folder, ids in ids_by_folder(RUN).items()}
     except ContainerError:
         return {}
 
@@ -214,9 +212,9 @@ def remove(containers: list[str]) -> None:
 
 def remove_all(run_dir: Path, node: str = "") -> tuple[list[ProcessRecord], list[ProcessRecord]]:
     """Remove the run's containers here; return records of those removed, and of those that remain."""
-    spec = read_spec(run_dir)
-    has_containers = not run_dir.exists() if spec is None else spec.engine == ENGINE
-    if not has_containers:
+    path = run_dir / files.CONTAINER
+    spec = values.load(container.parse, path)
+    if spec.engine != ENGINE if spec else run_dir.exists() and not path.exists():
         return [], []
     records: list[ProcessRecord] = []
     try:

@@ -95,7 +95,7 @@ def note_usage(path: Path, processes: Iterable[ProcessRecord]) -> None:
 def read_notes(path: Path) -> Notes:
     """Return the notes; without readable ones, nothing is known to belong to the run."""
     try:
-        return values.parse(Notes, path.read_text(), path.name)
+        return values.parse(Notes, atomic_write.read(path), path.name)
     except (OSError, ValueError, values.ProtocolError):
         return Notes(before=segments())
 
