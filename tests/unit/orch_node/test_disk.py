@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orch_node.disk import Appender, Reserve
+from orch_node.disk import Appender, Reserve, describe_error
 
 from tests.support.disks import fill, small_file_system
 
@@ -40,3 +40,10 @@ def test_line_that_does_not_fit_is_not_written_in_part(small_disk: Path) -> None
     log.write(b"last\n")
     log.close()
     assert (small_disk / "log").read_bytes() == b"first\nlast\n"
+
+
+def test_disk_without_inodes_is_not_called_full(tmp_path: Path) -> None:
+    with small_file_system(tmp_path / "disk", "64k,nr_inodes=1"), pytest.raises(OSError, match="No space") as error:
+        (tmp_path / "disk" / "file").touch()
+    with small_file_system(tmp_path / "other", "64k,nr_inodes=1"):
+        assert "/other/file has no free inodes (" in describe_error(tmp_path / "other" / "file", error.value)

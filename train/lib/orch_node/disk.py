@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -19,14 +20,19 @@ TEST_BYTES = 1 << 16
 UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL)
 
 
-def describe_on_node(node: str, path: Path, error: OSError) -> str:
+def describe_on_node(node: str, path: str | Path, error: OSError) -> str:
     """Return the error with its node: `node1: /data/runs/x is full (No space left on device)`."""
     return f"{node}: {describe_error(path, error)}"
 
 
 def describe_error(path: str | Path, error: OSError) -> str:
     """Return what is wrong with the disk of a path."""
-    return f"{path} {DESCRIPTIONS.get(error.errno or 0, 'cannot be written')} ({error.strerror or error})"
+    text = DESCRIPTIONS.get(error.errno or 0, "cannot be written")
+    with contextlib.suppress(OSError):
+        status = os.statvfs(path if os.path.exists(path) else os.path.dirname(str(path)))
+        if error.errno == errno.ENOSPC and status.f_files and not status.f_favail:
+            text = "has no free inodes"
+    return f"{path} {text} ({error.strerror or error})"
 
 
 def describe_output(path: str | Path, output: str) -> str:

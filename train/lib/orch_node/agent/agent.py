@@ -232,7 +232,6 @@ def main(argv: list[str], lines: SignedLines | None = None) -> int:
     except ConnectionError:
         agent.end_without_supervisor()
     except OSError as error:  # the supervisor reports the last line as the reason
-        path = error.filename or run_dir
-        print(describe_on_node(node, Path(str(path)), error), file=sys.stderr)
+        print(describe_on_node(node, error.filename or run_dir, error), file=sys.stderr)
         return 1
     return 0

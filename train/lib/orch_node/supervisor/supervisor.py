@@ -57,8 +57,7 @@ def main(argv: list[str]) -> int:
     try:
         supervisor = Supervisor(Path(options.run_dir), options)
     except OSError as error:
-        path = error.filename or options.run_dir
-        print(f"error: {describe_on_node('node0', Path(str(path)), error)}", file=sys.stderr)
+        print(f"error: {describe_on_node('node0', error.filename or options.run_dir, error)}", file=sys.stderr)
         return 1
     return supervisor.run()
 
@@ -139,11 +138,12 @@ class Supervisor:
 
     def end_after_disk_error(self, error: OSError) -> Outcome:
         """End all processes without writing to the disk; return the result."""
-        path = Path(error.filename) if isinstance(error.filename, str) else self.run_dir
         if "agents" in vars(self):  # the error may have prevented that they start
             self.agents.end_all()
             self.agents.leave()
-        return Outcome(FAILED, problem=describe_on_node(self.layout.node_names[0], path, error))
+        return Outcome(
+            FAILED, problem=describe_on_node(self.layout.node_names[0], error.filename or self.run_dir, error)
+        )
 
     def supervise(self) -> Outcome:
         """Reserve the nodes, and start attempts until one ends for good; return its result."""
