@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orch_node import program
+from orch_node import machine, program
 from orch_node.agent import cleanup, processes
 from orch_node.agent.launcher_processes import CHECK_SECONDS, CONFIRM_SECONDS, LauncherProcesses
 from orch_node.agent.rank_signals import describe_position
@@ -141,6 +141,6 @@ def test_lost_daemon_is_reported_unless_its_ranks_have_ended(tmp_path: Path) -> 
         assert "rank 3" in message
     finally:
         for process in processes.run_processes(str(run_dir)):
-            processes.send_signal(process, signal.SIGKILL)
+            machine.send_signal(*process.key, signal.SIGKILL)
     wait_until(lambda: not processes.run_processes(str(run_dir)), "no process of the run")
     assert later.describe_lost(first_check + CONFIRM_SECONDS) == ""

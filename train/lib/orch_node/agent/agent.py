@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from orch_node import atomic_write
+from orch_node import atomic_write, machine
 from orch_node.agent import containers, processes, rank_signals, shared_memory
 from orch_node.agent.containers import ContainerError
 from orch_node.agent.core_claims import Claims
@@ -131,15 +131,17 @@ class Agent:
     def end_all(self, request: Request) -> Response:
         self.note_segments(now=True)
         self.launcher = LauncherProcesses()
-        termination = processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
+        began = time.monotonic()
+        ended, left = processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
+        seconds = round(time.monotonic() - began, 3)
         removed, remaining = containers.remove_all(self.run_dir, self.node)
         segments = shared_memory.remove(self.notes)
         end = NodeEnd(
-            ended=len(termination.ended) + len(removed),
-            left=(*termination.remaining, *remaining),
+            ended=len(ended) + len(removed),
+            left=(*left, *remaining),
             segments=segments.removed,
             segments_left=segments.remaining,
-            seconds=termination.seconds,
+            seconds=seconds,
         )
         return Response(request.kind, end=end, logs=None if end.left else self.small_logs(request.max_log_bytes))
 
@@ -209,7 +211,7 @@ def end_earlier_agents(run_dir: str, node: str) -> None:
     for process in processes.run_processes(run_dir):
         argv = processes.read_argv(process.pid)
         if process.role == "agent" and os.fsencode(node) in argv:
-            processes.send_signal(process, signal.SIGKILL)
+            machine.send_signal(*process.key, signal.SIGKILL)
 
 
 def main(argv: list[str], lines: SignedLines | None = None) -> int:

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from orch_node import atomic_write, content_store, lease
+from orch_node import atomic_write, content_store, lease, machine
 from orch_node.agent import containers, processes, run_folders, shared_memory
 from orch_node.agent.shared_memory import Removal
 from orch_node.protocol import files, outcome, values
@@ -60,7 +60,7 @@ def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) ->
     supervisors = [process for process in initial if process.role == "supervisor"]
     if not is_starting(folder):  # a starting supervisor does not catch the signal yet, but reads STOP
         for supervisor in supervisors:
-            processes.send_signal(supervisor, signal.SIGTERM)
+            machine.send_signal(*supervisor.key, signal.SIGTERM)
     wait_while(
         lambda: (node0 and is_starting(folder)) or bool(processes.run_processes(run_dir)),
         SUPERVISOR_SECONDS if supervisors else patience,
@@ -83,9 +83,9 @@ def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) ->
 def end_here(run_dir: Path) -> tuple[tuple[ProcessRecord, ...], tuple[ProcessRecord, ...]]:
     """End the run's processes and containers here; return those that have ended, and those that remain."""
     find = functools.partial(processes.run_processes, str(run_dir))
-    result = processes.terminate(find, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
+    ended, left = processes.terminate(find, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
     removed, remaining = containers.remove_all(run_dir)
-    return (*result.ended, *removed), (*result.remaining, *remaining)
+    return (*ended, *removed), (*left, *remaining)
 
 
 def wait_for_another_host(run_dir: Path) -> tuple[ProcessRecord, ...]:

@@ -16,12 +16,12 @@ Key = tuple[int, int]  # the pid and the start of a process
 
 
 class LauncherProcesses:
-    """The processes above the wrappers of a node, as they were when they were first seen."""
+    """The process above each wrapper of a node, as it was when it was first seen."""
 
     def __init__(self) -> None:
-        self.above: dict[Key, list[ProcessRecord]] = {}  # the nearest first, by wrapper
+        self.above: dict[Key, ProcessRecord] = {}  # by wrapper
         self.ranks: dict[Key, int] = {}  # of wrappers whose training process has been seen
-        self.lost: dict[Key, ProcessRecord] = {}  # the nearest process above a wrapper that has ended
+        self.lost: dict[Key, ProcessRecord] = {}  # those above living wrappers that have ended
         self.lost_since: float | None = None
         self.checked_at = 0.0
 
@@ -34,24 +34,17 @@ class LauncherProcesses:
         by_pid = {process.pid: process for process in run_processes}
         for process in run_processes:
             parent = by_pid.get(process.parent)
-            if process.role == "rank" and process.rank is not None and parent and parent.role == "wrapper":
+            if parent and process.role == "wrapper":
+                self.above.setdefault(process.key, parent)
+            elif parent and parent.role == "wrapper" and process.role == "rank" and process.rank is not None:
                 self.ranks[parent.key] = process.rank
-            elif process.role == "wrapper" and process.key not in self.above:
-                self.above[process.key] = []
-                while parent:
-                    self.above[process.key].append(parent)
-                    parent = by_pid.get(parent.parent)
 
     def describe_lost(self, now: float) -> str:
         """Return which process has ended for some time although its ranks continue, or ''."""
         if now - self.checked_at >= CHECK_SECONDS:
             self.checked_at = now
-            self.above = {key: chain for key, chain in self.above.items() if machine.is_alive(*key)}
-            ended = {
-                key: [process for process in chain if not machine.is_alive(*process.key)]
-                for key, chain in self.above.items()
-            }
-            self.lost = {key: processes[0] for key, processes in ended.items() if processes}
+            self.above = {key: parent for key, parent in self.above.items() if machine.is_alive(*key)}
+            self.lost = {key: parent for key, parent in self.above.items() if not machine.is_alive(*parent.key)}
             self.lost_since = (self.lost_since or now) if self.lost else None
         if self.lost_since is None or now - self.lost_since < CONFIRM_SECONDS:
             return ""

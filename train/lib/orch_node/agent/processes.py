@@ -12,7 +12,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node import machine
@@ -43,15 +42,6 @@ PROXIES = ("hydra_", "prted")
 SCAN_SECONDS = 0.05
 # Launchers end after the ranks, so that they still pass on what the ranks report.
 LAUNCHER_DELAY_SECONDS = 1.5
-
-
-@dataclass(frozen=True)
-class Termination:
-    """The result of ending processes."""
-
-    ended: tuple[ProcessRecord, ...]
-    remaining: tuple[ProcessRecord, ...]
-    seconds: float
 
 
 def run_processes(run_dir: str) -> list[ProcessRecord]:
@@ -195,8 +185,10 @@ def has_children(pid: int) -> bool:
     return any(int(parent) == pid and state not in "ZX" for state, parent, *_ in stats)
 
 
-def terminate(find: Callable[[], list[ProcessRecord]], *, term_seconds: float, seconds: float) -> Termination:
-    """End processes with SIGTERM, then SIGKILL.
+def terminate(
+    find: Callable[[], list[ProcessRecord]], *, term_seconds: float, seconds: float
+) -> tuple[list[ProcessRecord], list[ProcessRecord]]:
+    """End processes with SIGTERM, then SIGKILL; return those that have ended, and those that remain.
 
     Args:
         find: returns the living ones of these processes; called repeatedly.
@@ -214,22 +206,13 @@ def terminate(find: Callable[[], list[ProcessRecord]], *, term_seconds: float, s
             scanned[process.key] = process
             delay = LAUNCHER_DELAY_SECONDS if process.role == "launcher" else 0.0
             if passed >= term_seconds:
-                send_signal(process, signal.SIGKILL)
+                machine.send_signal(*process.key, signal.SIGKILL)
             elif process.key not in signaled and passed >= delay:
                 signaled.add(process.key)
-                send_signal(process, signal.SIGTERM)
+                machine.send_signal(*process.key, signal.SIGTERM)
         time.sleep(SCAN_SECONDS)
     remaining = {process.key for process in living}
-    return Termination(
-        ended=tuple(process for key, process in scanned.items() if key not in remaining),
-        remaining=tuple(living),
-        seconds=round(time.monotonic() - began, 3),
-    )
-
-
-def send_signal(process: ProcessRecord, number: int) -> bool:
-    """Send a signal, but never to a later process with the same pid; return whether it was sent."""
-    return machine.send_signal(process.pid, process.start, number)
+    return [process for key, process in scanned.items() if key not in remaining], living
 
 
 def kernel_state(pid: int) -> dict[str, str]:
@@ -239,8 +222,8 @@ def kernel_state(pid: int) -> dict[str, str]:
         text = read_text(PROC / str(pid) / name)
         if text and text != "0":
             fields[name] = text
-    process = read_process(pid, [])
-    return {"state": process.state if process else "gone", **fields}
+    _, stat = machine.read_stat(pid)
+    return {"state": stat[0] if stat else "gone", **fields}
 
 
 def handles_signal(pid: int, number: int) -> bool:

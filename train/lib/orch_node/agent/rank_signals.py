@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from orch_node.agent.processes import handles_signal, kernel_state, send_signal, signal_of_process
+from orch_node import machine
+from orch_node.agent.processes import handles_signal, kernel_state, signal_of_process
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.agent import RankStack
@@ -44,7 +45,7 @@ def request_stack_traces(process: ProcessRecord) -> bool:
     number = signal_of_process(process.pid)
     if not number or not handles_signal(process.pid, number):  # the signal would end it
         return False
-    return send_signal(process, number)
+    return machine.send_signal(*process.key, number)
 
 
 def size_of(log: Path) -> int:
@@ -87,5 +88,5 @@ def preempt_rank(process: ProcessRecord) -> bool:
     """Send the signal that `orch_node.preemption` handles, or SIGTERM if the script handles that."""
     for number in (signal_of_process(process.pid, PREEMPT_SIGNAL), signal.SIGTERM):
         if number and handles_signal(process.pid, number):
-            return send_signal(process, number)
+            return machine.send_signal(*process.key, number)
     return False
