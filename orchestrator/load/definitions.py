@@ -12,7 +12,6 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
-from orch_node.protocol import values
 from orch_node.protocol.environment import find_reserved
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError, create_model, field_validator
 
@@ -21,7 +20,6 @@ from orchestrator.files import RECIPES, STACKS, entry_points, tomllib
 from orchestrator.load.files import StrictModel, check_script_file, read_toml
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Setting, Value
-from orchestrator.stacks.compatibility import Incompatibility
 from orchestrator.stacks.stack import BINDINGS, Stack
 
 SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
@@ -348,11 +346,10 @@ def all_stacks() -> tuple[Stack, ...]:
     return tuple(sorted(map(stack, stack_names()), key=age, reverse=True))
 
 
-def incompatibilities() -> tuple[Incompatibility, ...]:
-    """Return the versions of packages that are known not to work together."""
-    path = STACKS.with_name("incompatible.toml")
-    entries = tomllib.loads(path.read_text(encoding="utf-8"))["entries"]
-    return tuple(values.read(Incompatibility, entry, path.name) for entry in entries)
+def incompatibilities() -> dict[str, Any]:
+    """Return what is known about packages that do not work together."""
+    content: dict[str, Any] = tomllib.loads(STACKS.with_name("incompatible.toml").read_text(encoding="utf-8"))
+    return content
 
 
 def age(stack: Stack) -> tuple[bool, list[int]]:

@@ -56,10 +56,9 @@ def check(
 ) -> list[tuple[Environment, Stack, tuple[Finding, ...]]]:
     """Return each environment with the stack it was compared to and the mismatches."""
     stacks = load.all_stacks()
-    entries = load.incompatibilities()
+    known = load.incompatibilities()
     return [
-        (env, expected or nearest_stack(env, stacks), mismatches(env, stacks, entries, expected))
-        for env in environments
+        (env, expected or nearest_stack(env, stacks), mismatches(env, stacks, known, expected)) for env in environments
     ]
 
 

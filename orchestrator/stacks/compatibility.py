@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -50,18 +52,6 @@ class Environment:
             return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incompatibility:
-    """Versions of packages that do not work together, as incompatible.toml states them."""
-
-    package: str
-    versions: dict[str, str]  # package -> specifier
-    problem: str
-    evidence: str
-    hint: str = ""
-    intel_bindings: str | None = None  # a specifier for Intel's bindings; None if they do not matter
-
-
 def built_by_orch(bindings: Version) -> bool:
     """Return whether these bindings were built from bindings/ of this repository (2.13.0+orch.10)."""
     return (bindings.local or "").startswith("orch")
@@ -74,171 +64,109 @@ def is_gpu_wheel(bindings: Version) -> bool:
     return bindings.local in ("xpu", "gpu") or bindings.public in XPU_ONLY_BINDINGS
 
 
-Rule = Callable[[Environment, Sequence[Stack]], Iterator[Finding]]
+Known = Mapping[str, Any]  # the content of incompatible.toml
 
 
 def mismatches(
-    environment: Environment, stacks: Sequence[Stack], entries: Sequence[Incompatibility], stack: Stack | None = None
+    environment: Environment, stacks: Sequence[Stack], known: Known, stack: Stack | None = None
 ) -> tuple[Finding, ...]:
     """Return all mismatches of an environment; with a stack, also the differences from it."""
-    violations = [mismatch for rule in RULES for mismatch in rule(environment, stacks)]
-    violations += incompatible_versions(environment, stacks, entries)
+    names = [*torch_problems(environment, stacks), *shell_problems(environment)]
+    if TORCH not in environment.packages and stack is None:
+        names.insert(0, "no_torch")
+    values = message_values(environment, stacks) if names else {}
+    violations = [
+        Finding(**{field: text.format_map(values) for field, text in known["findings"][name].items()}) for name in names
+    ]
+    violations += incompatible_versions(environment, stacks, known)
     if stack is None:
-        return (*missing_torch(environment, stacks), *violations)
+        return tuple(violations)
     reported = {mismatch.subject for mismatch in violations}
     return (*violations, *(m for m in differences(environment, stack) if m.subject not in reported))
 
 
-def missing_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
-    """Yield a mismatch if torch is not installed."""
-    if TORCH not in env.packages:
-        yield Finding(
-            subject=TORCH,
-            message="torch is not installed",
-            evidence="no training can run in this environment",
-            hint="`orch setup` installs a stack in orch's environment; for others `orch stacks requirements "
-            f"{reference_stack(env, stacks).name}` prints it for pip",
-        )
+def message_values(env: Environment, stacks: Sequence[Stack]) -> dict[str, object]:
+    """Return the values in the texts of incompatible.toml."""
+    torch, ipex, bindings = map(env.version, COMPONENTS)
+    stack = nearest_to_torch(stacks, (torch or bindings or Version("0")).public)
+    cuda_packages = sum(name.startswith("nvidia-") for name in env.packages)
+    return {
+        "torch": torch,
+        "torch_public": torch and torch.public,
+        "ipex": ipex,
+        "torch_of_ipex": ipex and "{}.{}".format(*ipex.release),
+        "bindings": bindings,
+        "module": "torch_ccl" if has_old_module(bindings) else "oneccl_bindings_for_pytorch",
+        "cuda_packages": f", with {cuda_packages} CUDA packages" if cuda_packages else "",
+        "reference": reference_stack(env, stacks).name,
+        "cpu_bindings": stack.bindings.version if stack.bindings else "of another stack",
+        "replace_ipex": torch and replacement_for_torch(stack, torch, IPEX),
+        "replace_bindings": torch and replacement_for_torch(stack, torch, BINDINGS),
+    }
 
 
-def ipex_for_another_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
-    """Yield a mismatch if IPEX and torch differ in their minor versions."""
-    torch, ipex = env.version(TORCH), env.version(IPEX)
-    if ipex is None or torch is None or ipex.release[:2] == torch.release[:2]:
+def torch_problems(env: Environment, stacks: Sequence[Stack]) -> Iterator[str]:
+    """Yield the names of the problems with torch and with packages that were built for one torch."""
+    torch, ipex, bindings = map(env.version, COMPONENTS)
+    if bindings and is_gpu_wheel(bindings):
+        yield "gpu_bindings"
+    elif bindings and torch and not bindings_fit_torch(stacks, str(bindings), str(torch)):
+        yield "orchs_bindings" if built_by_orch(bindings) else "intels_bindings"
+    if ipex and torch and ipex.release[:2] != torch.release[:2]:
+        yield "ipex"
+    if torch and not env.for_gpus and is_gpu_build(torch, env.packages):
+        yield "gpu_torch"
+
+
+def is_gpu_build(torch: Version, packages: Iterable[str]) -> bool:
+    if torch.local == "cpu":
+        return False
+    return (torch.local or "").startswith(("cu", "rocm", "xpu")) or any(name.startswith("nvidia-") for name in packages)
+
+
+def has_old_module(bindings: Version | None) -> bool:
+    """Return whether the module of these bindings has another name than scripts of today import."""
+    return bindings is not None and bindings < Version("1.12")
+
+
+def shell_problems(env: Environment) -> Iterator[str]:
+    """Yield the names of what ranks started by hand would not find."""
+    shell, bindings = env.shell, env.version(BINDINGS)
+    if shell is None:
         return
-    required = ".".join(map(str, ipex.release[:2]))
-    yield Finding(
-        subject=IPEX,
-        message=f"IPEX {ipex} with torch {torch}",
-        evidence=f"IPEX {required} is built for torch {required}; from 1.12 on, importing it ends the "
-        f"program (exit 127): 'needs to work with PyTorch {required}.*, but PyTorch {torch} is found'",
-        hint=replacement_for_torch(stacks, torch, IPEX),
-    )
-
-
-def bindings_for_another_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
-    """Yield a mismatch if the oneCCL bindings were built for another torch."""
-    torch, bindings = env.version(TORCH), env.version(BINDINGS)
-    if bindings is None or torch is None or is_gpu_wheel(bindings):
+    if has_old_module(bindings):
+        yield "old_module"
+    if not shell.variables.get("MASTER_ADDR"):
+        yield "master_addr"
+    if bindings is None:
         return
-    if built_by_orch(bindings):
-        fits = minor(str(bindings)) == minor(str(torch))
-        effect = "importing them with any other torch raises ImportError"
-    else:
-        fits = bindings_fit_torch(stacks, str(bindings), str(torch))
-        effect = "they do not check it, and importing them with any other torch fails with 'undefined symbol'"
-    if not fits:
-        yield Finding(
-            subject=BINDINGS,
-            message=f"oneccl_bind_pt {bindings} with torch {torch}",
-            evidence=f"the bindings are C++ built against one torch: {effect}",
-            hint=replacement_for_torch(stacks, torch, BINDINGS),
-        )
+    if not re.fullmatch("0*[1-9][0-9]*", shell.variables.get("CCL_WORKER_COUNT", "")):
+        yield "worker_count"
+    if shell.mpirun is None:
+        yield "mpirun"
+    elif shell.libmpi is None and not built_by_orch(bindings):
+        yield "libmpi"
 
 
-def gpu_bindings(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
-    """Yield a mismatch if the oneCCL bindings are a GPU wheel."""
-    bindings = env.version(BINDINGS)
-    if bindings is not None and is_gpu_wheel(bindings):
-        torch = env.version(TORCH)
-        stack = nearest_to_torch(stacks, torch.public if torch else bindings.public)
-        cpu_version = stack.bindings.version if stack.bindings else "of another stack"
-        yield Finding(
-            subject=BINDINGS,
-            message=f"oneccl_bind_pt {bindings} is the wheel for Intel GPUs",
-            evidence="it has the same name as the CPU wheel and needs SYCL and a GPU build of torch",
-            hint=f"pip install oneccl_bind_pt=={cpu_version}, the +cpu wheel from Intel's cpu index",
-        )
-
-
-def cuda_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
-    """Yield a mismatch if torch is a GPU build, but no rank uses a GPU."""
-    torch = env.version(TORCH)
-    if torch is None or torch.local == "cpu" or env.for_gpus:
-        return
-    nvidia = [name for name in env.packages if name.startswith("nvidia-")]
-    if not (torch.local or "").startswith(("cu", "rocm", "xpu")) and not nvidia:
-        return
-    yield Finding(
-        subject=TORCH,
-        message=f"torch {torch} is a GPU build" + (f", with {len(nvidia)} CUDA packages" * bool(nvidia)),
-        evidence="it works on CPU nodes, but takes several GB on each of them",
-        hint=f"pip install torch=={torch.public}+cpu --index-url https://download.pytorch.org/whl/cpu, "
-        "and uninstall the packages that start with nvidia-",
-    )
-
-
-def incompatible_versions(
-    env: Environment, stacks: Sequence[Stack], entries: Sequence[Incompatibility]
-) -> Iterator[Finding]:
+def incompatible_versions(env: Environment, stacks: Sequence[Stack], known: Known) -> Iterator[Finding]:
     """Yield the first known problem of each package with the versions of others."""
     bindings = env.version(BINDINGS)
     intel_bindings = None if bindings is None or built_by_orch(bindings) else bindings
     reported: set[str] = set()
-    for entry in entries:
-        versions = [(env.version(name), specifier) for name, specifier in entry.versions.items()]
-        versions += [] if entry.intel_bindings is None else [(intel_bindings, entry.intel_bindings)]
+    for entry in known["entries"]:
+        package = entry["package"]
+        versions = [(env.version(name), specifier) for name, specifier in entry["versions"].items()]
+        versions += [(intel_bindings, entry["intel_bindings"])] if "intel_bindings" in entry else []
         applies = all(version and SpecifierSet(spec).contains(version, prereleases=True) for version, spec in versions)
-        if applies and entry.package not in reported:
-            reported.add(entry.package)
+        if applies and package not in reported:
+            reported.add(package)
+            required = reference_stack(env, stacks).requirements[package]
             yield Finding(
-                subject=entry.package,
-                message=f"{entry.package} {env.version(entry.package)} {entry.problem}",
-                evidence=entry.evidence,
-                hint=install_command(env, stacks, entry.package) + entry.hint,
+                subject=package,
+                message=f"{package} {env.version(package)} {entry['problem']}",
+                evidence=entry["evidence"],
+                hint=f"pip install {package}=={required}{entry.get('hint', '')}",
             )
-
-
-def old_module_name(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
-    """Yield a mismatch for bindings whose module has another name than scripts of today import."""
-    bindings = env.version(BINDINGS)
-    if bindings is None or bindings >= Version("1.12") or env.shell is None:
-        return
-    yield Finding(
-        subject=f"{BINDINGS} module",
-        message=f"oneccl_bind_pt {bindings} is imported as torch_ccl",
-        evidence="1.12 introduced the name oneccl_bindings_for_pytorch: importing it fails here",
-        hint="import torch_ccl, and source env/setvars.sh in its folder",
-    )
-
-
-def shell_problems(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
-    """Yield the variables and programs that ranks started by hand would not find."""
-    shell, bindings = env.shell, env.version(BINDINGS)
-    if shell is None:
-        return
-    if not shell.variables.get("MASTER_ADDR"):
-        yield Finding(
-            subject="MASTER_ADDR",
-            message="MASTER_ADDR is not set",
-            evidence="ranks started by mpirun meet there: 'environment variable MASTER_ADDR expected, but not set'",
-            hint="export MASTER_ADDR=<address of node0>; `orch train` sets it",
-        )
-    if bindings is not None:
-        yield from ccl_shell_problems(shell, bindings)
-
-
-def ccl_shell_problems(shell: Shell, bindings: Version) -> Iterator[Finding]:
-    """Yield what the backend ccl needs and the shell does not provide."""
-    count = shell.variables.get("CCL_WORKER_COUNT", "")
-    if not count.isdigit() or int(count) < 1:
-        yield Finding(
-            subject="CCL_WORKER_COUNT",
-            message="CCL_WORKER_COUNT is not set to 1 or more",
-            evidence="accelerate up to 1.12 then silently uses gloo, or fails with 'Your assigned "
-            "backend ccl is not avaliable, please use gloo'",
-            hint="export CCL_WORKER_COUNT=1",
-        )
-    if shell.mpirun is None or (shell.libmpi is None and not built_by_orch(bindings)):
-        module = "torch_ccl" if bindings < Version("1.12") else "oneccl_bindings_for_pytorch"
-        missing = "mpirun" if shell.mpirun is None else "libmpi.so.12"
-        yield Finding(
-            subject="setvars",
-            message=f"{missing} not found: setvars.sh was not sourced",
-            evidence="'mpirun: command not found', or at the first collective 'could not open the library: "
-            "libmpi.so.12'",
-            hint=f". \"$(python -c 'import {module} as m; print(m.__path__[0])')/env/setvars.sh\"",
-        )
 
 
 def differences(env: Environment, stack: Stack) -> Iterator[Finding]:
@@ -262,9 +190,8 @@ def differences(env: Environment, stack: Stack) -> Iterator[Finding]:
             )
 
 
-def replacement_for_torch(stacks: Sequence[Stack], torch: Version, package: str) -> str:
-    """Return how to replace IPEX or the bindings with the version for this torch."""
-    stack = nearest_to_torch(stacks, torch.public)
+def replacement_for_torch(stack: Stack, torch: Version, package: str) -> str:
+    """Return how to replace IPEX or the bindings with the version for this torch, whose nearest stack is given."""
     version = stack.requirements.get(package)
     if minor(stack.torch) != torch.release[:2]:
         return f"no stack has torch {torch}; the nearest is {describe_stack(stack)}"
@@ -273,25 +200,10 @@ def replacement_for_torch(stacks: Sequence[Stack], torch: Version, package: str)
     return f"pip install {package}=={version}, as in {describe_stack(stack)}"
 
 
-def install_command(env: Environment, stacks: Sequence[Stack], package: str) -> str:
-    """Return the command that installs the reference stack's version of a package."""
-    return f"pip install {package}=={reference_stack(env, stacks).requirements[package]}"
-
-
 def reference_stack(env: Environment, stacks: Sequence[Stack]) -> Stack:
     """Return the stack nearest to the environment's IPEX, else its bindings, else its torch."""
     version = env.version(IPEX) or env.version(BINDINGS) or env.version(TORCH)
     return nearest_to_torch(stacks, version.public if version else None)
-
-
-RULES: tuple[Rule, ...] = (
-    gpu_bindings,
-    bindings_for_another_torch,
-    ipex_for_another_torch,
-    cuda_torch,
-    old_module_name,
-    shell_problems,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,10 +258,10 @@ def nearest_to_torch(stacks: Sequence[Stack], torch: str | None) -> Stack:
 def bindings_fit_torch(stacks: Sequence[Stack], bindings: str, torch: str) -> bool:
     """Return whether these bindings were built for this torch.
 
-    For bindings that no stack lists, equal major and minor versions count as a fit.
+    For those that orch built, and for those that no stack lists, equal major and minor versions count as a fit.
     """
     listed = [s for s in stacks if s.bindings and matches(s.bindings.version, bindings)]
-    if listed:
+    if listed and not built_by_orch(Version(bindings)):
         return any(matches(torch.partition("+")[0], stack.torch) for stack in listed)
     return minor(bindings) == minor(torch)
 
