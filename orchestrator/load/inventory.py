@@ -26,10 +26,7 @@ from orchestrator.model.printable import one_line
 CONFIG = SHARE / "ansible.cfg"
 # The inventory variable that corresponds to each environment variable of Ansible.
 INVENTORY_VARIABLES = {
-    **{
-        name.upper(): name
-        for name in (*ssh_options.SWITCHES, *ssh_options.REVERSED, *ssh_options.ARGUMENTS, *ssh_options.PROGRAMS)
-    },
+    **{name.upper(): name for name in (*ssh_options.SAFE_VALUES, *ssh_options.ARGUMENTS)},
     **{name.upper().replace("_CONTROL", "_SSH_CONTROL"): name for name in ssh_options.SOCKETS},
 }
 

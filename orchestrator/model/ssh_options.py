@@ -9,7 +9,7 @@ from __future__ import annotations
 import getopt
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from orchestrator.errors import RequestError
 from orchestrator.model.hosts import is_host
@@ -21,24 +21,6 @@ HINT = (
     "-lf /etc/ssh/ssh_host_ed25519_key.pub). To use a file other than ~/.ssh/known_hosts, add "
     "-o UserKnownHostsFile=FILE to ansible_ssh_common_args."
 )
-YES = frozenset({"true", "yes", "on", "1", "y", "t"})
-# Only these programs are allowed: the options that a wrapper script adds cannot be checked.
-SSH = re.compile(r"(?:/usr/local/bin/|/usr/bin/|/bin/)?(?:ssh|scp|sftp)")
-# Options of ssh_config(5) that affect whether an unknown or changed key is refused.
-OPTION = re.compile(
-    r"(StrictHostKeyChecking|UserKnownHostsFile|KnownHostsCommand|"
-    r"NoHostAuthenticationForLocalhost|ControlPath)\s*(?:=\s*|\s+)[\"']?([^\s\"']*)",
-    re.IGNORECASE,
-)
-# ssh(1): -F and -S, also after options without an argument; and the options that take one.
-OTHER_CONFIGURATION = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*F")
-SHARED = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*S(.*)")
-# Over a shared connection that somebody else has opened, no key is verified. Ansible names these by address, port
-# and user; orch keeps those of each inventory in a private folder.
-SOCKETS = ("ansible_control_path", "ansible_control_path_dir")
-WITH_ARGUMENT = frozenset(f"-{letter}" for letter in "BbcDEeIiJLlmOoPpQRSWw")
-SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking", "ansible_paramiko_host_key_checking")
-REVERSED = ("ansible_paramiko_host_key_auto_add",)
 ARGUMENTS = (
     "ansible_ssh_args",
     "ansible_ssh_common_args",
@@ -47,7 +29,31 @@ ARGUMENTS = (
     "ansible_sftp_extra_args",
     "ansible_paramiko_proxy_command",
 )
+# Regular expressions for the safe values of Ansible's other variables.
+SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking", "ansible_paramiko_host_key_checking")
+# Over a shared connection that somebody else has opened, no key is verified. Ansible names these by address, port
+# and user; orch keeps those of each inventory in a private folder.
+SOCKETS = ("ansible_control_path", "ansible_control_path_dir")
+# Only these programs are allowed: the options that a wrapper script adds cannot be checked.
 PROGRAMS = ("ansible_ssh_executable", "ansible_scp_executable", "ansible_sftp_executable")
+SAFE_VALUES = {
+    **dict.fromkeys(SWITCHES, "(?i:true|yes|on|1|y|t)"),
+    "ansible_paramiko_host_key_auto_add": "(?i:false|no|0)",
+    **dict.fromkeys(SOCKETS, "(?i:none|)"),
+    **dict.fromkeys(PROGRAMS, "(?:/usr/local/bin/|/usr/bin/|/bin/)?(?:ssh|scp|sftp)"),
+}
+# The options of ssh_config(5) that decide whether an unknown or changed key is refused, and their safe values.
+SAFE_OPTIONS = {
+    "stricthostkeychecking": "yes|true|ask",
+    "userknownhostsfile": "(?!none$|/dev/).+",
+    "knownhostscommand": "none",
+    "nohostauthenticationforlocalhost": "no|false",
+    "controlpath": "none",
+}
+OPTION = re.compile(rf"({'|'.join(SAFE_OPTIONS)})\s*(?:=\s*|\s+)(?=(\S*))", re.IGNORECASE)
+# ssh(1): -F and -S, also after options without an argument.
+OTHER_CONFIGURATION = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*F")
+SHARED = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*S(.*)")
 # ssh(1): the options that orch's connections can use, and their keywords of ssh_config(5).
 FLAGS = "46AaCqTvi:J:l:o:p:S:"
 IGNORED_FLAGS = ("-q", "-T", "-v")  # they have no effect on orch's connections
@@ -64,7 +70,6 @@ KEYWORDS = {
     "-S": "ControlPath",
 }
 KEYWORD_AND_VALUE = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*\S)\s*", re.DOTALL)
-NESTED = 3  # a ProxyCommand is a command line inside an argument, and may contain another
 
 
 def find_unsafe_setting(variables: Mapping[str, object]) -> str:
@@ -73,83 +78,34 @@ def find_unsafe_setting(variables: Mapping[str, object]) -> str:
     Args:
         variables: Ansible's variables, by the names that an inventory gives them.
     """
-    return next(unsafe_settings(variables), "")
-
-
-def unsafe_settings(variables: Mapping[str, object]) -> Iterator[str]:
-    yield from disabled_checks(variables)
-    for name in PROGRAMS:
-        if name in variables and not SSH.fullmatch(str(variables[name])):
-            yield f"{name}: {variables[name]}"
-    for name in SOCKETS:
-        if variables.get(name):
-            yield f"{name}: {variables[name]}"
+    for name, safe in SAFE_VALUES.items():
+        if name in variables and not re.fullmatch(safe, str(variables[name]).strip()):
+            return f"{name}: {variables[name]}"
     for name in ARGUMENTS:
         if argument := find_unsafe_argument(str(variables.get(name) or "")):
-            yield f"{name}: {argument}"
-
-
-def disabled_checks(variables: Mapping[str, object]) -> Iterator[str]:
-    for name in SWITCHES:
-        if name in variables and str(variables[name]).strip().lower() not in YES:
-            yield f"{name}: {variables[name]}"
-    for name in REVERSED:
-        if name in variables and str(variables[name]).strip().lower() not in ("false", "no", "0"):
-            yield f"{name}: {variables[name]}"
-
-
-def find_unsafe_argument(text: str) -> str:
-    """Return the ssh argument that would accept an unknown key; empty if there is none."""
-    if not text:
-        return ""
-    if any(OTHER_CONFIGURATION.match(word) for word, _ in options_of(text)):
-        return "-F selects a configuration that orch cannot check"
-    sockets = [match[1] or argument for word, argument in options_of(text) if (match := SHARED.match(word))]
-    if any(socket != "none" for socket in sockets):
-        return "-S selects a connection that somebody else may have opened"
-    for layer in quoting_layers(text):
-        for option, value in OPTION.findall(layer):
-            if not is_safe(option.lower(), value.lower()):
-                return f"{option} {value}"
+            return f"{name}: {argument}"
     return ""
 
 
-def options_of(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the words of ssh's own arguments that are not the value of the word before, each with the next word.
+def find_unsafe_argument(text: str) -> str:
+    """Return the ssh argument that would accept an unknown key; empty if there is none.
 
-    Those of a ProxyCommand are left out: its configuration applies to the jump host only, and the node's key is
-    verified through it.
+    The other configuration of a ProxyCommand applies to the jump host only, and the node's key is verified through it.
     """
     try:
         arguments = shlex.split(text)
-    except ValueError:
-        return
-    is_value = False
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if not is_value:
-            yield word, following
-        is_value = word in WITH_ARGUMENT and not is_value
-
-
-def is_safe(option: str, value: str) -> bool:
-    if option == "stricthostkeychecking":
-        return value in ("yes", "true", "ask")
-    if option == "nohostauthenticationforlocalhost":
-        return value in ("no", "false")
-    if option in ("knownhostscommand", "controlpath"):
-        return value == "none"
-    return value not in ("", "none") and not value.startswith("/dev/")
-
-
-def quoting_layers(text: str) -> Iterator[str]:
-    """Yield the text as typed, then as ssh and the shell of a ProxyCommand see it: without quotes."""
-    for _ in range(NESTED):
-        yield text
-        try:
-            arguments = shlex.split(text)
-        except ValueError:  # Ansible and ssh report it
-            return
-        text = " ".join(arguments)
+    except ValueError:  # Ansible and ssh report it
+        arguments = []
+    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
+        if OTHER_CONFIGURATION.match(argument):
+            return "-F selects a configuration that orch cannot check"
+        if (shared := SHARED.match(argument)) and (shared[1] or following) != "none":
+            return "-S selects a connection that somebody else may have opened"
+    # Without quotes, as ssh and the shell of a ProxyCommand see it.
+    for option, value in OPTION.findall(re.sub(r"[\"'\\]", "", text)):
+        if not re.fullmatch(SAFE_OPTIONS[option.lower()], value.lower()):
+            return f"{option} {value}"
+    return ""
 
 
 def host_block(node: str, *, host: str, port: str = "", user: str = "", key: str = "", arguments: str = "") -> str:

@@ -41,7 +41,6 @@ SAFE_ARGUMENTS = [
     "-o 'UserKnownHostsFile=\"/home/me/known hosts\"' -o IdentitiesOnly=yes",
     "-o StrictHostKeyChecking=ask",
     "-o ProxyCommand='ssh -F /home/me/other -W %h:%p jump'",
-    "-i -F -C",
     "-o ControlPath=none -S none -C",
 ]
 
