@@ -7,13 +7,13 @@ import importlib.util
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from orch_node.protocol.environment import find_reserved
-from pydantic import ConfigDict, Field, StringConstraints, ValidationError, create_model, field_validator
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, create_model, field_validator
 
 from orchestrator.errors import PlanError, RequestError, did_you_mean
 from orchestrator.files import RECIPES, STACKS, entry_points, tomllib
@@ -283,22 +283,6 @@ GROUP = "orch.backends"
 LISTING = "`orch stacks` lists them; the default is current."
 
 
-class BackendTable(StrictModel):
-    """A plug-in backend as data; orchestrator.model.process_group.Backend describes the fields."""
-
-    name: str
-    summary: str
-    module: str = ""
-    env: dict[str, str] = Field(default_factory=dict)
-    requirements: dict[str, str] = Field(default_factory=dict)
-    gpu: bool = False
-    hint: str = ""
-
-    def backend(self, source: str) -> Backend:
-        values = {**self.model_dump(), "env": tuple(self.env.items()), "source": source}
-        return Backend(**values)
-
-
 def plugins() -> dict[str, Backend]:
     """Return the backends of installed distributions by name.
 
@@ -315,22 +299,21 @@ def load_entry_point(entry: EntryPoint) -> Backend:
     Raises:
         RequestError: if it is invalid.
     """
-    source = f"entry point {entry.name} = {entry.value}"
     try:
-        table = BackendTable.model_validate(entry.load())
+        backend = TypeAdapter(Backend).validate_python(entry.load())
     except (ImportError, AttributeError, ValidationError) as error:
         raise RequestError(
             f"The backend plug-in {entry.name} ({entry.value}) cannot be read: {error}",
             hint="Fix or uninstall the package that has it.",
         ) from None
-    return table.backend(source)
+    return replace(backend, source=f"entry point {entry.name} = {entry.value}")
 
 
 class StackTable(StrictModel):
     model_config = ConfigDict(strict=False)  # lists become tuples, and tables dataclasses
 
 
-STACK_TYPES = {**get_type_hints(Stack), "plugins": tuple[BackendTable, ...]}
+STACK_TYPES = get_type_hints(Stack)
 # The keys of stacks/NAME.toml are the fields of a stack, with their defaults.
 STACK_FIELDS: Any = {item.name: (STACK_TYPES[item.name], item) for item in fields(Stack) if item.name != "name"}
 STACK_FIELDS["sources"] = (STACK_TYPES["sources"], ...)  # a file must name them
@@ -370,7 +353,7 @@ def stack(name: str, backend: str | None = None) -> Stack:
     requirements = file.requirements
     if file.bindings and "ccl" in file.backends:
         requirements = {**requirements, BINDINGS: file.bindings.version}
-    plugins = tuple(table.backend(f"stack '{name}'") for table in file.plugins)
+    plugins = tuple(replace(plugin, source=f"stack '{name}'") for plugin in file.plugins)
     loaded = Stack(**{**dict(file), "name": name, "requirements": requirements, "plugins": plugins})
     if backend and backend not in loaded.backends:
         raise PlanError(

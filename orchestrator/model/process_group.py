@@ -26,7 +26,7 @@ class Backend:
     name: str
     summary: str
     module: str = ""
-    env: tuple[tuple[str, str], ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
     requirements: Mapping[str, str] = field(default_factory=dict)
     gpu: bool = False
     built_into_torch: bool = False
@@ -40,12 +40,12 @@ GLOO = Backend(name="gloo", summary="part of PyTorch, over TCP")
 CCL = Backend(
     name="ccl",
     summary="oneCCL",
-    env=(
+    env={
         # oneCCL's worker would busy-wait on the core that computes: on unpinned ranks small messages
         # take 2 to 4 times as long as on gloo. Ranks with reserved cores enable it.
-        ("CCL_WORKER_OFFLOAD", "0"),
-        ("CCL_WORKER_COUNT", "1"),  # accelerate up to 1.12 does not recognize ccl with less
-    ),
+        "CCL_WORKER_OFFLOAD": "0",
+        "CCL_WORKER_COUNT": "1",  # accelerate up to 1.12 does not recognize ccl with less
+    },
     workers=True,
 )
 MPI = Backend(
@@ -78,7 +78,7 @@ def uses_gpus(name: str | None, plugins: Mapping[str, Backend]) -> bool:
 
 # The variables of each of oneCCL's transports. Under hydra MPI places the ranks; otherwise orch does.
 TRANSPORTS = {
-    "mpi": (("CCL_ATL_TRANSPORT", "mpi"),),
-    "ofi": (("CCL_ATL_TRANSPORT", "ofi"), ("CCL_PROCESS_LAUNCHER", "none"), ("FI_PROVIDER", "tcp")),
+    "mpi": {"CCL_ATL_TRANSPORT": "mpi"},
+    "ofi": {"CCL_ATL_TRANSPORT": "ofi", "CCL_PROCESS_LAUNCHER": "none", "FI_PROVIDER": "tcp"},
 }
 TRANSPORT_DESCRIPTIONS = {"mpi": "over MPI", "ofi": "over libfabric (ofi), not MPI"}

@@ -33,7 +33,7 @@ class FabricUse:
 
     @property
     def transport(self) -> str:
-        return dict(self.backend.env).get("CCL_ATL_TRANSPORT", "mpi")
+        return self.backend.env.get("CCL_ATL_TRANSPORT", "mpi")
 
 
 def choose_fabric(

@@ -81,12 +81,12 @@ def rank_entries(
     if link and link.devices:
         numa = {core.cpus[0]: core.numa for core in node.facts.cores}
         near = tuple(numa.get(rank_place.cpus[0]) if rank_place.cpus else None for rank_place in node_places)
-        devices = link.rank_environments(near, dict(backend.env).get("CCL_ATL_TRANSPORT", "mpi"))
+        devices = link.rank_environments(near, backend.env.get("CCL_ATL_TRANSPORT", "mpi"))
     gpus = node.facts.gpus if backend.gpu else ()
     workers = ",".join(str(cpu) for rank_place in node_places for cpu in rank_place.worker_cpus)  # of all ranks
     entries = []
     for rank_place, variables in zip(node_places, devices, strict=True):
-        env = local_rank_variables(dict(backend.env), rank_place.local_rank, rank_place.local_world_size)
+        env = local_rank_variables(backend.env, rank_place.local_rank, rank_place.local_world_size)
         if rank_place.worker_cpus:
             count = str(len(rank_place.worker_cpus))
             env |= {"CCL_WORKER_OFFLOAD": "1", "CCL_WORKER_COUNT": count, "CCL_WORKER_AFFINITY": workers}

@@ -137,8 +137,8 @@ def choose_backend(
         )
     check_backend(backend, nodes)
     # With IPEX, accelerate must not move the model to another device: the weights that IPEX packed would stay.
-    env = (("ACCELERATE_TORCH_DEVICE", "cpu"),) if IPEX in stack.requirements else ()
-    return replace(backend, env=(*env, *backend.env))
+    env = {"ACCELERATE_TORCH_DEVICE": "cpu"} if IPEX in stack.requirements else {}
+    return replace(backend, env={**env, **backend.env})
 
 
 def ccl_backend(stack: Stack, nodes: tuple[Node, ...]) -> Backend:
@@ -224,7 +224,7 @@ def adapt_backend(backend: Backend, launcher: str, mpi: str, *, contained: bool 
     under_hydra = not contained and launcher in ("mpirun", "accelerate") and mpi in ("intel", "mpich")
     name = "mpi" if under_hydra else "ofi"
     summary = f"{backend.summary}, {TRANSPORT_DESCRIPTIONS[name]}"
-    return replace(backend, summary=summary, env=(*TRANSPORTS[name], *backend.env))
+    return replace(backend, summary=summary, env={**TRANSPORTS[name], **backend.env})
 
 
 OF_SCRIPT = "left to the script"  # the precision of a user's own script

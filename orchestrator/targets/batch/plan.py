@@ -388,7 +388,7 @@ def config_of(
         timeout_seconds=TIMEOUT_SECONDS,
         env={
             **ALWAYS,
-            **dict(backend.env),
+            **backend.env,
             **launch.environment,
             **rank_variables(request, recipe, module_folders(recipe, run_paths.run_dir, run_paths.store)),
         },

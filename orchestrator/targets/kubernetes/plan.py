@@ -281,7 +281,7 @@ def pod_config(
         backend=backend.name,
         backend_module=backend.module,
         timeout_seconds=TIMEOUT_SECONDS,
-        env={**ALWAYS, **dict(backend.env), **user_variables},
+        env={**ALWAYS, **backend.env, **user_variables},
         preload=resolved.stack.value.preload,
         stack=plan.resolved.stack.value.name,
         needs_bf16=plan.run.precision == "bf16" and not request.allow_slow_bf16,

@@ -286,7 +286,7 @@ def put_files(
         "MASTER_PORT": str(spec.port),
         **ALWAYS,
         **preload_variables(resolved.preload.value),
-        **dict(backend.env),
+        **backend.env,
         **launch.environment,
         **rank_variables(request, recipe, folders, python),
     }

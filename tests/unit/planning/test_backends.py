@@ -39,7 +39,7 @@ def test_missing_requirement_of_a_backend_is_named(test_stack: Stack) -> None:
 def test_plugin_of_an_entry_point_or_of_the_stack(test_stack: Stack) -> None:
     entry = EntryPoint("toy", "tests.unit.planning.test_backends:PLUGIN", "orch.backends")
     toy = load_entry_point(entry)
-    assert (toy.module, toy.env) == ("toy_backend", (("TOY_MODE", "1"),))
+    assert (toy.module, toy.env) == ("toy_backend", {"TOY_MODE": "1"})
     missing = refused(test_stack, "toy", toy=toy)
     assert "node0 has no toy-backend" in missing.message
     assert "entry point toy = tests.unit.planning.test_backends:PLUGIN" in missing.hint
@@ -61,7 +61,7 @@ def test_oneccl_talks_over_mpi_only_below_hydra(test_stack: Stack) -> None:
     ccl = choose_backend(stack, NODES, None, {})
 
     def transport(launcher: str, mpi: str) -> str:
-        return dict(adapt_backend(ccl, launcher, mpi).env)["CCL_ATL_TRANSPORT"]
+        return adapt_backend(ccl, launcher, mpi).env["CCL_ATL_TRANSPORT"]
 
     assert [transport("mpirun", mpi) for mpi in ("intel", "mpich", "openmpi")] == ["mpi", "mpi", "ofi"]
     launchers = ("torchrun", "accelerate", "mpirun-accelerate")

@@ -22,8 +22,8 @@ from tests.conftest import make_cluster, make_facts, make_node
 from tests.support.nodes_with_fabrics import make_facts_with_fabric
 from tests.support.plans import BINDINGS, GOLDEN, QA_RECIPE, QA_REQUEST, REMOTE_SITE, make_inputs
 
-CCL_OVER_MPI = replace(CCL, env=(*TRANSPORTS["mpi"], *CCL.env))
-CCL_OVER_OFI = replace(CCL, env=(*TRANSPORTS["ofi"], *CCL.env))
+CCL_OVER_MPI = replace(CCL, env={**TRANSPORTS["mpi"], **CCL.env})
+CCL_OVER_OFI = replace(CCL, env={**TRANSPORTS["ofi"], **CCL.env})
 TOGETHER = "ab" * 32
 PSM3 = Proof(together=TOGETHER, rails=2, gbit=92.34, microseconds=3.2)
 TCP = Proof(together=TOGETHER, gbit=20.5, microseconds=25.0)

@@ -15,10 +15,11 @@ from pydantic import TypeAdapter
 from orchestrator.files import tomllib
 from orchestrator.load import definitions
 from orchestrator.load.clusters import limits
-from orchestrator.load.definitions import BackendTable, RecipeFile
+from orchestrator.load.definitions import RecipeFile
 from orchestrator.load.files import read_toml
 from orchestrator.load.inputs import parse_table
 from orchestrator.load.inventory import run_ansible_inventory
+from orchestrator.model.process_group import Backend
 from orchestrator.targets import registry
 from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.pbs import PBS
@@ -33,7 +34,7 @@ ALL = [(page, block) for page in PAGES for block in blocks(page)]
 CHECKED_BLOCKS = [(page, block) for page, block in ALL if block.mark.startswith(CHECKED)]
 PROGRAMS = [(page, block) for page, block in ALL if block.language == "python"]
 ORCH_MODULE = re.compile(r"orch_node|orch_training")
-PLUGINS = TypeAdapter(dict[str, list[BackendTable]])
+PLUGINS = TypeAdapter(dict[str, list[Backend]])
 
 
 def check_variables(path: Path) -> bool:
@@ -68,7 +69,7 @@ def check_entry_points(path: Path) -> bool:
 def check_backend(path: Path) -> object:
     values: dict[str, object] = {}
     exec(path.read_text(), values)
-    return BackendTable.model_validate(values["BACKEND"])
+    return TypeAdapter(Backend).validate_python(values["BACKEND"])
 
 
 # Functions that return a true value, or raise an error, for each kind of file.
