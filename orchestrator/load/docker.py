@@ -7,9 +7,9 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict, create_model
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.clusters import find_inventory
@@ -23,28 +23,17 @@ LISTS = ("mounts", "arguments")
 IMAGE_FILE_HINT = "Create one with `orch image save FILE.tar` or `docker save --output FILE.tar NAME`."
 
 
-class DockerVariable(BaseModel):
-    """The value of orch_docker: the fields of orchestrator.planning.containers.Docker.
-
-    Attributes:
-        load: an image file on this machine that `orch provision` loads.
-    """
-
-    model_config = ConfigDict(defer_build=True, extra="forbid", coerce_numbers_to_str=True)
-
-    image: str = ""
-    load: str = ""
-    start: str | None = None
-    python: str | None = None
-    shm: str | None = None
-    memlock: str | None = None
-    mounts: tuple[str, ...] | None = None
-    env_file: str | None = None
-    arguments: tuple[str, ...] | None = None
+# The value of orch_docker: the settings of Docker, and `load`, an image file of this machine for `orch provision`.
+FIELDS: Any = {
+    "load": (str, ""),
+    **{item.name: (get_type_hints(Docker)[item.name], item.default) for item in fields(Docker)},
+}
+CONFIG = ConfigDict(defer_build=True, extra="forbid", coerce_numbers_to_str=True)
+DockerVariable: Any = create_model("DockerVariable", __config__=CONFIG, **FIELDS)
 
 
-def common_docker_variable(hosts: Mapping[str, Mapping[str, Any]]) -> DockerVariable | None:
-    """Return orch_docker of the hosts that have it; None if none has.
+def common_docker_variable(hosts: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Return orch_docker of the hosts that have it, or its defaults.
 
     Raises:
         RequestError: if its value is invalid, or differs between hosts.
@@ -53,7 +42,7 @@ def common_docker_variable(hosts: Mapping[str, Mapping[str, Any]]) -> DockerVari
     values = [parse_variable(VARIABLE, host, table, DockerVariable) for host, table in tables.items()]
     if any(value != values[0] for value in values):
         raise RequestError(f"{VARIABLE} differs between the hosts.", hint="Set it for all hosts.")
-    return values[0] if values else None
+    return values[0] if values else DockerVariable()
 
 
 def check_no_image_options(options: tuple[str, ...]) -> None:
@@ -74,8 +63,7 @@ def docker(image: str | None, options: tuple[str, ...], inventory: str) -> Docke
         check_no_image_options(options)
         return None
     variable = common_docker_variable(read_inventory(find_inventory(inventory)))
-    values = variable.model_dump(exclude_none=True, exclude={"image", "load"}) if variable else {}
-    settings = Docker(image=image, **values)
+    settings = Docker(**{**variable.model_dump(exclude={"load"}), "image": image})
     for option in options:
         settings = replace(settings, **parse_image_option(settings, option, NAMES, "shm=4g"))
     return settings

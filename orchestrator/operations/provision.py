@@ -77,8 +77,8 @@ def image_of(session: Session) -> dict[str, Any]:
         RequestError: if the image file is invalid.
     """
     settings = load.common_docker_variable(session.hosts)
-    name = settings.image if settings else ""
-    path = session.request.docker_load or (settings.load if settings else "")
+    name = settings.image
+    path = session.request.docker_load or settings.load
     if not path:
         return {"image": name, "file": {}}
     # The file of --docker-load may contain another image than the one that the inventory names.
