@@ -13,7 +13,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orch_node.protocol.environment import PYTHON_PATH
@@ -43,36 +43,29 @@ class Files:
 
     Attributes:
         sent: the absolute paths of the files that are sent; None if ranks see those of this machine.
-        names: the names in each folder, as far as they are known.
+        names: the names in each folder that was asked for.
     """
 
     sent: Collection[str] | None = None
-    names: dict[str, set[str]] = field(default_factory=dict)
-
-    @classmethod
-    def sent_to_ranks(cls, paths: Collection[str]) -> Files:
-        names: dict[str, set[str]] = {}
-        for path in paths:
-            folder, _, name = path.rpartition("/")
-            while folder and name not in names.setdefault(folder, set()):
-                names[folder].add(name)
-                folder, _, name = folder.rpartition("/")
-        return cls(paths, names)
+    names: dict[Path, set[str]] = field(default_factory=dict)
 
     def is_file(self, path: Path) -> bool:
         return path.is_file() if self.sent is None else str(path) in self.sent
 
+    def names_in(self, folder: Path) -> set[str]:
+        if folder not in self.names:
+            paths, prefix = map(str, folder.glob("*")) if self.sent is None else self.sent, os.path.join(folder, "")
+            self.names[folder] = {path[len(prefix) :].partition("/")[0] for path in paths if path.startswith(prefix)}
+        return self.names[folder]
+
     def has_module(self, folder: Path, name: str) -> bool:
         """Return whether a folder has a file or a folder that may be this module, also an extension module."""
-        if self.sent is None and str(folder) not in self.names:
-            with contextlib.suppress(OSError):
-                self.names[str(folder)] = set(os.listdir(folder))
-        return any(entry.partition(".")[0] == name for entry in self.names.get(str(folder), ()))
+        return any(entry.partition(".")[0] == name for entry in self.names_in(folder))
 
     def modules_in(self, folder: Path) -> tuple[str, ...]:
         """Return the modules and packages in a folder."""
-        names = self.names.get(str(folder), ())
-        return tuple(name.removesuffix(".py") for name in sorted(names) if name.endswith(".py") or "." not in name)
+        names = sorted(self.names_in(folder))
+        return tuple(name.removesuffix(".py") for name in names if name.endswith(".py") or "." not in name)
 
 
 def external_imports(script: Path, files: Files, folder: Path, is_available: Callable[[str], bool]) -> dict[str, str]:
@@ -244,9 +237,9 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
     """
     this_machine, working_directory = Files(), Path.cwd()
     if recipe.project:
-        files = Files.sent_to_ranks({f"{recipe.project.folder}/{name}" for name in recipe.project.files})
+        files = Files({f"{recipe.project.folder}/{name}" for name in recipe.project.files})
     else:
-        files = this_machine if python.local_path else Files.sent_to_ranks({recipe.script_file})
+        files = this_machine if python.local_path else Files({recipe.script_file})
     folder = working_directory if recipe.module else Path(path).parent
 
     def is_available(name: str) -> bool:
@@ -340,12 +333,12 @@ def with_parser(recipe: Recipe, python: str = "") -> Recipe:
         RequestError: if the script fails before it parses its arguments, or does not know a setting of recipe.toml.
     """
     python = python or sys.executable
-    settings = parser_settings(recipe, python)
-    if isinstance(settings, str):
+    try:
+        settings = parser_settings(recipe, python)
+    except UnknownSettingsError as error:
         # The type of a default may be narrower than what the parser accepts: 1 for a number.
-        return replace(
-            recipe, declared={name: Setting() for name in recipe.defaults} | {**recipe.declared}, unchecked=settings
-        )
+        settings = {name: Setting() for name in recipe.defaults} | {**recipe.declared}
+        return replace(recipe, declared=settings, unchecked=str(error))
     has_parser = bool(settings)
     if not has_parser:
         settings = {name: Setting(type_of(value)) for name, value in recipe.defaults.items()} | {**recipe.declared}
@@ -355,11 +348,18 @@ def with_parser(recipe: Recipe, python: str = "") -> Recipe:
     return recipe
 
 
-def parser_settings(recipe: Recipe, python: str) -> dict[str, Setting] | str:
-    """Return the settings that the parser knows; none without a parser, or why they are not known on this machine.
+class UnknownSettingsError(Exception):
+    """The script cannot run on this machine up to its parser."""
+
+
+def parser_settings(recipe: Recipe, python: str) -> dict[str, Setting]:
+    """Return the settings that the parser knows; none without a parser.
 
     Only a script that uses a parser of argparse's kind is run. The settings are cached until it, the modules next to
     it, or the packages of the Python change.
+
+    Raises:
+        UnknownSettingsError: if this machine lacks a module that the script imports.
     """
     modules = [file for file in recipe.files if file.endswith(".py")]
     if recipe.files and not any(PARSER.search(Path(file).read_bytes()) for file in modules):
@@ -367,13 +367,11 @@ def parser_settings(recipe: Recipe, python: str) -> dict[str, Setting] | str:
     folder = private_folder(cache_home() / "settings")
     content = [python, recipe.script, sorted(recipe.environment.items()), *map(file_state, sources(recipe, python))]
     path = folder / f"{hashlib.sha256(json.dumps(content).encode()).hexdigest()}.json"
-    if path.exists():
-        return {name: Setting(**fields) for name, fields in json.loads(path.read_text()).items()}
-    PROGRESS.info("settings: reading the arguments of %s (once)", Path(recipe.script).name)
-    settings = query_parser(recipe, python)
-    if not isinstance(settings, str):
-        write_whole(path, json.dumps({name: asdict(setting) for name, setting in settings.items()}))
-    return settings
+    if not path.exists():
+        PROGRESS.info("settings: reading the arguments of %s (once)", Path(recipe.script).name)
+        write_whole(path, query_parser(recipe, python))
+    options = json.loads(path.read_text() or "{}")
+    return {name: Setting(**{**fields, "choices": tuple(fields["choices"])}) for name, fields in options.items()}
 
 
 def sources(recipe: Recipe, python: str) -> Iterator[Path]:
@@ -390,8 +388,8 @@ def file_state(path: Path) -> tuple[str, int, int]:
     return str(path), status.st_mtime_ns, status.st_size
 
 
-def query_parser(recipe: Recipe, python: str) -> dict[str, Setting] | str:
-    """Return what parser_settings() returns, by running the script."""
+def query_parser(recipe: Recipe, python: str) -> str:
+    """Run the script and return what STANDALONE/script_arguments.py prints."""
     path = os.pathsep.join(filter(None, [str(LIB), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, **recipe.environment, "PYTHONPATH": path}
     command = [python, str(PROGRAM), recipe.script]
@@ -402,12 +400,11 @@ def query_parser(recipe: Recipe, python: str) -> dict[str, Setting] | str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RequestError(f"{recipe.script} does not parse its arguments: {error}.", hint=CHECK_HINT) from None
     if done.returncode == 0:
-        options = json.loads(done.stdout or "{}")
-        return {name: Setting(**{**fields, "choices": tuple(fields["choices"])}) for name, fields in options.items()}
+        return done.stdout
     reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     if reason.startswith(MODULE_NOT_FOUND):
         module = reason.removeprefix(MODULE_NOT_FOUND).split(";")[0].strip("'")
-        return f"{python} has no {module}; the script checks its arguments when the ranks start"
+        raise UnknownSettingsError(f"{python} has no {module}; the script checks its arguments when the ranks start")
     frames = TRACEBACK_LINE.findall(done.stderr) or [(recipe.script, "")]
     raise RequestError(f"{', line '.join(filter(None, frames[-1]))}: {reason.removesuffix('.')}.", hint=CHECK_HINT)
 
