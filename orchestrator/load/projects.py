@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from orch_node import content_store
-from orch_node.protocol.folders import FileEntry
 from pathspec import GitIgnoreSpec
 
 from orchestrator.errors import RequestError
@@ -61,7 +60,13 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
     if not listed:
         return None
     size = check_files(folder, listed, limit)
-    entries = [describe_file(folder, name) for name in listed]
+    try:
+        entries = [content_store.describe(folder, name) for name in listed]
+    except OSError as error:
+        raise RequestError(
+            f"{error.filename} cannot be read: {error.strerror}.",
+            hint="It is part of the project. Add it to .orchignore, or make it readable.",
+        ) from None
     commit, modified = commit_state(folder, {*listed}, ignored) if in_git else ("", False)
     caller = Path.cwd()
     return Project(
@@ -176,11 +181,9 @@ def ignore_rules(folder: Path, *names: str) -> GitIgnoreSpec:
         RequestError: if a file cannot be read or has an invalid rule.
     """
     rules = GitIgnoreSpec([])
-    for path in (folder / name for name in names):
+    for path in filter(Path.is_file, (folder / name for name in names)):
         try:
             rules += GitIgnoreSpec.from_lines(path.read_text("utf-8-sig").splitlines())
-        except FileNotFoundError:
-            pass
         except (OSError, ValueError) as error:
             raise RequestError(f"{path}: {error}.", hint="It needs the syntax of .gitignore.") from None
     return rules
@@ -192,20 +195,9 @@ def folder_files(folder: Path) -> list[str]:
     Raises:
         RequestError: if there are too many.
     """
-    names = []
-    for name in visible_files(folder, ignore_rules(folder, GIT_IGNORE, IGNORE)):
-        names.append(name)
-        if len(names) > MOST_FILES:
-            raise RequestError(
-                f"The project {folder} has more than {MOST_FILES} files.",
-                hint="Exclude files with .orchignore, name a smaller folder with --project FOLDER, or send the script "
-                "alone with --project none.",
-            )
-    return sorted(names)
-
-
-def visible_files(folder: Path, ignored: GitIgnoreSpec) -> Iterator[str]:
-    for parent, folders, names in os.walk(folder):
+    names: list[str] = []
+    ignored = ignore_rules(folder, GIT_IGNORE, IGNORE)
+    for parent, folders, files in os.walk(folder):
         below = parent[len(str(folder)) + 1 :]
         folders[:] = [
             name
@@ -213,10 +205,15 @@ def visible_files(folder: Path, ignored: GitIgnoreSpec) -> Iterator[str]:
             if is_visible(Path(parent, name)) and not ignored.match_file(os.path.join(below, name, ""))
         ]
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
-        for name in (*links, *names):
-            path = os.path.join(below, name)
-            if not name.startswith(".") and not ignored.match_file(path):
-                yield path
+        paths = [os.path.join(below, name) for name in (*links, *files) if not name.startswith(".")]
+        names += [path for path in paths if not ignored.match_file(path)]
+        if len(names) > MOST_FILES:
+            raise RequestError(
+                f"The project {folder} has more than {MOST_FILES} files.",
+                hint="Exclude files with .orchignore, name a smaller folder with --project FOLDER, or send the script "
+                "alone with --project none.",
+            )
+    return sorted(names)
 
 
 def is_visible(folder: Path) -> bool:
@@ -272,18 +269,3 @@ def file_size(folder: Path, name: str) -> int:
             hint="Remove it, or name another folder with --project.",
         )
     return status.st_size
-
-
-def describe_file(folder: Path, name: str) -> FileEntry:
-    """Return the entry of a file below a folder.
-
-    Raises:
-        RequestError: if the file cannot be read.
-    """
-    try:
-        return content_store.describe(folder, name)
-    except OSError as error:
-        raise RequestError(
-            f"{folder / name} cannot be read: {error.strerror}.",
-            hint="It is part of the project. Add it to .orchignore, or make it readable.",
-        ) from None
