@@ -12,7 +12,7 @@ from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir, print_error
 from orchestrator.cli.provision import Inventory
 from orchestrator.errors import RequestError
 from orchestrator.operations import nodes as operation
-from orchestrator.planning.request import NodePattern, parse_nodes
+from orchestrator.planning.request import parse_nodes
 from orchestrator.report import listing
 from orchestrator.report.output_lines import NodeOutput
 from orchestrator.screen import print_text
@@ -63,9 +63,7 @@ def shell(
     """Open a shell on a node, in the environment of ranks."""
     if not sys.stdin.isatty():
         raise RequestError("orch shell needs a terminal.", hint=f"Without one: orch exec {source} -- COMMAND.")
-    commands = operation.find_commands(
-        source, NodePattern(node) if node else None, stack=stack, runs_dir=runs_dir, notify=print_error
-    )
+    commands = operation.find_commands(source, node or None, stack=stack, runs_dir=runs_dir, notify=print_error)
     program, *arguments = commands.shell()
     os.execvp(program, [program, *arguments])
 

@@ -30,7 +30,7 @@ from orchestrator.load.files import parse_variable
 from orchestrator.load.inventory import Listing, ansible_environment, cache_path, read_cache, read_listing, write_cache
 from orchestrator.load.records import OWN_STACK, Records, load_records, parse_facts
 from orchestrator.model.cluster import Cluster, Facts, Node, Selection, first_hosts
-from orchestrator.model.hosts import NodeCount, NodePattern, Nodes, expand, fold, split_list
+from orchestrator.model.hosts import Nodes, expand, fold, split_list
 from orchestrator.model.printable import counted
 from orchestrator.planning.launchers import IMPLEMENTATIONS
 
@@ -265,8 +265,7 @@ def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str 
         RequestError: if nothing matches, or no host remains.
         PlanError: if there are fewer hosts than requested.
     """
-    is_pattern = isinstance(nodes, NodePattern)
-    matches = match(source, listing, "--nodes", str(nodes)) if is_pattern else tuple(listing.hosts)
+    matches = match(source, listing, "--nodes", nodes) if isinstance(nodes, str) else tuple(listing.hosts)
     excluded = match(source, listing, "--exclude", exclude) if exclude else ()
     hosts = tuple(name for name in matches if name not in set(excluded))
     if not hosts:
@@ -277,9 +276,9 @@ def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str 
         )
     name = f"cluster '{title(source)}'"
     reason = f"all of {name}" if nodes is None else f"'{nodes}' of {name}"
-    if isinstance(nodes, NodeCount):
+    if isinstance(nodes, int):
         reason = f"the first of {len(hosts)} in {name}"
-        hosts = first_hosts(hosts, nodes.number + spares, cluster=title(source), source=str(source))
+        hosts = first_hosts(hosts, nodes + spares, cluster=title(source), source=str(source))
     if spares >= len(hosts):
         raise RequestError(
             f"--spare-nodes {spares} leaves none of {counted(len(hosts), 'node')} to run on.",

@@ -298,7 +298,6 @@ def parse_table(path: Path, table: object) -> ToolOptions:
             raise RequestError(f"{name}: {TABLE} has the unknown key {key!r}.", hint=did_you_mean(key, KEYS))
         if key == "ppn" and value == "auto":
             continue
-        value = str(value) if key == "nodes" and type(value) is int else value
         try:
             parsed = value_of(kinds[KEYS[key]], value, f"{name}: {TABLE} {key}")
         except ProtocolError as error:

@@ -8,7 +8,6 @@ import ipaddress
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from orch_node.protocol.node_names import fold as fold
@@ -79,32 +78,12 @@ ITEM = re.compile(
 MAX_HOSTS = 10_000  # of one list
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCount:
-    """A number of nodes, as the value of --nodes."""
-
-    number: int
-
-    def __str__(self) -> str:
-        return str(self.number)
-
-
-@dataclass(frozen=True, slots=True)
-class NodePattern:
-    """Names, ranges, groups or patterns of nodes, as the value of --nodes."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
-Nodes = NodeCount | NodePattern
+Nodes = int | str  # a number of nodes; or names, ranges, groups or patterns
 
 
 def parse_nodes(text: str) -> Nodes:
     """Return the nodes that a value of --nodes selects."""
-    return NodeCount(int(text)) if text.isdecimal() and len(text) < 10 else NodePattern(text)
+    return int(text) if text.isdecimal() and len(text) < 10 else text
 
 
 def expand(pattern: str, is_group: Callable[[str], bool]) -> list[str]:

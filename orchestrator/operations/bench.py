@@ -21,7 +21,7 @@ from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.files import STANDALONE
 from orchestrator.load.records import write_measurement
 from orchestrator.model.cluster import Cluster
-from orchestrator.model.hosts import NodePattern, fold
+from orchestrator.model.hosts import fold
 from orchestrator.model.measurement import (
     BUSY_PART,
     ClosedPort,
@@ -271,7 +271,7 @@ def closed_ports(request: TrainRequest, cluster: Cluster, plan: Plan, notify: No
     seconds = PORT_SECONDS + PORT_SECONDS_OF_NODE * len(nodes)
     program = ("python", "-c", (STANDALONE / "ports.py").read_text(), str(seconds), ",".join(map(str, ports)), *nodes)
     commands = registry.target_at(request.inventory).commands(
-        request.inventory, NodePattern(",".join(nodes.values())), request.stack
+        request.inventory, ",".join(nodes.values()), request.stack
     )
     output: dict[str, bytearray] = {name: bytearray() for name in commands.nodes}
 

@@ -29,7 +29,7 @@ from orchestrator import load
 from orchestrator.errors import ExecuteError, OrchError, RequestError
 from orchestrator.files import private_folder, state_home
 from orchestrator.load.clusters import find_inventory
-from orchestrator.model.hosts import NodeCount, NodePattern, fold
+from orchestrator.model.hosts import fold
 from orchestrator.model.printable import counted
 from orchestrator.operations import resume, runs
 from orchestrator.operations.queue import SNAPSHOT
@@ -208,7 +208,7 @@ class Queue:
 
     def plan(self, run: Run, nodes: tuple[str, ...]) -> Plan:
         """Return the plan of a run on these nodes."""
-        changes = resume.Changes(nodes=NodePattern(",".join(nodes)), without_files=run.id in self.lost)
+        changes = resume.Changes(nodes=",".join(nodes), without_files=run.id in self.lost)
         planned = resume.plan(run, replace(changes, **self.unmasked[run.id]), self.base, ignore)
         planned = replace(planned, request=resume.request_of(run))  # it may start on other nodes again
         return with_snapshot(planned, self.folder)
@@ -339,11 +339,10 @@ class Queue:
 
 def candidate_nodes(request: TrainRequest) -> tuple[tuple[str, ...], int]:
     """Return the nodes on which a run may start, and how many of them it needs."""
-    nodes = request.nodes
-    is_count = isinstance(nodes, NodeCount)
-    cluster = load.cluster(request.inventory, request.stack, nodes=None if is_count else nodes, exclude=request.exclude)
-    hosts = cluster.selection.hosts
-    return hosts, nodes.number + request.spare_nodes if isinstance(nodes, NodeCount) else len(hosts)
+    count = request.nodes if isinstance(request.nodes, int) else None
+    nodes = request.nodes if count is None else None
+    hosts = load.cluster(request.inventory, request.stack, nodes=nodes, exclude=request.exclude).selection.hosts
+    return hosts, len(hosts) if count is None else count + request.spare_nodes
 
 
 def choose_nodes(nodes: Sequence[LiveNode], count: int) -> tuple[tuple[str, ...], str]:

@@ -22,7 +22,6 @@ from orch_node.standalone import facts
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.model.hosts import NodeCount, NodePattern
 from orchestrator.operations import queue
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
@@ -86,10 +85,10 @@ def plan_array_on_hosts(request: TrainRequest) -> Plan:
     Their nodes are decided when they start.
     """
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
-    if isinstance(request.nodes, NodePattern):
+    if isinstance(request.nodes, str):
         excluded = load.hosts_outside(request.inventory, request.nodes, request.exclude)
         request = replace(request, nodes=None, exclude=",".join(excluded) or None)
-    request = replace(request, nodes=request.nodes or NodeCount(1), wait_for_cores=True)
+    request = replace(request, nodes=1 if request.nodes is None else request.nodes, wait_for_cores=True)
     members = load.array_members(request.array, request.array_sample)
     requests = [sweep.request_of(request, member, own_script=recipe.own_script) for member in members]
     first = plan(requests[0]).run

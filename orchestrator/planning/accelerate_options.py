@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.decision import Decision
-from orchestrator.model.hosts import NodeCount
 from orchestrator.planning.launchers import LaunchSpec
 
 TYPES = ("MULTI_CPU", "MULTI_GPU", "NO")
@@ -44,7 +43,7 @@ class AccelerateOptions:
 
     source: str
     values: Mapping[str, object] = field(default_factory=dict)
-    nodes: NodeCount | None = None
+    nodes: int | None = None
     ppn: int | None = None
     precision: str | None = None
     port: int | None = None
@@ -79,7 +78,7 @@ def parse_options(values: Mapping[str, object], source: str) -> AccelerateOption
     return AccelerateOptions(
         source=source,
         values=values,
-        nodes=NodeCount(machines) if machines else None,
+        nodes=machines or None,
         ppn=ranks // (machines or 1) if even and ranks else None,
         precision=PRECISIONS[precision],
         port=integer(values, "main_process_port"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, get_origin, get_type_hints
 
 from orch_node.protocol import values
 from orch_node.protocol.values import ProtocolError
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.errors import first_problem
-from orchestrator.model.hosts import NodeCount, parse_nodes
+from orchestrator.model.hosts import Nodes, parse_nodes
 from orchestrator.model.printable import masked
 from orchestrator.planning.request import TargetOptions, TrainRequest, changed_fields
 
@@ -84,11 +84,8 @@ def value_of(kind: Any, value: object, source: str) -> Any:
     Raises:
         ProtocolError: if it is of another type than the option.
     """
-    is_nodes = NodeCount in get_args(kind)
     try:
-        parsed = TypeAdapter(str | None if is_nodes else kind).validate_json(
-            json.dumps(value, default=str), strict=True
-        )
+        parsed = TypeAdapter(kind).validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
         raise ProtocolError(f"{source} is {value!r:.60}: {first_problem(error)[1]}.") from None
-    return parse_nodes(parsed) if is_nodes and parsed is not None else parsed
+    return parse_nodes(parsed) if kind == Nodes | None and isinstance(parsed, str) else parsed

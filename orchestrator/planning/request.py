@@ -13,7 +13,6 @@ from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.model.decision import Decision
-from orchestrator.model.hosts import NodePattern as NodePattern
 from orchestrator.model.hosts import Nodes
 from orchestrator.model.hosts import parse_nodes as parse_nodes
 from orchestrator.model.project import Project

@@ -24,7 +24,7 @@ from orchestrator.model.cluster import (
     uniform_layout,
 )
 from orchestrator.model.decision import GPUS, Choice, Decision
-from orchestrator.model.hosts import NodeCount, fold
+from orchestrator.model.hosts import fold
 from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import counted
 from orchestrator.model.process_group import Backend
@@ -285,11 +285,11 @@ def count_nodes(request: TrainRequest, default: int | None, *, limit: int, hint:
     Raises:
         PlanError: if --nodes is missing, out of range or a pattern.
     """
-    nodes = request.nodes or (NodeCount(default) if default is not None else None)
-    if not isinstance(nodes, NodeCount) or not 1 <= nodes.number <= limit:
-        value = f"not --nodes {nodes}" if nodes else "and --nodes is missing"
+    nodes = default if request.nodes is None else request.nodes
+    if not isinstance(nodes, int) or not 1 <= nodes <= limit:
+        value = "and --nodes is missing" if nodes is None else f"not --nodes {nodes}"
         raise PlanError(f"--on {request.on} needs a number of nodes from 1 to {limit}, {value}.", hint=hint)
-    return nodes.number
+    return nodes
 
 
 V = TypeVar("V", int, str)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.model.hosts import NodeCount
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import RunPaths, TrainRequest
@@ -37,7 +36,7 @@ SITE = RunPaths(
     created=1.0,
 )
 OWN_CONTENTS = {OWN_SCRIPT.script: b"print('hello')\n"}
-REQUEST = TrainRequest(recipe="qa", nodes=NodeCount(2), ppn=2)
+REQUEST = TrainRequest(recipe="qa", nodes=2, ppn=2)
 
 
 def make_plan(

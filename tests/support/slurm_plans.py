@@ -8,7 +8,6 @@ from typing import Any
 
 from orchestrator import load
 from orchestrator.model.cluster import Facts
-from orchestrator.model.hosts import NodeCount
 from orchestrator.model.recipe import Setting
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import RunPaths, TrainRequest
@@ -30,16 +29,16 @@ SITE = RunPaths(
 )
 IMAGE = {"image": "/shared/torch.sif", "image_options": ("mounts=/data:/data:ro", "arguments=--nv")}
 CASES = {
-    "srun": ({"nodes": NodeCount(4), "ppn": 4}, ("partition=cpu", "account=physics", "time=2:00:00")),
-    "mpirun": ({"nodes": NodeCount(2), "ppn": 2, "launcher": "mpirun"}, ("cpus-per-task=8", "mem=32G")),
+    "srun": ({"nodes": 4, "ppn": 4}, ("partition=cpu", "account=physics", "time=2:00:00")),
+    "mpirun": ({"nodes": 2, "ppn": 2, "launcher": "mpirun"}, ("cpus-per-task=8", "mem=32G")),
     "torchrun": (
-        {"nodes": NodeCount(2), "launcher": "torchrun", "max_restarts": 1, "spare_nodes": 1},
+        {"nodes": 2, "launcher": "torchrun", "max_restarts": 1, "spare_nodes": 1},
         ("constraint=avx512&ib", "comment=two words; it's $(touch PWNED)"),
     ),
-    "accelerate": ({"nodes": NodeCount(2), "launcher": "accelerate"}, ("exclusive", "requeue")),
+    "accelerate": ({"nodes": 2, "launcher": "accelerate"}, ("exclusive", "requeue")),
     "array": ({}, ("learning_rate=1e-5,3e-5",)),
-    "login": ({"nodes": NodeCount(2)}, ("login=alice@login1.site", "time=30")),
-    "container": ({"nodes": NodeCount(2), "launcher": "mpirun"}, ("login=login1",)),
+    "login": ({"nodes": 2}, ("login=alice@login1.site", "time=30")),
+    "container": ({"nodes": 2, "launcher": "mpirun"}, ("login=login1",)),
 }
 
 
@@ -104,7 +103,7 @@ def submit_step(plan: Plan) -> SubmitScript:
 
 def make_array(*axes: str, sample: int | None = None, **fields: object) -> Plan:
     """Return the plan of an array of runs on two nodes."""
-    request = make_request({"nodes": NodeCount(2), "array": axes, "array_sample": sample, **fields})
+    request = make_request({"nodes": 2, "array": axes, "array_sample": sample, **fields})
     return plan_request(request, planner=plan_of_array)
 
 

@@ -19,7 +19,7 @@ from orchestrator import load
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.files import TRAIN, State, state_home, write_private
 from orchestrator.model.cluster import Cluster, Node
-from orchestrator.model.hosts import NodeCount, Nodes, expand, fold, split_list
+from orchestrator.model.hosts import Nodes, expand, fold, split_list
 from orchestrator.planning.launchers import choose_mpi
 from orchestrator.planning.plan import PutFile
 from orchestrator.planning.run_files import claims_folder
@@ -208,13 +208,13 @@ def on_run(record: RunRecord, nodes: Nodes | None) -> SshCommands:
         RequestError: if the pattern names no node of the run.
     """
     names = [host.node for host in record.nodes]
-    if isinstance(nodes, NodeCount):
-        names = names[: nodes.number]
+    if isinstance(nodes, int):
+        names = names[:nodes]
     elif nodes is not None:
         try:
-            selected = [name for part in split_list(nodes.text) for name in expand(part.strip(), lambda group: False)]
+            selected = [name for part in split_list(nodes) for name in expand(part.strip(), lambda group: False)]
         except ValueError as error:
-            raise RequestError(f"--nodes {nodes.text}: {error}.", hint="Write ranges as node[1-3,7].") from None
+            raise RequestError(f"--nodes {nodes}: {error}.", hint="Write ranges as node[1-3,7].") from None
         if missing := [name for name in selected if name not in names]:
             raise RequestError(f"{record.run_id} has no node {missing[0]!r:.80}.", hint=f"Its nodes: {fold(names)}.")
         names = selected

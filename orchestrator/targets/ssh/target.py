@@ -62,7 +62,7 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
     if accelerate is not None:
         request = replace(
             request,
-            nodes=request.nodes or accelerate.nodes,
+            nodes=accelerate.nodes if request.nodes is None else request.nodes,
             ppn=request.ppn or accelerate.ppn,
             precision=(accelerate.precision or AUTO) if request.precision == AUTO else request.precision,
         )

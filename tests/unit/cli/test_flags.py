@@ -15,7 +15,6 @@ from orchestrator.cli.main import make_app
 from orchestrator.cli.options import PANELS
 from orchestrator.errors import OrchError, PlanError
 from orchestrator.model.decision import Decision
-from orchestrator.model.hosts import NodeCount, NodePattern
 from orchestrator.operations import train
 from orchestrator.planning.request import TrainRequest, flag
 from orchestrator.planning.run_files import master_port
@@ -29,10 +28,10 @@ FIELDS = tuple(field.name for field in fields(TrainRequest))
 IMAGE = "registry.example/orch"
 PODS = KubernetesOptions(k8s=("memory=9Gi",))
 BASE = {
-    "ssh": TrainRequest(recipe="bert-qa", inventory="./lab.yml", nodes=NodeCount(2)),
-    "kubernetes": TrainRequest(recipe="bert-qa", on="k8s", nodes=NodeCount(2), image=IMAGE),
-    "pbs": TrainRequest(recipe="bert-qa", on="pbs", nodes=NodeCount(2)),
-    "slurm": TrainRequest(recipe="bert-qa", on="slurm", nodes=NodeCount(2)),
+    "ssh": TrainRequest(recipe="bert-qa", inventory="./lab.yml", nodes=2),
+    "kubernetes": TrainRequest(recipe="bert-qa", on="k8s", nodes=2, image=IMAGE),
+    "pbs": TrainRequest(recipe="bert-qa", on="pbs", nodes=2),
+    "slurm": TrainRequest(recipe="bert-qa", on="slurm", nodes=2),
 }
 # A value other than the field's default, and the other fields that it needs to take effect.
 Case = tuple[Any, Mapping[str, Any]]
@@ -57,7 +56,7 @@ CASES: Mapping[str, Case] = {
     "python": ("no/such/python", {}),
     "on": ("nosuch", {}),
     "inventory": ("nosuch", {}),
-    "nodes": (NodeCount(1), {}),
+    "nodes": (1, {}),
     "exclude": ("host1", {}),
     "wait_for_cores": (True, {}),
     "ppn": (2, {}),
@@ -85,7 +84,7 @@ CASES_OF_TARGETS: Mapping[tuple[str, str], Case] = {
     ("kubernetes", "launcher"): ("pytorchjob", {}),
     ("pbs", "options"): ((PBS.options(pbs=("queue=long",)),), {}),
     ("slurm", "mpi"): ("mpich", {"launcher": "mpirun"}),
-    ("ssh", "allow_slow_bf16"): (True, {"nodes": NodePattern("slow"), "precision": "bf16"}),
+    ("ssh", "allow_slow_bf16"): (True, {"nodes": "slow", "precision": "bf16"}),
     ("slurm", "options"): ((SLURM.options(slurm=("partition=cpu",)),), {}),
 }
 

@@ -106,8 +106,7 @@ def test_pattern_is_matched_without_ansible_cfg_of_the_folder(inventory: Path, t
         "import sys; from pathlib import Path;"
         "from orchestrator.load.inventory import read_listing;"
         "from orchestrator.load.clusters import select; source = Path(sys.argv[1]);"
-        "from orchestrator.model.hosts import NodePattern;"
-        "print(select(source, read_listing(source), nodes=NodePattern('node[3-4]'), exclude=None).hosts);"
+        "print(select(source, read_listing(source), nodes='node[3-4]', exclude=None).hosts);"
         "from ansible import constants; print(constants.DEFAULT_FORKS)"
     )
     environment = {**os.environ, "HOME": "/proc/none", "XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}

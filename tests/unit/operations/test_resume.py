@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.model.hosts import NodeCount
 from orchestrator.operations.resume import Changes, check_unfinished, find_runs, in_folder_of, plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import store
@@ -59,10 +58,10 @@ def test_resumed_run_that_was_refused_can_be_resumed_again(tmp_path: Path) -> No
 
 
 def test_changes_replace_only_what_they_name() -> None:
-    request = TrainRequest(recipe="q", nodes=NodeCount(2), ppn=2, env=("A=1", "B=2"), max_restarts=1)
+    request = TrainRequest(recipe="q", nodes=2, ppn=2, env=("A=1", "B=2"), max_restarts=1)
     assert Changes().apply(request) == request
-    result = Changes(nodes=NodeCount(1), ppn="auto", env=("B=3",), max_restarts=0).apply(request)
-    assert result == TrainRequest(recipe="q", nodes=NodeCount(1), env=("A=1", "B=3"))
+    result = Changes(nodes=1, ppn="auto", env=("B=3",), max_restarts=0).apply(request)
+    assert result == TrainRequest(recipe="q", nodes=1, env=("A=1", "B=3"))
 
 
 def test_ranks_per_node_stay_unless_others_are_named(tmp_path: Path) -> None:

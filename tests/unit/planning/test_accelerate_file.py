@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import PlanError
-from orchestrator.model.hosts import NodeCount
 from orchestrator.planning import accelerate_options as accelerate_file
 from orchestrator.planning import launchers
 from orchestrator.planning.resolve import Inputs
@@ -33,7 +32,7 @@ FILE: dict[str, Any] = {
 
 def test_options_are_read_from_an_accelerate_file() -> None:
     options = accelerate_file.parse_options(FILE, "f.yaml")
-    assert (options.nodes, options.ppn, options.precision, options.port) == (NodeCount(2), 2, "bf16", 29500)
+    assert (options.nodes, options.ppn, options.precision, options.port) == (2, 2, "bf16", 29500)
     assert accelerate_file.parse_options({**FILE, "num_processes": 3}, "f").ppn is None
     assert accelerate_file.parse_options({"use_cpu": True}, "f").precision == "fp32"
     unquoted_no = {"distributed_type": False, "use_cpu": True, "num_processes": 1}
@@ -65,7 +64,7 @@ def with_file(stack: Stack) -> Inputs:
 
 
 def test_used_and_contradicted_keys_are_reported(test_stack: Stack) -> None:
-    request = replace(QA_REQUEST, launcher="accelerate", nodes=NodeCount(2), ppn=1, precision="bf16")
+    request = replace(QA_REQUEST, launcher="accelerate", nodes=2, ppn=1, precision="bf16")
     plan = plan_train(request, with_file(test_stack), REMOTE_SITE)
     decisions = [decision for decision in plan.decisions if decision.topic == "accelerate config"]
     values = [decision.value.removeprefix("CONTRADICTED: ").split()[0] for decision in decisions[1:]]

@@ -8,7 +8,6 @@ from pathlib import Path, PurePath
 import pytest
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.model.hosts import NodeCount, NodePattern
 from orchestrator.planning.recorded_request import parse, render
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.targets.batch.options import SLURM
@@ -20,9 +19,9 @@ KINDS: dict[str | None, type[TargetOptions]] = {"slurm": SLURM.options, "k8s": K
 def test_request_is_recorded_without_loss() -> None:
     kubernetes = KubernetesOptions(k8s=("cpu=2",), k8s_file=Path("x.toml"))
     for request_ in (
-        TrainRequest(recipe="train.py", script_args=("--lr", "1"), nodes=NodePattern("node[1-2]"), ppn=2, ipex=True),
+        TrainRequest(recipe="train.py", script_args=("--lr", "1"), nodes="node[1-2]", ppn=2, ipex=True),
         TrainRequest(recipe="q", recipe_path=(PurePath("a b"),), env=("A=1", "B"), env_file=PurePath("e")),
-        TrainRequest(recipe="q", on="k8s", nodes=NodeCount(2), stall_timeout=5.0, options=(kubernetes,)),
+        TrainRequest(recipe="q", on="k8s", nodes=2, stall_timeout=5.0, options=(kubernetes,)),
     ):
         assert parse(json.loads(json.dumps(render(request_))), KINDS.get) == request_
 

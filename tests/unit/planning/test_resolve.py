@@ -10,7 +10,6 @@ import pytest
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Decision
-from orchestrator.model.hosts import NodeCount, NodePattern
 from orchestrator.planning.resolve import MEASURED_SPLIT, Inputs, Resolved, RunNodes, count_nodes, place_later, resolve
 from orchestrator.stacks.stack import Stack
 from tests.conftest import make_facts
@@ -70,13 +69,13 @@ def test_accelerate_passes_the_precision_of_a_script_on_to_counted_nodes(test_st
 
 
 def test_nodes_that_cannot_be_counted_are_refused() -> None:
-    for nodes, count in ((NodeCount(4), 4), (None, 2)):
+    for nodes, count in ((4, 4), (None, 2)):
         assert count_nodes(replace(QA_REQUEST, nodes=nodes), default=2, limit=9, hint="") == count
     for nodes, message in (
         (None, "needs a number of nodes from 1 to 9, and --nodes is missing"),
-        (NodePattern("node[1-3]"), "needs a number of nodes from 1 to 9, not --nodes node[1-3]"),
-        (NodeCount(0), "not --nodes 0"),  # none
-        (NodeCount(10), "not --nodes 10"),  # too many
+        ("node[1-3]", "needs a number of nodes from 1 to 9, not --nodes node[1-3]"),
+        (0, "not --nodes 0"),  # none
+        (10, "not --nodes 10"),  # too many
     ):
         with pytest.raises(PlanError, match=re.escape(message)):
             count_nodes(replace(QA_REQUEST, on="slurm", nodes=nodes), None, limit=9, hint="")

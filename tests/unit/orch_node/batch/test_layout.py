@@ -15,11 +15,10 @@ from orch_node.protocol import values
 from orch_node.protocol.batch import Hello
 from orch_node.protocol.cores import Core
 
-from orchestrator.model.hosts import NodeCount
 from orchestrator.targets.batch.plan import plan_run
 from tests.support.slurm_plans import make_request, plan_request
 
-REQUEST = {"nodes": NodeCount(2), "ppn": 2, "launcher": "mpirun", "max_restarts": 1, "spare_nodes": 1}
+REQUEST = {"nodes": 2, "ppn": 2, "launcher": "mpirun", "max_restarts": 1, "spare_nodes": 1}
 
 
 def make_config(fields: dict[str, object]) -> protocol.JobConfig:

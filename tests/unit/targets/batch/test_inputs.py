@@ -14,7 +14,6 @@ from orch_node.protocol import container
 from orchestrator import load
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import TRAIN
-from orchestrator.model.hosts import NodeCount
 from orchestrator.planning.request import check_unsupported_options
 from orchestrator.targets.batch.inputs import batch_settings, check_image_exists
 from orchestrator.targets.batch.pbs import PBS
@@ -135,7 +134,7 @@ def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> Batc
 
 
 def plan_with(fields: dict[str, Any], settings: BatchSettings) -> None:
-    request = replace(make_request({"nodes": NodeCount(2)}), **fields)
+    request = replace(make_request({"nodes": 2}), **fields)
     check_unsupported_options(request, BatchTarget(SLURM).refuses)
     plan_request(request, settings)
 
@@ -171,7 +170,7 @@ def test_relative_image_path_starts_where_it_is_set(tmp_path: Path, monkeypatch:
 def test_image_needs_no_stack_on_the_nodes() -> None:
     """Ignore the packages of the interpreter that starts the ranks: the image has its own torch."""
     bare = replace(make_host_facts(), packages={})
-    _, config = plan_request(make_request({"nodes": NodeCount(2)}), make_settings(), facts=bare, planner=plan_run)
+    _, config = plan_request(make_request({"nodes": 2}), make_settings(), facts=bare, planner=plan_run)
     assert (config.torch, config.preload) == (None, ())
     spec = container.parse(config.files["container.json"])
     assert (spec.engine, spec.image) == ("apptainer", "/shared/torch.sif")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import PlanError
-from orchestrator.model.hosts import NodeCount
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
 from orchestrator.targets.batch.inputs import batch_settings, plan_of_array
@@ -198,7 +197,7 @@ def test_an_array_has_a_task_for_each_run() -> None:
 
 def test_golden_script() -> None:
     settings = batch_settings(PBS, None, ("queue=long", "select=ncpus=8:mem=32gb", "walltime=00:04:00"), {})
-    request = replace(make_request({"nodes": NodeCount(2), "ppn": 2}), on="pbs")
+    request = replace(make_request({"nodes": 2, "ppn": 2}), on="pbs")
     text = plan_request(request, settings).describe()
     if "ORCH_WRITE_GOLDEN" in os.environ:
         GOLDEN.write_text(text)

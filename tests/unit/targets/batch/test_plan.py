@@ -15,7 +15,6 @@ from orchestrator import load
 from orchestrator.errors import OrchError, PlanError
 from orchestrator.files import TRAIN, source_files
 from orchestrator.model.cluster import Gpu
-from orchestrator.model.hosts import NodeCount
 from orchestrator.model.recipe import Recipe
 from orchestrator.operations import train
 from orchestrator.planning.plan import Plan, SendFolder, StoreFolder, SubmitScript
@@ -119,7 +118,7 @@ def test_nccl_is_planned_from_the_request_and_not_from_the_login_host() -> None:
     settings, for_cpus = slurm_plans.make_settings(options={"gpus-per-node": "8"}), slurm_plans.make_host_facts()
     for_gpus = replace(for_cpus, packages={**for_cpus.packages, "torch": "2.13.0+cu130"})
     with_gpu = replace(for_gpus, gpus=(Gpu(index=0),))
-    request = replace(slurm_plans.make_request({"nodes": NodeCount(2)}), backend="nccl")
+    request = replace(slurm_plans.make_request({"nodes": 2}), backend="nccl")
     plan = slurm_plans.plan_request(request, settings, facts=for_gpus)
     decisions = {decision.topic: decision for decision in plan.decisions}
     assert decisions["ranks"].describe().startswith("ranks: 16 (8 on each node, one for each GPU that the job requests")

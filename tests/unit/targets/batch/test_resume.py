@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.model.hosts import NodeCount
 from orchestrator.planning.plan import RunProgram, SubmitScript
 from orchestrator.planning.request import Resume
 from tests.support.slurm_plans import SITE, make_request, make_settings, plan_request
@@ -15,7 +14,7 @@ RESUME = Resume(
 
 
 def test_next_attempt_is_another_job_in_the_same_folder() -> None:
-    site, request = replace(SITE, resume=RESUME), make_request({"nodes": NodeCount(2)})
+    site, request = replace(SITE, resume=RESUME), make_request({"nodes": 2})
     prepare, submit = plan_request(request, run_paths=site).steps
     assert isinstance(prepare, RunProgram)
     assert prepare.command[1:] == (f"{SITE.train}/node.py", "prepare-attempt", SITE.run_dir, "slurm-job.json")

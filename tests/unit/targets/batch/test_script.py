@@ -11,7 +11,6 @@ from pathlib import Path
 from orch_node.protocol import batch as protocol
 from orch_node.protocol.batch import CONFIG
 
-from orchestrator.model.hosts import NodeCount
 from orchestrator.report import plans
 from orchestrator.targets.batch.slurm import time_seconds
 from tests.support.slurm_plans import CASES, SITE, make_array, make_plan, script_of, slurm_settings
@@ -31,7 +30,7 @@ def test_golden_scripts_pass_shellcheck() -> None:
 
 
 def test_thousand_nodes_are_one_script() -> None:
-    plan = make_plan({"nodes": NodeCount(1000), "ppn": 8})
+    plan = make_plan({"nodes": 1000, "ppn": 8})
     assert len(plan.layout.rank_places) == 8000
     assert len(plan.describe()) < 20_000
     assert json.loads(plans.as_json(plan))["script"] == plan.describe()

@@ -20,7 +20,6 @@ from orch_node.protocol.layout import PRECISION_PLACEHOLDER, RankEntry
 from orch_node.standalone import facts
 
 from orchestrator.errors import PlanError
-from orchestrator.model.hosts import NodeCount
 from orchestrator.model.project import Project
 from orchestrator.planning.plan import Plan
 from orchestrator.targets.kubernetes import names
@@ -80,7 +79,7 @@ def test_reader_pod_can_run_where_the_pods_of_the_run_can() -> None:
 
 
 def test_restarts_are_elastic_and_bounded() -> None:
-    request = replace(REQUEST, nodes=NodeCount(4), ppn=4, max_restarts=3, min_nodes=2)
+    request = replace(REQUEST, nodes=4, ppn=4, max_restarts=3, min_nodes=2)
     (_, job) = objects(make_plan(request=request))
     assert job["spec"]["nprocPerNode"] == "4"
     policy = job["spec"]["elasticPolicy"]
@@ -167,7 +166,7 @@ def test_objects_of_any_request_match_the_crds(
     launcher: str, arguments: list[str], nodes: int, ppn: int, cpu: str, memory: str, recipe: str
 ) -> None:
     run = names.run_id("20260101-120000", recipe, "ffff")
-    request = replace(REQUEST, nodes=NodeCount(nodes), ppn=ppn, script_args=tuple(arguments))
+    request = replace(REQUEST, nodes=nodes, ppn=ppn, script_args=tuple(arguments))
     kubernetes = SETTINGS.model_copy(update={"cpu": cpu, "memory": memory})
     plan = make_plan(launcher, request=request, kubernetes=kubernetes, run_paths=replace(SITE, run_id=run))
     manifests = objects(plan)

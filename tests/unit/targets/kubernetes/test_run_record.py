@@ -15,7 +15,6 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import OrchError
 from orchestrator.model.cluster import uniform_layout
-from orchestrator.model.hosts import NodeCount
 from orchestrator.targets.kubernetes import names, run_record
 from orchestrator.targets.kubernetes.find import state_in
 from orchestrator.targets.kubernetes.manifests import KINDS
@@ -28,7 +27,7 @@ from tests.support.recorded import RUN_RECORD as RECORD
 
 @given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 8))
 def test_stored_record_is_restored_without_loss(pods: int, ppn: int, size: int) -> None:
-    request = replace(REQUEST, nodes=NodeCount(pods), ppn=ppn)
+    request = replace(REQUEST, nodes=pods, ppn=ppn)
     plan = make_plan(request=request, kubernetes=SETTINGS.model_copy(update={"cpu": str(ppn * size)}))
     stored = json.loads(json.dumps(run_record.without_lists(plan.run)))
     assert run_record.with_lists(stored, pod.parse(json.dumps(config(plan)))) == plan.run
