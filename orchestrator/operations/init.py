@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -289,6 +290,7 @@ def new_recipe(name: str, into: Path) -> Path:
 
     Raises:
         RequestError: if the name is invalid or already in use.
+        ExecuteError: if the folder cannot be written.
     """
     if not RECIPE_NAME.fullmatch(name):
         raise RequestError(
@@ -299,9 +301,13 @@ def new_recipe(name: str, into: Path) -> Path:
     folder = into / name.replace("-", "_")
     if folder.exists():
         raise RequestError(f"{folder} already exists.", hint="Choose another name or --in.")
-    folder.mkdir(parents=True)
-    for template in sorted((TEMPLATES / "recipe").iterdir()):
-        text = template.read_text(encoding="utf-8").replace("NAME", name)
-        (folder / template.name.removesuffix(".in")).write_text(text, encoding="utf-8")
-    (folder / "recipe.schema.json").write_text(schema_text(), encoding="utf-8")
+    templates = (TEMPLATES / "recipe").iterdir()
+    texts = {path.name.removesuffix(".in"): path.read_text(encoding="utf-8") for path in templates}
+    try:
+        folder.mkdir(parents=True)
+        for file, text in {**texts, "recipe.schema.json": schema_text()}.items():
+            (folder / file).write_text(text.replace("NAME", name), encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise ExecuteError(f"Cannot write {folder}: {error.strerror}.", hint="Choose another folder: --in.") from None
     return folder

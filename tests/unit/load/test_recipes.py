@@ -10,12 +10,13 @@ import jsonschema
 import pytest
 
 from orchestrator import load
-from orchestrator.errors import RequestError
+from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import RECIPES, entry_points, tomllib
 from orchestrator.load.definitions import RecipeFile, recipe_from, schema, schema_text
 from orchestrator.load.files import read_toml
 from orchestrator.load.scripts import with_parser
 from orchestrator.operations.init import new_recipe
+from tests.support.disks import small_file_system
 from tests.support.files import write_files
 
 SCHEMA_FILE = Path(load.__file__).parents[1] / "schemas" / "recipe.schema.json"
@@ -102,6 +103,8 @@ def test_conflicting_or_missing_recipe_folders_are_rejected(tmp_path: Path) -> N
     folder = new_recipe("mine", tmp_path)
     with pytest.raises(RequestError, match="already exists"):
         new_recipe("mine", tmp_path)
+    with small_file_system(tmp_path / "disk", "8k"), pytest.raises(ExecuteError, match="No space left"):
+        new_recipe("large", tmp_path / "disk")
     folder.rename(tmp_path / "bert_qa")
     with pytest.raises(RequestError, match="Two recipes are named 'bert-qa'"):
         load.recipe_folders((tmp_path,))
