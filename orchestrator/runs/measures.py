@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 from orch_node import atomic_write
 from orch_node.protocol import values
 from orch_node.protocol.events import LAST_TIME, Event, Progress, Result, UnreadableEvent
+from orch_node.protocol.outcome import REFUSED
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.runs.store import Run
@@ -174,7 +175,12 @@ def weighted(values_and_weights: Iterable[tuple[float | None, float]]) -> float 
 
 def measures(run: Run) -> Measures:
     """Return the measurements of a run; ranks that wrote nothing have no samples."""
-    events = tuple(event for event in run.events() if not isinstance(event, UnreadableEvent))
+    events = tuple(
+        event
+        for event in run.events()
+        # A run that waits for nodes is refused, and waits again, if another run is faster.
+        if not isinstance(event, UnreadableEvent) and getattr(event, "state", "") != REFUSED
+    )
     times = [event.time for event in events if event.time]
     return Measures(
         began=min(times, default=run.record.created),

@@ -118,7 +118,10 @@ def test_small_differences_make_no_straggler() -> None:
 
 
 def test_timeline_names_the_failed_rank_and_not_those_that_were_stopped(tmp_path: Path) -> None:
-    descriptions = [description for _, description in charts.moments(measured(tmp_path, fails=3))]
+    folder = make_run(tmp_path, "run", fails=3)
+    write_events(folder, [{"event": "finished", "time": 1.0, "state": "refused"}], "a")
+    descriptions = [description for _, description in charts.moments(measures(runs.load(folder)))]
+    assert "refused" not in descriptions, "another run was faster, and this one waited"
     assert descriptions[-1] == "rank 3 on node0 exited with code 1"
     assert sum("exited with" in line for line in descriptions) == 1
     assert "rank 0: save" in descriptions
