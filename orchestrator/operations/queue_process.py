@@ -14,9 +14,10 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ LOST_SECONDS = 30.0  # a run whose node0 does not respond for so long is lost
 AVOIDED_SECONDS = 60.0  # how long a node is left out after a run could not be started there, or was lost
 MAX_LOST = 2  # how often a run is started again after its node was lost
 MAX_FAILED_STARTS = 5  # how often the start of a run is tried on other nodes
+MAX_THREADS = 64
 TICKETS = "queue"  # the folder of the tickets in orch's state folder
 
 
@@ -84,8 +86,8 @@ class Queue:
     limit: int | None
     unmasked: Mapping[str, Mapping[str, Any]]
     active: dict[str, ActiveRun] = field(default_factory=dict)
-    lost: dict[str, int] = field(default_factory=dict)  # how often, by run
-    failed_starts: dict[str, int] = field(default_factory=dict)  # in a row, by run
+    lost: Counter[str] = field(default_factory=Counter)  # how often, by run
+    failed_starts: Counter[str] = field(default_factory=Counter)  # in a row, by run
     avoided: dict[str, float] = field(default_factory=dict)  # node -> until when it is not tried again
     next_query: float = 0.0
     next_look: float = 0.0
@@ -95,7 +97,8 @@ class Queue:
     planned_for: tuple[str, ...] = ()  # the waiting run, and the active ones for whose nodes it was planned
     ended: list[ActiveRun] = field(default_factory=list)  # whose files are still to be copied
     cut_off: dict[str, ActiveRun] = field(default_factory=dict)  # whose nodes may train on without a connection
-    threads: list[threading.Thread] = field(default_factory=list)
+    # Of threads in which a node that does not respond does not delay other runs.
+    pool: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, MAX_THREADS))
 
     def work(self) -> None:
         """Start all runs and wait for their ends."""
@@ -113,8 +116,7 @@ class Queue:
             self.stop_all()
         self.finish_ended()
         self.watch_cut_off()
-        for thread in self.threads:
-            thread.join()
+        self.pool.shutdown()
 
     def start_all(self, my_turn: Callable[[], bool]) -> None:
         """Start the waiting runs, as soon as no earlier queue has runs that wait."""
@@ -137,21 +139,9 @@ class Queue:
         time.sleep(POLL_SECONDS * max(1.0, len(self.active) / RUNS_PER_POLL))
 
     def finish_ended(self) -> None:
-        """Copy the files of ended runs in threads, so that a node that does not respond does not delay other runs."""
-
+        """Copy the files of ended runs."""
         while self.ended:
-            self.in_thread(self.ended.pop().handle.finish)
-
-    def in_thread(self, action: Callable[[], object]) -> None:
-        """Do something in a thread that ends before this process."""
-
-        def act() -> None:
-            with contextlib.suppress(OrchError):
-                action()
-
-        thread = threading.Thread(target=act)
-        self.threads = [*filter(threading.Thread.is_alive, self.threads), thread]
-        thread.start()
+            self.pool.submit(self.ended.pop().handle.finish)
 
     def plan_ahead(self) -> None:
         """Plan the first waiting run for nodes of an active one, which it may get when that ends."""
@@ -225,7 +215,7 @@ class Queue:
             with resume.in_folder_of(run):
                 handle = registry.target_of(planned.run).start(planned, run.folder)
         except ExecuteError as error:
-            self.failed_starts[run.id] = self.failed_starts.get(run.id, 0) + 1
+            self.failed_starts[run.id] += 1
             if self.failed_starts[run.id] == MAX_FAILED_STARTS:
                 raise
             self.avoid(nodes)
@@ -298,7 +288,7 @@ class Queue:
         """Start a run whose nodes do not respond again on others, from what this machine has of it."""
         self.avoid(sorted(active.nodes))
         self.cut_off[run.id] = active
-        self.lost[run.id] = self.lost.get(run.id, 0) + 1
+        self.lost[run.id] += 1
         if self.lost[run.id] > MAX_LOST:
             store.record_end(run.folder, FAILED, problem)
         else:
@@ -311,7 +301,7 @@ class Queue:
         self.next_look = time.monotonic() + LOST_SECONDS
         for name, lost in [*self.cut_off.items()]:
             if name not in self.waiting:  # or its folder was deleted
-                self.in_thread(partial(self.end_cut_off, name, lost))
+                self.pool.submit(self.end_cut_off, name, lost)
             elif not runs.refresh([store.load(self.base / name)], {name: lost.handle}):
                 self.waiting.remove(name)
                 queued.unmark(self.base / name)
@@ -332,9 +322,7 @@ class Queue:
         for active in self.active.values():
             with contextlib.suppress(OrchError):
                 active.handle.stop()
-        for active in self.active.values():
-            with contextlib.suppress(OrchError):
-                active.handle.finish()
+        self.ended += self.active.values()
 
 
 def candidate_nodes(request: TrainRequest) -> tuple[tuple[str, ...], int]:
