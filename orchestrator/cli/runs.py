@@ -34,7 +34,7 @@ def compare(
     """Compare the settings and the results of two runs, or rank the runs of an array."""
     if members := store.members(context.obj, a):
         ranked = comparison.rank_runs(members, result)
-        print_text(comparison.ranking_json(ranked) if as_json else comparison.ranking_text(ranked, result))
+        print_text(json_text("ranking", runs=finite(ranked)) if as_json else comparison.ranking_text(ranked, result))
         return
     compared = comparison.compare(store.find(context.obj, a, print_error), store.find(context.obj, b))
     print_text(json_text("comparison", finite(compared)) if as_json else comparison.text(compared))

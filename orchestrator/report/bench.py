@@ -91,12 +91,7 @@ def page(measurement: Measurement, slow: Sequence[Slow], title: str) -> str:
     """Return the results as an HTML page."""
     subjects = {item.subject for item in slow}
     tables = [
-        Table(
-            title=name,
-            head=tuple(rows[0]),
-            rows=tuple(tuple(map(cell, row.values())) for row in rows),
-            hot=tuple(index for index, row in enumerate(rows) if subject_of(row) in subjects),
-        )
+        Table(title=name, rows=rows, hot=[index for index, row in enumerate(rows) if subject_of(row) in subjects])
         for name, rows in sections(measurement)
         if rows
     ]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -13,7 +12,7 @@ from orch_node.protocol.events import Result
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import fold
-from orchestrator.report.listing import finite, json_text, table
+from orchestrator.report.listing import table
 from orchestrator.runs.measures import Measures, measures, scores
 from orchestrator.runs.origin import Script
 from orchestrator.runs.outcome import RunOutcome, outcome_of
@@ -22,21 +21,6 @@ from orchestrator.runs.store import Run
 ABSENT = "-"
 LOSS, SPEED = "loss", "samples_per_second"
 SMALLER_IS_BETTER = ("loss", "perplexity", "error", "seconds")  # parts of the names of such results
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankedRun:
-    """A run of an array.
-
-    Attributes:
-        values: its values of the array, as `NAME=VALUE NAME=VALUE`.
-        results: its results by name.
-    """
-
-    run: str
-    values: str
-    state: str
-    results: dict[str, float]
 
 
 def compare(a: Run, b: Run) -> dict[str, Any]:
@@ -94,7 +78,9 @@ def script_settings(script: Script | None) -> Iterator[tuple[str, str]]:
     yield "git, changed since", (", ".join(git.changed) if git else "") or ABSENT
 
 
-def figures(outcome: RunOutcome, measured: Measures, step: float | None) -> Iterator[tuple[tuple[str, str], float]]:
+def figures(
+    outcome: RunOutcome, measured: Measures, step: float | None = None
+) -> Iterator[tuple[tuple[str, str], float]]:
     """Yield the figures that were measured and scored, each as ((name, unit), value).
 
     Args:
@@ -131,7 +117,7 @@ def text(comparison: dict[str, Any]) -> str:
     settings_table = table(differences, ("setting", "a", "b")) if differences else "no setting differs"
     rows = [
         {
-            "figure": f"{entry['name']}, {entry['unit']}" if entry["unit"] else entry["name"],
+            "figure": ", ".join(filter(None, (entry["name"], entry["unit"]))),
             **{key: ABSENT if entry[key] is None else f"{entry[key]:.5g}" for key in "ab"},
             "b/a": ABSENT if entry["ratio"] is None else f"{entry['ratio']:.3f}",
         }
@@ -140,7 +126,7 @@ def text(comparison: dict[str, Any]) -> str:
     return "\n".join([*heads, "", settings_table, "", table(rows, ("figure", "a", "b", "b/a"))])
 
 
-def rank_runs(runs: Sequence[Run], result: str | None) -> tuple[RankedRun, ...]:
+def rank_runs(runs: Sequence[Run], result: str | None) -> list[dict[str, Any]]:
     """Return the runs of an array in the order of a result, the best one first; runs without it, or with NaN, last.
 
     Args:
@@ -150,10 +136,10 @@ def rank_runs(runs: Sequence[Run], result: str | None) -> tuple[RankedRun, ...]:
     Raises:
         RequestError: if no run has this result.
     """
-    ranked = tuple(map(ranked_run, runs))
+    ranked = list(map(ranked_run, runs))
     if result is None:
         return ranked
-    names = {name for run in ranked for name in run.results}
+    names = {name for run in ranked for name in run["results"]}
     if result not in names:
         listing = f"They have: {', '.join(sorted(names)) or 'none'}."
         raise RequestError(
@@ -161,39 +147,29 @@ def rank_runs(runs: Sequence[Run], result: str | None) -> tuple[RankedRun, ...]:
         )
     sign = 1 if any(part in result for part in SMALLER_IS_BETTER) else -1
 
-    def order(run: RankedRun) -> tuple[bool, float]:
-        value = run.results.get(result, math.nan)
+    def order(run: Mapping[str, Any]) -> tuple[bool, float]:
+        value = run["results"].get(result, math.nan)
         return (True, 0.0) if math.isnan(value) else (False, sign * value)
 
-    return tuple(sorted(ranked, key=order))
+    return sorted(ranked, key=order)
 
 
-def ranked_run(run: Run) -> RankedRun:
-    """Return a run with its values and results."""
+def ranked_run(run: Run) -> dict[str, Any]:
+    """Return a run with its values of the array, as `NAME=VALUE NAME=VALUE`, and its results by name."""
     label, reported, loss = array_values(run.record.decisions), scores(run.newest(Result)), measures(run).loss
     results = dict(reported.after)
     if loss:
         results.setdefault(LOSS, loss[-1][1])
     if reported.train_samples_per_second is not None:
         results[SPEED] = reported.train_samples_per_second
-    return RankedRun(run=run.id, values=label.rpartition(" (")[0] or label, state=run.state, results=results)
+    return {"run": run.id, "values": label.rpartition(" (")[0] or label, "state": run.state, "results": results}
 
 
-def ranking_text(runs: Sequence[RankedRun], result: str | None) -> str:
+def ranking_text(runs: Sequence[Mapping[str, Any]], result: str | None) -> str:
     """Return a table of the runs; the result by which they are ranked comes first."""
-    names = sorted({name for run in runs for name in run.results}, key=lambda name: (name != result, name))
+    names = sorted({name for run in runs for name in run["results"]}, key=lambda name: (name != result, name))
     rows = [
-        {
-            **{name: f"{run.results[name]:.5g}" if name in run.results else ABSENT for name in names},
-            "run": run.run,
-            "values": run.values,
-            "state": run.state,
-        }
+        {**{name: ABSENT for name in names}, **{name: f"{x:.5g}" for name, x in run["results"].items()}, **run}
         for run in runs
     ]
     return table(rows, ("run", "values", "state", *names))
-
-
-def ranking_json(runs: Sequence[RankedRun]) -> str:
-    """Return the runs in their order as JSON."""
-    return json_text("ranking", runs=[finite(asdict(run)) for run in runs])

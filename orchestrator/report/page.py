@@ -10,26 +10,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from orch_node import atomic_write
-from orch_node.protocol.events import format_loss
 
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import counted
 from orchestrator.report import charts
-from orchestrator.report.charts import Chart, time_unit
-from orchestrator.report.listing import finite
+from orchestrator.report.charts import Chart
+from orchestrator.report.comparison import ABSENT, figures, settings
+from orchestrator.report.listing import cell, finite
 from orchestrator.report.training import failure_lines, of_planned
-from orchestrator.runs.measures import Measures, RankMeasures, measures, scores
-from orchestrator.runs.origin import Origin, Script
+from orchestrator.runs.measures import Measures, RankMeasures, measures
 from orchestrator.runs.outcome import RunOutcome, outcome_of
 from orchestrator.runs.store import Run
 
@@ -42,12 +40,12 @@ DIGITS = 7  # significant digits of a number, more than a screen can show
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of a page."""
+    """A table of a page, whose rows have the same keys."""
 
     title: str
-    rows: tuple[tuple[str, ...], ...]
-    head: tuple[str, ...] = ()
-    hot: tuple[int, ...] = ()  # the numbers of highlighted rows
+    rows: Sequence[Mapping[str, object]]
+    hot: Collection[int] = ()  # the numbers of highlighted rows
+    is_text: bool = False  # without a head, and with line breaks in its cells
 
 
 @cache
@@ -94,6 +92,7 @@ def render(template: str, drawn: Iterable[Chart | None], **values: object) -> st
     """
     loader = PackageLoader("orchestrator")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["cell"] = cell
     shown = [chart for chart in drawn if chart]
     return environment.get_template(template).render(
         scripts=[script(PLOTLY), script(CHARTS_SCRIPT)],
@@ -106,6 +105,7 @@ def render(template: str, drawn: Iterable[Chart | None], **values: object) -> st
 def run_page(run: Run) -> str:
     """Return the report of a run as HTML."""
     outcome, measured = outcome_of(run), measures(run)
+    origin = [{"name": name, "value": value} for name, value in settings(run, outcome) if value != ABSENT]
     drawn = (
         charts.loss_chart(measured),
         charts.throughput_chart(measured),
@@ -118,11 +118,15 @@ def run_page(run: Run) -> str:
         drawn,
         outcome=outcome,
         subtitle=subtitle(run, outcome),
-        figures=list(figures(outcome, measured)),
+        figures=[(", ".join(filter(None, key)), f"{value:.5g}") for key, value in figures(outcome, measured)],
         failure="\n".join(failure_lines(outcome, shown="none")) if outcome.state != "done" else "",
         notes=outcome.notes,
         moments=charts.moments(measured)[:MAX_MOMENTS],
-        tables=[ranks_table(measured), decisions_table(outcome), origin_table(run.origin)],
+        tables=[
+            ranks_table(measured),
+            Table(title="Decisions", rows=[asdict(decision) for decision in outcome.decisions], is_text=True),
+            Table(title="Where it comes from", rows=origin, is_text=True),
+        ],
         command=run.origin.command.shell() if run.origin.command else "was not recorded",
     )
 
@@ -147,43 +151,24 @@ def subtitle(run: Run, outcome: RunOutcome) -> str:
     return " · ".join(parts)
 
 
-def figures(outcome: RunOutcome, measured: Measures) -> Iterator[tuple[str, str]]:
-    """Yield the names and the values of the most important figures."""
-    if outcome.seconds is not None:
-        unit, name = time_unit(outcome.seconds)
-        yield "time, all", f"{outcome.seconds / unit:.3g} {name}"
-    steps = max((rank.steps for rank in measured.ranks), default=0)
-    if steps:
-        yield "steps", str(steps)
-    if speed := sum(rank.samples_per_second or 0.0 for rank in measured.ranks):
-        yield "samples/s, all ranks", f"{speed:.4g}" if speed < 1000 else f"{speed:.0f}"
-    if measured.loss:
-        yield "loss, last", format_loss(measured.loss[-1][1])
-    for name, value in scores(outcome.result).after.items():
-        yield name.upper(), f"{value:.2f}"
-    yield "memory, largest rank", f"{max(r.peak_rss for r in measured.ranks) / 2**30:.2f} GiB"
-
-
 def ranks_table(measured: Measures) -> Table:
     """Return the table of the ranks' measures; slow ranks are highlighted."""
     slow = charts.slow_ranks(measured.ranks)
     drawn, count = measured.ranks[:MAX_RANKS], len(measured.ranks)
-    rows = [rank_row(rank) for rank in drawn]
     return Table(
         title="Ranks" if count <= MAX_RANKS else f"Ranks (the first {MAX_RANKS} of {count})",
-        head=tuple(rows[0]),
-        rows=tuple(tuple(row.values()) for row in rows),
-        hot=tuple(index for index, rank in enumerate(drawn) if rank.rank in slow),
+        rows=[rank_row(rank) for rank in drawn],
+        hot=[index for index, rank in enumerate(drawn) if rank.rank in slow],
     )
 
 
-def rank_row(rank: RankMeasures) -> dict[str, str]:
+def rank_row(rank: RankMeasures) -> dict[str, object]:
     """Return the row of a rank, by the headings of its cells."""
     return {
-        "rank": str(rank.rank),
+        "rank": rank.rank,
         "node": rank.node,
-        "threads": str(rank.threads),
-        "steps": str(rank.steps),
+        "threads": rank.threads,
+        "steps": rank.steps,
         "step, ms": number(rank.step_seconds, ".1f", 1e3),
         "own work, ms": number(rank.work_seconds, ".1f", 1e3),
         "longest, ms": number(rank.longest_step, ".1f", 1e3),
@@ -197,37 +182,3 @@ def rank_row(rank: RankMeasures) -> dict[str, str]:
 
 def number(value: float | None, form: str, unit: float = 1.0) -> str:
     return "-" if value is None else format(value * unit, form)
-
-
-def decisions_table(outcome: RunOutcome) -> Table:
-    """Return the table of the decisions, with their reasons."""
-    rows = ((decision.topic, decision.value, decision.reason) for decision in outcome.decisions)
-    return Table(title="Decisions", rows=tuple(rows))
-
-
-def origin_table(origin: Origin) -> Table:
-    """Return the table of the stack, the script, the seeds and the settings of a run."""
-    fields = {
-        "stack": origin.stack,
-        "packages": ", ".join(f"{fingerprint[:12]} on {nodes}" for fingerprint, nodes in origin.fingerprints.items()),
-        **(script_cells(origin.scripts) if origin.scripts else {}),
-        "seeds": settings_text(origin.seeds),
-        "settings": settings_text(origin.settings),
-        "script arguments": " ".join(origin.script_args),
-    }
-    rows = ((name, value) for name, value in fields.items() if value)
-    return Table(title="Where it comes from", rows=tuple(rows))
-
-
-def script_cells(script: Script) -> dict[str, str]:
-    """Return the rows about the script and its git checkout."""
-    git = script.git
-    state = "not in git"
-    if git:
-        changed = f", changed since: {', '.join(git.changed)}" if git.dirty else ", unchanged"
-        state = f"{git.commit}{changed}"
-    return {"script": script.path, "script, sha256": script.sha256, "git": state}
-
-
-def settings_text(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.report.comparison import RankedRun, rank_runs, ranking_json, ranking_text
+from orchestrator.report.comparison import rank_runs, ranking_text
 from orchestrator.runs import store
 from tests.support.recorded import make_run, write_events
 
@@ -33,19 +32,18 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ranking(base: Path, result: str | None) -> tuple[RankedRun, ...]:
+def ranking(base: Path, result: str | None) -> list[dict[str, Any]]:
     return rank_runs(store.members(base, ARRAY), result)
 
 
 def test_best_run_comes_first_and_runs_without_the_result_last(base: Path) -> None:
-    assert [run.run for run in ranking(base, None)] == [f"{ARRAY}-{number}" for number in range(4)]
+    assert [run["run"] for run in ranking(base, None)] == [f"{ARRAY}-{number}" for number in range(4)]
     for result, order in (("f1", "1302"), ("eval_loss", "1023")):
         ranked = ranking(base, result)
-        assert "".join(run.run[-1] for run in ranked) == order
-        assert ranked[0].values == "lr=1"
+        assert "".join(run["run"][-1] for run in ranked) == order
+        assert ranked[0]["values"] == "lr=1"
         lines = ranking_text(ranked, result).splitlines()
         assert lines[0].split()[3] == result.upper()
-        assert [run["run"] for run in json.loads(ranking_json(ranked))["runs"]] == [run.run for run in ranked]
     with pytest.raises(RequestError, match="f11") as exc_info:
         ranking(base, "f11")
     assert "f1" in exc_info.value.hint
@@ -54,8 +52,8 @@ def test_best_run_comes_first_and_runs_without_the_result_last(base: Path) -> No
 def test_run_whose_result_or_loss_is_not_a_number_is_not_the_best(base: Path) -> None:
     write_events(base / f"{ARRAY}-0", [make_result({"f1": float("nan"), "eval_loss": float("nan")})])
     for name in ("f1", "eval_loss"):
-        assert ranking(base, name)[0].run == f"{ARRAY}-1"
+        assert ranking(base, name)[0]["run"] == f"{ARRAY}-1"
     for number, last_loss in enumerate((float("nan"), 0.5)):
         losses = ({"event": "progress", "rank": 0, "loss": loss} for loss in (0.1, last_loss))
         write_events(base / f"{ARRAY}-{number}", losses)
-    assert [run.run[-1] for run in ranking(base, "loss")] == list("1023")
+    assert [run["run"][-1] for run in ranking(base, "loss")] == list("1023")
