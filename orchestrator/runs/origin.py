@@ -1,4 +1,4 @@
-"""The origin of a run: the versions of its scripts and packages, its seeds and its command."""
+"""The origin of a run: the versions of its scripts and packages, its settings and its command."""
 
 from __future__ import annotations
 
@@ -60,7 +60,6 @@ class Origin:
         script_args: the arguments of the script.
         project: the files that were sent with the script, or None.
         packages: the packages that were added to the stack, or None.
-        seeds: the settings and arguments that are seeds.
         scripts: the training script.
         command: the command that was started, or None if it is unknown.
     """
@@ -74,7 +73,6 @@ class Origin:
     script_args: tuple[str, ...] = ()
     project: Project | None = None
     packages: Packages | None = None
-    seeds: dict[str, Any] = field(default_factory=dict)
     scripts: Script | None = None
     command: Command | None = None
 
@@ -96,7 +94,6 @@ def origin_of(plan: Plan) -> Origin:
         script_args=masked(plan.request.script_args),
         project=plan.project,
         packages=resolved.recipe.packages,
-        seeds=seeds(plan),
         scripts=script_of(Path(resolved.recipe.script_file)) if resolved.recipe.script_file else None,
         command=Command(argv=tuple(mask(word, secrets) for word in command.argv), env=command.env),
     )
@@ -109,20 +106,6 @@ def parse(value: object) -> Origin:
         ProtocolError: if the value is invalid.
     """
     return values.read_known(Origin, value, files.PLAN)
-
-
-def seeds(plan: Plan) -> dict[str, Any]:
-    """Return the settings and arguments whose names contain `seed`.
-
-    The seeds that torch used are in the first_step events.
-    """
-    named_seeds = {name: value for name, value in plan.resolved.settings.items() if "seed" in name}
-    arguments = iter(plan.request.script_args)
-    for argument in arguments:
-        name, equals, value = argument.lstrip("-").partition("=")
-        if argument.startswith("--") and "seed" in name:
-            named_seeds[name] = value if equals else next(arguments, "")
-    return named_seeds
 
 
 def script_of(path: Path) -> Script:

@@ -123,7 +123,6 @@ def make_plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
         "fingerprints": {"0123456789abcdef": "node0, node1"},
         "settings": {"learning_rate": 2e-4, "seed": 0},
         "script_args": [],
-        "seeds": {"seed": 0},
         "scripts": {
             "path": "/home/me/two words/qa.py",
             "sha256": "ab" * 32,

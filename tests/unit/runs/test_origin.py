@@ -10,7 +10,7 @@ from pathlib import Path
 from orch_node.protocol import values
 
 from orchestrator.planning.request import TrainRequest
-from orchestrator.runs.origin import git_state, origin_of, parse, script_of, seeds
+from orchestrator.runs.origin import git_state, origin_of, parse, script_of
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, require_program
@@ -37,14 +37,13 @@ def test_checkout_is_dirty_if_its_script_is_changed_or_untracked(tmp_path: Path)
     assert git_state(untracked_script).changed == ("two words/it's.py", "new.py")
 
 
-def test_seeds_come_from_settings_and_from_arguments(test_stack: Stack, tmp_path: Path) -> None:
+def test_origin_has_the_settings_and_the_command(test_stack: Stack, tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text("")
-    request = TrainRequest(recipe="qa", script_args=("--data_seed", "7", "--my-seed=8", "--x", "--seedless"))
+    request = TrainRequest(recipe="qa", script_args=("--data_seed", "7"))
     assert script_of(path).git is None
     recipe = replace(QA_RECIPE, script=str(path), defaults={"seed": 3, "epochs": 2})
     plan = plan_train(request, make_inputs(make_cluster(), recipe, test_stack), LOCAL_SITE)
-    assert seeds(plan) == {"seed": 3, "data_seed": "7", "my-seed": "8", "seedless": ""}
     result = origin_of(plan)
     assert result.settings == {"seed": 3, "epochs": 2}
     assert result.command.argv[0] == "/venv/bin/python"
