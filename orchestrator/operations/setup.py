@@ -60,40 +60,33 @@ def set_up(
         ExecuteError: if the installation fails.
     """
     check_stack(stack)
-    check_python(stack)
     wheel = find_bindings(stack, wheels) if wheels else None
     if wheel is None:
         check_build_tools(stack)
     notify(f"installing stack {stack.name} ({stack.summary}) into {prefix}")
-    locked = install_locked(stack, notify)
+    install_locked(stack, notify)
     install_torch(stack, notify)
     if wheel:
         pip("install", "--no-deps", str(wheel))
     else:
         build_bindings(prefix, notify)
-    if not locked:
-        install_requirements(stack, notify)
     if requirements:
         install_packages(requirements, stack, notify)
     check(stack, notify)
 
 
-def install_locked(stack: Stack, notify: Notify) -> bool:
+def install_locked(stack: Stack, notify: Notify) -> None:
     """Install the packages of the stack's lock, verified by their hashes.
 
     Packages that orch needs stay as they are, because this process has imported some of them.
-
-    Returns:
-        Whether the stack has a lock.
     """
-    packages = locked_packages(stack, local_platform())
     needed_by_orch = required_packages(DISTRIBUTION)
-    missing = tuple(package for package in packages if package.name not in needed_by_orch)
+    locked = locked_packages(stack, local_platform())
+    missing = tuple(package for package in locked if package.name not in needed_by_orch)
     if missing:
         notify(f"installing {counted(len(missing), 'package')} of the stack, verified by hash")
         with pip_options(missing) as (options, _):
             pip("install", *options)
-    return bool(packages)
 
 
 def required_packages(name: str, visited: frozenset[str] = frozenset()) -> frozenset[str]:
@@ -109,16 +102,6 @@ def required_packages(name: str, visited: frozenset[str] = frozenset()) -> froze
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             visited = required_packages(canonicalize_name(requirement.name), visited)
     return visited
-
-
-def install_requirements(stack: Stack, notify: Notify) -> None:
-    """Install the other packages of a stack without a lock."""
-    notify("installing the other packages of the stack")
-    packages = {name: version for name, version in stack.requirements.items() if name != BINDINGS}
-    without_dependencies = [f"{name}=={packages.pop(name)}" for name in stack.without_dependencies]
-    pip("install", *(f"{name}=={version}" for name, version in packages.items()))
-    if without_dependencies:
-        pip("install", "--no-deps", *without_dependencies)
 
 
 def install_packages(requirements: Requirements, stack: Stack, notify: Notify) -> None:
@@ -140,17 +123,13 @@ def install_packages(requirements: Requirements, stack: Stack, notify: Notify) -
 
 
 def check_stack(stack: Stack) -> None:
-    """Raise PlanError if orch does not build the stack's bindings."""
+    """Raise PlanError if orch does not build the stack's bindings, or the stack does not support this Python."""
     if not builds_bindings(stack):
         raise PlanError(
             f"`orch setup` cannot install stack '{stack.name}': its bindings are not built by orch.",
             hint=f"To install it on nodes: `orch provision --stack {stack.name}`. On this machine: `orch stacks "
             f"requirements {stack.name} > requirements.txt`, then `pip install -r requirements.txt`.",
         )
-
-
-def check_python(stack: Stack) -> None:
-    """Raise PlanError if the stack does not support this Python, before anything is downloaded."""
     python = platform.python_version()
     if not stack.runs_on_python(python):
         raise PlanError(
@@ -213,25 +192,15 @@ def check(stack: Stack, notify: Notify) -> None:
 
 def install_torch(stack: Stack, notify: Notify) -> None:
     """Install torch if it is missing: the CPU build if its index has it, otherwise pip's default."""
-    index = index_for(stack, TORCH)
+    index, cpu_version = index_for(stack, TORCH), f"{stack.torch}+cpu"
     if not same_version(packages().get(TORCH), stack.torch):
         notify("installing PyTorch")
-        if not (index and install_cpu_build(index, stack.torch, notify)):
-            notify("installing the default build of PyTorch")
+        if index and has_torch(index, cpu_version, notify):
+            try:
+                pip("install", "--no-deps", f"--index-url={index.url}", *FETCH, f"{TORCH}=={cpu_version}")
+            except ExecuteError as error:
+                notify(f"{index.name} failed, the default build is installed instead: {error.message}")
     pip("install", f"{TORCH}=={stack.torch}", *TOOLS)
-
-
-def install_cpu_build(index: Index, version: str, notify: Notify) -> bool:
-    """Install the CPU build of torch without its dependencies and return whether that worked."""
-    cpu_version = f"{version}+cpu"
-    if not has_torch(index, cpu_version, notify):
-        return False
-    try:
-        pip("install", "--no-deps", f"--index-url={index.url}", *FETCH, f"{TORCH}=={cpu_version}")
-    except ExecuteError as error:
-        notify(f"{index.name} failed: {error.message}")
-        return False
-    return True
 
 
 def has_torch(index: Index, version: str, notify: Notify) -> bool:
