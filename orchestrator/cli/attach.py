@@ -20,7 +20,6 @@ from orchestrator.model.printable import counted
 from orchestrator.operations import output, queue
 from orchestrator.operations import runs as operation
 from orchestrator.operations.fetch import fetch as fetch_output
-from orchestrator.operations.fetch import fetch_code
 from orchestrator.operations.output import check_shown
 from orchestrator.operations.runs import find
 from orchestrator.report import cleanup, live
@@ -192,8 +191,7 @@ def fetch(
     handle = find(runs_dir, run, inventory, print_error)
     request = FetchRequest(source=source or "", node=node, destination=destination, patterns=tuple(patterns or ()))
     with progress_bar() as listener:
-        operate = fetch_code if code else fetch_output
-        fetched = operate(handle, request, listener)
+        fetched = fetch_output(handle, request, listener, code=code)
     print_fetched(fetched, as_json=as_json)
     raise typer.Exit(int(not fetched.is_complete))
 

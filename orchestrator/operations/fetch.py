@@ -13,49 +13,39 @@ from orchestrator.planning.run_files import project_copy, working_directory
 from orchestrator.runs import store
 from orchestrator.runs.fetch import Collected as Collected
 from orchestrator.runs.fetch import FetchListener as FetchListener
-from orchestrator.runs.state_files import write_json
 from orchestrator.targets.interface import FetchRequest as FetchRequest
 from orchestrator.targets.interface import RunHandle
 
-FETCHED = "fetched.json"
 
-
-def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener) -> Collected:
-    """Copy files of a run to this machine and record them in fetched.json.
+def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener, *, code: bool = False) -> Collected:
+    """Copy files of a run to this machine.
 
     Args:
         handle: the run.
         request: the files. Without a `source`, the run's output folder, or what it has written in its copy of the
             project. A relative `source` is one in that folder, or else in the folder in which the script has started.
         listener: receives the progress.
+        code: copy the run's project as it was sent instead.
 
     Raises:
-        RequestError: if the output folder is unknown, or no file matches.
+        RequestError: if the output folder or the project is unknown, or no file matches.
         ExecuteError: if the copy fails.
     """
-    request = (
-        replace(request, folders=find_folders(handle, request.source))
-        if request.source
-        else (with_output(handle, request))
-    )
-    collected = handle.fetch(request, listener)
+    choose = with_project if code else with_folders if request.source else with_output
+    collected = handle.fetch(choose(handle, request), listener)
     if request.patterns and not collected.files and not collected.skipped:
         raise RequestError(
             f"No file in {collected.source} matches {' or '.join(request.patterns)}.",
             hint="To fetch all files, omit --only.",
         )
-    files = [{"path": entry.path, "size": entry.size, "sha256": entry.sha256} for entry in collected.files]
-    value = {"schema": 1, "from": collected.source, "folder": str(collected.folder), "files": files}
-    write_json(handle.folder / FETCHED, value)
     return collected
 
 
-def fetch_code(handle: RunHandle, request: FetchRequest, listener: FetchListener) -> Collected:
-    """Copy the project of a run to this machine as it was sent.
+def with_project(handle: RunHandle, request: FetchRequest) -> FetchRequest:
+    """Return the request for the project of a run.
 
     Raises:
         RequestError: if no project was sent, or if only a part of it is requested.
-        ExecuteError: if the project is not there any more, or the copy fails.
     """
     if request.source or request.patterns:
         raise RequestError("--code brings the whole project as it was sent.", hint="Leave --from and --only out.")
@@ -66,7 +56,7 @@ def fetch_code(handle: RunHandle, request: FetchRequest, listener: FetchListener
             hint="Only the machine that started a run has the record. Recipes, runs in your own folder and runs with "
             "--project none send no project.",
         )
-    return handle.fetch(replace(request, project=project), listener)
+    return replace(request, project=project)
 
 
 def with_output(handle: RunHandle, request: FetchRequest) -> FetchRequest:
@@ -91,12 +81,13 @@ def with_output(handle: RunHandle, request: FetchRequest) -> FetchRequest:
     return replace(request, folders=(folder,), unchanged=project.files if project and is_copy else None)
 
 
-def find_folders(handle: RunHandle, source: str) -> tuple[str, ...]:
-    """Return the paths that a folder may have: in the output, in the script's working directory, or as it is named."""
-    project = store.load(handle.folder).origin.project
+def with_folders(handle: RunHandle, request: FetchRequest) -> FetchRequest:
+    """Return the request with the paths of its folder: in the output, the script's working directory, or as named."""
+    project, source = store.load(handle.folder).origin.project, request.source
     bases = filter(None, (find_output(handle), working_directory(project, handle.record.run_dir)))
     user_path = str(Path(source).absolute()) if is_local(handle.record) else source
-    return tuple(dict.fromkeys([*(str(PurePosixPath(base, source)) for base in bases), user_path]))
+    paths = [*(str(PurePosixPath(base, source)) for base in bases), user_path]
+    return replace(request, folders=tuple(dict.fromkeys(paths)))
 
 
 def is_local(record: RunRecord) -> bool:

@@ -142,7 +142,6 @@ def test_command_fetches_the_output_of_a_run(orch: Orch, source: Path, tmp_path:
     assert value["omitted"] == [{"path": ".checkpoint-staging", "problem": fetch.INCOMPLETE}]
     assert (run / "output/model/two words.bin").read_bytes() == BIG
     assert "log.txt" in process.stderr.splitlines()
-    assert len(json.loads((run / "fetched.json").read_text())["files"]) == 5
     assert "5 files (5.0 MiB, 0 new)" in orch("fetch", "x").stdout
     (run / "output/log.txt").write_text("edited")
     assert "5 files (5.0 MiB, 1 new, 1 replaced)" in orch("fetch", "x").stdout
@@ -158,7 +157,6 @@ def test_command_fetches_the_output_of_a_run(orch: Orch, source: Path, tmp_path:
 def test_command_fetches_the_output_folder_of_the_script_arguments(
     orch: Orch, source: Path, tmp_path: Path, sshd: str
 ) -> None:
-    run = make_remote_run(tmp_path, sshd, script_args=[f"--output-dir={source}", "--seed", "1"])
+    make_remote_run(tmp_path, sshd, script_args=[f"--output-dir={source}", "--seed", "1"])
     process = expect_exit(orch("fetch", "x", "--only", "checkpoint-2*", "--only", "*.txt", "--json"))
     assert json.loads(process.stdout)["files"] == 2
-    assert json.loads((run / "fetched.json").read_text())["from"] == str(source)
