@@ -132,7 +132,7 @@ def follow(base: Path, names: Sequence[str], notify: Notify) -> Iterator[RunOutc
             pending.remove(name)
             notify(f"{name}: its folder was deleted")
         for run in [store.load(base / name) for name in pending]:
-            if run.state in runs.ENDED and not (is_active and run.state == REFUSED):
+            if run.has_ended and not (is_active and run.state == REFUSED):
                 pending.remove(run.id)
                 yield outcome_of(run)
             elif run.state != queued.QUEUED and (nodes := fold(run.nodes)) != started[run.id]:
@@ -155,7 +155,7 @@ def stop_array(base: Path, array: str) -> list[CleanupReport]:
         ExecuteError: if the process that starts its runs does not end.
     """
     array = store.array_of(base, array)
-    unfinished = [run for run in store.members(base, array) if run.state not in runs.ENDED]
+    unfinished = [run for run in store.members(base, array) if not run.has_ended]
     stop(base / array)
     return [runs.handle_of(store.load(run.folder)).stop() for run in unfinished]
 

@@ -263,7 +263,7 @@ class Queue:
         problems = runs.refresh(self.active_runs(), {name: active.handle for name, active in self.active.items()})
         for run in self.active_runs():
             name, active = run.id, self.active[run.id]
-            if run.state in runs.ENDED:
+            if run.has_ended:
                 del self.active[name]
                 self.finish(run, active)
             elif name not in problems:

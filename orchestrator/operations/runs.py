@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -135,7 +133,7 @@ def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> t
     if inventory is None:
         for run_id, problem in refresh_live(base).items():
             notify(f"{run_id}: {problem}")
-        live = [run.id for run in store.recorded(base).runs if run.state not in ENDED]
+        live = [run.id for run in store.recorded(base).runs if not run.has_ended]
     else:
         live = [row.id for row in list_recorded_runs(base, inventory).rows if row.state not in ENDED]
     return find(base, live[-1] if live else name, inventory, notify), tuple(live[:-1])
@@ -147,7 +145,7 @@ def refresh_live(base: Path) -> dict[str, str]:
     Returns:
         Why the state of a run could not be updated, by the run's id.
     """
-    return refresh([run for run in store.recorded(base).runs if run.state not in ENDED and not is_local(run.record)])
+    return refresh([run for run in store.recorded(base).runs if not run.has_ended and not is_local(run.record)])
 
 
 def refresh(runs: Sequence[Run], handles: Mapping[str, RunHandle] | None = None) -> dict[str, str]:
@@ -156,27 +154,24 @@ def refresh(runs: Sequence[Run], handles: Mapping[str, RunHandle] | None = None)
     Returns:
         Why the state of a run could not be updated, by the run's id.
     """
-    waiting = queue.SimpleQueue[Run]()
-    for run in runs:
-        waiting.put(run)
     problems = {run.id: f"no response within {QUERY_SECONDS:.0f} s" for run in runs}
+    slots = threading.Semaphore(REFRESH_WORKERS)
 
-    def refresh_waiting() -> None:
-        with contextlib.suppress(queue.Empty):
-            while run := waiting.get_nowait():
-                try:
-                    ((handles or {}).get(run.id) or handle_of(run)).refresh()
-                    del problems[run.id]
-                except OrchError as error:
-                    problems[run.id] = error.message.removesuffix(".")
+    def refresh_run(run: Run) -> None:
+        with slots:
+            try:
+                ((handles or {}).get(run.id) or handle_of(run)).refresh()
+                del problems[run.id]
+            except OrchError as error:
+                problems[run.id] = error.message.removesuffix(".")
 
     # A thread pool would wait for hosts that do not respond when this program ends.
-    workers = [threading.Thread(target=refresh_waiting, daemon=True) for _ in runs[:REFRESH_WORKERS]]
-    for worker in workers:
-        worker.start()
+    threads = [threading.Thread(target=refresh_run, args=(run,), daemon=True) for run in runs]
+    for thread in threads:
+        thread.start()
     deadline = time.monotonic() + QUERY_SECONDS
-    for worker in workers:
-        worker.join(max(0.0, deadline - time.monotonic()))
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
     return dict(problems)
 
 

@@ -90,31 +90,15 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Damaged:
-    """A run whose plan.json cannot be read."""
-
-    folder: Path
-    problem: str
-
-    def describe(self) -> str:
-        """Return a message that names the damaged file with a hint."""
-        return (
-            f"{self.folder / PLAN} is damaged, the run is left out: {self.problem} "
-            f"(`orch clean` moves its folder to {self.folder.parent / DAMAGED_FOLDER})"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """The runs below a folder, oldest first, and the runs that cannot be read."""
+    """The runs below a folder, oldest first, and the folders of runs that cannot be read, with the reasons."""
 
     runs: tuple[Run, ...]
-    damaged: tuple[Damaged, ...]
+    damaged: dict[Path, str]
 
     def warnings(self) -> Iterator[str]:
         """Yield a warning for each damaged run and each file that cannot be read."""
-        for damaged in self.damaged:
-            yield damaged.describe()
+        yield from self.damaged.values()
         for run in self.runs:
             yield from run.problems
 
@@ -213,17 +197,16 @@ def recorded(base: Path) -> Recorded:
         owner = f", because it belongs to {other_owner(base)}" if other_owner(base) else ""
         raise RequestError(f"{base} cannot be read{owner}.", hint="Name a folder of your own: --runs-dir FOLDER.")
     runs: list[Run] = []
-    damaged: list[Damaged] = []
+    damaged: dict[Path, str] = {}
     for folder in sorted(path.parent for path in base.glob(f"*/{PLAN}")):
         if folder.is_symlink() and folder.resolve().parent == base.resolve():
             continue  # a link to one of these runs, such as `latest`
         try:
             runs.append(load(folder))
         except ExecuteError as error:
-            problem = error.message.partition(" is damaged: ")[2]
-            damaged.append(Damaged(folder=folder, problem=problem))
+            damaged[folder] = f"{error.message} ({error.hint.removesuffix('.')})"
     runs.sort(key=lambda run: (run.record.created, run.id))
-    return Recorded(runs=tuple(runs), damaged=tuple(damaged))
+    return Recorded(runs=tuple(runs), damaged=damaged)
 
 
 def array_of(base: Path, name: str) -> str:
@@ -258,7 +241,7 @@ def find(base: Path, name: str, notify: Notify = lambda line: None) -> Run:
     """
     all_runs = recorded(base)
     runs = all_runs.runs
-    if any(damaged.folder.name == name for damaged in all_runs.damaged):
+    if base / name in all_runs.damaged:
         load(base / name)  # raises an error with the reason
     for line in all_runs.warnings():
         notify(f"warning: {line}")
@@ -316,7 +299,7 @@ def newest_run(all_runs: Recorded) -> Run:
         RequestError: if a damaged run may be newer, according to its id, which begins with the time.
     """
     runs = [run for run in all_runs.runs if run.state != REFUSED] or all_runs.runs
-    names = [entry.folder.name for entry in all_runs.damaged]
+    names = [folder.name for folder in all_runs.damaged]
     damaged = max((name for name in names if not runs or name[:1].isdigit()), default="")
     if not runs or damaged > runs[-1].id:
         suggestion = f" The newest that can be read: {runs[-1].id}." if runs else ""
@@ -400,14 +383,7 @@ def forget_end(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def may_be_running(folder: Path) -> bool:
-    """Return whether a process of the run is running here, or its supervisor may be running on another host."""
-    if lease.may_run_elsewhere(folder) is not None:
-        return True
-    return any(supervises(pid, folder) for pid in all_pids())
-
-
-def quarantine(damaged: Damaged) -> Path | None:
+def quarantine(folder: Path) -> Path | None:
     """Move the folder of a damaged run away without deleting anything.
 
     Returns:
@@ -416,8 +392,7 @@ def quarantine(damaged: Damaged) -> Path | None:
     Raises:
         ExecuteError: if the folder cannot be moved.
     """
-    folder = damaged.folder
-    if may_be_running(folder):
+    if lease.may_run_elsewhere(folder) is not None or any(supervises(pid, folder) for pid in all_pids()):
         return None
     try:
         return move_aside(folder)
