@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import fields, replace
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,7 @@ OF_HOSTS = ("nodes", "exclude", "ppn", "fabric", "mpi", "python", "spare_nodes",
 SCRIPT_ARGUMENTS = "script_args"  # parameter of commands that pass arguments on to a script
 RECIPE = "recipe"
 COMMAND = "command"  # parameter of commands that run a program
-HAS_DOUBLE_DASH = "orch.has_double_dash"  # key in context.meta: whether the arguments contain `--`
 ARGUMENTS = "orch.arguments"  # key in context.meta: the command line
-SHOWS_ALL = "orch.shows_all"  # key in context.meta: whether the help shows all options
 HELP_ALL = "--help-all"
 # Options of `orch train` that most people use. --help shows only these and those of the selected target.
 COMMON = {
@@ -100,9 +99,7 @@ def inventory_of_unknown_run(parameters: Mapping[str, Any]) -> str | None:
         return None
     if any(recorded.record.name == run for recorded in store.recorded(folder).runs):
         return None
-    if inventory := os.environ.get(INVENTORY_VARIABLE):
-        return inventory
-    return tool_options().values.get("inventory")
+    return os.environ.get(INVENTORY_VARIABLE) or tool_options().values.get("inventory")
 
 
 def describe_table(context: Any) -> str:
@@ -136,15 +133,8 @@ def with_defaults(request: TrainRequest, context: Any) -> TrainRequest:
 
 def target_in(arguments: Sequence[str]) -> str | None:
     """Return the last value of --on before `--`, or None."""
-    target = None
-    for argument, following in zip(arguments, [*arguments, None][1:], strict=True):
-        if argument == "--":
-            break
-        if argument == "--on":
-            target = following
-        elif argument.startswith("--on="):
-            target = argument.removeprefix("--on=")
-    return target
+    words = [word for argument in takewhile("--".__ne__, arguments) for word in argument.split("=", 1)]
+    return next((target for target, option in pairwise(words[::-1]) if option == "--on"), None)
 
 
 class Command(TyperCommand):
@@ -156,9 +146,7 @@ class Command(TyperCommand):
         `orch train` and `orch data prepare` have all options of the table, other commands the inventory if they need
         one, and the folder of the runs.
         """
-        ctx.meta[HAS_DOUBLE_DASH] = "--" in args
         ctx.meta[ARGUMENTS] = [*args]
-        ctx.meta[SHOWS_ALL] = HELP_ALL in args
         parameters = {parameter.name: parameter for parameter in self.params}
         trains = "recipe" in parameters or "inputs" in parameters
         names = {
@@ -191,7 +179,7 @@ class Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help: without --help-all only common options and those of the selected target."""
         brief = self
-        if HELP_ALL in ctx.help_option_names and not ctx.meta.get(SHOWS_ALL):
+        if HELP_ALL in ctx.help_option_names and HELP_ALL not in ctx.meta[ARGUMENTS]:
             brief, titles = copy(self), {entry.options.on: entry.title for entry in registry.entries().values()}
             target_panel = titles.pop(target_in(ctx.meta[ARGUMENTS]) or "", "")
             brief.params = [

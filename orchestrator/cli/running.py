@@ -211,11 +211,13 @@ def end_lines(handle: RunHandle, outcome: RunOutcome) -> list[str]:
 
     Only the first path or command has the run's id; the commands after it name the last run.
     """
-    output, option = output_folder(handle, outcome), runs_dir_option(outcome.folder.parent)
+    output, option = find_output(handle) or "", runs_dir_option(outcome.folder.parent)
+    if outcome.state != DONE or (is_local(handle.record) and not Path(output).is_dir()):
+        output = ""
     name = "last" if outcome.run_id in output else outcome.run_id
     lines = []
     # Nodes of a batch system may share the run's folder with this machine.
-    if output and (is_local(handle.record) or (is_shared(handle) and Path(output).is_dir())):
+    if output and (is_local(handle.record) or is_shared(handle)) and Path(output).is_dir():
         lines.append(f"output: {output}")
     elif output:
         lines.append(f"output on the nodes: {output}; to copy it here: orch fetch {name}{option}")
@@ -225,14 +227,6 @@ def end_lines(handle: RunHandle, outcome: RunOutcome) -> list[str]:
     if store.can_resume(store.load(handle.folder)):
         lines.append(f"resume: {resume_command(outcome.run_id, outcome.folder.parent)}")
     return lines
-
-
-def output_folder(handle: RunHandle, outcome: RunOutcome) -> str:
-    """Return the folder of a run's model, or '' if it is unknown or the script has not written it."""
-    output = find_output(handle)
-    if outcome.state != DONE or not output:
-        return ""
-    return "" if is_local(handle.record) and not Path(output).is_dir() else output
 
 
 def follow_array(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
