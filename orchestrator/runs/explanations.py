@@ -61,16 +61,6 @@ class Signature:
     hides: tuple[str, ...] = ()
     may_be_harmless: bool = False
 
-    def search(self, line: str) -> re.Match[str] | None:
-        """Return the match of the first pattern that matches a line, or None."""
-        return next(filter(None, (re.search(pattern, line) for pattern in self.patterns)), None)
-
-    def explanation(self, *, on_gpus: bool) -> tuple[str, str]:
-        """Return the cause and the hint on nodes with or without GPUs."""
-        if not on_gpus:
-            return self.cause, self.hint
-        return self.cause_on_gpus or self.cause, self.hint_on_gpus or self.hint
-
 
 @cache
 def known_signatures() -> tuple[Signature, ...]:
@@ -102,17 +92,17 @@ def explain(
         for signature in known_signatures():
             if signature.may_be_harmless and exception and line not in reasons:
                 continue
-            match = signature.search(line)
+            match = next(filter(None, (re.search(pattern, line) for pattern in signature.patterns)), None)
             if match and raised_where_expected(signature, match, line, frames):
-                cause, hint = (fill(text, match) for text in signature.explanation(on_gpus=on_gpus))
+                cause = fill((on_gpus and signature.cause_on_gpus) or signature.cause, match)
+                hint = fill((on_gpus and signature.hint_on_gpus) or signature.hint, match)
                 finding = Finding(subject=signature.name, message=cause, evidence=line.strip(), hint=hint)
                 explanations.setdefault(signature.name, finding)
                 break
-    for signature in known_signatures():
-        if signature.name in explanations:
-            explanations = {name: value for name, value in explanations.items() if name not in signature.hides}
-    order = [signature.name for signature in known_signatures()]
-    return tuple(sorted(explanations.values(), key=lambda entry: order.index(entry.subject)))
+    found = [signature for signature in known_signatures() if signature.name in explanations]
+    hidden = {name for signature in found for name in signature.hides}
+    names = dict.fromkeys(signature.name for signature in found)  # several signatures may have the same
+    return tuple(explanations[name] for name in names if name not in hidden)
 
 
 def raised_where_expected(signature: Signature, match: re.Match[str], line: str, frames: tuple[Frame, ...]) -> bool:

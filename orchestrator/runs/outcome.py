@@ -91,7 +91,7 @@ def outcome_of(run: Run) -> RunOutcome:
     failure = failure_of(ended.first_failure, run) if ended else None
     events = run.events()
     planned = len(run.record.layout)
-    ranks, nodes = of_last_attempt(events, planned) or (planned, len(run.nodes))
+    ranks, nodes = of_last_attempt(last_attempt(events), planned) or (planned, len(run.nodes))
     return RunOutcome(
         run_id=run.id,
         folder=run.folder.absolute(),
@@ -106,7 +106,7 @@ def outcome_of(run: Run) -> RunOutcome:
         failure=failure,
         same_error=ranks_with_same_error(events, failure) if failure else (),
         problem=ended.problem if ended else None,
-        explanations=() if run.state in STATES_WITHOUT_ERROR else explanations_of(run, failure),
+        explanations=() if run.state in STATES_WITHOUT_ERROR else explanations_of(run, failure, events),
         result=run.newest(kinds.Result),
         accounting=read_accounting(run.folder),
         decisions=run.record.decisions,
@@ -117,16 +117,14 @@ def outcome_of(run: Run) -> RunOutcome:
     )
 
 
-def explanations_of(run: Run, failure: Failure | None) -> tuple[Finding, ...]:
+def explanations_of(run: Run, failure: Failure | None, events: Sequence[kinds.Event]) -> tuple[Finding, ...]:
     """Return the known errors in the logs of a failed run and in the reason of its end."""
-    record = run.record
-    exception = failure.text if failure and HEADER in failure.text else ""
-    joined = {event.rank for event in last_attempt(run.events()) if isinstance(event, kinds.Joined)}
+    joined = {event.rank for event in last_attempt(events) if isinstance(event, kinds.Joined)}
     return explain(
-        run_output(run, failure),
-        exception=exception,
-        all_joined=len(joined) >= len(record.layout),
-        on_gpus=any(decision.topic == GPUS for decision in record.decisions),
+        run_output(run, failure, events),
+        exception=failure.text if failure and HEADER in failure.text else "",
+        all_joined=len(joined) >= len(run.record.layout),
+        on_gpus=any(decision.topic == GPUS for decision in run.record.decisions),
     )
 
 
@@ -151,22 +149,16 @@ def chosen_precision(events: Sequence[kinds.Event]) -> str:
 
 
 def of_last_attempt(events: Sequence[kinds.Event], planned: int) -> tuple[int, int] | None:
-    """Return the numbers of ranks and nodes of the last attempt, or None if they are unknown.
+    """Return the numbers of ranks and nodes in the events of the last attempt, or None if they are unknown.
 
     If the launcher has restarted the ranks on the remaining nodes, only ranks that have joined are counted.
     """
-    joined: dict[int, str | None] = {}
-    restart, launched = 0, None
-    for event in events:
-        if isinstance(event, kinds.Launched):
-            joined, restart = {}, 0
-            if 0 < event.ranks <= planned and event.nodes:
-                launched = event.ranks, len(event.nodes)
-        elif isinstance(event, kinds.Joined):
-            if event.restart > restart:
-                joined, restart = {}, event.restart
-            joined[event.rank] = event.node
-    return (len(joined), len(set(joined.values()))) if restart else launched
+    joined = [event for event in events if isinstance(event, kinds.Joined)]
+    if restart := max((event.restart for event in joined), default=0):
+        nodes = {event.rank: event.node for event in joined if event.restart == restart}
+        return len(nodes), len({*nodes.values()})
+    launches = (event for event in events if isinstance(event, kinds.Launched))
+    return next(((e.ranks, len(e.nodes)) for e in launches if 0 < e.ranks <= planned and e.nodes), None)
 
 
 def untrained_notes(state: str, events: Sequence[kinds.Event]) -> list[str]:
@@ -175,15 +167,9 @@ def untrained_notes(state: str, events: Sequence[kinds.Event]) -> list[str]:
     Scripts that find no GPU often exit at once without an error. A script that reports progress
     or a result is assumed to have done its work.
     """
-    ended: list[kinds.ScriptEnded] = []
-    for event in events:
-        if isinstance(event, (kinds.Progress, kinds.Result)):
-            return []
-        if isinstance(event, kinds.Launched):
-            ended = []
-        elif isinstance(event, kinds.ScriptEnded):
-            ended.append(event)
-    if state != "done" or not ended or any(event.trained for event in ended):
+    ended = [event for event in last_attempt(events) if isinstance(event, kinds.ScriptEnded)]
+    has_reported = any(isinstance(event, (kinds.Progress, kinds.Result)) for event in events)
+    if state != "done" or has_reported or not ended or any(event.trained for event in ended):
         return []
     return ["note: no training step was seen: the script ended without one on every rank"]
 
@@ -197,33 +183,25 @@ def nan_notes(failure: Failure | None, events: Sequence[kinds.Event]) -> list[st
     return [f"warning: {kinds.NAN_LOSS} on {names}; --stop-on-nan ends a run then"]
 
 
-def run_output(run: Run, failure: Failure | None) -> str:
+def run_output(run: Run, failure: Failure | None, events: Sequence[kinds.Event]) -> str:
     """Return the output of the launcher and of the failing rank, or of every rank if none failed.
 
     Logs do not have the reason why a node was lost or a rank got SIGKILL, only lines of healthy ranks.
     """
     if failure and failure.signal == "SIGKILL" and HEADER not in failure.text:
         return how_it_failed(failure)
-    if run.outcome and run.outcome.problem and not failure and has_lost_nodes(run.events()):
-        return run.outcome.problem
+    problem = run.outcome.problem if run.outcome else None
+    if problem and not failure and any(isinstance(event, kinds.NodesLost) for event in last_attempt(events)):
+        return problem
     ranks = "*" if failure is None else str(failure.rank)
-    texts = [last_text(run.folder / files.LAUNCHER_LOG, LOG_CHARACTERS)]
-    launches = [event for event in run.events() if isinstance(event, kinds.Launched)]
-    begin = max((event.time for event in launches if event.attempt and event.attempt > 1), default=0.0)
+    begin = max((e.time for e in events if isinstance(e, kinds.Launched) and e.attempt > 1), default=0.0)
     if run.outcome and run.state == outcomes.REFUSED:
         begin = run.outcome.started
+    messages = [how_it_failed(failure), failure.text] if failure else []
+    texts = [*messages, problem or "", last_text(run.folder / files.LAUNCHER_LOG, LOG_CHARACTERS)]
     for path in sorted(run.folder.glob(f"ranks/rank-{ranks}.log")):
         texts.append(last_text(path, LOG_CHARACTERS, start=position_at(path, begin)))
-    messages = [how_it_failed(failure), failure.text] if failure else []
-    if run.outcome and run.outcome.problem:
-        messages.append(run.outcome.problem)
-    return "\n".join([*messages, *texts])
-
-
-def has_lost_nodes(events: Sequence[kinds.Event]) -> bool:
-    """Return whether the last attempt has ended because nodes were lost."""
-    last = [event for event in events if isinstance(event, (kinds.Launched, kinds.NodesLost))][-1:]
-    return any(isinstance(event, kinds.NodesLost) for event in last)
+    return "\n".join(texts)
 
 
 def failure_of(failure: Failure | None, run: Run) -> Failure | None:

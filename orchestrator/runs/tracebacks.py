@@ -9,8 +9,7 @@ from pathlib import PurePath
 
 HEADER = "Traceback (most recent call last):"
 # The frames of a traceback, and of a stack trace of faulthandler, which has no comma before "in".
-FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line (?P<line>\d+),? in (?P<function>.*)')
-FRAME_WITHOUT_FUNCTION = re.compile(r'\s*File "(?P<path>[^"]*)", line (?P<line>\d+)$')
+FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line (?P<line>\d+)(?:,? in (?P<function>.*)|$)')
 IN_GROUP = re.compile(r"^\s*\| ")  # before each line of an exception in an ExceptionGroup
 MARKERS = re.compile(r"[\s~^]*")
 LIBRARY = re.compile(r"-packages/|^<|/lib/python3[^/]*/|/orch_node/|/train/node\.py$")
@@ -60,8 +59,8 @@ class Traceback:
 
 def parse_frame(line: str) -> Frame | None:
     """Return the frame in a line of a traceback, or None."""
-    match = FRAME.match(line) or FRAME_WITHOUT_FUNCTION.match(line)
-    return Frame(match["path"], match["line"], match.groupdict().get("function") or "") if match else None
+    match = FRAME.match(line)
+    return Frame(match["path"], match["line"], match["function"] or "") if match else None
 
 
 def parse_last(text: str) -> Traceback | None:
