@@ -11,6 +11,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean, median, median_low
 
 from orch_node.protocol.events import Event, Exited, FirstStep, Joined, Progress, Raised, Started
@@ -185,21 +186,15 @@ def throughput_chart(measured: Measures) -> Chart | None:
     return ranks_chart(measured, rates, title=f"Throughput of each rank, {unit}", note=note)
 
 
-def memory_chart(measured: Measures) -> Chart | None:
-    """Return the chart of each rank's resident memory."""
-    memory = {
-        rank.rank: [(s.time - measured.began, s.rss_bytes / 2**30) for s in rank.samples] for rank in measured.ranks
-    }
-    return ranks_chart(measured, memory, title="Resident memory of each rank, GiB")
-
-
-def gpu_memory_chart(measured: Measures) -> Chart | None:
-    """Return the chart of the memory that torch holds on the GPU of each rank, or None if no rank uses one."""
-    memory = {
-        rank.rank: [(s.time - measured.began, s.gpu_bytes / 2**30) for s in rank.samples if s.gpu_bytes is not None]
+def memory_chart(
+    measured: Measures, title: str = "Resident memory of each rank, GiB", field: str = "rss_bytes"
+) -> Chart | None:
+    """Return the chart of a size in bytes that the ranks' samples have, or None if none has it."""
+    sizes = {
+        rank.rank: [(s.time - measured.began, getattr(s, field) / 2**30) for s in rank.samples if getattr(s, field)]
         for rank in measured.ranks
     }
-    return ranks_chart(measured, memory, title="GPU memory that torch holds, GiB")
+    return ranks_chart(measured, sizes, title=title)
 
 
 def ranks_chart(
@@ -283,7 +278,7 @@ def timeline(measured: Measures) -> Chart | None:
             },
             *(bars(LEGEND[part], PHASE_COLOURS[part], spans, unit) for part, spans in parts.items() if spans),
         ),
-        layout=layout([*([EVENTS] if events else ()), PHASES, *map(row, ranks)], name),
+        layout=layout([*([EVENTS] if events else ()), PHASES, *(f"rank {rank}" for rank in ranks)], name),
         height=150 + height * (len(ranks) + 2),
     )
 
@@ -312,18 +307,12 @@ def layout(names: Sequence[str], unit: str) -> dict[str, object]:
     }
 
 
-def row(rank: int) -> str:
-    """Return the name of a rank's row."""
-    return f"rank {rank}"
-
-
 def spans_by_phase(measured: Measures, ranks: Iterable[int], last: float) -> dict[str, list[Span]]:
     """Return the spans of all ranks by part of a rank's life."""
     spans: dict[str, list[Span]] = {part: [] for part in LEGEND}
     for rank in ranks:
         for begin, end, part in rank_phases(measured, rank, last):
-            description = f"{row(rank)}: {LEGEND[part]}, {end - begin:.1f} s"
-            spans[part].append((row(rank), begin, end, description))
+            spans[part].append((f"rank {rank}", begin, end, f"rank {rank}: {LEGEND[part]}, {end - begin:.1f} s"))
     return spans
 
 
@@ -403,28 +392,18 @@ def rank_phases(measured: Measures, rank: int, last: float) -> Iterator[tuple[fl
 def moments(measured: Measures) -> list[tuple[str, str]]:
     """Return the timeline with the phases of the ranks, each as (time since the start, text)."""
     entries = [(entry.time - measured.began, entry.text) for entry in timeline_of(measured.events)]
-    entries += [*milestones(measured), *phase_beginnings(measured)]
-    return [(f"{time:.1f} s", text) for time, text in sorted(entries, key=lambda entry: entry[0])]
-
-
-def phase_beginnings(measured: Measures) -> Iterator[tuple[float, str]]:
-    """Yield the beginning of each phase of rank 0, only the first one if a phase repeats often."""
     begin_times: dict[str, list[float]] = {}
     for begin, _, name in phases(measured):
         begin_times.setdefault(name, []).append(begin)
     for name, times in begin_times.items():
         if len(times) > MAX_REPEATED_PHASES:
-            yield times[0], f"rank 0: {name} (the first of {len(times)} times)"
+            entries.append((times[0], f"rank 0: {name} (the first of {len(times)} times)"))
         else:
-            yield from ((time, f"rank 0: {name}") for time in times)
-
-
-def milestones(measured: Measures) -> Iterator[tuple[float, str]]:
-    """Yield the time at which the last rank had completed its first step."""
-    first_steps = (e for e in reversed(measured.events) if isinstance(e, FirstStep))
-    times = {event.rank: event.time for event in first_steps}
+            entries += ((time, f"rank 0: {name}") for time in times)
+    first_steps = {event.rank: event.time for event in reversed(measured.events) if isinstance(event, FirstStep)}
     size = len(measured.ranks)
-    if len(times) == size:
-        rank = max(times, key=lambda rank: times[rank])
-        tail = f" (rank {rank} was the last)" if size > 1 else ""
-        yield times[rank] - measured.began, f"first step made{tail}"
+    if len(first_steps) == size:
+        last = max(first_steps, key=first_steps.__getitem__)
+        tail = f" (rank {last} was the last)" if size > 1 else ""
+        entries.append((first_steps[last] - measured.began, f"first step made{tail}"))
+    return [(f"{time:.1f} s", text) for time, text in sorted(entries, key=itemgetter(0))]

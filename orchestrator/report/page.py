@@ -110,7 +110,7 @@ def run_page(run: Run) -> str:
         charts.loss_chart(measured),
         charts.throughput_chart(measured),
         charts.memory_chart(measured),
-        charts.gpu_memory_chart(measured),
+        charts.memory_chart(measured, "GPU memory that torch holds, GiB", "gpu_bytes"),
         charts.timeline(measured),
     )
     return render(
