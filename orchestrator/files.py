@@ -219,15 +219,10 @@ def private_folder(folder: Path) -> Path:
     for path in reversed([folder, *folder.parents]):
         if path.is_relative_to(home):
             path.mkdir(mode=0o700, exist_ok=True)
-            remove_access_of_others(path)
+            status = path.stat()
+            if status.st_uid == os.getuid() and status.st_mode & 0o077:  # created with a wide umask
+                path.chmod(0o700)
     return folder
-
-
-def remove_access_of_others(folder: Path) -> None:
-    """Make a folder of this user private, in case it was created with a wide umask."""
-    status = folder.stat()
-    if status.st_uid == os.getuid() and status.st_mode & 0o077:
-        folder.chmod(0o700)
 
 
 def folder_in_home(name: str) -> Path | None:

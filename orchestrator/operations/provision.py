@@ -112,7 +112,15 @@ def install(
     session.state.write_trust(plan.trust)
     wheelhouses = prepare_wheels(session, stack, plan.platforms, requirements)
     note_packages(session, plan)
-    variables = {**plan.variables, **files(session, wheelhouses), "orch_image": image, "orch_data": trees}
+    variables = {
+        **plan.variables,
+        **stack_variables(session, load.stack(session.request.stack), wheelhouses),
+        "orch_trust": str(session.state.trust),
+        "orch_verify_version": sha256(LIB / "orch_node" / "verify.py")[:12],
+        "orch_fabric_version": fabric_checks_version(SHARE),
+        "orch_image": image,
+        "orch_data": trees,
+    }
     session.run_locked("provision", variables)
     compare_fingerprints(session)
 
@@ -183,16 +191,6 @@ def prepare_wheels(
         prepared = wheelhouse.add_packages(prepared, requirements, platform, stack.name, session.listener.note)
         wheelhouses[platform.key] = prepared.variables(unpublished)
     return wheelhouses
-
-
-def files(session: Session, wheelhouses: dict[str, dict[str, object]]) -> dict[str, Any]:
-    """Return the variables that name files of this machine."""
-    return {
-        **stack_variables(session, load.stack(session.request.stack), wheelhouses),
-        "orch_trust": str(session.state.trust),
-        "orch_verify_version": sha256(LIB / "orch_node" / "verify.py")[:12],
-        "orch_fabric_version": fabric_checks_version(SHARE),
-    }
 
 
 def stack_variables(session: Session, stack: Stack, wheelhouses: dict[str, dict[str, object]]) -> dict[str, Any]:
@@ -276,10 +274,21 @@ def provision_shared(
     stack = load.stack(request.stack)
     session = open_session(request, listener, environment, "provision")
     requirements = requirements_of(session)
+    variables: dict[str, Any] = {"orch_stack": stack.name, "orch_root": shared.root}
     with session.state.lock("provision"):
-        session.run("preflight", {"orch_stack": stack.name, "orch_root": shared.root})
-        if session.probes and not session.stopped and passes(session, stack):
-            fill(session, stack, shared, requirements)
+        session.run("preflight", variables)
+        for name, probe in session.probes.items():
+            for message, hint in shared_folder_problems(probe, stack):
+                session.nodes[name].fail(Finding(subject=name, message=message, hint=hint))
+        if session.probes and not session.stopped and not any(node.failed for node in session.nodes.values()):
+            platforms = {name: probe.platform for name, probe in session.probes.items()}
+            wheelhouses = prepare_wheels(session, stack, tuple(platforms.values()), requirements)
+            nodes = {
+                name: {"python": probe.python_path, "wheelhouse": platforms[name].key}
+                for name, probe in session.probes.items()
+            }
+            variables |= {**stack_variables(session, stack, wheelhouses), "orch_nodes": nodes}
+            session.run_locked("shared", variables)
     return session.report(shared.root)
 
 
@@ -293,26 +302,3 @@ def write_inventory(shared: SharedFolder) -> Path:
     path = folder / "hosts.yml"
     write_private(path, json.dumps({"all": {"hosts": {host or LOCAL_HOST_NAME: variables}}}, indent=1) + "\n")
     return path
-
-
-def passes(session: Session, stack: Stack) -> bool:
-    for name, probe in session.probes.items():
-        for message, hint in shared_folder_problems(probe, stack):
-            session.nodes[name].fail(Finding(subject=name, message=message, hint=hint))
-    return not any(node.failed for node in session.nodes.values())
-
-
-def fill(session: Session, stack: Stack, shared: SharedFolder, requirements: Requirements | None) -> None:
-    """Run the playbook that installs the stack in the folder."""
-    platforms = {name: probe.platform for name, probe in session.probes.items()}
-    wheelhouses = prepare_wheels(session, stack, tuple(platforms.values()), requirements)
-    variables = {
-        **stack_variables(session, stack, wheelhouses),
-        "orch_root": shared.root,
-        "orch_stack": stack.name,
-        "orch_nodes": {
-            name: {"python": probe.python_path, "wheelhouse": platforms[name].key}
-            for name, probe in session.probes.items()
-        },
-    }
-    session.run_locked("shared", variables)

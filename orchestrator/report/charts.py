@@ -38,7 +38,6 @@ LEGEND = {
     "training": "from the first step on",
     "failed": "failed",
 }
-PHASE_COLOURS = {part: f"--{part}" for part in LEGEND} | {"failed": "--hot"}
 MAX_DRAWN_RANKS = 64
 LETTER_WIDTH = 0.032  # width of a letter as a share of a chart on a screen of 400 pixels
 MAX_TALL_ROWS = 24  # Up to this number of ranks the rows are higher.
@@ -276,7 +275,11 @@ def timeline(measured: Measures) -> Chart | None:
                 "insidetextanchor": "start",
                 "constraintext": "none",
             },
-            *(bars(LEGEND[part], PHASE_COLOURS[part], spans, unit) for part, spans in parts.items() if spans),
+            *(
+                bars(LEGEND[part], "--hot" if part == "failed" else f"--{part}", spans, unit)
+                for part, spans in parts.items()
+                if spans
+            ),
         ),
         layout=layout([*([EVENTS] if events else ()), PHASES, *(f"rank {rank}" for rank in ranks)], name),
         height=150 + height * (len(ranks) + 2),

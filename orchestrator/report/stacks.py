@@ -47,51 +47,33 @@ def as_json(stack: Stack, machine: Machine) -> str:
 
 def describe(stack: Stack, machine: Machine) -> str:
     """Return all recorded facts about a stack, each with its source."""
-    facts = [*summary(stack, machine), *packages(stack), *bindings(stack), *indexes(stack)]
     lines = [f"{stack.name}: {stack.summary}"]
-    for name, value, key in facts:
+    for name, value, key in facts(stack, machine):
         lines.append(f"  {name + ':':<30}{value}")
         lines += [f"{'':32}source: {stack.sources[key]}"] if key in stack.sources else []
     lines += [f"  resolved conflict, {fact}: {reason}" for fact, reason in stack.resolved_conflicts.items()]
     return "\n".join(lines)
 
 
-Fact = tuple[str, str, str]  # name, value, key of its source
-
-
-def summary(stack: Stack, machine: Machine) -> Iterator[Fact]:
-    """Yield the state, the Python version, the backends and the flags of a stack."""
+def facts(stack: Stack, machine: Machine) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each fact, its value, and the key of its source."""
     yield "state here", "; ".join(status(stack, machine)), ""
     yield "python", stack.python, "python"
     yield "backends", ", ".join(stack.backends), ""
     if stack.ipex:
         yield "--ipex trains right in", ", ".join(stack.ipex_precisions), ""
     yield "flags it honours", ", ".join(stack.flags) or "-", "flags"
-    if stack.end_of_life:
-        end = stack.end_of_life
+    if end := stack.end_of_life:
         yield "end of life", f"{end.since}: {end.reason}", "end_of_life"
-
-
-def packages(stack: Stack) -> Iterator[Fact]:
-    """Yield the packages of a stack with their versions."""
     for name, version in stack.requirements.items():
         suffix = " (without its dependencies)" if name in stack.without_dependencies else ""
         yield name, version + suffix, name
-
-
-def bindings(stack: Stack) -> Iterator[Fact]:
-    """Yield the facts about the oneCCL bindings of a stack, if it has any."""
-    if (stack_bindings := stack.bindings) is None:
-        return
-    if BINDINGS not in stack.requirements:
-        yield BINDINGS, f"{stack_bindings.version} (for the backend ccl)", BINDINGS
-    yield "import name", stack_bindings.module, "module"
-    yield "setvars.sh", f"<folder of {stack_bindings.module}>/{stack_bindings.setvars}", "setvars"
-    yield "oneCCL in the bindings", stack_bindings.oneccl, "oneccl"
-
-
-def indexes(stack: Stack) -> Iterator[Fact]:
-    """Yield the package indexes of a stack."""
+    if bindings := stack.bindings:
+        if BINDINGS not in stack.requirements:
+            yield BINDINGS, f"{bindings.version} (for the backend ccl)", BINDINGS
+        yield "import name", bindings.module, "module"
+        yield "setvars.sh", f"<folder of {bindings.module}>/{bindings.setvars}", "setvars"
+        yield "oneCCL in the bindings", bindings.oneccl, "oneccl"
     for index in stack.indexes:
         yield index.name, f"--{index.option} {index.url} for {', '.join(index.serves)}", "indexes"
 
