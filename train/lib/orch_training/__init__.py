@@ -16,19 +16,15 @@ UNUSED = ("datasets", "torchao")
 
 
 class RecipeError(Exception):
-    """An error with what is wrong and what to do; `shared` means that all ranks raise the same error."""
+    """An error with what is wrong and what to do."""
 
-    def __init__(self, message: str, *, code: int = 1, shared: bool = False) -> None:
-        super().__init__(message)
-        self.code = code
-        self.shared = shared
+    code = 1  # of the process
 
 
 class ArgumentError(RecipeError):
-    """A wrong command line: exit code 2, the same error on all ranks."""
+    """A wrong command line."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code=2, shared=True)
+    code = 2
 
 
 def speed_up_imports() -> None:

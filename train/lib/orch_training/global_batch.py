@@ -52,8 +52,7 @@ class GlobalBatch:
         if examples < self.at_once:
             raise RecipeError(
                 f"the training data has {examples} {noun}; one batch over all ranks needs "
-                f"{self.at_once}. Use a smaller --per_device_train_batch_size or fewer ranks.",
-                shared=True,
+                f"{self.at_once}. Use a smaller --per_device_train_batch_size or fewer ranks."
             )
 
 

@@ -96,8 +96,7 @@ def check_provenance(provenance: Mapping[str, Any], start: Path) -> None:
         return
     raise RecipeError(
         f"{message}, so the run cannot continue from it. Restore what has changed, train anew with `orch train`, or "
-        "continue anyway with `orch resume --force`.",
-        shared=True,
+        "continue anyway with `orch resume --force`."
     )
 
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from orch_node.events import send
 from orch_node.protocol.events import Decided
 
-from orch_training import RecipeError
+from orch_training import ArgumentError, RecipeError
 
 
 def has_group() -> bool:
@@ -118,19 +118,15 @@ def raise_together() -> Iterator[None]:
         yield
     except RecipeError as error:
         problem = error
-    problems = gather((problem and str(problem), problem and problem.code, socket.gethostname()))
-    if any(text for text, _, _ in problems):
-        raise combine_problems(problems)
-
-
-def combine_problems(problems: list[tuple[str | None, int | None, str]]) -> RecipeError:
-    """Return one error for all ranks; it names the ranks unless all have the same problem."""
-    failed = [(index, *problem) for index, problem in enumerate(problems) if problem[0]]
-    first, text, code, host = failed[0]
-    if len(failed) == len(problems) and len({entry[1] for entry in failed}) == 1:
-        return RecipeError(str(text), code=code or 1, shared=True)
-    more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-    return RecipeError(f"rank {first} on {host}{more}: {text}", code=code or 1, shared=True)
+    problems = gather(problem and (str(problem), problem.code, f"rank {rank()} on {socket.gethostname()}"))
+    failed = [entry for entry in problems if entry]
+    if failed:
+        text, code, place = failed[0]
+        is_same = len(failed) == len(problems) and len({text for text, _, _ in failed}) == 1
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise (ArgumentError if code == ArgumentError.code else RecipeError)(
+            text if is_same else f"{place}{more}: {text}"
+        )
 
 
 @functools.cache

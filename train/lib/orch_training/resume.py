@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from orch_training import RecipeError, checkpoint, kernels, ranks
+from orch_training import ArgumentError, RecipeError, checkpoint, kernels, ranks
 from orch_training.global_batch import Dealing, describe_dealing, global_batch
 from orch_training.metrics import Progress
 from orch_training.provenance import check_provenance
@@ -70,7 +70,7 @@ def choose(requested: str | None, output_dir: Path) -> Path | None:
         return path
     newest = newest_valid(path)
     if newest is None:
-        raise RecipeError(f"--resume_from_checkpoint {path}: no checkpoint there.", code=2)
+        raise ArgumentError(f"--resume_from_checkpoint {path}: no checkpoint there.")
     return newest
 
 
@@ -95,8 +95,7 @@ def newest_valid(folder: Path) -> Path | None:
     if candidates:
         raise RecipeError(
             f"none of the {len(candidates)} checkpoints in {folder} can be used; repair them, or "
-            "pass --overwrite_output_dir to start from the beginning.",
-            shared=True,
+            "pass --overwrite_output_dir to start from the beginning."
         )
     return None
 

@@ -50,11 +50,9 @@ def run_script(run: Callable[[], None]) -> int:
 
 
 def report_error(error: RecipeError) -> int:
-    """Print an error once, report it from every rank, and return the exit code."""
+    """Print and report an error, and return the exit code."""
     send(Raised(text=f"error: {error}"))
-    if ranks.is_main() or not error.shared:
-        source = "" if ranks.is_main() else f"rank {ranks.rank()}: "
-        print(f"error: {source}{error}", file=sys.stderr, flush=True)
+    print(f"error: {error}", file=sys.stderr, flush=True)
     return error.code
 
 

@@ -241,7 +241,7 @@ def make_shards(options: DataOptions, parts: dict[str, list[Path]]) -> dict[str,
         name = name_of(length)
         rows = {path.name: row_count(path) for path in shards if path.parent.name == name}
         if not any(rows.values()):
-            raise RecipeError(f"no text was found in {options.inputs[0]}.", shared=True)
+            raise RecipeError(f"no text was found in {options.inputs[0]}.")
         data_sets[name] = {"length": length, "predictions": predictions, "rows": rows}
     return data_sets
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orch_training import RecipeError, arguments, ranks
+from orch_training import ArgumentError, arguments, ranks
 from orch_training.arguments import LoopArguments, option
 from orch_training.global_batch import Dealing, GlobalBatch
 from orch_training.loop import Phase
@@ -99,7 +99,7 @@ def phases_of(args: PretrainArguments) -> list[PretrainPhase]:
     """Return the phases to train.
 
     Raises:
-        RecipeError: if a batch cannot be divided evenly among the ranks.
+        ArgumentError: if a batch cannot be divided evenly among the ranks.
     """
     phases, last = [], 0
     for number, suffix in ((1, ""), (2, "_phase2")):
@@ -112,11 +112,9 @@ def phases_of(args: PretrainArguments) -> list[PretrainPhase]:
     for phase in selected_phases:
         micro_sequences = phase.micro * ranks.planned_world_size()
         if phase.batch % micro_sequences:
-            raise RecipeError(
+            raise ArgumentError(
                 f"{phase.name}: {phase.batch} sequences per step cannot be dealt out in "
                 f"micro batches of {phase.micro} to {ranks.planned_world_size()} ranks; take a multiple "
-                f"of {micro_sequences} as --train_batch_size{'_phase2' if phase.number == 2 else ''}.",
-                code=2,
-                shared=True,
+                f"of {micro_sequences} as --train_batch_size{'_phase2' if phase.number == 2 else ''}."
             )
     return selected_phases

@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "bert_data"))
 
 import pyarrow.parquet as pq
 import torch
-from orch_training import RecipeError, ranks
+from orch_training import ArgumentError, RecipeError, ranks
 from prepare import DataOptions, prepare, vocabulary_hash
 from pretrain_config import PretrainArguments
 
@@ -33,7 +33,7 @@ def prepared(args: PretrainArguments) -> Path:
     """Prepare the text below the run's output folder and return the folder of the data.
 
     Raises:
-        RecipeError: if there is no such text file.
+        ArgumentError: if there is no such text file.
     """
     target = Path(args.output_dir) / "data"
     lengths = sorted({args.max_seq_length, args.max_seq_length_phase2})  # for both phases, whichever runs
@@ -48,7 +48,7 @@ def prepared(args: PretrainArguments) -> Path:
     )
     with ranks.raise_together():
         if not options.inputs[0].is_file():
-            raise RecipeError(f"there is no file {options.inputs[0]}.", code=2)
+            raise ArgumentError(f"there is no file {options.inputs[0]}.")
     prepare(options)
     return target
 

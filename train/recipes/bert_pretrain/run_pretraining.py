@@ -115,12 +115,11 @@ class Pretraining(Loop):
             problem = checkpoint.find_problem(start)
             if problem or checkpoint.step_of(start) != first_step:
                 reason = problem or f"phase 1 ends with checkpoint-{first_step}"
-                raise RecipeError(f"--init_checkpoint {start}: {reason}.", shared=True)
+                raise RecipeError(f"--init_checkpoint {start}: {reason}.")
         if (checkpoint.step_of(start) if start else 0) < first_step:
             raise RecipeError(
                 f"phase 2 needs the last checkpoint of phase 1, checkpoint-{first_step}: pass "
-                "--init_checkpoint, or the same --output_dir.",
-                shared=True,
+                "--init_checkpoint, or the same --output_dir."
             )
         return start
 

@@ -146,7 +146,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             RecipeError: without --do_eval.
         """
         if self.evaluator is None:
-            raise RecipeError("evaluation needs --do_eval.", shared=True)
+            raise RecipeError("evaluation needs --do_eval.")
         self.agree()
         scores = self.evaluator.evaluate(self.model, "evaluate").scores
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}

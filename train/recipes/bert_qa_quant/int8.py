@@ -113,8 +113,7 @@ def check_alike() -> None:
     if len(set(capabilities)) > 1:
         raise RecipeError(
             f"int8 code is made for one kind of CPU, and the nodes have {sorted(set(capabilities))}. "
-            "Choose nodes that are alike (--nodes).",
-            shared=True,
+            "Choose nodes that are alike (--nodes)."
         )
 
 
