@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from orch_node.agent import processes
 from orch_node.protocol import files
 from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
-from orch_node.rank.hooks import after_import, watch_steps, wrap
+from orch_node.rank.hooks import after_import, watch_steps, wrap, wrap_later
 
 SCAN_SECONDS = 0.5  # importing torch takes longer
 # While a process that does not import sitecustomize.py runs: the group of a short training exists for about 0.3 s.
@@ -56,7 +56,8 @@ def begin(rank: int, world_size: int, environment: MutableMapping[str, str]) -> 
     for mark in (refused_mark(rank), trained_mark(rank)):
         mark.unlink(missing_ok=True)
     environment[PARENT] = f"{rank} {world_size}"
-    after_import("torch.distributed.launcher.api", refuse_launches)
+    # The agent of torchrun in a rank itself, as in notebook_launcher(): its port is in use on a shared node.
+    wrap_later("torch.distributed.launcher.api", "launch_agent", lambda *_, **__: check_process(0))
     folders = environment.get("PYTHONPATH", "")
     if str(FOLDER) not in folders.split(os.pathsep):
         environment["PYTHONPATH"] = f"{FOLDER}{os.pathsep}{folders}" if folders else str(FOLDER)
@@ -65,23 +66,14 @@ def begin(rank: int, world_size: int, environment: MutableMapping[str, str]) -> 
 def watch() -> None:
     """Watch this process, which a rank has started, if it imports parts of torch."""
     if PARENT in os.environ:
-        after_import("torch.distributed.distributed_c10d", refuse_groups)
+        wrap_later("torch.distributed.distributed_c10d", "init_process_group", refuse_groups)
         after_import("torch.optim.optimizer", record_training)
 
 
-def refuse_groups(module: ModuleType) -> None:
-    """Make init_process_group() fail in a process that a rank has started."""
-
-    def refuse(*_: Any, **__: Any) -> None:
-        if parent_size() > 1 and not has_separate_models():
-            refuse_group()
-
-    wrap(module, "init_process_group", refuse)
-
-
-def refuse_launches(module: ModuleType) -> None:
-    """Make torchrun's agent fail in a rank itself, as in notebook_launcher(): its port is in use on a shared node."""
-    wrap(module, "launch_agent", lambda *_, **__: check_process(0))
+def refuse_groups(*_: Any, **__: Any) -> None:
+    """Raise RankError when a process that a rank has started creates a process group."""
+    if parent_size() > 1 and not has_separate_models():
+        refuse_group()
 
 
 def begin_scans(rank: int, world_size: int, end: Callable[[RankError], object]) -> None:

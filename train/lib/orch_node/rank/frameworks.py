@@ -18,7 +18,7 @@ from orch_node.events import note
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank.checks import RankError
 from orch_node.rank.environment import HUB, HUB_CACHES, OFFLINE
-from orch_node.rank.hooks import after_import, wrap
+from orch_node.rank.hooks import after_import, wrap_later
 
 # What Accelerate and the Trainer pass if the user has chosen no timeout.
 DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
@@ -124,22 +124,13 @@ def adopt_timeouts(set_timeout: Callable[[datetime.timedelta], None]) -> None:
         if timeout is not None and timeout != DEFAULT_TIMEOUT:
             set_timeout(timeout)
 
-    def patch_accelerate(module: ModuleType) -> None:
-        wrap(module.PartialState, "__init__", adopt)
+    def adopt_argument(arguments: Any) -> None:
+        adopt(timeout=datetime.timedelta(seconds=arguments.ddp_timeout))
 
-    def patch_lightning(module: ModuleType) -> None:
-        wrap(module, "_init_dist_connection", adopt)
-
-    def patch_trainer(module: ModuleType) -> None:
-        def adopt_argument(arguments: Any) -> None:
-            adopt(timeout=datetime.timedelta(seconds=arguments.ddp_timeout))
-
-        wrap(module.TrainingArguments, "__post_init__", adopt_argument)
-
-    after_import("accelerate.state", patch_accelerate)
-    after_import("lightning.fabric.utilities.distributed", patch_lightning)
-    after_import("lightning_fabric.utilities.distributed", patch_lightning)
-    after_import("transformers.training_args", patch_trainer)
+    wrap_later("accelerate.state", "PartialState.__init__", adopt)
+    wrap_later("lightning.fabric.utilities.distributed", "_init_dist_connection", adopt)
+    wrap_later("lightning_fabric.utilities.distributed", "_init_dist_connection", adopt)
+    wrap_later("transformers.training_args", "TrainingArguments.__post_init__", adopt_argument)
 
 
 def name_backend_for_libraries() -> None:
@@ -176,7 +167,7 @@ def record_losses() -> None:
         if isinstance(logs, dict) and "loss" in logs:
             note(loss=logs["loss"], step=state.global_step)
 
-    after_import("transformers.trainer_callback", lambda module: wrap(module.CallbackHandler, "on_log", record))
+    wrap_later("transformers.trainer_callback", "CallbackHandler.on_log", record)
 
 
 def use_synced_data() -> None:

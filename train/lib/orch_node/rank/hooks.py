@@ -41,6 +41,12 @@ def after_import(name: str, function: Callable[[ModuleType], None]) -> None:
     sys.meta_path.insert(0, finder)
 
 
+def wrap_later(module: str, path: str, before: Callable[..., None]) -> None:
+    """Wrap a function of a module, or a method such as `CLASS.METHOD`, when the module is imported."""
+    owner, _, name = path.rpartition(".")
+    after_import(module, lambda imported: wrap(getattr(imported, owner) if owner else imported, name, before))
+
+
 def watch_steps(
     before: Callable[..., object] = lambda *_: None, after: Callable[..., object] = lambda *_: None
 ) -> bool:
