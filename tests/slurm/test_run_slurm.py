@@ -75,7 +75,7 @@ def test_a_job_that_can_never_start_fails_at_once(site: Site) -> None:
     """Let Slurm refuse one job, and let orch cancel another that Slurm has accepted, which has an outcome."""
     for option, message, outcome_count in (
         ("partition=nosuch", "invalid partition specified: nosuch", 0),
-        ("time=9999", "so orch cancelled it: use --slurm time", 1),
+        ("time=9999", "so orch cancelled it: its partition", 1),
     ):
         outcomes = set((site.home / "runs").glob("*/outcome.json"))
         done = site.orch("train", "faulty.py", *runs.TWO_NODES, "--slurm", option, code=1)

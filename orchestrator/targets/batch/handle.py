@@ -260,8 +260,8 @@ class BatchHandle(RunHandle):
                 return
             if job.problem:
                 self.scheduler.cancel(self.job)
-                never = f"{self.system.title} will never start job {self.job} ({job.reason})"
-                problem = f"{never}, so orch cancelled it: {job.problem}."
+                never = f"{self.system.title} will never start job {self.job}, so orch cancelled it"
+                problem = f"{never}: {job.reason}; {job.problem}."
                 now = time.time()
                 ended = Outcome(state=FAILED, problem=problem, started=now, ended=now)
                 self.run_folder.write(files.OUTCOME, outcome.render(ended))

@@ -78,17 +78,29 @@ PHASES: dict[str, Phase] = {
     **{state: phase for state, (phase, _) in ENDINGS.items()},
     **dict.fromkeys(("LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"), Phase.ENDED),
 }
-# Reasons for which a pending job can never start, as patterns (see JOB REASON CODES in squeue(1)), and what to request.
-NEVER = (
-    ("DependencyNeverSatisfied", "no --slurm dependency"),
-    ("ReservationDeleted", "no --slurm reservation"),
-    ("PartitionTimeLimit|(Assoc|QOS)MaxWallDurationPerJobLimit", "--slurm time=LESS"),
-    ("PartitionConfig", "fewer --nodes, fewer ranks on each (--ppn), less time, or --slurm partition=ANOTHER"),
+# Reasons why a job is pending, as patterns (see JOB REASON CODES in squeue(1)); what they mean; and, for a job that can
+# never start, what to request in its place. Other reasons are shown as Slurm reports them.
+REASONS = (
+    ("Priority", "jobs with a higher priority come first", ""),
+    ("Resources", "not enough nodes are free", ""),
+    ("JobHeldUser|launch.failed.requeued.held", "it is held: `scontrol release` releases it", ""),
+    ("DependencyNeverSatisfied", "the job that it waits for has failed", "no --slurm dependency"),
+    ("ReservationDeleted", "its reservation was deleted", "no --slurm reservation"),
+    ("PartitionTimeLimit|(Assoc|QOS)MaxWallDurationPerJobLimit", "jobs this long are not allowed", "--slurm time=LESS"),
+    (
+        "PartitionConfig",
+        "its partition does not have the requested resources, or is not open to you",
+        "fewer --nodes, fewer ranks on each (--ppn), less time, or --slurm partition=ANOTHER",
+    ),
     # Newer versions of Slurm give a sentence as the reason that a partition is closed to a group, an account or a QOS.
-    (".*to use this partition", "another --slurm partition=, account= or qos="),
-    ("BadConstraints", "other --slurm constraint=, cpus-per-task=, mem="),
-    ("InvalidAccount|InvalidQOS|(Account|QOS)NotAllowed", "another --slurm account= or qos="),
-    ("(Assoc|QOS)Max(Cpu|Node)PerJobLimit", "fewer --nodes"),
+    (".*to use this partition", "its partition is not open to you", "another --slurm partition=, account= or qos="),
+    ("BadConstraints", "no nodes can fulfil its request", "other --slurm constraint=, cpus-per-task=, mem="),
+    (
+        "Invalid(Account|QOS)|(Account|QOS)NotAllowed",
+        "its account or QOS is not accepted",
+        "other --slurm account=, qos=",
+    ),
+    ("(Assoc|QOS)Max(Cpu|Node)PerJobLimit", "its account or QOS does not allow so many per job", "fewer --nodes"),
 )
 
 
@@ -121,15 +133,18 @@ def run(programs: Programs, program: str, *options: str) -> CommandResult:
 def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: str = "") -> JobState:
     """Return a job in one of Slurm's states; one in a state that is unknown to orch has not ended."""
     phase, explanation = ENDINGS.get(word) or (PHASES.get(word, Phase.RUNNING), f"the job ended as {word}")
-    pending, reason = phase == Phase.PENDING, "" if reason == "None" else reason
-    hints = [hint for pattern, hint in NEVER if pending and re.match(rf"(?:{pattern})(?!\w)", reason)]
+    reason, hint = "its nodes are being prepared" if word == "CONFIGURING" else "" if reason == "None" else reason, ""
+    for pattern, meaning, needed in REASONS if phase == Phase.PENDING else ():
+        if re.match(rf"(?:{pattern})(?!\w)", reason):
+            reason, hint = f"{meaning} ({reason})", needed
+            break
     return JobState(
         job=job,
         state=word,
         phase=phase,
-        reason="its nodes are being prepared" if word == "CONFIGURING" else reason,
+        reason=reason,
         explanation="" if phase in ACTIVE else explanation,
-        problem=f"use {hints[0]}" if hints else "",
+        problem=hint and f"use {hint}",
         start=start if start[:1].isdigit() else "",
         nodes=nodes,
     )

@@ -45,7 +45,7 @@ def test_whole_nodes_get_a_rank_per_socket() -> None:
         assert all(f"--partition={partition}" in command for command in host.commands) or not partition
 
 
-def test_job_that_can_never_start_is_told_what_to_request() -> None:
+def test_reason_of_a_waiting_job_is_explained() -> None:
     for code, problem in (
         ("AssocMaxWallDurationPerJobLimit", "use --slurm time=LESS"),
         ("PartitionNodeLimit", ""),  # an administrator can return its nodes while the job waits
@@ -53,6 +53,7 @@ def test_job_that_can_never_start_is_told_what_to_request() -> None:
         (NOT_IN_GROUP, "use another --slurm partition=, account= or qos="),
     ):
         assert make_job("PENDING", code).problem == problem
+        assert make_job("PENDING", code).reason.endswith(f" ({code})") is bool(problem)
 
 
 SACCT = """Welcome | to | the | site
