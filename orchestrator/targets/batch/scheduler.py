@@ -1,19 +1,11 @@
-"""Reach the host that has the programs of a batch system; submit, query and cancel jobs with them.
-
-In an allocation that the user holds, the script of a run is started as a step.
-"""
+"""Reach the host that has the programs of a batch system; submit, query and cancel jobs with them."""
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from orch_node import tail
-from orch_node.atomic_write import private
-from orch_node.protocol import files
 from orch_node.protocol.batch import job_number
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
@@ -22,88 +14,10 @@ from orchestrator.model.cluster import Facts
 from orchestrator.model.printable import LOGIN_SCRIPT_HINT, CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.targets.batch.settings import BatchSettings
-from orchestrator.targets.batch.system import (
-    NOT_FOUND,
-    ONE_RANK,
-    BatchSystem,
-    ControllerUnreachable,
-    JobState,
-    Phase,
-    Programs,
-)
+from orchestrator.targets.batch.system import NOT_FOUND, ONE_RANK, BatchSystem, ControllerUnreachable, JobState
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.interpreter import FACTS_SECONDS, query_interpreter
-
-START_SECONDS = 60.0  # The batch system lists a new step within this time.
-TICK_SECONDS = 0.2
-END_SECONDS = 30.0  # A run ends within this time after its stop file is written.
-LAST_CHARACTERS = 2000
-
-
-def start_step(system: BatchSystem, programs: Programs, step: SubmitScript) -> str:
-    """Start the script as a step of its allocation, and return the step's id.
-
-    The step continues when this program ends, for as long as the allocation exists.
-
-    Raises:
-        ExecuteError: if the allocation is not running, or the step ends before the batch system lists it.
-    """
-    job, variable = step.allocation, system.allocation_variable
-    state = system.state(programs, job)
-    if state.phase != Phase.RUNNING:
-        raise ExecuteError(
-            f"Allocation {job} ({variable}) is not running: {system.title} reports it as {state.state}.",
-            hint=f"Run `unset {variable}`, or use a new `{system.allocation_request}`. {system.new_job_hint}",
-        )
-    log = Path(step.run_dir, f"{system.name}-{job}.out")
-    try:
-        command = system.step_command(step)
-    except OSError as error:
-        raise ExecuteError(f"No step can start in allocation {job}: {error}", hint=system.new_job_hint) from None
-    with open(log, "ab", opener=private) as log_file:
-        process = subprocess.Popen(
-            command,
-            cwd=step.run_dir,
-            stdin=subprocess.DEVNULL,
-            stdout=log_file,
-            stderr=log_file,
-            start_new_session=True,
-        )
-    try:
-        step_id = wait_for_step(system, programs, process, step)
-    except BaseException:  # On Ctrl-C, too: the step's id is still unknown, so nothing else could end it.
-        end_step(process, step.run_dir)
-        raise
-    if step_id:
-        return step_id
-    end_step(process, step.run_dir)
-    text = tail.last_text(log, LAST_CHARACTERS).strip()
-    reason = text.splitlines()[-1] if text else f"{system.on_nodes.starter} has printed nothing"
-    raise ExecuteError(f"The step in allocation {job} has not started: {reason}", hint=system.new_job_hint)
-
-
-def wait_for_step(system: BatchSystem, programs: Programs, process: subprocess.Popen[bytes], step: SubmitScript) -> str:
-    """Return the id of the step once it is listed; '' if its process ends first, or after a minute."""
-    deadline = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        if step_id := system.steps_of(programs, step.allocation).get(step.name):
-            return step_id
-        time.sleep(TICK_SECONDS)
-    return ""
-
-
-def end_step(process: subprocess.Popen[bytes], run_dir: str) -> None:
-    """End the step and the steps that it has started.
-
-    The supervisor of the run stops at the stop file; a step without a supervisor ends at SIGTERM.
-    """
-    Path(run_dir, files.STOP).touch(0o600)
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-
 
 PROGRAM_SECONDS = 60.0  # The time limit of a program; a busy controller responds slowly.
 # Many sites add the batch system's programs to PATH only in login shells.
@@ -145,7 +59,7 @@ class Scheduler:
         """
         self.host.put(f"{step.run_dir}/{SCRIPT}", step.script)
         if step.allocation:
-            self.submitted = start_step(self.system, self, step)
+            self.submitted = self.system.start_step(self, step)
             return
         self.cluster = self.system.cluster_of(step)
         try:

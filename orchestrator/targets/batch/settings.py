@@ -157,7 +157,7 @@ class BatchSettings:
         if self.login is not None and not HOST.fullmatch(self.login):
             hint = "Ports and keys belong in ~/.ssh/config."
             yield f"{flag} login={self.login}: not a host name, as in `ssh HOST`.", hint
-        allocations = (HELD, NEW) if self.system.allocation_variable else ()
+        allocations = (HELD, NEW) if self.system.allocation_request else ()
         if self.allocation not in (None, *allocations):
             hint = f"Use {flag} allocation={HELD} or allocation={NEW}." if allocations else "Leave it out."
             yield f"{flag} allocation={self.allocation}: not possible on {self.system.title}.", hint

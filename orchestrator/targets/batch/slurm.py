@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
+from orch_node import tail
+from orch_node.atomic_write import private
 from orch_node.batch import slurm as job_programs
 from orch_node.batch.system import clock_seconds
+from orch_node.protocol import files
 
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.model.printable import CommandResult
@@ -48,6 +53,9 @@ NODES_FORMAT = "%P|%D|%X|%Y|%c|%f"
 NODES_LINE = re.compile(r"([^|]+)\|([0-9]+)\|([0-9]+)\|([0-9]+)\|([0-9]+)\|(.*)", re.ASCII)
 FEATURES = re.compile(r"[\w.-]+(?:&[\w.-]+)*", re.ASCII)  # a constraint without alternatives and counts
 ACCOUNTING_SECONDS, POLL_SECONDS = 10.0, 0.5  # Accounting learns of the end of a job within this time.
+START_SECONDS, TICK_SECONDS = 60.0, 0.2  # squeue lists a new step within this time
+END_SECONDS = 30.0  # A run ends within this time after its stop file is written.
+LAST_CHARACTERS = 2000
 MAX_SOCKETS = 8  # of one machine; more of them are the CPUs of a virtual machine
 # The ranks get 120 s before the time limit for a checkpoint. Slurm may send the signal up to 60 s early or late.
 CHECKPOINT_SECONDS = 150
@@ -119,6 +127,15 @@ def job_variables(environ: Mapping[str, str]) -> list[str]:
     SLURM_MEM_PER_CPU of an interactive job and SLURM_MEM_PER_NODE of the new job are both set.
     """
     return sorted(name for name in environ if name.startswith("SLURM_") and name not in PROGRAM_SETTINGS)
+
+
+def end_step(process: subprocess.Popen[bytes], run_dir: str) -> None:
+    """End a step: its supervisor stops at the stop file, a step without a supervisor ends at SIGTERM."""
+    Path(run_dir, files.STOP).touch(0o600)
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.terminate()
 
 
 # Querying jobs.
@@ -276,7 +293,6 @@ class Slurm(BatchSystem):
     """Slurm: its programs, the options of sbatch, and what to say about them."""
 
     on_nodes = job_programs.SYSTEM
-    allocation_variable = "SLURM_JOB_ID"
     allocation_request = "salloc"
     step_program = "srun --overlap --nodes=1 --ntasks=1 bash"
 
@@ -460,21 +476,46 @@ class Slurm(BatchSystem):
             job=job, node_cpus=tuple(counts), nodes=environ["SLURM_JOB_NODELIST"], gpus=count_gpus(gpus.split(","))
         )
 
-    def step_command(self, step: SubmitScript) -> tuple[str, ...]:
-        """Return the command that starts the script as a step on the first node of the allocation.
+    def start_step(self, programs: Programs, step: SubmitScript) -> str:
+        """Start the script as a step on the first node of the allocation, and return its id once squeue lists it.
+
+        The step continues when this program ends, for as long as the allocation exists.
 
         Raises:
-            OSError: if scontrol does not print the allocation's nodes.
+            ExecuteError: if the allocation is not running, or the step ends before squeue lists it.
         """
-        options = (
-            *job_programs.STEP,
-            *job_programs.one_task_each(job_programs.SYSTEM.node_names()[:1]),
-            f"--job-name={step.name}",
-        )
-        script = ("bash", f"{step.run_dir}/{SCRIPT}")
+        job = step.allocation
+        state = self.state(programs, job)
+        if state.phase != Phase.RUNNING:
+            raise ExecuteError(
+                f"Allocation {job} (SLURM_JOB_ID) is not running: Slurm reports it as {state.state}.",
+                hint=f"Run `unset SLURM_JOB_ID`, or use a new `salloc`. {self.new_job_hint}",
+            )
+        try:
+            task = job_programs.one_task_each(job_programs.SYSTEM.node_names()[:1])
+        except OSError as error:
+            raise ExecuteError(f"No step can start in allocation {job}: {error}", hint=self.new_job_hint) from None
+        options = (f"--jobid={job}", *job_programs.STEP, *task, f"--job-name={step.name}")
         # SLURM_JOB_* describe the allocation; srun would use the others as its options.
-        step_variables = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
-        return run_without(step_variables, ("srun", f"--jobid={step.allocation}", *options, *script))
+        variables = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
+        srun = run_without(variables, ("srun", *options, "bash", f"{step.run_dir}/{SCRIPT}"))
+        log = Path(step.run_dir, f"slurm-{job}.out")
+        with open(log, "ab", opener=private) as file:
+            process = subprocess.Popen(
+                srun, cwd=step.run_dir, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            )
+        step_id, deadline = "", time.monotonic() + START_SECONDS
+        try:
+            while not step_id and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(TICK_SECONDS)
+                step_id = self.steps_of(programs, job).get(step.name, "")
+        finally:
+            if not step_id:  # On Ctrl-C, too: nothing else could end a step whose id is unknown.
+                end_step(process, step.run_dir)
+        if not step_id:
+            reason = tail.last_text(log, LAST_CHARACTERS).strip().rpartition("\n")[2] or "srun has printed nothing"
+            raise ExecuteError(f"The step in allocation {job} has not started: {reason}", hint=self.new_job_hint)
+        return step_id
 
     # Options of sbatch.
 

@@ -213,9 +213,8 @@ class BatchSystem(ABC):
         title: the name in messages: Slurm, PBS.
         on_nodes: the system as the programs of a job use it.
         options: the class of the options of the command line: --NAME KEY=VALUE and --NAME-file.
-        allocation_variable: the variable of the environment with the id of an allocation that the user holds, in which
-            runs become steps; '' if they cannot.
-        allocation_request: the command with which the user gets an allocation, such as `salloc`.
+        allocation_request: the command with which the user gets an allocation, in which runs become steps, such as
+            `salloc`; '' if they cannot.
         step_program: the command that starts the script as a step, for a dry run; the script's path follows.
 
         submitter: the program that submits jobs, whose options --NAME takes.
@@ -246,7 +245,6 @@ class BatchSystem(ABC):
     """
 
     on_nodes: NodeSystem
-    allocation_variable = ""
     allocation_request = ""
     step_program = ""
 
@@ -349,17 +347,13 @@ class BatchSystem(ABC):
         """Return the allocation that an environment describes, or None."""
         return None
 
-    def step_command(self, step: SubmitScript) -> tuple[str, ...]:
-        """Return the command that starts the script as a step and lasts until the step has ended.
+    def start_step(self, programs: Programs, step: SubmitScript) -> str:
+        """Start the script as a step of its allocation, and return the step's id.
 
         Raises:
-            OSError: if the nodes of the allocation are unknown.
+            ExecuteError: if the allocation is not running, or the step ends before the system lists it.
         """
         raise NotImplementedError
-
-    def steps_of(self, programs: Programs, job: str) -> Mapping[str, str]:
-        """Return the ids of the running steps of a job, by name."""
-        return {}
 
     # Options.
 
@@ -454,7 +448,7 @@ class BatchSystem(ABC):
 
     def is_step(self, job: str) -> bool:
         """Return whether a job's id is that of a step in an allocation."""
-        return bool(self.allocation_variable) and "." in job
+        return bool(self.allocation_request) and "." in job
 
     @property
     def no_response(self) -> str:
