@@ -261,7 +261,6 @@ class Pbs(BatchSystem):
         "To change an option of the job: --pbs KEY=VALUE."
     )
     resubmits = True
-    has_arrays_of_one = False
 
     # pbs_tmrsh, which the job finds, starts hydra's proxies; many sites forbid ssh between their nodes.
     launcher_env: Mapping[str, str] = {"I_MPI_HYDRA_BOOTSTRAP": "rsh", "HYDRA_LAUNCHER": "rsh"}
@@ -348,7 +347,6 @@ class Pbs(BatchSystem):
         )
 
     def array_job(self, job: str, number: int) -> str:
-        """Return the id of an array's task; an array of one run is submitted as a single job."""
         return job.replace("[]", f"[{number}]")
 
     def default_ranks(self, programs: Programs, options: Mapping[str, str], held: Allocation | None) -> tuple[int, str]:

@@ -226,14 +226,13 @@ def submit_step(
         max_active: the number of runs of an array that may be active at once; None for no limit.
     """
     system, held, (_, plan, config) = batch.system, batch.held, runs[0]
-    has_tasks = is_array and (len(runs) > 1 or system.has_arrays_of_one)
     job = JobRequest(
-        name=f"{JOB_NAME_PREFIX}{run_paths.run_id if has_tasks else plan.run.run_id}",
+        name=f"{JOB_NAME_PREFIX}{run_paths.run_id if len(runs) > 1 else plan.run.run_id}",
         nodes=config.nodes + config.spare_nodes,
         ppn=config.ppn,
         survives_nodes=any(option.startswith("--max-restarts") for option in config.options),
         held=held is not None,
-        tasks=len(runs) if has_tasks else 0,
+        tasks=len(runs) if len(runs) > 1 else 0,  # an array of one run is a job with the name of the run
         max_active=max_active,
     )
     options = tuple(system.job_options(job, batch.options))

@@ -11,13 +11,13 @@ from orch_node.protocol.batch import job_number
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Facts
-from orchestrator.model.printable import LOGIN_SCRIPT_HINT, CommandResult
+from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import NOT_FOUND, ONE_RANK, BatchSystem, ControllerUnreachable, JobState
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.interpreter import FACTS_SECONDS, query_interpreter
+from orchestrator.targets.interpreter import query_interpreter
 
 PROGRAM_SECONDS = 60.0  # The time limit of a program; a busy controller responds slowly.
 # Many sites add the batch system's programs to PATH only in login shells.
@@ -184,21 +184,15 @@ def query_host(system: BatchSystem, login: str, python: str, *, is_user_python: 
         RequestError: if the interpreter does not exist.
         ExecuteError: if the host does not respond as expected.
     """
-    if not login:
-        if not Path(python).exists():
-            raise RequestError(f"{python} does not exist.", hint=python_hint(system))
-        if not is_user_python:
-            return local_facts(python), str(Path.home())
-        return query_interpreter(Local(), "this machine", python, python_hint(system)), str(Path.home())
-    with contextlib.closing(Ssh(login, None)) as host:
-        home = host.capture(("sh", "-c", 'printf %s "$HOME"'), seconds=FACTS_SECONDS)
-        if not home.out.startswith("/"):
-            raise ExecuteError(
-                f"{host.node}: the output of a command there begins with {home.out.strip()[:60]!r}, "
-                "which that command does not print.",
-                hint=LOGIN_SCRIPT_HINT,
-            )
-        return query_interpreter(host, host.node, python, python_hint(system)), home.out
+    if login:
+        with contextlib.closing(Ssh(login, None)) as host:
+            home = host.attempt(lambda: host.sftp.normalize("."), "find the home folder")
+            return query_interpreter(host, host.node, python, python_hint(system)), home
+    if not Path(python).exists():
+        raise RequestError(f"{python} does not exist.", hint=python_hint(system))
+    if not is_user_python:
+        return local_facts(python), str(Path.home())
+    return query_interpreter(Local(), "this machine", python, python_hint(system)), str(Path.home())
 
 
 def query_default_ranks(settings: BatchSettings) -> tuple[int, str]:

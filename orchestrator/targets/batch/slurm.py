@@ -300,9 +300,9 @@ class Slurm(BatchSystem):
     directive = "#SBATCH "
     template: Mapping[str, str] = {
         "node": "${SLURMD_NODENAME-this node}",
-        "task": "$SLURM_ARRAY_TASK_ID",
+        "task": "${SLURM_ARRAY_TASK_ID-0}",
         "output": "",
-        "array_output": "slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out",
+        "array_output": "slurm-${SLURM_ARRAY_JOB_ID-$SLURM_JOB_ID}_${SLURM_ARRAY_TASK_ID-0}.out",
     }
     example_option = "partition=cpu"
     gpu_hint = "Request them: --slurm gpus-per-node=N, or --slurm gres=gpu:N."

@@ -230,7 +230,6 @@ class BatchSystem(ABC):
             `orch bench` holds.
         rejection_hint: what the user can do about a rejected job.
         resubmits: whether a preempted job continues as another job, whose id it records in the run's folder.
-        has_arrays_of_one: whether an array may have a single task; otherwise its run is a job with the run's name.
 
         launcher: the launcher that starts the ranks unless a user chooses another one.
         launcher_summary: what it does, if it is a program of the system itself; '' for a launcher of all targets.
@@ -258,7 +257,6 @@ class BatchSystem(ABC):
     hardware_options: tuple[str, ...] = ()
     rejection_hint = ""
     resubmits = False
-    has_arrays_of_one = True
 
     launcher = "mpirun"
     launcher_summary = ""

@@ -146,7 +146,7 @@ def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRec
     """
     plans = plan.array or (plan,)
     job, cluster = scheduler.submitted, scheduler.cluster
-    jobs = [scheduler.system.array_job(job, number) for number in range(len(plans))] if plan.array else [job]
+    jobs = [scheduler.system.array_job(job, number) for number in range(len(plans))] if len(plans) > 1 else [job]
     records = [with_job(member.run, job, cluster) for member, job in zip(plans, jobs, strict=True)]
     try:
         for record, run_folder in zip(records, folders, strict=True):

@@ -26,7 +26,7 @@ if [ -n "${1-}" ] && [ ! -e "$1" ]; then
     echo "error: ${SLURMD_NODENAME-this node} does not see $1. Choose a folder that all nodes share: --runs-dir" >&2
     exit 1
 fi
-case "$SLURM_ARRAY_TASK_ID" in
+case "${SLURM_ARRAY_TASK_ID-0}" in
 0) # learning_rate=1e-5
 run_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd-0
 mkdir -p "$run_dir"
@@ -201,5 +201,5 @@ ORCH_END_OF_FILE
 ;;
 *) exit 2 ;;
 esac
-exec >> "$run_dir"/"slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out" 2>&1
+exec >> "$run_dir"/"slurm-${SLURM_ARRAY_JOB_ID-$SLURM_JOB_ID}_${SLURM_ARRAY_TASK_ID-0}.out" 2>&1
 exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py job "$run_dir"

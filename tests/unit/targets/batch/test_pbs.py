@@ -17,6 +17,7 @@ from orchestrator.targets.batch.inputs import batch_settings, plan_of_array
 from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.settings import location_of
+from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.system import ControllerUnreachable, JobRequest, JobState, Phase
 from tests.support.slurm_jobs import RecordedHost, make_handle
 from tests.support.slurm_plans import make_request, plan_request
@@ -187,12 +188,11 @@ def test_nodes_that_differ_from_the_request_are_refused() -> None:
 def test_an_array_has_a_task_for_each_run() -> None:
     assert options(JobRequest(name="a", nodes=1, ppn=1, tasks=4, max_active=2))[-1] == "-J 0-3%2"
     assert PBS.array_job("5[].pbs1", 3) == "5[3].pbs1"
-    # An array of one run is a single job.
-    assert PBS.array_job("5.pbs1", 0) == "5.pbs1"
-    request = replace(make_request({"array": ("learning_rate=1e-5",)}), on="pbs")
-    plan = plan_request(request, batch_settings(PBS, None, ()), planner=plan_of_array)
-    assert plan.steps[-1].name == location_of(plan.array[0].run).name, "else the job of the run is not found"
-    assert "-J" not in plan.steps[-1].script
+    for system, option in ((PBS, "-J"), (SLURM, "--array")):
+        request = replace(make_request({"array": ("learning_rate=1e-5",)}), on=system.name)
+        plan = plan_request(request, batch_settings(system, None, ()), planner=plan_of_array)
+        assert plan.steps[-1].name == location_of(plan.array[0].run).name, "else the job of the run is not found"
+        assert option not in plan.steps[-1].script, "an array of one run is a single job"
 
 
 def test_golden_script() -> None:
