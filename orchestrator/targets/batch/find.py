@@ -106,30 +106,21 @@ class ClusterJobs:
         try:
             self.jobs = self.scheduler.query_jobs(JOB_NAME_PREFIX)
         except ExecuteError as error:
-            self.problem = f"{system.title}: {error.message.removeprefix(f'{system.no_response}: ')}"
+            self.problem = error.message
 
-    def job_of(self, run: Run) -> JobState | None:
-        """Return the job of a run, or its step in an allocation while the step may be running."""
+    def current(self, run: Run) -> tuple[Run, JobState | None]:
+        """Return a run with its files brought up to date, as far as possible, and its job or its running step."""
         location = location_of(run.record)
-        if not self.scheduler.system.is_step(location.job):
-            return self.jobs.get(location.name)
+        job = self.jobs.get(location.name)
         try:
-            return None if run.outcome else self.scheduler.state(location.job)
-        except ExecuteError as error:
-            self.problem = f"{self.scheduler.system.title}: {error.message}"
-            return None
-
-    def refreshed(self, run: Run) -> Run:
-        """Return the run with its files brought up to date; unchanged if that fails or it has ended."""
-        job = self.job_of(run)
-        if self.problem or (run.outcome is not None and (job is None or job.ended)):
-            return run
-        try:
-            run_folder_of(run.record, run.folder, self.host, ignore).refresh()
+            if self.scheduler.system.is_step(location.job):
+                job = None if run.outcome else self.scheduler.state(location.job)
+            if not self.problem and (run.outcome is None or (job and not job.ended)):
+                run_folder_of(run.record, run.folder, self.host, ignore).refresh()
+                run = store.load(run.folder)
         except ExecuteError as error:
             self.problem = error.message
-            return run
-        return store.load(run.folder)
+        return run, job
 
 
 def run_row(run: Run, cluster: ClusterJobs | None) -> RunRow:
@@ -139,22 +130,17 @@ def run_row(run: Run, cluster: ClusterJobs | None) -> RunRow:
         run: the run as it is recorded on this machine.
         cluster: the jobs of the run's cluster; None if the cluster need not be queried.
     """
-    run = cluster.refreshed(run) if cluster else run
-    job = cluster.job_of(run) if cluster else None
+    job = None
     if cluster:
+        run, job = cluster.current(run)
         cluster.jobs.pop(location_of(run.record).name, None)
     state = run.state if cluster is None or cluster.problem else run_state(run, job)
-    wait = ""
-    if job is not None and job.pending:
-        wait = job.describe_waiting()
-    elif job is not None and job.suspended:
-        wait = job.describe_suspension()
     return row_of(
         run.record,
         report_of(run),
         state=state,
         nodes=(node.node for node in with_nodes(run.record, run.folder).nodes),
-        wait=wait,
+        wait=job.describe() if job and (job.pending or job.suspended) else "",
         folder=str(run.folder),
         precision=precision_of(run),
     )
@@ -184,7 +170,7 @@ def clean(system: BatchSystem, inventory: str | None, base: Path, *, dry_run: bo
     active, nodes = [], []
     for run in runs:
         cluster = clusters[cluster_of(run)]
-        run, job = cluster.refreshed(run), cluster.job_of(run)
+        run, job = cluster.current(run)
         state = run_state(run, job)
         if state in ("running", "waiting"):
             active.append(run.id)

@@ -137,7 +137,7 @@ class BatchHandle(RunHandle):
                 if self.last_state.ended and self.adopt_next_job():
                     self.last_state = self.run_folder.attempt(lambda: query(self.job), self.last_state)
                 if self.last_state.suspended and not was_suspended:
-                    self.notify(self.last_state.describe_suspension())
+                    self.notify(self.last_state.describe())
                 if self.unreachable:
                     self.notify(f"{self.system.title} responds again")
                 self.unreachable = False
@@ -267,9 +267,7 @@ class BatchHandle(RunHandle):
                 self.run_folder.write(files.OUTCOME, outcome.render(ended))
                 raise ExecuteError(problem, hint="Change that, and start the run again.")
             now = time.monotonic()
-            message = job.describe_waiting() if pending else ""
-            if not job.pending and now - last_pending >= READY_SECONDS:
-                message = job.describe_start()
+            message = job.describe() if pending or (not job.pending and now - last_pending >= READY_SECONDS) else ""
             reason = message.replace(job.start, "") if job.start else message
             is_new = reason != last_reason or now - reported > NEW_START_SECONDS
             if message and message != last_message and is_new:
@@ -344,7 +342,7 @@ class BatchHandle(RunHandle):
         base_outcome = run_outcome or Outcome(state=state, started=supervisor.started if supervisor else now, ended=now)
         launcher_output = self.run_folder.end_of(LAUNCHER_LOG)
         memory = self.system.on_nodes.memory_line(f"{launcher_output}\n{self.job_output()}")
-        message = job.describe_end()
+        message = job.describe()
         if run_outcome is None and not job.ended_externally and (output := self.job_output().strip()):
             message += f"; its last output: {output.splitlines()[-1]}"
         if memory:

@@ -209,19 +209,13 @@ def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = Non
 def settings_of(system: BatchSystem, request: TrainRequest) -> BatchSettings:
     """Return the settings of a request, with the allocation in which orch runs; the errors are those of plan()."""
     options = request.options_of(system.options)
-    batch = batch_settings(
-        system,
-        system.file_in(options),
-        system.assignments_in(options),
-        image=request.image,
-        image_options=request.image_options,
-    )
+    batch = batch_settings(system, *system.values_in(options), image=request.image, image_options=request.image_options)
     check_no_image(request)
     if request.python:
         batch = replace(batch, python=path_of(request.python, this_machine=not batch.login))
     batch.check()
     check_image_exists(batch)
-    return with_size(with_allocation(batch, os.environ, array=bool(request.array)))
+    return with_size(with_allocation(batch, is_array=bool(request.array)))
 
 
 def measurement_file(batch: BatchSettings) -> Path:
@@ -233,17 +227,17 @@ def measurement_file(batch: BatchSettings) -> Path:
     return state_home() / "clusters" / f"{batch.system.name}-{digest}" / MEASURED
 
 
-def with_allocation(batch: BatchSettings, environ: Mapping[str, str], *, array: bool = False) -> BatchSettings:
+def with_allocation(batch: BatchSettings, *, is_array: bool) -> BatchSettings:
     """Return the settings with the allocation in which orch runs, if it runs in one.
 
     Raises:
         PlanError: if the command line has options that only a new job can have.
     """
     system, needs_new_job = batch.system, batch.allocation == NEW or batch.login
-    held = None if needs_new_job else system.held_allocation(environ)
+    held = None if needs_new_job else system.held_allocation(os.environ)
     if held is not None:
         options = [f"{system.flag} {name}" for name, reason in batch.sources.items() if reason == COMMAND_LINE]
-        if options := [*options, *(["--array"] if array else [])]:
+        if options := [*options, *["--array"] * is_array]:
             raise PlanError(
                 f"{', '.join(options)}: allocation {held.job} exists already and cannot be changed.",
                 hint=f"Leave it out. {system.new_job_hint}",
@@ -259,7 +253,7 @@ def shared_folder(system: BatchSystem, options: tuple[TargetOptions, ...]) -> Sh
         PlanError: if a setting is invalid.
     """
     system_options = next((value for value in options if isinstance(value, system.options)), system.options())
-    batch = batch_settings(system, system.file_in(system_options), system.assignments_in(system_options))
+    batch = batch_settings(system, *system.values_in(system_options))
     batch.check()
     if batch.root is None:
         raise RequestError(

@@ -116,14 +116,11 @@ class Scheduler:
         Raises:
             ExecuteError: if the jobs cannot be listed.
         """
-        states_by_name: dict[str, JobState] = {}
-        for job in self.system.jobs(self, ""):
-            key = f"{job.name}-{job.task}" if job.task else job.name
-            # A resumed run has several jobs: use the one that has not ended, otherwise the newest.
-            listed = states_by_name.get(key)
-            if job.name.startswith(prefix) and (listed is None or recency(listed) < recency(job.state)):
-                states_by_name[key] = job.state
-        return states_by_name
+        # A resumed run has several jobs: use the one that has not ended, otherwise the newest.
+        jobs = sorted(self.system.jobs(self, ""), key=lambda job: (not job.state.ended, job_number(job.job)))
+        return {
+            f"{job.name}-{job.task}" if job.task else job.name: job.state for job in jobs if job.name.startswith(prefix)
+        }
 
     def cancel(self, job: str) -> None:
         """Cancel a job; a job that the system does not know is ignored.
@@ -147,11 +144,6 @@ class Scheduler:
         if result.code != 0 and not self.system.is_unknown(result):
             message = self.system.message_of(result)
             raise ExecuteError(f"Job {job} cannot be cancelled: {message}", hint=self.system.check_hint)
-
-
-def recency(state: JobState) -> tuple[bool, int]:
-    """Return the sort key of a job: jobs that have not ended come last, then the newest."""
-    return not state.ended, job_number(state.job)
 
 
 def python_hint(system: BatchSystem) -> str:

@@ -100,24 +100,18 @@ class JobState:
         """Return whether the job has ended."""
         return self.phase not in ACTIVE
 
-    def describe_waiting(self) -> str:
-        """Return the message that the job is pending, with the reason and the expected start."""
-        start = f"; expected to start at {self.start}" if self.start else ""
-        return f"job {self.job} waits: {self.reason or 'it has not been considered yet'}{start}"
-
-    def describe_suspension(self) -> str:
-        """Return the message that the job is suspended."""
-        return f"job {self.job} is suspended: its processes are stopped until it is resumed"
-
-    def describe_start(self) -> str:
-        """Return the message that the job runs but its supervisor has not started yet."""
+    def describe(self) -> str:
+        """Return the message about the state of the job, for a run without a supervisor or without an outcome."""
+        if self.pending:
+            start = f"; expected to start at {self.start}" if self.start else ""
+            return f"job {self.job} waits: {self.reason or 'it has not been considered yet'}{start}"
+        if self.suspended:
+            return f"job {self.job} is suspended: its processes are stopped until it is resumed"
+        if self.ended:
+            reason = f" ({self.reason})" if self.reason else ""
+            return f"job {self.job}: {self.explanation}{reason}"
         nodes = f" on {self.nodes}" if self.nodes else ""
         return f"job {self.job} runs{nodes}: its nodes are being prepared"
-
-    def describe_end(self) -> str:
-        """Return how the job ended, for a run that has left no outcome."""
-        reason = f" ({self.reason})" if self.reason else ""
-        return f"job {self.job}: {self.explanation}{reason}"
 
     @property
     def ended_externally(self) -> bool:
@@ -424,15 +418,9 @@ class BatchSystem(ABC):
         """Return the file of settings in the current folder."""
         return Path(f"orch-{self.name}.toml")
 
-    def assignments_in(self, options: TargetOptions) -> tuple[str, ...]:
-        """Return the values of --NAME, as KEY=VALUE or the name of a flag."""
-        assignments: tuple[str, ...] = getattr(options, self.name)
-        return assignments
-
-    def file_in(self, options: TargetOptions) -> Path | None:
-        """Return the value of --NAME-file."""
-        path: Path | None = getattr(options, f"{self.name}_file")
-        return path
+    def values_in(self, options: TargetOptions) -> tuple[Path | None, tuple[str, ...]]:
+        """Return the values of --NAME-file and of --NAME, which are KEY=VALUE or the name of a flag."""
+        return getattr(options, f"{self.name}_file"), getattr(options, self.name)
 
     @property
     def new_job_hint(self) -> str:

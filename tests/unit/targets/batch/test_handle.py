@@ -50,7 +50,7 @@ def waiting_messages(handle: BatchHandle) -> list[str]:
 def test_requeued_job_waits_although_it_has_had_a_supervisor(folder: Path) -> None:
     pending = squeue("PENDING", "BeginTime", nodes="")
     host = RecordedHost(pending, pending, squeue("RUNNING"))
-    assert waiting_messages(make_handle(folder, host)) == [make_job("PENDING", "BeginTime").describe_waiting()]
+    assert waiting_messages(make_handle(folder, host)) == [make_job("PENDING", "BeginTime").describe()]
     assert not host.results
 
 

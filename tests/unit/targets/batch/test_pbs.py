@@ -98,10 +98,10 @@ def test_the_reason_of_a_waiting_job_is_explained() -> None:
         ({}, "has not been considered yet"),  # new
     ):
         result = state_of(job({**QUEUED, **fields}))
-        assert explanation in result.describe_waiting()
+        assert explanation in result.describe()
         assert result.problem == ""
     comment = "Not Running: Not enough free nodes available"
-    assert state_of(job({**QUEUED, "comment": comment})).describe_waiting().startswith(f"job 7.pbs1 waits: {comment}")
+    assert state_of(job({**QUEUED, "comment": comment})).describe().startswith(f"job 7.pbs1 waits: {comment}")
     never = "Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 4 T: 4)"
     assert "--nodes" in state_of(job({**QUEUED, "comment": never})).problem
 

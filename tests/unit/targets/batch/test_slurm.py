@@ -184,7 +184,7 @@ def test_only_a_job_that_slurm_has_forgotten_is_gone() -> None:
             Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=stderr))).state("12")
     state = Scheduler(SLURM, RecordedHost(squeue=FORGOTTEN)).state("12")
     assert (state.state, state.ended) == ("GONE", True)
-    assert "job 12: Slurm does not know it any more" in state.describe_end()
+    assert "job 12: Slurm does not know it any more" in state.describe()
     # A site's squeue may list a new job with a delay.
     shown = make_result("JobId=12 JobName=x JobState=RUNNING Reason=None RunTime=00:00:05 TimeLimit=01:00:00")
     assert Scheduler(SLURM, RecordedHost(squeue=make_result(""), scontrol=shown)).state("12").state == "RUNNING"
