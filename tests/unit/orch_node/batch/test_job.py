@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.agent import run_folders
-from orch_node.batch import job, slurm
+from orch_node.batch import job, slurm, system
 from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import batch, files
 from orch_node.protocol import outcome as outcomes
@@ -107,7 +107,7 @@ echo "$*" >>requests
 def test_requeue_is_tried_again_if_the_controller_does_not_respond(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(system, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(slurm, "REQUEUE_SECONDS", 0.0)
     monkeypatch.chdir(run_dir)
     for name, text in (("scontrol", SCONTROL), ("squeue", "#!/bin/sh\n")):

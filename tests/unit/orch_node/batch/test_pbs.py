@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from orch_node import program
-from orch_node.batch import pbs
+from orch_node.batch import pbs, system
 from orch_node.protocol import batch
 
 from tests.support.files import write_program
@@ -121,7 +121,7 @@ def resubmission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     fail_once = "[ -e tried ] || { touch tried; echo qsub: cannot connect to server pbs1 >&2; exit 1; }"
     text = f'#!/bin/sh\ncd {tmp_path}\n{fail_once}\necho "$*" > qsub.log\necho 8.pbs1\n'
     qsub = write_program(tmp_path / "bin" / "qsub", text)
-    monkeypatch.setattr(pbs, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(system, "RETRY_SECONDS", 0.1)
     monkeypatch.setenv("PATH", f"{qsub.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PBS_JOBID", "7.pbs1")
     monkeypatch.delenv(pbs.RESTARTS, raising=False)

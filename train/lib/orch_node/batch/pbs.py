@@ -52,7 +52,7 @@ CONNECT_SECONDS = 60.0
 # PBS would copy the output of a job to the host that submitted it, and retry that for a minute if it needs a key.
 NO_OUTPUT = ("-j", "oe", "-k", "n", "-o", "localhost:/dev/null")
 NOT_REPEATED = ("-J ", "-h", "-a ", "-W depend=")  # options that a job does not have when it is submitted again
-RETRIES, RETRY_SECONDS = 4, 5.0  # if the server does not respond
+RETRY_SECONDS = 5.0  # if the server does not respond
 RUNNING = 42  # the substate of a job that runs; that of one that PBS requeues is 60 to 63
 DELETED = " and terminated by "  # in the comment of a job that a user has deleted, also while it still runs
 
@@ -367,12 +367,8 @@ class PbsNodes(NodeSystem):
         index = os.environ.get("PBS_ARRAY_INDEX", "")
         variables = f"{RESTARTS}={restarts}" + (f",PBS_ARRAY_INDEX={index}" if index else "")
         options = options_again(Path(arguments[-1]).read_text(), index)
-        command = (program_path("qsub"), "-f", *options, "-v", variables, *NO_OUTPUT, "--", "/bin/bash", *arguments)
-        result = run(*command)
-        for _ in range(RETRIES):
-            if "cannot connect to server" in result.stderr:
-                time.sleep(RETRY_SECONDS)
-                result = run(*command) if self.is_running() else result
+        qsub = (program_path("qsub"), "-f", *options, "-v", variables, *NO_OUTPUT)
+        result = self.request(*qsub, "--", "/bin/bash", *arguments)
         job = result.stdout.strip().splitlines()[-1:]
         if result.returncode != 0 or not job:
             return f"qsub: {result.stderr.strip() or f'exit code {result.returncode}'}"

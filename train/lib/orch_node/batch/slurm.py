@@ -35,9 +35,6 @@ BATCH_STEP = "4294967291"  # the id of a batch script's own step
 STEP_VARIABLE = re.compile(r"SLURM_(STEP|NTASKS|NPROCS|NNODES|TASKS_PER_NODE|DISTRIBUTION|CPU_BIND|MPI_TYPE)")
 NODE_ADDRESS = re.compile(r"\bNodeAddr=(\S+)")
 REQUEUE_SECONDS = 60.0  # after which Slurm has ended a requeued job
-RETRIES, RETRY_SECONDS = 2, 10.0  # in the time that a preempted job has for its end
-# What scontrol prints if the controller does not respond; a refusal is final.
-AWAY = re.compile(r"contact|communicat|timed out|zero bytes|standby|not responding", re.IGNORECASE)
 # The messages of Slurm when it ends processes that use too much memory, with and without cgroups.
 MEMORY_LINE = re.compile(
     r"(?:slurmstepd|srun|slurmd)\b.*?"
@@ -147,14 +144,7 @@ class SlurmNodes(NodeSystem):
 
     def requeue(self, run_dir: Path) -> str:
         """Put the job back into the queue, which ends this start of it; return '' or why that fails."""
-        command = ("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
-        result = run(*command)
-        for _ in range(RETRIES):  # A controller that starts again does not respond.
-            # A negative code means that Slurm has killed scontrol with the whole job: the requeue worked.
-            if result.returncode <= 0 or not AWAY.search(result.stderr):
-                break
-            time.sleep(RETRY_SECONDS)
-            result = run(*command) if self.is_running() else result
+        result = self.request("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
         if result.returncode > 0:
             return result.stderr.strip() or f"scontrol ended with exit code {result.returncode}"
         # Until Slurm has requeued the job, an exit would count as a failure of the job.

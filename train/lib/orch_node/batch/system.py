@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import re
 import socket
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +18,9 @@ from orch_node.protocol import files
 from orch_node.protocol.batch import JobConfig, Submitted
 
 PROGRAM_SECONDS = 60.0  # for a program of the batch system to end
+RETRIES, RETRY_SECONDS = 2, 10.0  # in the time that a preempted job has for its end
+# What programs print if the system does not respond; a refusal is final.
+NO_RESPONSE = re.compile(r"contact|connect to|communicat|timed out|zero bytes|standby|not responding", re.IGNORECASE)
 
 
 class JobError(Exception):
@@ -99,6 +104,17 @@ class NodeSystem(ABC):
         can_resume() of the BatchSystem returns True.
         """
         return f"jobs of {self.title} cannot be requeued"
+
+    def request(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the system, again if the system does not respond while the job runs."""
+        result = run(*command)
+        for _ in range(RETRIES):
+            # A negative code means that the system has killed the program with the whole job.
+            if result.returncode <= 0 or not NO_RESPONSE.search(result.stderr):
+                break
+            time.sleep(RETRY_SECONDS)
+            result = run(*command) if self.is_running() else result
+        return result
 
     def prepare(self) -> None:  # noqa: B027  mostly there is nothing to do
         """Remove what would change the programs that the job starts; called first in a job."""
