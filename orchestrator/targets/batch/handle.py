@@ -336,31 +336,25 @@ class BatchHandle(RunHandle):
             job: the job.
             run_outcome: the outcome that the supervisor has written, if any.
         """
-        state = STOPPED if job.phase == Phase.CANCELLED else FAILED
-        supervisor = supervisor_of(self.folder)
-        now = time.time()
-        base_outcome = run_outcome or Outcome(state=state, started=supervisor.started if supervisor else now, ended=now)
-        launcher_output = self.run_folder.end_of(LAUNCHER_LOG)
-        memory = self.system.on_nodes.memory_line(f"{launcher_output}\n{self.job_output()}")
-        message = job.describe()
-        if run_outcome is None and not job.ended_externally and (output := self.job_output().strip()):
-            message += f"; its last output: {output.splitlines()[-1]}"
-        if memory:
+        state, message = STOPPED if job.phase == Phase.CANCELLED else FAILED, job.describe()
+        output, launcher_output = self.job_output(), self.run_folder.end_of(LAUNCHER_LOG)
+        if memory := self.system.on_nodes.memory_line(f"{launcher_output}\n{output}"):
             state, message = FAILED, f"job {self.job}: {self.system.on_nodes.out_of_memory}: {memory}"
-        elif job.phase == Phase.FAILED and run_outcome is None and not self.run_folder.has_file(batch.CONFIG):
+        elif run_outcome is None and job.phase == Phase.FAILED and not self.run_folder.has_file(batch.CONFIG):
             message = (
-                f"job {self.job} has written nothing to {self.record.run_dir}: its nodes do not "
-                "see this folder, or may not write to it. Choose a folder that all nodes share with "
-                "--runs-dir"
+                f"job {self.job} has written nothing to {self.record.run_dir}: its nodes do not see this folder, or "
+                "may not write to it. Choose a folder that all nodes share with --runs-dir"
             )
+        elif run_outcome is None and not job.ended_externally and output:
+            message += f"; its last output: {output.splitlines()[-1]}"
         if run_outcome is not None and run_outcome.state == PREEMPTED and explains_end(run_outcome):
             message = f"{message}; {run_outcome.problem}"
-        ended = replace(base_outcome, state=state, problem=message, first_failure=None, nodes={})
-        before = None if run_outcome or job.ended_externally else self.saved_outcome()
-        if before is not None:
-            ended = replace(
-                before, problem=f"{before.problem}, but {self.system.title} did not requeue the job: {message}"
-            )
+        now, supervisor = time.time(), supervisor_of(self.folder)
+        ended = run_outcome or Outcome(state=state, started=supervisor.started if supervisor else now, ended=now)
+        ended = replace(ended, state=state, problem=message, first_failure=None, nodes={})
+        if not run_outcome and not job.ended_externally and (saved := self.saved_outcome()):
+            problem = f"{saved.problem}, but {self.system.title} did not requeue the job: {message}"
+            ended = replace(saved, problem=problem)
         self.run_folder.write(files.OUTCOME, outcome.render(ended))
 
     def saved_outcome(self) -> Outcome | None:
