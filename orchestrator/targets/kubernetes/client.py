@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -267,10 +268,8 @@ class KubernetesClient:
             "preconditions": {"uid": item["metadata"]["uid"]},
         }
         path = f"{self.path(item['kind'])}/{item['metadata']['name']}"
-        try:
+        with suppress(NotThere):
             self.attempt(lambda: self.request("DELETE", path, body=body).release_conn())
-        except NotThere:
-            pass
 
     # Paths and errors.
 

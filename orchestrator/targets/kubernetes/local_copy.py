@@ -54,11 +54,8 @@ def parse(line: str, *, ranks: int) -> PodLine:
             if 0 <= metrics.metrics < ranks:
                 return PodLine(file=files.rank_metrics(metrics.metrics), text=metrics.line)
     event = events.parse(line)
-    if event is None:
-        return PodLine(file=files.LAUNCHER_LOG, text=line)
-    if isinstance(event, UnreadableEvent):
-        return PodLine(file=files.EVENTS, text=events.render(event).decode().rstrip(), event=event)
-    return PodLine(file=files.EVENTS, text=line, event=event)
+    text = render(event).decode().rstrip() if isinstance(event, UnreadableEvent) else line
+    return PodLine(file=files.EVENTS if event else files.LAUNCHER_LOG, text=text, event=event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +113,11 @@ class Reader:
             return text
         if order(stamp) < order(self.position.time):
             return None
-        if stamp != self.position.time:
-            self.position = Position(time=stamp, same=1)
-            self.repeated = 1
-            return text
-        self.repeated += 1
-        if self.repeated <= self.position.same:
+        is_later = stamp != self.position.time
+        self.repeated = 1 if is_later else self.repeated + 1
+        if not is_later and self.repeated <= self.position.same:
             return None
-        self.position = Position(time=stamp, same=self.position.same + 1)
+        self.position = Position(time=stamp, same=self.repeated)
         return text
 
 

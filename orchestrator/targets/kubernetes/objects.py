@@ -20,15 +20,13 @@ from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Positions
 from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
-from orchestrator.targets.kubernetes.manifests import KINDS, Kind
+from orchestrator.targets.kubernetes.manifests import KINDS
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 from orchestrator.targets.kubernetes.status import created_at, ended_at, pod_state
 
 GONE_SECONDS = 150.0  # a pod has 120 s to terminate
 POLL_SECONDS = 0.5
 OTHER_KINDS = {"job": ("Service",), "trainjob": ("TrainingRuntime",)}  # by launcher
-# A user who may not read these, or whose cluster lacks them, has no runs that could have left any.
-RARE_KINDS = [kind for kinds in OTHER_KINDS.values() for kind in kinds]
 REFUSED_PODS = ("FailedCreatePod", "FailedCreate")  # reasons of events
 # A separate field manager, because applying as `orch` would remove other fields.
 OWNER_MANAGER = f"{names.MANAGER}-owner"
@@ -155,16 +153,16 @@ def remove_expired(cluster: KubernetesClient) -> None:
     """Delete jobs whose time to live has passed, as far as the user may."""
     for kind in KINDS.values():
         with suppress(OrchError):
-            for job in filter(is_expired, jobs_of(cluster, kind)):
+            for job in filter(is_expired, labelled(cluster, kind.kind)):
                 cluster.delete(job)
 
 
 def leftovers(cluster: KubernetesClient) -> Iterator[Object]:
     """Yield all leftovers; Kubernetes itself deletes what a deleted job owns."""
-    jobs = [job for kind in KINDS.values() for job in jobs_of(cluster, kind)]
+    jobs = [job for kind in KINDS.values() for job in labelled(cluster, kind.kind)]
     yield from filter(is_expired, jobs)
     living = {run_of(job) for job in jobs}
-    for kind in ("Pod", "ConfigMap", *RARE_KINDS):
+    for kind in ("Pod", "ConfigMap", *(kind for kinds in OTHER_KINDS.values() for kind in kinds)):
         for item in labelled(cluster, kind):
             has_ended = kind == "Pod" and pod_state(item).state in ("done", "failed")
             is_unused = run_of(item) not in living or has_ended
@@ -173,24 +171,16 @@ def leftovers(cluster: KubernetesClient) -> Iterator[Object]:
 
 
 def labelled(cluster: KubernetesClient, kind: str) -> list[Object]:
+    """Return the objects of a kind that orch has created; none if it is missing or the user cannot have created any."""
     try:
         return cluster.objects(kind, names.selector())
-    except (NotThere, Refused):
-        if kind in RARE_KINDS:
-            return []
-        raise
-
-
-def jobs_of(cluster: KubernetesClient, kind: Kind) -> list[Object]:
-    """Return the jobs of a kind that orch has created in the namespace."""
-    try:
-        return cluster.objects(kind.kind, names.selector())
-    except NotThere:  # the cluster has no such kind
+    except NotThere:
         return []
-    except Refused:
-        if kind.kind != "Job" and cluster.serves(kind):
+    except Refused:  # the API checks rights before it reports that a kind is missing
+        operated = [job for job in KINDS.values() if job.kind == kind != "Job"]
+        if kind in ("Pod", "ConfigMap") or any(map(cluster.serves, operated)):
             raise
-        return []  # the API checks rights before it reports that a kind is missing
+        return []
 
 
 def is_expired(job: Object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -37,7 +37,6 @@ class PodState:
     state: str  # waiting, running, done or failed
     reason: str = ""  # one line
     oom: bool = False  # killed because it exceeded its memory limit
-    code: int | None = None  # exit code
     started: bool = False  # its container has a log
     lost: bool = False  # has not ended, but its node does not respond or it is being deleted
 
@@ -71,9 +70,11 @@ def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
     specified = own_container(pod.get("spec", {}).get("containers"))
     make = partial(PodState, pod=name, node=node_of(name), container=str(specified.get("name", "")))
     if phase == "Failed" or (ended and ended.get("exitCode")):
-        return failed(make, pod, ended or last_end(container))
+        ended = ended or last_end(container)
+        oom = bool(ended and ended.get("reason") == "OOMKilled" and status.get("reason") != "Evicted")
+        return make(state="failed", reason=failure_reason(pod, ended, oom=oom), oom=oom, started=bool(ended))
     if phase == "Succeeded" or ended:
-        return make(state="done", code=0, started=True, reason=describe_remaining(status))
+        return make(state="done", started=True, reason=describe_remaining(status))
     running = state.get("running") is not None
     # The node controller sets `Ready` to False and leaves `ContainersReady` as the kubelet has written it; the kubelet
     # itself never makes the two differ, because orch's pods have no readiness gates.
@@ -107,10 +108,8 @@ def describe_loss(pod: Json, *, unreachable: bool) -> str:
     if unreachable:
         node = pod.get("spec", {}).get("nodeName")
         reasons.append(f"its node {node} does not respond" if node else "its node does not respond")
-    disrupted = condition(pod.get("status", {}), "DisruptionTarget")
-    if disrupted:
-        message = disrupted.get("message") or disrupted.get("reason")
-        reasons.append(f"the cluster deletes the pod: {message}")
+    if disrupted := condition(pod.get("status", {}), "DisruptionTarget"):
+        reasons.append(f"the cluster deletes the pod: {explained(disrupted)}")
     elif pod["metadata"].get("deletionTimestamp"):
         reasons.append(BEING_DELETED)
     return "; ".join(reasons)
@@ -121,17 +120,9 @@ def last_end(container: Json) -> Json | None:
     return ended
 
 
-def failed(make: Callable[..., PodState], pod: Json, ended: Json | None) -> PodState:
-    """Return the state of a failed pod, with the most specific reason that the API has."""
+def failure_reason(pod: Json, ended: Json | None, *, oom: bool) -> str:
+    """Return the most specific reason that the API has for the failure of a pod."""
     status = pod.get("status", {})
-    code = ended.get("exitCode") if ended else None
-    oom = bool(ended and ended.get("reason") == "OOMKilled" and status.get("reason") != "Evicted")
-    return make(
-        state="failed", reason=failure_reason(pod, status, ended, oom=oom), oom=oom, code=code, started=bool(ended)
-    )
-
-
-def failure_reason(pod: Json, status: Json, ended: Json | None, *, oom: bool) -> str:
     reason, message = status.get("reason", ""), status.get("message", "")
     if reason == "Evicted":
         return f"evicted: {message}"
@@ -140,7 +131,7 @@ def failure_reason(pod: Json, status: Json, ended: Json | None, *, oom: bool) ->
         limit = resources.get("limits", {}).get("memory", "not set")
         return f"killed because of its memory use (OOMKilled): the pod's limit is {limit}"
     if disrupted := condition(status, "DisruptionTarget"):
-        return f"ended by the cluster: {disrupted.get('message') or disrupted.get('reason')}"
+        return f"ended by the cluster: {explained(disrupted)}"
     if reason:
         return f"{reason}: {message}".rstrip(": ")
     if pod["metadata"].get("deletionTimestamp"):
@@ -162,9 +153,8 @@ def describe_exit(ended: Json) -> str:
 def reason_to_wait(pod: Json, state: Json, events: Iterable[Json]) -> str:
     """Return why a pod does not run yet, or an empty string if it runs or is starting normally."""
     status = pod.get("status", {})
-    unscheduled = condition(status, "PodScheduled", value="False")
-    if unscheduled:
-        return f"waits for a node: {unscheduled.get('message') or unscheduled.get('reason')}"
+    if unscheduled := condition(status, "PodScheduled", value="False"):
+        return f"waits for a node: {explained(unscheduled)}"
     if state.get("running") is not None:
         return ""
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
@@ -179,7 +169,7 @@ def reason_to_wait(pod: Json, state: Json, events: Iterable[Json]) -> str:
         if reason == "CrashLoopBackOff":
             return f"restarts repeatedly: {message or reason}"
     # Events are kept for an hour, even after their cause is gone: a newer one is about another step of the start.
-    newest = next(iter(list(events)[-1:]), {})
+    *_, newest = ({}, *events)
     if newest.get("reason") in START_FAILURES and not condition(status, "PodReadyToStartContainers"):
         return f"{newest['reason']}: {newest.get('message', '')}"
     return ""
@@ -187,10 +177,13 @@ def reason_to_wait(pod: Json, state: Json, events: Iterable[Json]) -> str:
 
 def condition(status: Json, kind: str, value: str = "True") -> Json | None:
     """Return the condition of this type if it has this value."""
-    for entry in status.get("conditions") or ():
-        if entry.get("type") == kind and entry.get("status") == value:
-            return dict(entry)
-    return None
+    entries = status.get("conditions") or ()
+    return next((entry for entry in entries if (entry.get("type"), entry.get("status")) == (kind, value)), None)
+
+
+def explained(entry: Json) -> str:
+    """Return why a condition has its value."""
+    return str(entry.get("message") or entry.get("reason"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +202,7 @@ def job_state(job: Json) -> JobState:
     if any(condition(status, kind) for kind in JOB_DONE):
         return JobState(state="done", ended=ended_at(job))
     if failed := condition(status, "Failed"):
-        reason = str(failed.get("message") or failed.get("reason"))
-        return JobState(state="failed", reason=reason, ended=ended_at(job))
+        return JobState(state="failed", reason=explained(failed), ended=ended_at(job))
     if condition(status, "Suspended"):
         return JobState(state="suspended", reason="suspended by Kueue until there is quota, or by a user")
     return JobState(state="running")
@@ -291,7 +283,14 @@ def first_failure(events: Sequence[Event], pods: Sequence[PodState]) -> Failure 
     The pods' logs are read in any order, so the events are ordered by their own times.
     """
     events = events[last_start(events) :]
-    killed = {event.rank: event for event in out_of_memory_ends(events, pods)}
+    reasons = {pod.node: pod.reason for pod in pods if pod.oom}  # no process has reported the ends of their ranks
+    killed = {
+        event.rank: Exited(
+            rank=event.rank, time=event.time, node=event.node, code=137, signal="SIGKILL", oom=reasons[event.node]
+        )
+        for event in events
+        if isinstance(event, Started) and event.node in reasons
+    }
     other_events = (event for event in events if not (isinstance(event, Exited) and event.rank in killed))
     ordered = sorted([*other_events, *killed.values()], key=lambda event: event.time)
     return failures.first_failure(failures.rank_ends(ordered), nodes_of(events))
@@ -302,31 +301,15 @@ def nodes_of(events: Iterable[Event]) -> dict[int, str]:
     return {event.rank: event.node for event in events if isinstance(event, Started) and event.node}
 
 
-def out_of_memory_ends(events: Iterable[Event], pods: Iterable[PodState]) -> Iterator[Event]:
-    """Yield the ends of ranks whose pod was killed, which no process has reported."""
-    killed = {pod.node: pod for pod in pods if pod.oom}
-    for event in events:
-        if isinstance(event, Started) and event.node in killed:
-            yield Exited(
-                rank=event.rank,
-                time=event.time,
-                node=event.node,
-                code=137,
-                signal="SIGKILL",
-                oom=killed[event.node].reason,
-            )
-
-
 def last_start(events: Sequence[Event]) -> int:
     """Return the index of the first event after the last restart of pods within an attempt."""
     ranks: set[int] = set()
     begin = 0
     for index, event in enumerate(events):
-        if not isinstance(event, Started):
-            continue
-        if event.rank in ranks:
-            begin, ranks = index, set()
-        ranks.add(event.rank)
+        if isinstance(event, Started):
+            if event.rank in ranks:
+                begin, ranks = index, set()
+            ranks.add(event.rank)
     return begin
 
 

@@ -189,7 +189,7 @@ def test_only_the_last_attempt_counts() -> None:
 
 def test_pod_killed_for_memory_names_its_rank_once() -> None:
     events = [make_event("started", rank, 1.0, node=f"worker-{rank}") for rank in (0, 1)]
-    killed = PodState(pod="p", node="worker-1", state="failed", reason="killed", oom=True, code=137)
+    killed = PodState(pod="p", node="worker-1", state="failed", reason="killed", oom=True)
     for exit_events in ([], [make_exit(1, 2.0, code=0)]):
         failure = outcome_of([*events, *exit_events], killed).first_failure
         assert (failure.rank, failure.signal, failure.oom) == (1, "SIGKILL", "killed")
