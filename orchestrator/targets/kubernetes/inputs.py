@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -129,7 +129,7 @@ def read(request: TrainRequest) -> PodInputs:
         kubernetes=kubernetes,
         patch=read_patch(options.k8s_patch),
         installed=query_installed(kubernetes) if request.launcher is None else (),
-        contents={path: content(path) for path in paths if is_sent(path, recipe, kubernetes)},
+        contents=read_files(path for path in paths if is_sent(path, recipe, kubernetes)),
         project=packed(project) if project else b"",
     )
 
@@ -158,7 +158,7 @@ def packed(project: Project) -> bytes:
     try:
         pack_files(buffer, folder, [folder / name for name in project.files])
     except OSError as error:
-        raise unreadable(str(error.filename or folder), error) from None
+        raise unreadable(error) from None
     archive = buffer.getvalue()
     if len(archive) > MAX_PROJECT_BYTES:
         sizes = {name: (folder / name).lstat().st_size for name in project.files}
@@ -178,15 +178,15 @@ def is_sent(path: str, recipe: Recipe, settings: KubernetesSettings) -> bool:
     return not Path(path).is_relative_to(TRAIN) and not path.startswith(f"{settings.mount}/")
 
 
-def content(path: str) -> bytes:
+def read_files(paths: Iterable[str]) -> dict[str, bytes]:
     try:
-        return Path(path).read_bytes()
+        return {path: Path(path).read_bytes() for path in paths}
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise unreadable(error) from None
 
 
-def unreadable(path: str, error: OSError) -> RequestError:
+def unreadable(error: OSError) -> RequestError:
     return RequestError(
-        f"{path} cannot be read: {error.strerror}.",
+        f"{error.filename} cannot be read: {error.strerror}.",
         hint="orch sends this file to the pods. Name a file that you may read.",
     )

@@ -190,7 +190,7 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, run_paths: RunPath
         *all_decisions(resolved.layout, launcher),
         *restart_decisions(request.max_restarts if is_elastic else 0, resolved.recipe, request.min_nodes),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
-        *describe_patch(inputs.patch),
+        *(Decision(topic="patch", value=describe(operation), reason="--k8s-patch") for operation in inputs.patch),
     )
     wait_limit = request.options_of(KubernetesOptions).wait_limit
     job_location = replace(new_location(run_paths.run_id, launcher.value, kubernetes), wait_limit=wait_limit)
@@ -311,47 +311,34 @@ def patched(objects: tuple[Object, ...], operations: Sequence[Operation]) -> tup
                 hint="Set `kind` to one of these in each operation of the file.",
             )
         index = kinds.index(kind)
-        result[index] = apply_operation(result[index], {k: v for k, v in operation.items() if k != "kind"})
+        result[index] = apply_operation(result[index], operation)
     return tuple(result)
 
 
-def describe_patch(operations: Sequence[Operation]) -> tuple[Decision, ...]:
-    """Return a decision for each change of an object."""
-    return tuple(
-        Decision(
-            topic="patch",
-            value=f"{operation.get('op')} {operation.get('path')} of {operation.get('kind')}",
-            reason="--k8s-patch",
-        )
-        for operation in operations
-    )
+def describe(operation: Operation) -> str:
+    return f"{operation.get('op')} {operation.get('path')} of {operation.get('kind')}"
 
 
 def apply_operation(before: Object, operation: Operation) -> Object:
     try:
         import jsonpatch
-        import jsonpointer
     except ImportError:
         raise PlanError(
             "--k8s-patch needs the package `jsonpatch`, which is not installed.",
             hint="pip install 'jsonpatch>=1.33,<2'",
         ) from None
-    description = f"{operation.get('op')} {operation.get('path')} of {before['kind']}"
     try:
-        after: Object = jsonpatch.apply_patch(before, [operation])
+        after: Object = jsonpatch.apply_patch(before, [{k: v for k, v in operation.items() if k != "kind"}])
         is_found = identity(after) == identity(before)
-    except (
-        *(jsonpatch.JsonPatchException, jsonpointer.JsonPointerException),
-        *(TypeError, ValueError, KeyError, AttributeError, IndexError),
-    ) as error:
+    except Exception as error:  # those of jsonpatch, of its pointers, and of the object that it has made
         raise PlanError(
-            f"--k8s-patch: {description}: {error}.",
+            f"--k8s-patch: {describe(operation)}: {error}.",
             hint="`--dry-run -o yaml` shows the objects. Use `add` for missing fields. Example: "
             "- {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
         ) from None
     if not is_found:
         raise PlanError(
-            f"--k8s-patch: {description} changes the name or the labels by which orch finds the object.",
+            f"--k8s-patch: {describe(operation)} changes the name or the labels by which orch finds the object.",
             hint="Leave this operation out.",
         )
     return after
