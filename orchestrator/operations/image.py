@@ -84,8 +84,7 @@ def lay_out(
     """
     stack = image.stack.for_backend(image.stack.backends[0])
     target = Platform(python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC)
-    prepared = wheelhouse.prepare_wheelhouse(stack, target, find_links, notify)
-    prepared = wheelhouse.add_packages(prepared, requirements, target, stack.name, notify)
+    prepared = wheelhouse.prepare_wheelhouse(stack, target, find_links, notify, requirements)
     shutil.rmtree(context / "wheels", ignore_errors=True)
     for wheel in prepared.lock:  # large wheels, such as torch, change rarely and get a separate layer
         part = context / "wheels" / ("large" if wheel.size >= LARGE_WHEEL_BYTES else "other")

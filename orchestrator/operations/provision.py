@@ -183,14 +183,11 @@ def prepare_wheels(
         RequestError: if the user's packages do not fit the stack.
         ExecuteError: if a wheel cannot be downloaded.
     """
-    links = session.request.find_links
-    wheelhouses = {}
-    for platform in platforms:
-        unpublished = wheelhouse.unpublished_packages(stack, links)
-        prepared = wheelhouse.prepare_wheelhouse(stack, platform, links, session.listener.note)
-        prepared = wheelhouse.add_packages(prepared, requirements, platform, stack.name, session.listener.note)
-        wheelhouses[platform.key] = prepared.variables(unpublished)
-    return wheelhouses
+    links, note = session.request.find_links, session.listener.note
+    return {
+        platform.key: wheelhouse.prepare_wheelhouse(stack, platform, links, note, requirements).variables()
+        for platform in platforms
+    }
 
 
 def stack_variables(session: Session, stack: Stack, wheelhouses: dict[str, dict[str, object]]) -> dict[str, Any]:

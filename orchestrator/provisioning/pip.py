@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
+from packaging.utils import canonicalize_name
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import STACKS
@@ -96,22 +96,15 @@ def check_hashes(hashes: Mapping[str, str], packages: tuple[LockedPackage, ...])
     A later call of pip may replace a verified file: pip trusts the hashes of an index if it has no others.
 
     Args:
-        hashes: the SHA-256 of each file, by its name.
+        hashes: the SHA-256 of each wheel, by its name.
         packages: the locked packages.
 
     Raises:
-        ExecuteError: if a file of a locked version has another content.
+        ExecuteError: if a wheel of a locked package has another content.
     """
-    by_name = {package.name: package for package in packages}
+    locked = {package.name: package.hashes for package in packages}
     for file, digest in hashes.items():
-        try:
-            name, version, *_ = parse_wheel_filename(file) if file.endswith(".whl") else parse_sdist_filename(file)
-        except ValueError:  # not a package
-            continue
-        package = by_name.get(name)
-        if package is None or not package.requirement.specifier.contains(version, prereleases=True):
-            continue
-        if digest not in package.hashes:
+        if digest not in locked.get(canonicalize_name(file.partition("-")[0]), (digest,)):
             raise ExecuteError(
                 f"{file} does not have the content that the lock of the stack names: its hash is {digest}.",
                 hint="Check the index that pip uses (`pip config list`), and delete the file.",

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,50 +45,62 @@ class Wheelhouse:
 
     folder: Path
     wheels: tuple[Wheel, ...]
+    unpublished: frozenset[str] = frozenset()  # the names of packages that no index has
     added: frozenset[str] = frozenset()  # the names of the user's packages
-
-    @property
-    def uv(self) -> Wheel:
-        """Return the wheel of the installer."""
-        return next(wheel for wheel in self.wheels if wheel.name == "uv")
 
     @property
     def lock(self) -> tuple[Wheel, ...]:
         """Return the packages of a node's environment: all but the installer."""
         return tuple(wheel for wheel in self.wheels if wheel.name != "uv")
 
-    def variables(self, unpublished: frozenset[str]) -> dict[str, object]:
-        """Return the variables of the role `stack`; `unpublished` and the user's packages are always copied."""
+    def variables(self) -> dict[str, object]:
+        """Return the variables of the role `stack`, which always copies the packages in `own`."""
+        (uv,) = (wheel for wheel in self.wheels if wheel.name == "uv")
         return {
-            "own": sorted((unpublished | self.added) & {wheel.name for wheel in self.lock}),
+            "own": sorted((self.unpublished | self.added) & {wheel.name for wheel in self.lock}),
             "folder": str(self.folder),
             "lock": [asdict(wheel) for wheel in self.lock],
-            "uv": asdict(self.uv),
+            "uv": asdict(uv),
         }
 
 
 def prepare_wheelhouse(
-    stack: Stack, platform: Platform, find_links: tuple[str, ...], notify: Callable[[str], None]
+    stack: Stack,
+    platform: Platform,
+    find_links: tuple[str, ...],
+    notify: Callable[[str], None],
+    requirements: Requirements | None = None,
 ) -> Wheelhouse:
-    """Return the wheelhouse of a stack; download it if it is missing or incomplete.
+    """Return the wheelhouse of a stack, with the user's packages; download it if it is missing or incomplete.
 
     Args:
         stack: the stack.
         platform: the platform of the wheels.
         find_links: folders of wheels that no index has.
         notify: receives a line before each step that takes long.
+        requirements: the user's packages.
 
     Raises:
+        RequestError: if the requirements do not fit the stack.
         ExecuteError: with pip's errors.
     """
     folder = wheelhouse_folder(stack, platform, find_links)
     with exclusive(lock_file(folder.name)):
-        return load_wheelhouse(folder) or download(folder, stack, platform, find_links, notify)
+        prepared = load_wheelhouse(folder) or download(folder, stack, platform, find_links, notify)
+    provided = {package_of(path) for links in find_links for path in Path(links).glob("*.whl")}
+    built = {canonicalize_name(BINDINGS)} if needs_build(stack, find_links) else set()
+    prepared = replace(prepared, unpublished=frozenset(provided | built))
+    return add_packages(prepared, requirements, platform, stack.name, notify) if requirements else prepared
+
+
+def cache() -> Path:
+    """Return the folder of all wheelhouses."""
+    return private_folder(cache_home() / "wheelhouses")
 
 
 def lock_file(name: str) -> Path:
     """Return the file of the cache by which one process at a time makes a folder."""
-    return private_folder(cache()) / f".{name}.lock"
+    return cache() / f".{name}.lock"
 
 
 def download(
@@ -107,13 +119,13 @@ def download(
     download_wheels(stack, platform, folder, links)
     wheels = [describe_wheel(path) for path in sorted(folder.glob("*.whl"))]
     pip.check_hashes({wheel.file: wheel.sha256 for wheel in wheels}, pip.locked_packages(stack, platform))
+    return complete(folder, wheels)
+
+
+def complete(folder: Path, wheels: Sequence[Wheel]) -> Wheelhouse:
+    """Return the wheelhouse in a folder whose wheels are all there, after recording that."""
     write_whole(folder / LOCK, json.dumps([asdict(wheel) for wheel in wheels], indent=1) + "\n")
     return Wheelhouse(folder=folder, wheels=tuple(wheels))
-
-
-def cache() -> Path:
-    """Return the folder of all wheelhouses."""
-    return cache_home() / "wheelhouses"
 
 
 def wheelhouse_folder(stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> Path:
@@ -140,10 +152,10 @@ def load_wheelhouse(folder: Path) -> Wheelhouse | None:
     """Return a complete wheelhouse, or None; nodes detect damaged wheels by their hashes."""
     try:
         wheels = tuple(Wheel(**record) for record in json.loads((folder / LOCK).read_text()))
-        complete = all((folder / wheel.file).stat().st_size == wheel.size for wheel in wheels)
+        is_complete = all((folder / wheel.file).stat().st_size == wheel.size for wheel in wheels)
     except (OSError, ValueError, TypeError):
         return None
-    return Wheelhouse(folder=folder, wheels=wheels) if complete else None
+    return Wheelhouse(folder=folder, wheels=wheels) if is_complete else None
 
 
 def download_wheels(stack: Stack, platform: Platform, folder: Path, find_links: tuple[str, ...]) -> None:
@@ -182,13 +194,6 @@ def package_of(wheel: Path) -> str:
     return canonicalize_name(wheel.name.partition("-")[0])
 
 
-def unpublished_packages(stack: Stack, find_links: tuple[str, ...]) -> frozenset[str]:
-    """Return the packages whose wheels are on this machine and on no index."""
-    provided = {package_of(path) for folder in find_links for path in Path(folder).glob("*.whl")}
-    built = {canonicalize_name(BINDINGS)} if needs_build(stack, find_links) else set()
-    return frozenset(provided | built)
-
-
 def sbom(name: str, wheels: Iterable[Wheel], *, kind: str = "container") -> dict[str, Any]:
     """Return the packages with their SHA-256 as CycloneDX 1.5 (https://cyclonedx.org/docs/1.5/json).
 
@@ -218,17 +223,13 @@ def sbom(name: str, wheels: Iterable[Wheel], *, kind: str = "container") -> dict
 
 
 def add_packages(
-    wheelhouse: Wheelhouse,
-    requirements: Requirements | None,
-    platform: Platform,
-    stack: str,
-    notify: Callable[[str], None],
+    wheelhouse: Wheelhouse, requirements: Requirements, platform: Platform, stack: str, notify: Callable[[str], None]
 ) -> Wheelhouse:
     """Return a wheelhouse that also has the packages that are required and that the stack lacks.
 
     Args:
         wheelhouse: the wheelhouse of the stack.
-        requirements: the user's packages, or None.
+        requirements: the user's packages.
         platform: the platform of the wheelhouse.
         stack: the name of the stack.
         notify: receives a line before packages are downloaded, and one with their versions.
@@ -237,8 +238,6 @@ def add_packages(
         RequestError: if the requirements do not fit the stack.
         ExecuteError: if a package cannot be downloaded, has another hash, or has no wheel and is not pure Python.
     """
-    if requirements is None:
-        return wheelhouse
     installed = {wheel.name: wheel.version for wheel in wheelhouse.lock}
     lock = lock_packages(requirements, installed, platform, stack, wheels=str(wheelhouse.folder))
     if not lock:
@@ -250,10 +249,9 @@ def add_packages(
         if extended is None:
             notify(f"packages: downloading those of {requirements.source} (once)")
             extended = download_packages(folder, wheelhouse, requirements, lock, platform)
-    added = [wheel for wheel in extended.wheels if wheel.name not in installed and wheel.name != wheelhouse.uv.name]
-    listing = ", ".join(f"{wheel.name} {wheel.version}" for wheel in added)
-    notify(f"packages: {listing} ({requirements.source})")
-    return replace(extended, added=frozenset(wheel.name for wheel in added))
+    added = {wheel.name: f"{wheel.name} {wheel.version}" for wheel in extended.lock if wheel.name not in installed}
+    notify(f"packages: {', '.join(added.values())} ({requirements.source})")
+    return replace(extended, unpublished=wheelhouse.unpublished, added=frozenset(added))
 
 
 def download_packages(
@@ -279,12 +277,11 @@ def download_packages(
         added = [describe_wheel(path) for path in sorted(new.glob("*.whl"))]
         for wheel in wheelhouse.wheels:
             link_or_copy(wheelhouse.folder / wheel.file, new / wheel.file)
-        wheels = (*wheelhouse.wheels, *added)
-        write_whole(new / LOCK, json.dumps([asdict(wheel) for wheel in wheels], indent=1) + "\n")
+        extended = complete(new, (*wheelhouse.wheels, *added))
         new.rename(folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-    return Wheelhouse(folder=folder, wheels=wheels)
+    return replace(extended, folder=folder)
 
 
 def download_or_build(folder: Path, listing: Path, options: list[str], wheels_only: list[str], problem: str) -> None:

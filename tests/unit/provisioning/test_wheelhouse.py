@@ -45,14 +45,13 @@ def extend(wheelhouse: Wheelhouse, *lines: str, notes: list[str] | None = None) 
 
 def test_wheels_that_the_stack_lacks_are_added_to_those_of_the_stack(wheelhouse: Wheelhouse, index: Path) -> None:
     assert extend(wheelhouse, "torch>=2") is wheelhouse
-    assert add_packages(wheelhouse, None, NODE, "current", print) is wheelhouse
     notes: list[str] = []
     result = extend(wheelhouse, "tiny", "torch>=2", "native", notes=notes)
     lock = [f"{wheel.name} {wheel.version}" for wheel in result.lock]
     assert lock == ["torch 2.13.0+cpu", "numpy 2.4.6", "helper 2.1", "native 1.0", "tiny 1.0"]
     assert result.wheels[4].file.startswith("native-1.0-cp311-")
     assert all((result.folder / wheel.file).stat().st_size == wheel.size for wheel in result.wheels)
-    assert result.variables(frozenset())["own"] == ["helper", "native", "tiny"], "nodes need no index that has them"
+    assert result.variables()["own"] == ["helper", "native", "tiny"], "nodes need no index that has them"
     assert notes == [
         "packages: downloading those of needs.txt (once)",
         "packages: helper 2.1, native 1.0, tiny 1.0 (needs.txt)",
