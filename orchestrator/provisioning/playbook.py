@@ -198,10 +198,10 @@ def is_worker(pid: int, folder: str) -> bool:
 
 def settings(playbook: Playbook) -> dict[str, str]:
     """Return Ansible's settings, which override the user's ansible.cfg and environment."""
-    programs = str(Path(sys.executable).parent)
+    programs, arguments = str(Path(sys.executable).parent), os.environ.get("ANSIBLE_SSH_ARGS")
     return {
         **ansible_environment(),
-        **verified_ssh_args(),
+        **({} if arguments is None else {"ANSIBLE_SSH_ARGS": f"{SSH_OPTIONS} {arguments}"}),  # checks host keys
         "ANSIBLE_ROLES_PATH": str(SHARE / "playbooks" / "roles"),
         "ANSIBLE_LIBRARY": str(SHARE / "playbooks" / "library"),
         "ANSIBLE_ACTION_PLUGINS": str(SHARE / "playbooks" / "action_plugins"),
@@ -225,12 +225,6 @@ def files_of_user(playbook: Playbook) -> dict[str, str]:
     return {
         name: str(Path(environment[name]).expanduser().absolute()) for name in FILE_VARIABLES if environment.get(name)
     }
-
-
-def verified_ssh_args() -> dict[str, str]:
-    """Return the user's ssh arguments with host key checks, if the environment has such arguments."""
-    arguments = os.environ.get("ANSIBLE_SSH_ARGS")
-    return {} if arguments is None else {"ANSIBLE_SSH_ARGS": f"{SSH_OPTIONS} {arguments}"}
 
 
 def shared_connections(state: Path) -> str:

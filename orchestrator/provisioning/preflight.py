@@ -48,9 +48,8 @@ def find_problems(
         for probe in probes
         for problem in (
             *machine_problems(probe, limits[probe.name]),
-            *python_problems(probe, stack),
-            *permission_problems(probe, has_password=probe.name in sudo_nodes),
-            *root_problems(probe),
+            *package_problems(probe, has_password=probe.name in sudo_nodes),
+            *shared_folder_problems(probe, stack),
         )
     ]
     if len({probe.root for probe in probes}) > 1:
@@ -66,7 +65,7 @@ def find_problems(
 
 
 def machine_problems(probe: Probe, limits: Limits) -> Iterator[Problem]:
-    """Yield problems of the hardware, the C library and the clock."""
+    """Yield problems of the hardware and the clock."""
     facts = probe.facts
     # A node with an installed stack needs space for repairs only.
     disk = limits.disk_gb * GIB / (5 if facts.packages else 1)
@@ -86,8 +85,6 @@ def machine_problems(probe: Probe, limits: Limits) -> Iterator[Problem]:
             f"{facts.shm_bytes >> 20} MiB free in /dev/shm, needs {int(limits.shm_gb * 1024)}",
             "mount -o remount,size=1g /dev/shm; in a container: --shm-size 1g.",
         )
-    if not probe.libc:
-        yield "its C library is not glibc, which the wheels need", ""
     if "avx2" not in facts.flags:
         yield f"its CPU ({facts.cpu_model}) has no AVX2", ""
     if abs(probe.skew) > limits.skew_seconds:
@@ -97,19 +94,8 @@ def machine_problems(probe: Probe, limits: Limits) -> Iterator[Problem]:
         )
 
 
-def python_problems(probe: Probe, stack: Stack) -> Iterator[Problem]:
-    """Yield a problem if the stack does not run on the node's Python."""
-    version = ".".join(map(str, probe.python))
-    install = "Install another Python (dnf install python3.11), set" if probe.family == "rhel" else "Set"
-    if not stack.runs_on_python(version):
-        yield (
-            f"Python {version} at {probe.python_path}; stack '{stack.name}' needs {stack.python}",
-            f"{install} ansible_python_interpreter to another Python of the node, or use another --stack.",
-        )
-
-
-def permission_problems(probe: Probe, *, has_password: bool) -> Iterator[Problem]:
-    """Yield what the user may not do; `has_password`: whether the sudo password is known."""
+def package_problems(probe: Probe, *, has_password: bool) -> Iterator[Problem]:
+    """Yield a problem if packages are missing that cannot be installed; `has_password`: of sudo."""
     packages = missing_packages(probe)
     if packages and not probe.family:
         yield (
@@ -123,39 +109,30 @@ def permission_problems(probe: Probe, *, has_password: bool) -> Iterator[Problem
             f"Ask an administrator to run: {tool} install {' '.join(packages.values())}. "
             "Or enter the sudo password: --ask-become-pass.",
         )
-    if not probe.writable:
-        yield f"{probe.user} cannot write {probe.root}", "Set orch_root in the inventory to a folder of this user."
-    yield from noexec_problem(probe)
 
 
-def noexec_problem(probe: Probe) -> Iterator[Problem]:
-    """Yield a problem if no program can be started in orch's folder."""
-    if probe.noexec:
+def shared_folder_problems(probe: Probe, stack: Stack) -> Iterator[Problem]:
+    """Yield the problems of any host with its software and the folder of orch, also if it does not train."""
+    if not probe.libc:
+        yield "its C library is not glibc, which the wheels need", ""
+    version = ".".join(map(str, probe.python))
+    install = "Install another Python (dnf install python3.11), set" if probe.family == "rhel" else "Set"
+    if not stack.runs_on_python(version):
         yield (
-            f"the file system of {probe.root} is mounted with noexec, so that no program starts there",
-            "Choose a folder on another file system: orch_root in the inventory, `root` of a batch system.",
+            f"Python {version} at {probe.python_path}; stack '{stack.name}' needs {stack.python}",
+            f"{install} ansible_python_interpreter to another Python of the node, or use another --stack.",
         )
-
-
-def root_problems(probe: Probe) -> Iterator[Problem]:
-    """Yield a problem if a launcher would split the path: mpiexec passes several paths in one string."""
+    hint = "Choose another folder: orch_root in the inventory, `root` of a batch system."
     if characters := sorted(FORBIDDEN_IN_ROOT & set(probe.root)):
         yield (
             f"its folder {probe.root} has {' '.join(map(repr, characters))} in its name, which "
             "MPI's launchers do not accept in a path",
-            "Set orch_root in the inventory to a folder without these characters.",
+            hint,
         )
-
-
-def shared_folder_problems(probe: Probe, stack: Stack) -> Iterator[Problem]:
-    """Yield the problems of a host that only fills a shared folder and does not train."""
-    if not probe.libc:
-        yield "its C library is not glibc, which the wheels need", ""
-    yield from python_problems(probe, stack)
-    yield from root_problems(probe)
     if not probe.writable:
-        yield f"{probe.user} cannot write {probe.root}", ""
-    yield from noexec_problem(probe)
+        yield f"{probe.user} cannot write {probe.root}", hint
+    if probe.noexec:
+        yield f"the file system of {probe.root} is mounted with noexec, so that no program starts there", hint
 
 
 def connection_problems(probe: Probe, nodes: Collection[str], *, may_be_root: bool) -> Iterator[Problem]:
