@@ -375,7 +375,7 @@ class BatchHandle(RunHandle):
     def refresh(self) -> None:
         """Update the events of the run, and write its outcome if its job has ended."""
         if isinstance(self.run_folder, RemoteFolder):
-            self.run_folder.mirror.refresh()
+            self.run_folder.copy_state()
         if self.state(now=True).ended:
             self.ensure_outcome()
         if self.unreachable:

@@ -62,59 +62,51 @@ class LocalFolder:
         return action()
 
 
-class JobMirror(Mirror):
-    """The local copy of a job's run.
+class RemoteFolder(ReconnectingMirror):
+    """The local copy of a run on a file system that a login node sees."""
 
-    A requeued job deletes its outcome, so files that disappear are deleted from the copy, too.
-    """
-
-    def __init__(self, remote: Ssh, record: RunRecord, folder: Path) -> None:
-        super().__init__(remote, record.run_dir, folder, ranks=len(record.layout))
+    def __init__(self, host: Ssh, record: RunRecord, folder: Path, notify: Notify) -> None:
+        super().__init__(Mirror(host, record.run_dir, folder, ranks=len(record.layout)), host.node, notify)
         self.state_files = (*STATE_FILES, batch.job_file(record.target))
         self.last_refresh = -REFRESH_SECONDS
 
     def refresh(self) -> None:
-        """Copy the events and the state files, at most twice per second."""
+        self.attempt(self.copy_state, None)
+
+    def copy_state(self) -> None:
+        """Copy the events and the state files, at most twice per second.
+
+        A requeued job deletes its outcome, so files that disappear are deleted from the copy, too.
+        """
         if time.monotonic() - self.last_refresh < REFRESH_SECONDS:
             return
         # The outcome is read before the events, so that a copy with an outcome has all events.
-        contents = {name: self.content(name) for name in self.state_files}
-        self.append(files.EVENTS)
+        contents = {name: self.mirror.content(name) for name in self.state_files}
+        self.mirror.append(files.EVENTS)
         for name, content in contents.items():
-            with self.local_files.writing(name):
+            with self.mirror.local_files.writing(name):
                 if content is None:
-                    (self.folder / name).unlink(missing_ok=True)
+                    (self.mirror.folder / name).unlink(missing_ok=True)
                 else:
-                    write_whole(self.folder / name, content)
+                    write_whole(self.mirror.folder / name, content)
         self.last_refresh = time.monotonic()
 
-    def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
-        """Return the end of the newest file on the cluster whose name matches, or '' if there is none."""
-        sizes = self.remote.sizes(self.run_dir)
-        name = files.newest(sizes, pattern)
-        content = self.remote.read(f"{self.run_dir}/{name}", max(0, sizes[name] - size), size) if name else None
-        return (content or b"").decode(errors="replace").strip()
-
-
-class RemoteFolder(ReconnectingMirror):
-    """The local copy of a run on a file system that a login node sees."""
-
-    mirror: JobMirror
-
-    def __init__(self, host: Ssh, record: RunRecord, folder: Path, notify: Notify) -> None:
-        super().__init__(JobMirror(host, record, folder), host.node, notify)
-        self.host = host
-
     def write(self, name: str, text: str) -> None:
-        self.host.put(f"{self.mirror.run_dir}/{name}", text)
+        self.mirror.remote.put(f"{self.mirror.run_dir}/{name}", text)
         write_whole(self.mirror.folder / name, text)
 
     def has_file(self, name: str) -> bool:
-        path = f"{self.mirror.run_dir}/{name}"
-        return self.attempt(lambda: self.host.read(path, 0, 1) is not None, True)
+        return self.attempt(lambda: self.mirror.content(name) is not None, True)
 
     def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
-        return self.attempt(lambda: self.mirror.end_of(pattern, size), "")
+        remote = self.mirror.remote
+
+        def read() -> bytes | None:
+            sizes = remote.sizes(self.mirror.run_dir)
+            name = files.newest(sizes, pattern)
+            return remote.read(f"{self.mirror.run_dir}/{name}", max(0, sizes[name] - size), size) if name else None
+
+        return (self.attempt(read, None) or b"").decode(errors="replace").strip()
 
     def copy_logs(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
@@ -122,6 +114,7 @@ class RemoteFolder(ReconnectingMirror):
                 self.attempt(lambda name=name: self.mirror.append(name), None)  # type: ignore[misc]
 
     def finish(self, output_dir: str | None) -> None:
+        self.copy_state()
         self.mirror.finish(output_dir)
         self.mirror.copy_logs()
 

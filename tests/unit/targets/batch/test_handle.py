@@ -19,7 +19,7 @@ from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
 from orchestrator.targets.batch.find import run_row
 from orchestrator.targets.batch.handle import BatchHandle
-from orchestrator.targets.batch.run_folder import JobMirror, RemoteFolder
+from orchestrator.targets.batch.run_folder import RemoteFolder
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.interface import ignore
 from tests.support.files import write_files
@@ -214,7 +214,7 @@ def test_copy_of_a_requeued_job_has_no_outcome(tmp_path: Path) -> None:
     copy.mkdir()
     record = replace(make_plan().run, run_dir=str(remote_folder), layout=())
     for _ in range(2):
-        JobMirror(Folder(remote_folder, []), record, copy).refresh()  # type: ignore[arg-type]
+        RemoteFolder(Login(remote_folder, []), record, copy, ignore).copy_state()  # type: ignore[arg-type]
         assert {path.name for path in copy.iterdir()} == {path.name for path in remote_folder.iterdir()}
         (remote_folder / "outcome.json").unlink(missing_ok=True)
         (remote_folder / "supervisor.json").unlink(missing_ok=True)
@@ -223,4 +223,4 @@ def test_copy_of_a_requeued_job_has_no_outcome(tmp_path: Path) -> None:
     (remote_folder / "outcome.json").write_text("{}\n")
     (copy / "outcome.json").mkdir()
     with pytest.raises(ExecuteError, match="cannot be written"):
-        JobMirror(Folder(remote_folder, []), record, copy).refresh()  # type: ignore[arg-type]
+        RemoteFolder(Login(remote_folder, []), record, copy, ignore).copy_state()  # type: ignore[arg-type]
