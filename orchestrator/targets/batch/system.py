@@ -235,6 +235,13 @@ class BatchSystem(ABC):
         node_shell: the command that opens a shell on a node of the cluster.
         job_shell: the command that opens a shell in a job, with {job} for its id.
         check: the command that shows whether the system responds.
+
+        flag: the option of the command line that takes the system's settings: `--slurm`.
+        settings_file: the file of settings in the current folder.
+        own_launcher: the launcher that is a program of the system itself, or '' if it has none.
+        no_response: the message that the system does not respond.
+        check_hint: what to do if it does not respond.
+        new_job_hint: how to run in a new job instead of a held allocation.
     """
 
     on_nodes: NodeSystem
@@ -264,6 +271,11 @@ class BatchSystem(ABC):
 
     def __init__(self, entry: TargetEntry) -> None:
         self.name, self.title, self.options = entry.name, entry.title, entry.options
+        self.flag, self.settings_file = f"--{self.name}", Path(f"orch-{self.name}.toml")
+        self.own_launcher = self.launcher if self.launcher_summary else ""
+        self.no_response = f"{self.title} does not respond"
+        self.check_hint = f"`{self.check}` shows whether {self.title} responds. Then run the same command again."
+        self.new_job_hint = f"`{self.flag} allocation={NEW}` submits a new job."
 
     # Jobs.
 
@@ -403,43 +415,13 @@ class BatchSystem(ABC):
 
     # Words.
 
-    @property
-    def own_launcher(self) -> str:
-        """Return the launcher that is a program of the system itself, or '' if it has none."""
-        return self.launcher if self.launcher_summary else ""
-
-    @property
-    def flag(self) -> str:
-        """Return the option of the command line that takes the system's settings: `--slurm`."""
-        return f"--{self.name}"
-
-    @property
-    def settings_file(self) -> Path:
-        """Return the file of settings in the current folder."""
-        return Path(f"orch-{self.name}.toml")
-
     def values_in(self, options: TargetOptions) -> tuple[Path | None, tuple[str, ...]]:
         """Return the values of --NAME-file and of --NAME, which are KEY=VALUE or the name of a flag."""
         return getattr(options, f"{self.name}_file"), getattr(options, self.name)
 
-    @property
-    def new_job_hint(self) -> str:
-        """Return how to run in a new job instead of a held allocation."""
-        return f"`{self.flag} allocation={NEW}` submits a new job."
-
-    @property
-    def check_hint(self) -> str:
-        """Return what to do if the system does not respond."""
-        return f"`{self.check}` shows whether {self.title} responds. Then run the same command again."
-
     def is_step(self, job: str) -> bool:
         """Return whether a job's id is that of a step in an allocation."""
         return bool(self.allocation_request) and "." in job
-
-    @property
-    def no_response(self) -> str:
-        """Return the message that the system does not respond."""
-        return f"{self.title} does not respond"
 
     def unreachable(self, reason: str) -> ControllerUnreachable:
         """Return the error for a system that does not respond, with the reason."""
