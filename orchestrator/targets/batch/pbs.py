@@ -146,34 +146,16 @@ def ended_state(job: str, fields: Mapping[str, Any], comment: str) -> JobState:
 
 # Options of qsub.
 
-# Options with a letter or a part of -W; all others are resources of -l.
 LETTER_OF_FLAG = {FLAG_ON: "y", FLAG_OFF: "n"}  # of -r
-LETTERS = {
-    "mail-points": "-m ",
-    "mail-users": "-M ",
-    "queue": "-q ",
-    "account": "-A ",
-    "project": "-P ",
-    "priority": "-p ",
-    "start": "-a ",
-    "rerun": "-r ",
-    "depend": "-W depend=",
-    "group": "-W group_list=",
+# The options with a letter, and those of -W, in qsub's and in orch's words; all others are resources of -l.
+LETTERS = "A=account a=start M=mail-users m=mail-points P=project p=priority q=queue r=rerun"
+ATTRIBUTES = {"depend": "depend", "group_list": "group", "umask": "umask"}
+OTHER_LETTERS = "e=error h=hold I=interactive J=array j=join k=keep N=name o=output V=variables v=variables"
+LONG_NAMES = dict(option.split("=") for option in f"{LETTERS} {OTHER_LETTERS}".split())
+PREFIXES = {
+    **{name: f"-{letter} " for letter, name in (option.split("=") for option in LETTERS.split())},
+    **{name: f"-W {attribute}=" for attribute, name in ATTRIBUTES.items()},
 }
-LONG_NAMES = {
-    **{letter[1]: name for name, letter in LETTERS.items() if letter.endswith(" ")},
-    "e": "error",
-    "h": "hold",
-    "I": "interactive",
-    "J": "array",
-    "j": "join",
-    "k": "keep",
-    "N": "name",
-    "o": "output",
-    "V": "variables",
-    "v": "variables",
-}
-ATTRIBUTES = {"depend": "depend", "group_list": "group", "umask": "umask"}  # of -W
 NEXT_ASSIGNMENT = re.compile(r",(?=[A-Za-z_]+=)")
 SELECT_HINT = "Use --pbs select=ncpus=N:mem=SIZE, which describes each node."
 RESERVED_OPTIONS = {
@@ -390,8 +372,8 @@ class Pbs(BatchSystem):
             yield "-h"
         for name, value in options.items():
             if name not in ("select", "place", *self.flags):
-                letter = LETTERS.get(name)
-                yield f"{letter or '-l ' + name.replace('-', '_') + '='}{shlex.quote(value)}"
+                prefix = PREFIXES.get(name) or f"-l {name.replace('-', '_')}="
+                yield f"{prefix}{shlex.quote(value)}"
         if request.tasks:
             limit = f"%{request.max_active}" if request.max_active else ""
             yield f"-J 0-{request.tasks - 1}{limit}"
