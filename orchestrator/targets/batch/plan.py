@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 import jinja2
-from orch_node.protocol import files as run_files
+from orch_node.protocol import files as protocol_files
 from orch_node.protocol import values
 from orch_node.protocol.batch import CONFIG, NODE0, JobConfig, job_file
 from orch_node.protocol.environment import ALWAYS
@@ -21,7 +21,7 @@ from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import Command, counted, one_line
 from orchestrator.model.process_group import uses_gpus
-from orchestrator.planning import launchers
+from orchestrator.planning import launchers, run_files, training
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.launchers import LAUNCHERS, WITHOUT_MPI, Launch
 from orchestrator.planning.measured import valid_for
@@ -36,29 +36,6 @@ from orchestrator.planning.resolve import (
     place_later,
     python_decisions,
     resolve,
-)
-from orchestrator.planning.run_files import (
-    TIMEOUT_SECONDS,
-    Files,
-    in_train,
-    master_port,
-    module_folders,
-    named_files,
-    sent_files,
-    sent_packages,
-    sent_project,
-    working_directory,
-)
-from orchestrator.planning.training import (
-    launch_spec,
-    new_plan,
-    output_of,
-    rank_command,
-    rank_variables,
-    restart_decisions,
-    run_precision,
-    script_command,
-    supervisor_options,
 )
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.batch.settings import JOB_NAME_PREFIX, BatchSettings, JobLocation
@@ -260,9 +237,9 @@ def plan_run(
     contained = batch.image is not None
     resolved = resolve(request, loaded, nodes, run_paths.resume, launcher=launcher, mpi=mpi, contained=contained)
     recipe, node0 = resolved.recipe, resolved.nodes.value[0]
-    output = output_of(recipe, run_paths.run_dir)
+    output = training.output_of(recipe, run_paths.run_dir)
     files = files_of(resolved, batch, run_paths)
-    script = script_command(request, resolved, files.paths, output)
+    script = training.script_command(request, resolved, files.paths, output)
     launch = launch_of(request, resolved, batch, run_paths, script)
     decisions = (
         *all_decisions(resolved.stack),
@@ -272,11 +249,11 @@ def plan_run(
         Decision(topic="launcher", value=launcher, reason=launch.summary),
         *([batch.image.describe()] if batch.image else ()),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
-        *restart_decisions(request.max_restarts, recipe, request.min_nodes),
+        *training.restart_decisions(request.max_restarts, recipe, request.min_nodes),
         *python_decisions(node0),
     )
     location = JobLocation(name=f"{JOB_NAME_PREFIX}{run_paths.run_id}", login=batch.login or "")
-    plan = new_plan(
+    plan = training.new_plan(
         request,
         resolved,
         run_paths,
@@ -294,24 +271,24 @@ def plan_run(
         base = str(PurePosixPath(run_paths.run_dir).parent)
         folders = shared_folders(base, run_paths.train, files.paths.get(recipe.script, ""), files.paths.values())
         text = batch.image.file(folders, run_paths.run_dir, preload=config.preload)
-        config = replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
+        config = replace(config, torch=None, preload=(), files={**config.files, protocol_files.CONTAINER: text})
     return replace(plan, steps=files.sent), config
 
 
-def files_of(resolved: Resolved, batch: BatchSettings, run_paths: RunPaths) -> Files:
+def files_of(resolved: Resolved, batch: BatchSettings, run_paths: RunPaths) -> run_files.Files:
     """Return the paths of the run's files as the ranks find them, and the steps that copy them.
 
     Shared folders have the same path everywhere, and files of train/ are in the nodes' copy of it. Other
     files and train/ are sent if the run is started over a login node. A project is copied in any case.
     """
     recipe, settings, host = resolved.recipe, resolved.settings, (login_of(batch),)
-    packages = sent_packages(recipe, host, run_paths, python=LOGIN_PYTHON)
+    packages = run_files.sent_packages(recipe, host, run_paths, python=LOGIN_PYTHON)
     if not batch.login:
         python = resolved.nodes.value[0].python
-        script, project = sent_project(recipe, host, run_paths, run_paths.store_here, python=python)
-        paths = {path: in_train(path, run_paths) or path for path in named_files(recipe, settings)}
-        return Files(paths={**paths, **script}, sent=(*project, *packages))
-    files = sent_files(recipe, settings, host, run_paths, python=LOGIN_PYTHON)
+        script, project = run_files.sent_project(recipe, host, run_paths, run_paths.store_here, python=python)
+        paths = {path: run_files.in_train(path, run_paths) or path for path in run_files.named_files(recipe, settings)}
+        return run_files.Files(paths={**paths, **script}, sent=(*project, *packages))
+    files = run_files.sent_files(recipe, settings, host, run_paths, python=LOGIN_PYTHON)
     train = SendFolder(nodes=host, source=run_paths.train_here, path=run_paths.train)
     return replace(files, sent=(train, *files.sent, *packages))
 
@@ -328,7 +305,7 @@ def launch_of(
 ) -> Launch:
     """Return the command that starts the ranks; the job fills in the address of node0."""
     python, system = resolved.nodes.value[0].python, batch.system
-    ranks = rank_command(python, run_paths, script)
+    ranks = training.rank_command(python, run_paths, script)
     if resolved.launcher == system.own_launcher:
         head = (python, f"{run_paths.train}/node.py", f"{system.name}-ranks", run_paths.run_dir)
         options = (f"--{name}={value}" for name, value in batch.launcher.items())
@@ -336,7 +313,7 @@ def launch_of(
     links = tuple(
         Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes.value
     )
-    spec = launch_spec(request, resolved, run_paths, ranks=ranks, links=links, address=NODE0)
+    spec = training.launch_spec(request, resolved, run_paths, ranks=ranks, links=links, address=NODE0)
     return LAUNCHERS[resolved.launcher](spec)
 
 
@@ -380,16 +357,18 @@ def config_of(
         nodes=len(resolved.nodes.value),
         spare_nodes=request.spare_nodes,
         ppn=resolved.layout.value.rank_places[0].local_world_size,
-        port=master_port(run_paths.run_id),
+        port=run_files.master_port(run_paths.run_id),
         backend=backend.name,
         backend_module=backend.module,
         setvars=backend.setvars,
-        timeout_seconds=TIMEOUT_SECONDS,
+        timeout_seconds=run_files.TIMEOUT_SECONDS,
         env={
             **ALWAYS,
             **backend.env,
             **launch.environment,
-            **rank_variables(request, recipe, module_folders(recipe, run_paths.run_dir, run_paths.store)),
+            **training.rank_variables(
+                request, recipe, run_files.module_folders(recipe, run_paths.run_dir, run_paths.store)
+            ),
         },
         preload=tuple(resolved.stack.value.preload),
         torch=resolved.nodes.value[0].facts.packages.get("torch"),
@@ -398,11 +377,11 @@ def config_of(
         launcher=launch.command.argv,
         launcher_env=dict(launcher_env),
         files={**launch.files, **launch.shared, **system.node_module},
-        options=supervisor_options(request, recipe, launch, run_paths.resume),
+        options=training.supervisor_options(request, recipe, launch, run_paths.resume),
         requeue=system.can_resume(batch.options) and batch.held is None,
         max_requeues=batch.max_requeues,
-        precision=run_precision(resolved, output),
-        working_directory=working_directory(recipe.project, run_paths.run_dir),
+        precision=training.run_precision(resolved, output),
+        working_directory=run_files.working_directory(recipe.project, run_paths.run_dir),
         on_gpus=backend.gpu,
     )
 
