@@ -171,7 +171,8 @@ def test_agent_survives_sigterm_and_reports_it(agents: JobAgents, connections: A
     assert connections.step.wait(60.0) == 0
 
 
-def test_older_start_of_a_job_is_superseded(run_dir: Path) -> None:
+def test_older_start_of_a_job_is_superseded(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     for latest, superseded in (
         (Submitted("12", 1), False),  # this
         (Submitted("12", 2), True),  # restart
@@ -181,7 +182,7 @@ def test_older_start_of_a_job_is_superseded(run_dir: Path) -> None:
     ):
         text = json.dumps({"job": latest.job, "restarts": latest.restarts, "notes": []})
         (run_dir / batch.job_file("slurm")).write_text(text)
-        assert is_superseded(run_dir / batch.job_file("slurm"), Submitted("12", 1)) is superseded
+        assert is_superseded(SYSTEM, run_dir) is superseded
 
 
 def test_supervisor_obeys_the_stop_file_and_loses_no_node_after_a_pause(agents: JobAgents, run_dir: Path) -> None:

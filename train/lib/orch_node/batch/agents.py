@@ -21,7 +21,7 @@ from orch_node.batch.system import JobError, NodeSystem
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import batch, files, values
 from orch_node.protocol.agent import Request
-from orch_node.protocol.batch import Hello, Submitted
+from orch_node.protocol.batch import Hello
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
 from orch_node.signed_lines import SignatureError, SignedLines, authenticate
@@ -240,16 +240,16 @@ class JobAgents(Agents):
 
 def exit_if_superseded(system: NodeSystem, run_dir: Path) -> None:
     """End this process at once if a later start of the job, or a later job, has taken the run's folder."""
-    if is_superseded(run_dir / batch.job_file(system.name), system.submission()):
+    if is_superseded(system, run_dir):
         print(f"error: {system.title} has restarted this job elsewhere; this start exits", file=sys.stderr, flush=True)
         os._exit(1)
 
 
-def is_superseded(job_file: Path, turn: Submitted) -> bool:
+def is_superseded(system: NodeSystem, run_dir: Path) -> bool:
     """Return whether a later start of the job, or a later job, has taken the run's folder."""
-    latest = values.load(batch.parse_submitted, job_file)
+    this, latest = system.submission(), values.load(batch.parse_submitted, run_dir / batch.job_file(system.name))
     if latest is None:
         return False
-    if latest.job == turn.job:
-        return latest.restarts > turn.restarts
-    return -1 < batch.job_number(turn.job) < batch.job_number(latest.job)
+    if latest.job == this.job:
+        return latest.restarts > this.restarts
+    return -1 < batch.job_number(this.job) < batch.job_number(latest.job)

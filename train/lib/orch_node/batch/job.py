@@ -30,8 +30,6 @@ from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, Outcome
 from orch_node.standalone import facts
 from orch_node.supervisor import supervisor
 
-# What an earlier start of this job, before it was requeued, may have left.
-EARLIER_FILES = (files.OUTCOME, files.SUPERVISOR)
 CHECKPOINT = re.compile(r"checkpoint at step ([0-9]+)", re.ASCII)
 LOG_CHARACTERS = 1 << 16  # of the end of each log, in which the batch system's messages are looked for
 ENDING_SIGNALS = ("SIGTERM", "SIGKILL")  # by which batch systems end processes
@@ -70,10 +68,10 @@ def is_done(system: NodeSystem, run_dir: Path) -> bool:
 
 def clear_outcome(run_dir: Path) -> None:
     """Delete what an earlier start of the job has left, and create missing folders."""
-    for name in EARLIER_FILES:
+    for name in (files.OUTCOME, files.SUPERVISOR):
         (run_dir / name).unlink(missing_ok=True)
-    (run_dir / files.RANKS).mkdir(mode=0o700, exist_ok=True)
-    (run_dir / "claims").mkdir(mode=0o700, exist_ok=True)
+    for folder in (files.RANKS, "claims"):
+        (run_dir / folder).mkdir(mode=0o700, exist_ok=True)
 
 
 def supervise(run_dir: Path, config: JobConfig, connections: AgentConnections) -> int:
