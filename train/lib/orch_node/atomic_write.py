@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,6 +79,20 @@ def write(path: Path, content: str | bytes, *, mode: int = PRIVATE) -> None:
         staging.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def folder(path: Path) -> Iterator[Path]:
+    """Yield a private folder that gets its name with the end of the context, unless another process was faster."""
+    staging = Path(tempfile.mkdtemp(prefix=f"{path.name}.", dir=path.parent))
+    try:
+        yield staging
+        staging.rename(path)
+    except OSError:
+        if not path.is_dir():
+            raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -324,17 +324,10 @@ def make_copy(folder: Path, copy: Path) -> None:
         StoreError: if it cannot be written.
     """
     copy.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f"{copy.name}.", dir=copy.parent))
-    try:
+    with atomic_write.folder(copy) as part:
         run(copy, "cp", "-a", "--reflink=auto", "--", f"{folder}/.", str(part))
         run(copy, "chmod", "-R", "u+w", "--", str(part))
         (part / MARK).unlink()
-        part.rename(copy)
-    except OSError:
-        if not copy.is_dir():
-            raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def remove_unused(store: Path, is_living: Callable[[str], bool], *, dry_run: bool) -> tuple[str, ...]:

@@ -58,10 +58,10 @@ def main(argv: list[str]) -> int:
             project.unpack(config.project, config.attempt)
         key = rendezvous.key_of(Path(config.run_dir)) if rendezvous.is_dynamic() else None
         options = rendezvous.options()
-    except (project.ProjectError, TimeoutError) as error:
+    except (ValueError, TimeoutError) as error:
         refuse(str(error))
     except OSError as error:
-        refuse(f"the key of the run's rendezvous: {disk.describe_error(config.run_dir, error)}")
+        refuse(disk.describe_error(error.filename or config.run_dir, error))
     script = argv[argv.index("--") + 1 :] if "--" in argv else []
     rank = (str(program.PROGRAM), "pod-rank", argv[1], "--", *script)
     return Torchrun(config, (*options, f"--nproc_per_node={config.ppn}", *rank), key).run()

@@ -8,12 +8,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from orch_node import disk
+from orch_node import atomic_write
 from orch_node.protocol.pod import PodProject
-
-
-class ProjectError(Exception):
-    """An error whose message is the reason, in one sentence, why there is no copy of the project."""
 
 
 def unpack(project: PodProject, attempt: int = 1) -> None:
@@ -23,44 +19,28 @@ def unpack(project: PodProject, attempt: int = 1) -> None:
     that a resumed run replaces, unless a pod of the same attempt has replaced them, which a mark shows.
 
     Raises:
-        ProjectError: if the archive is damaged, or the copy cannot be written.
+        ValueError: if the archive is damaged.
+        OSError: if the copy cannot be written.
     """
     copy = Path(project.copy)
     is_new, mark = not copy.is_dir(), copy.with_name(f".{copy.name}-{attempt}")
     if not is_new and (mark.exists() or not (project.replaced or project.removed)):
         return
-    archive = read_archive(project)
-    try:
-        with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=copy.parent) as folder:
-            staging = Path(folder, copy.name)
-            staging.mkdir(mode=0o700)
-            extract(archive, staging)
-            if is_new:
-                move(staging, copy)
-                return
-            for name in project.replaced:
-                (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                (staging / name).replace(copy / name)
-        for name in project.removed:
-            (copy / name).unlink(missing_ok=True)
-        mark.touch(0o600)
-    except OSError as error:
-        raise ProjectError(disk.describe_error(copy, error)) from None
-
-
-def read_archive(project: PodProject) -> bytes:
-    """Return the archive after its hash is checked.
-
-    Raises:
-        ProjectError: if it is damaged.
-    """
-    try:
-        archive = b"".join(Path(part).read_bytes() for part in project.parts)
-    except OSError as error:
-        raise ProjectError(f"the project cannot be read: {error}.") from None
+    archive = b"".join(Path(part).read_bytes() for part in project.parts)
     if hashlib.sha256(archive).hexdigest() != project.sha256:
-        raise ProjectError("the project is not the one that was sent: somebody has changed its ConfigMaps.")
-    return archive
+        raise ValueError("the project is not the one that was sent: somebody has changed its ConfigMaps.")
+    if is_new:
+        with atomic_write.folder(copy) as staging:
+            extract(archive, staging)
+        return
+    with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=copy.parent) as folder:
+        extract(archive, Path(folder))
+        for name in project.replaced:
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            Path(folder, name).replace(copy / name)
+    for name in project.removed:
+        (copy / name).unlink(missing_ok=True)
+    mark.touch(0o600)
 
 
 def extract(archive: bytes, folder: Path) -> None:
@@ -69,12 +49,3 @@ def extract(archive: bytes, folder: Path) -> None:
         # Python 3.10 and 3.11 have no filters before 3.10.12 and 3.11.4.
         members.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
         members.extractall(folder)  # noqa: S202  the archive has the hash of the one that orch has made
-
-
-def move(staging: Path, copy: Path) -> None:
-    """Give the complete copy its name, unless another pod was faster."""
-    try:
-        staging.rename(copy)
-    except OSError:
-        if not copy.is_dir():
-            raise

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -51,15 +49,8 @@ def key_of(run_dir: Path) -> bytes:
     """
     folder = run_dir / FOLDER
     if not folder.is_dir():
-        staging = Path(tempfile.mkdtemp(prefix=f"{FOLDER}.", dir=run_dir))
-        try:
+        with atomic_write.folder(folder) as staging:
             atomic_write.write(staging / NAME, secrets.token_hex(SIZE // 2))
-            staging.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # unless another pod was faster
-                raise
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
     with open(os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         key = file.read()
     if len(key) != SIZE:
