@@ -121,16 +121,17 @@ def test_refusal_of_pods_is_reported_once_for_all_their_random_names(api: Api, r
     def refuse(number: int, name: str, reason: str, request: str) -> None:
         message = f'pods "{run.job}-x{number}" is forbidden: exceeded quota: small, requested: {request}'
         add_event(api, name, reason, message, lastTimestamp=f"2026-01-01T00:00:0{number}Z")
-        assert handle.poll_job() is None
+        assert handle.poll() is None
 
     refuse(0, run.job, "FailedCreatePod", "cpu=2")
     refuse(1, f"{run.job}-node-0", "FailedCreate", "cpu=2")
     refuse(2, run.job, "FailedCreate", "cpu=4")
-    handle.follower.handle_change("ADDED", get_object(api, "pods", run.set_pod(0, {"phase": "Pending"})))
+    handle.watched = True
+    run.set_pod(0, {"phase": "Pending"})
     refuse(3, run.job, "FailedCreate", "cpu=4")
-    handle.follower.handle_change("ADDED", get_object(api, "pods", run.set_pod(1, {"phase": "Pending"})))
+    run.set_pod(1, {"phase": "Pending"})
     handle.copy.began = 0.0
-    assert handle.poll_job() is None, "a job that has pods has an operator, also without a status"
+    assert handle.poll() is None, "a job that has pods has an operator, also without a status"
     messages = [event.text.partition(" is forbidden: ") for event in handle.follower.items.queue]
     assert [(text.partition(":")[0], quota[-5:]) for text, _, quota in messages] == [
         ("its pods are not admitted", "cpu=2"),
@@ -193,15 +194,13 @@ def test_first_failing_rank_is_named_although_streams_break(api: Api, run: Kuber
 
 
 def test_run_survives_failures_of_the_api(api: Api, orch: Orch, tmp_path: Path) -> None:
-    """Be busy, forget watches, and refuse requests as an API server that has not loaded its roles yet."""
+    """Be busy, and refuse requests as an API server that has not loaded its roles yet."""
     api.fail_requests("PATCH", "pytorchjobs", 429, 1, Retry_After="0")
     api.fail_requests("PATCH", "configmaps", 503, 2)
     run = start_run(api, orch, tmp_path)
-    api.fail_requests("GET", "watch=true", 410)
-    api.state.oldest_version = 10**9
+    api.fail_requests("GET", "/pods\\?", 504)
     wait = run.attach()
-    run.await_request("watch=true", 2)
-    api.state.oldest_version = 0
+    run.await_request("/pods?", 2)
     api.fail_requests("GET", "pytorchjobs", 500, 3)
     name = run.set_pod(0, RUNNING)
     run.await_request("/log")
@@ -341,7 +340,7 @@ def test_stop_keeps_a_job_with_the_labels_of_another_run(api: Api, orch: Orch, r
 
 def test_ctrl_c_stops_the_run(api: Api, tmp_path: Path) -> None:
     with start_orch(tmp_path, "train", write_script(tmp_path), *PYTORCHJOB) as process:
-        api.wait_for(lambda: any("watch=true" in path for _, path in api.state.requests))
+        api.wait_for(lambda: any("/pods?" in path for _, path in api.state.requests))
         process.send_signal(signal.SIGINT)
         wait_for_exit(process, 130)
     assert api.names("pytorchjobs") == api.names("configmaps") == []

@@ -105,7 +105,7 @@ def test_printed_role_has_only_rights_that_are_used(
     process = expect_exit(orch("train", write_script(tmp_path), *options))
     run = json.loads(process.stdout)["run_id"]
     wait = in_background(orch, "attach", run)
-    api.wait_for(lambda: any("watch=true" in path for _, path in api.state.requests))
+    api.wait_for(lambda: any("/pods?" in path for _, path in api.state.requests))
     job = get_object(api, "trainjobs")
     name = f"{job['metadata']['name']}-node-0-0-abcde"
     metadata = {"name": name, "labels": job["metadata"]["labels"], "ownerReferences": [owner_reference(job)]}

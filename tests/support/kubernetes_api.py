@@ -1,7 +1,7 @@
 """Run a small API server of Kubernetes in this process, with the wire format of Kubernetes over HTTP.
 
-The server stores objects, applies patches, lists and watches objects (with resource versions and status 410), sends
-logs of pods, runs `exec` over a websocket, and fails requests on demand.
+The server stores objects, applies patches, lists objects, sends logs of pods, runs `exec` over a websocket, and fails
+requests on demand.
 """
 
 from __future__ import annotations
@@ -54,13 +54,11 @@ class State:
     """The objects and settings of the server. Access is protected by Api.changed."""
 
     objects: dict[tuple[str, str], Json] = field(default_factory=dict)  # (plural, name)
-    history: list[tuple[int, str, str, Json]] = field(default_factory=list)
     logs: dict[str, Log] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     version: int = 100
-    oldest_version: int = 0  # watches from older resource versions get status 410
-    drop_streams: int = 0  # number of watches and logs that the server ends in the middle of a chunk
+    drop_streams: int = 0  # number of logs that the server ends in the middle of a chunk
     grace_seconds: float = 0.0  # for which a pod is Terminating
     break_execs: int = 0  # number of `exec`s whose connection ends without the exit code
     role: set[tuple[str, str, str]] | None = None  # (verb, group, resource) that the user's Role allows; None: all
@@ -98,7 +96,6 @@ class Api:
         """Create or replace an object, as a controller does, and return it."""
         with self.changed:
             key = (plural, value["metadata"]["name"])
-            exists = key in self.state.objects
             self.state.version += 1
             metadata = {
                 "uid": str(uuid.uuid4()),
@@ -110,21 +107,13 @@ class Api:
             }
             stored = {**value, "kind": KINDS[plural], "metadata": metadata}
             self.state.objects[key] = stored
-            self.record("MODIFIED" if exists else "ADDED", plural, stored)
+            self.changed.notify_all()
             return stored
-
-    def record(self, change: str, plural: str, value: Json) -> None:
-        """Record a change for watches."""
-        self.state.history.append((self.state.version, change, plural, copy.deepcopy(value)))
-        self.changed.notify_all()
 
     def remove(self, plural: str, name: str) -> Json | None:
         with self.changed:
             removed = self.state.objects.pop((plural, name), None)
-            if removed is not None:
-                self.state.version += 1
-                removed["metadata"]["resourceVersion"] = str(self.state.version)
-                self.record("DELETED", plural, removed)
+            self.changed.notify_all()
             return removed
 
     def terminate(self, name: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -128,7 +127,7 @@ class Handler(BaseHTTPRequestHandler):
         if match["sub"] == "exec":
             return kubernetes_exec.serve_exec(self, parse_qs(urlsplit(self.path).query))
         if self.command == "GET" and not name:
-            return self.watch(plural) if self.query.get("watch") == "true" else self.list(plural)
+            return self.list(plural)
         self.handle_object(plural, name, body)
 
     def has_containers(self, pod: str) -> bool:
@@ -158,7 +157,7 @@ class Handler(BaseHTTPRequestHandler):
             exists = (plural, name) in self.api.state.objects
             return ["patch"] if exists else ["patch", "create"]
         if self.command == "GET" and not name:
-            return ["watch" if self.query.get("watch") == "true" else "list"]
+            return ["list"]
         if self.path.partition("?")[0].endswith("/exec"):
             return ["get", "create"]  # a websocket is a GET; since 1.35 it needs `create` as well
         return [{"GET": "get", "POST": "create", "DELETE": "delete"}[self.command]]
@@ -198,32 +197,6 @@ class Handler(BaseHTTPRequestHandler):
             "involvedObject.name": value.get("involvedObject", {}).get("name"),
         }
         return bool(fields[key] == expected)
-
-    def watch(self, plural: str) -> None:
-        """Stream the objects that exist, then their changes until the request's timeout."""
-        self.begin_stream()
-        with self.api.changed:
-            since = self.api.state.version
-            existing = [value for (kind, _), value in self.api.state.objects.items() if kind == plural]
-        if since < self.api.state.oldest_version:
-            return self.send_lines([json.dumps({"type": "ERROR", "object": error_status(410, "too old")})])
-        for value in existing:
-            if matches_labels(value, self.query.get("labelSelector", "")):
-                self.send_lines([json.dumps({"type": "ADDED", "object": value})])
-        deadline = time.monotonic() + float(self.query.get("timeoutSeconds", "60"))
-        while time.monotonic() < deadline:
-            with self.api.changed:
-                changes = [change for change in self.api.state.history if change[0] > since]
-                if not changes:
-                    self.api.changed.wait(0.2)
-            for version, change_type, kind, value in changes:
-                since = version
-                matches = kind == plural and matches_labels(value, self.query.get("labelSelector", ""))
-                if matches and not self.send_lines([json.dumps({"type": change_type, "object": value})]):
-                    return
-            if changes and self.drop_stream():
-                return
-        self.end_stream()
 
     def stream_log(self, pod: str) -> None:
         """Stream the log of a pod, until it ends if the request follows it."""

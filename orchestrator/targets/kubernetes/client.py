@@ -97,8 +97,7 @@ def retry_delay(error: Exception, attempts: int) -> float:
 
 Result = TypeVar("Result")
 TIMEOUT = (10.0, 60.0)  # connecting, reading; seconds
-STREAM_SECONDS = 300  # after which a watch is started again
-QUIET_SECONDS = 330.0
+QUIET_SECONDS = 330.0  # after which a log is requested again
 TRIES = 5
 # The API and the plural of each kind.
 RESOURCES = {
@@ -184,23 +183,6 @@ class KubernetesClient:
         """Return the events of the namespace with these fields, oldest first."""
         items = self.get(f"/api/v1/namespaces/{self.namespace}/events", fieldSelector=selector).get("items") or []
         return sorted(items, key=lambda event: str(event.get("lastTimestamp") or ""))
-
-    def watch_pods(self, selector: str) -> Iterator[tuple[str, Object]]:
-        """Yield (ADDED, MODIFIED or DELETED, pod), first for the pods that exist, until the API ends the watch.
-
-        Raises:
-            ConnectionLost: if the watch must be started again, or the API does not respond.
-            Refused: if the user may not watch pods.
-        """
-        query = {"labelSelector": selector, "watch": "true", "timeoutSeconds": str(STREAM_SECONDS)}
-        for line in self.lines(self.path("Pod"), query):
-            try:
-                change = json.loads(line)
-            except ValueError:
-                raise ConnectionLost(f"The watch ended: {one_line(line[:80])}") from None
-            if change["type"] == "ERROR":
-                raise ConnectionLost(f"The watch ended: {change['object'].get('message')}.")
-            yield change["type"], change["object"]
 
     def log(
         self, pod: str, container: str, *, follow: bool, since: str | None, tail: int | None = None

@@ -1,6 +1,6 @@
 """Watch a run on Kubernetes, which does not depend on being watched, and read the logs of its ranks.
 
-Background threads put the changes and the logs of the run's pods into one queue.
+Background threads put the logs of the run's pods into one queue.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -51,21 +51,17 @@ POD_NAME = re.compile(r'pods? "[^"]*"')  # in a refusal: random, and another one
 
 
 class Follower:
-    """The threads that follow a run's pods: one for their changes, and one for each log."""
+    """The pods of a run as they were last listed, and the threads that follow their logs."""
 
-    def __init__(self, cluster: KubernetesClient, selector: str) -> None:
+    def __init__(self, cluster: KubernetesClient) -> None:
         self.cluster = cluster
-        self.selector = selector
         self.read_positions: dict[str, Position] = {}  # by uid
         self.items: queue.Queue[Event | ReadLine | OrchError] = queue.Queue()  # an error ends it
         self.pods: dict[str, PodState] = {}  # the newest state, by uid
+        self.versions: dict[str, str] = {}  # of these states
         self.readers: dict[str, threading.Thread] = {}
-        self.deleted: set[str] = set()  # their logs are gone; a new pod may have the same name
         self.messages: dict[str, str] = {}  # the newest about a pod, by uid, or about something else
         self.ended = threading.Event()
-
-    def start(self) -> None:
-        threading.Thread(target=self.repeat, args=(self.watch,), daemon=True).start()
 
     def report_once(self, about: str, message: str) -> None:
         """Report a message about a pod (its uid) or another subject, unless it repeats the last one about it."""
@@ -83,43 +79,20 @@ class Follower:
         reasons = [*(f"{pod.node}: {pod.reason}" for pod in pods), *filter(None, about_job)]
         return "; ".join(reasons) or "the cluster gives no reason"
 
-    def repeat(self, follow: Callable[..., bool], *arguments: str) -> None:
-        """Call a function until it returns True or the follower ends, also after the connection was lost."""
-        refused_since: float | None = None
-        while not self.ended.is_set():
-            try:
-                if follow(*arguments):
-                    return
-                refused_since = None
-            except (ConnectionLost, NotThere):
-                refused_since = None
-            except ExecuteError as error:  # a refusal, or a response that a proxy may have sent
-                now = time.monotonic()
-                refused_since = refused_since or now
-                if now - refused_since > REFUSED_SECONDS:
-                    self.items.put(error)
-                    return
-            self.ended.wait(RETRY_SECONDS)
-
-    def watch(self) -> bool:
-        """Handle the changes of the run's pods until the watch expires, and return whether the follower has ended."""
-        for change, pod in self.cluster.watch_pods(self.selector):
-            self.handle_change(change, pod)
-            if self.ended.is_set():
-                return True
-        return False
-
-    def handle_change(self, change: str, pod: dict[str, Any]) -> None:
-        uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-        if name.endswith(names.READER_SUFFIX):
-            return
-        if change == "DELETED":
-            self.deleted.add(uid)
-            state = self.pods.get(uid)
-            is_active = state and state.state in ("waiting", "running") and not state.lost
-            if state and is_active and not self.ended.is_set():
+    def update(self, pods: Iterable[dict[str, Any]]) -> None:
+        """Handle the changes of the run's pods since they were last listed."""
+        present = {pod["metadata"]["uid"]: pod for pod in pods if not is_reader(pod)}
+        for uid in self.pods.keys() - present.keys():
+            state = self.pods[uid]
+            if state.state in ("waiting", "running") and not state.lost:
                 self.report_once(uid, f"{state.node}: {DELETED}")
-            return
+        for uid, pod in present.items():
+            version = str(pod["metadata"].get("resourceVersion"))
+            if self.versions.get(uid) != version:
+                self.versions[uid] = version
+                self.handle_change(uid, pod)
+
+    def handle_change(self, uid: str, pod: dict[str, Any]) -> None:
         state = pod_state(pod, self.pod_events(pod))
         before, self.pods[uid] = self.pods.get(uid), state
         # The kubelet reports that an image cannot be pulled alternately with and without the cause.
@@ -127,9 +100,8 @@ class Follower:
             self.report_once(uid, f"{state.node}: {state.reason}")
         reader = self.readers.get(uid)
         if state.started and (reader is None or (not reader.is_alive() and state.state == "running")):
-            reader = threading.Thread(target=self.repeat, args=(self.read_to_end, uid, name), daemon=True)
-            self.readers[uid] = reader
-            reader.start()
+            self.readers[uid] = threading.Thread(target=self.read_to_end, args=(uid, state.pod), daemon=True)
+            self.readers[uid].start()
 
     def pod_events(self, pod: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the events of a waiting pod, or none if the user may not list events."""
@@ -140,16 +112,28 @@ class Follower:
         except OrchError:
             return []
 
-    def read_to_end(self, uid: str, pod: str) -> bool:
-        """Read the log of a pod, and return whether it is complete: streams may end earlier."""
-        if uid in self.deleted:
-            return True
-        running = self.pods[uid].state == "running"
-        try:
-            self.read(uid, pod, follow=True)
-        except NotThere:
-            return True
-        return not running
+    def read_to_end(self, uid: str, name: str) -> None:
+        """Read the log of a pod until it is complete, although streams may end earlier."""
+        refused_since: float | None = None
+        while not self.ended.is_set():
+            try:
+                pod = self.cluster.get(f"{self.cluster.path('Pod')}/{name}")
+                if pod["metadata"]["uid"] != uid:  # a new pod with the same name
+                    return
+                self.read(uid, name, follow=True)
+                if pod_state(pod).state != "running":
+                    return
+                refused_since = None
+            except NotThere:
+                return
+            except ConnectionLost:
+                refused_since = None
+            except ExecuteError as error:  # a refusal, or a response that a proxy may have sent
+                refused_since = refused_since or time.monotonic()
+                if time.monotonic() - refused_since > REFUSED_SECONDS:
+                    self.items.put(error)
+                    return
+            self.ended.wait(RETRY_SECONDS)
 
     def read(self, uid: str, pod: str, *, follow: bool) -> None:
         """Put the lines of a pod's log into the queue, from the last position on.
@@ -172,7 +156,13 @@ class Follower:
             pass
 
 
+def is_reader(pod: dict[str, Any]) -> bool:
+    """Return whether a pod does not belong to a job, but reads its volume."""
+    return str(pod["metadata"]["name"]).endswith(names.READER_SUFFIX)
+
+
 POLL_SECONDS = 2.0
+PODS_PER_SECOND = 100  # that are listed: a pod has 10 kB
 GIVE_UP_SECONDS = 300.0  # without a response of the API
 DRAIN_SECONDS = 20.0
 UNSEEN_SECONDS = 20.0  # until an operator has normally accepted a job
@@ -202,7 +192,7 @@ class KubernetesHandle(RunHandle):
 
     @cached_property
     def follower(self) -> Follower:
-        return Follower(self.cluster, names.selector(self.record.run_id))
+        return Follower(self.cluster)
 
     @cached_property
     def copy(self) -> RunCopy:
@@ -243,7 +233,7 @@ class KubernetesHandle(RunHandle):
         event = with_current_time(Launched(attempt=attempt, ranks=len(self.record.layout), nodes=nodes))
         try:
             created = created_at(self.job())
-        except OrchError:  # poll_job() reports it
+        except OrchError:  # poll() reports it
             created = None
         return replace(event, time=created) if created else event
 
@@ -285,34 +275,38 @@ class KubernetesHandle(RunHandle):
             yield with_current_time(Heartbeat())
         if reported == first:
             self.follower.items.put(self.launched())
-        self.follower.start()
-        state, polled = None, time.monotonic()
+        state, due = None, 0.0
         while state is None:
             yield from self.copy_items(FOLLOW_SECONDS)
             yield with_current_time(Heartbeat())  # makes the reader of the logs look again
-            if time.monotonic() - polled > POLL_SECONDS:
-                state, polled = self.poll_job() or self.end_late_start(), time.monotonic()
+            if time.monotonic() > due:
+                state = self.poll() or self.end_late_start()
+                due = time.monotonic() + max(POLL_SECONDS, len(self.follower.pods) / PODS_PER_SECOND)
         yield from self.drain(DRAIN_SECONDS)
         self.follower.ended.set()
         yield self.end(state)
 
-    def poll_job(self) -> JobState | None:
-        """Return how the job ended, or None while it has not, and report what it waits for.
+    def poll(self) -> JobState | None:
+        """Return how the job ended, or None while it has not, and report what it and its pods wait for.
 
         Raises:
             ExecuteError: if the API has not responded for too long.
         """
+        job: dict[str, Any] | None = None
         try:
-            job = self.job()
-        except NotThere:
-            reason = f"the job {self.location.job} is gone: it was deleted, or its time limit has passed"
-            return JobState(state="failed", reason=reason, missing=True)
+            with suppress(NotThere):
+                job = self.job()
+            if self.watched:
+                self.follower.update(pods_of(self.cluster, self.record.run_id))
         except ExecuteError as error:  # also a response that a proxy may have sent
             self.handle_loss(error)
             return None
         if self.lost_since is not None:
             self.notify(f"the API responds again after {time.monotonic() - self.lost_since:.0f} s")
             self.lost_since = None
+        if job is None:
+            reason = f"the job {self.location.job} is gone: it was deleted, or its time limit has passed"
+            return JobState(state="failed", reason=reason, missing=True)
         self.job_created = created_at(job)
         state = job_state(job)
         self.report_admission(job)
@@ -408,13 +402,13 @@ class KubernetesHandle(RunHandle):
         if not self.acquire():  # another command copies it within moments
             return errors
         for pod in pods_of(self.cluster, self.record.run_id):
-            uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-            if name.endswith(names.READER_SUFFIX):
+            if is_reader(pod):
                 continue
+            uid = pod["metadata"]["uid"]
             state = self.follower.pods[uid] = pod_state(pod)
             try:
                 if state.started:
-                    self.follower.read(uid, name, follow=False)
+                    self.follower.read(uid, state.pod, follow=False)
             except NotThere:
                 pass
             except ExecuteError as error:
@@ -425,7 +419,7 @@ class KubernetesHandle(RunHandle):
         return errors
 
     def refresh(self) -> None:
-        with suppress(NotThere):  # poll_job() reports a job that was deleted as failed
+        with suppress(NotThere):  # poll() reports a job that was deleted as failed
             self.job()
         self.finish()
 
@@ -435,7 +429,7 @@ class KubernetesHandle(RunHandle):
             if not (self.folder / files.OUTCOME).exists() and self.acquire():
                 for node, error in self.catch_up().items():
                     self.notify(f"{node}: {error.message}")
-                if (state := self.poll_job()) is not None:
+                if (state := self.poll()) is not None:
                     self.end(state)
         except OrchError as error:
             self.notify(error.message)
@@ -490,7 +484,7 @@ class KubernetesHandle(RunHandle):
 
     def copy_from_volume(self) -> None:
         """Copy logs from the volume if the run has ended and some of its pods are gone."""
-        ended = self.poll_job()
+        ended = self.poll()
         if ended is None or not self.acquire():
             return
         if {host.node for host in self.record.nodes} - {pod.node for pod in self.follower.pods.values()}:
@@ -528,7 +522,7 @@ class KubernetesHandle(RunHandle):
         errors: dict[str, ExecuteError] = {}
         if not (self.folder / files.OUTCOME).exists():
             errors = self.catch_up()
-            if (state := self.poll_job()) is not None and state.state == "done":
+            if (state := self.poll()) is not None and state.state == "done":
                 self.end(state)
         states = [pod_state(pod) for pod in pods_of(self.cluster, run_id)]
         mark = self.folder / STOPPED  # for commands that watch the run
