@@ -117,9 +117,7 @@ def train_and_evaluate(
     if args.do_eval:
         summary["after"], speed = evaluate("evaluate after")
         summary["eval_samples_per_second"] = round(speed, 3)
-    scores = {when: summary[when] for when in ("before", "after") if when in summary}
-    lines = ["  ".join([f"{when}:", *(f"{n} {value:.2f}" for n, value in scores[when].items())]) for when in scores]
-    write_results(output_dir, summary, lines, units={name: "%" for part in scores.values() for name in part})
+    write_results(output_dir, summary, units=dict.fromkeys(summary.get("after", summary.get("before", ())), "%"))
 
 
 def save_model(model: Any, tokenizer: Any, target: Path, *, writes: bool) -> None:
@@ -137,14 +135,10 @@ def save_model(model: Any, tokenizer: Any, target: Path, *, writes: bool) -> Non
             checkpoint.publish(staged, target)
 
 
-def write_results(
-    output_dir: Path, summary: Mapping[str, Any], lines: Iterable[str] = (), **fields: Mapping[str, str]
-) -> None:
-    """Write results.json on rank 0, report it with these fields, and print the lines unless orch shows the result."""
-    if not ranks.is_main():
-        return
-    checkpoint.write_json(output_dir / "results.json", checkpoint.without_nan(summary))
-    report("result", **fields, **summary)
-    if PIPE not in os.environ:  # orch prints the result of the ranks that it has started
-        for line in lines:
-            print(line, flush=True)
+def write_results(output_dir: Path, summary: Mapping[str, Any], **fields: Mapping[str, str]) -> None:
+    """Write results.json on rank 0, report it with these fields, and print it unless orch shows the result."""
+    if ranks.is_main():
+        checkpoint.write_json(output_dir / "results.json", checkpoint.without_nan(summary))
+        report("result", **fields, **summary)
+        if PIPE not in os.environ:  # orch prints the result of the ranks that it has started
+            print("\n".join(f"{name}: {value}" for name, value in summary.items()), flush=True)

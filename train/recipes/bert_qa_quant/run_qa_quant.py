@@ -101,25 +101,16 @@ def run(config: Config, quant: QuantArguments) -> None:
         models["int8"], sizes["int8"] = Quantized(package, names), package.stat().st_size / MB
 
     # compare
-    batches = measured_batches(windows, evaluator.collate, names, config.training.per_device_eval_batch_size)
-    results = compared(models, sizes, evaluator, batches) if config.training.do_eval else {}
+    results: dict[str, dict[str, float]] = {}
+    if config.training.do_eval:
+        batches = measured_batches(windows, evaluator.collate, names, config.training.per_device_eval_batch_size)
+        speed = speeds(models, batches)
+        for name, precise in models.items():
+            scores = evaluator.evaluate(precise, f"evaluate {name}", bf16=name == "bf16").scores
+            results[name] = {**scores, "windows_per_second": speed[name], "size_mb": sizes[name]}
     summary["precisions"] = results
     summary["after"] = {f"{score}, {name}": figures[score] for name, figures in results.items() for score in figures}
-    row = "{}: EM {em:.2f}  F1 {f1:.2f}  {windows_per_second:.1f} windows/s  {size_mb:.1f} MB"
-    lines = [row.format(name, **figures) for name, figures in results.items()]
-    write_results(output_dir, summary, lines, units={"em": "%", "f1": "%"})
-
-
-def compared(
-    models: dict[str, Any], sizes: dict[str, float], evaluator: Evaluator, batches: Sequence[dict[str, Any]]
-) -> dict[str, dict[str, float]]:
-    """Return the scores, the speed and the size of each precision."""
-    scores = {  # the questions are divided among the ranks
-        name: evaluator.evaluate(model, f"evaluate {name}", bf16=name == "bf16").scores
-        for name, model in models.items()
-    }
-    speed = speeds(models, batches)
-    return {name: {**scores[name], "windows_per_second": speed[name], "size_mb": sizes[name]} for name in models}
+    write_results(output_dir, summary, units={"em": "%", "f1": "%"})
 
 
 def verified(package: Path, inputs: dict[str, Any], tolerance: float) -> dict[str, float | None]:
