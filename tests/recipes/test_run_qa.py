@@ -39,7 +39,7 @@ sys.path.insert(0, str(SCRIPT.parent))
 import squad  # noqa: E402
 from config import DataArguments, parse_arguments  # noqa: E402
 from evaluation import Prediction, Scores, predict, score  # noqa: E402
-from features import Collator, Window, make_windows  # noqa: E402
+from features import Window, make_windows  # noqa: E402
 from orch_training import ArgumentError, RecipeError, checkpoint  # noqa: E402
 from orch_training.metrics import FILE, Course  # noqa: E402
 from orch_training.models import load_tokenizer, locate  # noqa: E402
@@ -188,15 +188,18 @@ def test_windows_cover_the_context_and_point_at_the_answer(
     covered = {offset for window in windows for offset in window.offsets if offset}
     assert covered == {offset for offset in complete_window.offsets if offset}
     for window in windows:
-        assert len(window.input_ids) <= length
-        if window.start or window.end:
-            first, last = window.offsets[window.start], window.offsets[window.end]
+        start, end = window.inputs["start_positions"], window.inputs["end_positions"]
+        assert window.length == len(window.inputs["input_ids"]) <= length
+        if start or end:
+            first, last = window.offsets[start], window.offsets[end]
             assert first is not None
             assert last is not None
             assert answer_text in context[first[0] : last[1]]
             assert first[0] <= question.answers[0].start
-    is_answerable = any(window.start for window in windows)
-    assert is_answerable or not complete_window.start or len(tokenizer.tokenize(answer_text)) > stride
+    is_answerable = any(window.inputs["start_positions"] for window in windows)
+    assert (
+        is_answerable or not complete_window.inputs["start_positions"] or len(tokenizer.tokenize(answer_text)) > stride
+    )
 
 
 def test_question_without_space_for_context_is_reported(tokenizer: Any) -> None:
@@ -204,33 +207,11 @@ def test_question_without_space_for_context_is_reported(tokenizer: Any) -> None:
         make_windows([make_answerable(CONTEXT, "Danube", 4)], tokenizer, max_length=12, stride=6)
 
 
-def make_window(**changes: Any) -> Window:
-    values: dict[str, Any] = {
-        "question": 0,
-        "input_ids": [101, 7, 102, 8, 9, 102],
-        "token_type_ids": [0, 0, 0, 1, 1, 1],
-        "offsets": [None, None, None, (0, 3), (4, 10), None],
-        "start": 3,
-        "end": 4,
-    }
-    return Window(**{**values, **changes})
-
-
-def test_batches_are_padded_to_the_longest_or_to_a_fixed_length() -> None:
-    windows = [make_window(), make_window(input_ids=[101, 102], token_type_ids=[0, 0])]
-    batch = Collator(pad_token_id=5)(windows)
-    assert batch["input_ids"].tolist() == [[101, 7, 102, 8, 9, 102], [101, 102, 5, 5, 5, 5]]
-    assert batch["attention_mask"].tolist() == [[1] * 6, [1, 1, 0, 0, 0, 0]]
-    assert batch["start_positions"].tolist() == [3, 3]
-    assert Collator(pad_token_id=5, multiple=4)(windows)["input_ids"].shape == (2, 8)
-    assert Collator(pad_token_id=5, pad_to=9)(windows)["token_type_ids"].shape == (2, 9)
-
-
 # Answers and scores.
 
 
 def make_scores(start: list[float], end: list[float]) -> Scores:
-    return Scores(make_window(), start, end)
+    return Scores(Window(question=0, inputs={}, offsets=[None, None, None, (0, 3), (4, 10), None]), start, end)
 
 
 QUESTION = squad.Question(id="q", question="?", context="The Danube", answers=())

@@ -51,6 +51,7 @@ class Loop:
         args: LoopArguments,
         accelerator: Accelerator,
         phases: Sequence[Any],
+        data: Any,
         optimizer: Any,
         *,
         model: Any,
@@ -63,12 +64,13 @@ class Loop:
             args: the arguments of the recipe.
             accelerator: of this rank.
             phases: of the training.
+            data: from which a subclass makes micro batches.
             optimizer: of the model's parameters.
             model: whose weights are saved.
             trained: the module whose forward() the training calls, by default the model.
             facts: further keys of the manifests of checkpoints.
         """
-        self.args, self.accelerator, self.phases = args, accelerator, phases
+        self.args, self.accelerator, self.phases, self.data = args, accelerator, phases, data
         parts, limit = {"model": model, "optimizer": optimizer}, args.save_total_limit
         self.snapshots = Snapshots(output_dir=Path(args.output_dir), parts=parts, limit=limit, facts=facts)
         self.model, self.optimizer = accelerator.prepare(trained or model, optimizer)

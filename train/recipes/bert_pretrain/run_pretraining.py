@@ -18,8 +18,6 @@ from orch_training import speed_up_imports
 
 speed_up_imports()
 
-import torch
-from accelerate import Accelerator
 from orch_training import RecipeError, checkpoint, kernels, ranks
 from orch_training.arguments import ModelArguments
 from orch_training.global_batch import describe_dealing
@@ -75,53 +73,53 @@ def run(args: PretrainArguments) -> None:
         for phase in phases:
             ranks.report_decision(describe_dealing(phase.dealing, f"as asked for {phase.name}"))
     provenance = provenance_of(__file__, model_args, {"training data": [manifest_of(data_dir)]}, args)
-    training = Pretraining(args, accelerator, model, phases, data, provenance)
-    figures = training.run(training.start(provenance), "lamb")
-    summary = {"world_size": ranks.world_size(), "output_dir": args.output_dir, **training.losses(), **figures}
+    start = checkpoint_to_start_from(args, phases[0].before, provenance)
+    optimizer = Lamb(groups_of(model, args.weight_decay), lr=args.learning_rate)
+    rows, facts = dict(zip(phases, data, strict=True)), {FACT: provenance}
+    training = Pretraining(args, accelerator, phases, rows, optimizer, model=model, trained=Losses(model), facts=facts)
+    figures = training.run(start, "lamb")
+    summary = {"world_size": ranks.world_size(), "output_dir": args.output_dir, **losses(output_dir, phases), **figures}
 
     # save
     save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
     write_results(output_dir, {**summary, "model_dir": str(output_dir / "model")})
 
 
+def checkpoint_to_start_from(args: PretrainArguments, first_step: int, provenance: dict[str, Any]) -> Path | None:
+    """Return the checkpoint to start from, if any.
+
+    Raises:
+        RecipeError: if phase 2 has no last checkpoint of phase 1 to start from.
+    """
+    start = start_from(args.resume, Path(args.output_dir), provenance)
+    if start is None and args.init_checkpoint:
+        start = Path(args.init_checkpoint)
+        problem = checkpoint.find_problem(start)
+        if problem or checkpoint.step_of(start) != first_step:
+            reason = problem or f"phase 1 ends with checkpoint-{first_step}"
+            raise RecipeError(f"--init_checkpoint {start}: {reason}.")
+    if (checkpoint.step_of(start) if start else 0) < first_step:
+        raise RecipeError(
+            f"phase 2 needs the last checkpoint of phase 1, checkpoint-{first_step}: pass "
+            "--init_checkpoint, or the same --output_dir."
+        )
+    return start
+
+
+def losses(output_dir: Path, phases: Sequence[PretrainPhase]) -> dict[str, dict[str, float]]:
+    """Return the first and the last loss of each phase, from the metrics of all processes of the run."""
+    lines = [json.loads(line) for line in (output_dir / FILE).read_text().splitlines()] if ranks.is_main() else []
+    ends: dict[str, dict[str, float]] = {"before": {}, "after": {}}
+    for line in lines:
+        if line["phase"] in {phase.number for phase in phases}:
+            name, loss = f"loss, phase {line['phase']}", float("nan") if line["loss"] is None else line["loss"]
+            ends["before"].setdefault(name, loss)
+            ends["after"][name] = loss
+    return ends
+
+
 class Pretraining(Loop):
     """The training in phases, which resumes from any of its checkpoints."""
-
-    def __init__(
-        self,
-        args: PretrainArguments,
-        accelerator: Accelerator,
-        model: Any,
-        phases: Sequence[PretrainPhase],
-        data: Sequence[Sequences],
-        provenance: dict[str, Any],
-    ) -> None:
-        self.settings, self.data = args, dict(zip(phases, data, strict=True))
-        optimizer = Lamb(groups_of(model, args.weight_decay), lr=args.learning_rate)
-        super().__init__(
-            args, accelerator, phases, optimizer, model=model, trained=Losses(model), facts={FACT: provenance}
-        )
-
-    def start(self, provenance: dict[str, Any]) -> Path | None:
-        """Return the checkpoint to start from, if any.
-
-        Raises:
-            RecipeError: if phase 2 has no last checkpoint of phase 1 to start from.
-        """
-        start = start_from(self.settings.resume, self.snapshots.output_dir, provenance)
-        first_step = self.phases[0].before
-        if start is None and self.settings.init_checkpoint:
-            start = Path(self.settings.init_checkpoint)
-            problem = checkpoint.find_problem(start)
-            if problem or checkpoint.step_of(start) != first_step:
-                reason = problem or f"phase 1 ends with checkpoint-{first_step}"
-                raise RecipeError(f"--init_checkpoint {start}: {reason}.")
-        if (checkpoint.step_of(start) if start else 0) < first_step:
-            raise RecipeError(
-                f"phase 2 needs the last checkpoint of phase 1, checkpoint-{first_step}: pass "
-                "--init_checkpoint, or the same --output_dir."
-            )
-        return start
 
     def micros(self, phase: PretrainPhase, step: int) -> Sequence[Micro]:
         """Return micro batches with the weights of their losses.
@@ -142,9 +140,8 @@ class Pretraining(Loop):
         ]
 
     def loss(self, micro: Micro) -> tuple[Any, dict[str, float]]:
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.args.bf16):
-            token_loss, next_loss = self.model(micro.batch)
-            loss = token_loss * micro.token_weight + next_loss * micro.next_weight
+        token_loss, next_loss = self.model(micro.batch)
+        loss = token_loss * micro.token_weight + next_loss * micro.next_weight
         if not micro.sequences:
             return loss * 0, {}
         terms = {"token_loss": float(token_loss.detach()), "next_loss": float(next_loss.detach())}
@@ -154,18 +151,6 @@ class Pretraining(Loop):
         mlm, nsp = sums["token_loss"] / sums["masked"], sums["next_loss"] / sums["sequences"]
         epoch = (step - phase.before) * phase.batch / self.data[phase].total
         return {"epoch": epoch, "loss": mlm + nsp, "mlm_loss": mlm, "nsp_loss": nsp, "phase": phase.number}
-
-    def losses(self) -> dict[str, dict[str, float]]:
-        """Return the first and the last loss of each phase, from the metrics of all processes of the run."""
-        file = self.snapshots.output_dir / FILE
-        lines = [json.loads(line) for line in file.read_text().splitlines()] if ranks.is_main() else []
-        ends: dict[str, dict[str, float]] = {"before": {}, "after": {}}
-        for line in lines:
-            if line["phase"] in {phase.number for phase in self.phases}:
-                name, loss = f"loss, phase {line['phase']}", float("nan") if line["loss"] is None else line["loss"]
-                ends["before"].setdefault(name, loss)
-                ends["after"][name] = loss
-        return ends
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from config import Config, DataArguments
-from features import Collator, Window, make_windows
+from features import ANSWER, Window, make_windows
 from orch_training import ranks
 from orch_training.script import score_in_batches
 from squad import Question
@@ -74,7 +74,7 @@ class Evaluator:
     config: Config
     questions: Sequence[Question]
     tokenizer: Any
-    collate: Collator
+    collate: Callable[[Sequence[Window]], dict[str, Any]]
     max_length: int
 
     def evaluate(self, model: Any, phase: str, *, bf16: bool | None = None) -> Evaluation:
@@ -92,7 +92,7 @@ class Evaluator:
         local_questions = self.questions[ranks.rank() :: ranks.world_size()]
         with ranks.raise_together():
             windows = make_windows(local_questions, self.tokenizer, max_length=self.max_length, stride=data.doc_stride)
-        windows.sort(key=lambda window: len(window.input_ids))
+        windows.sort(key=lambda window: window.length)
         by_question: dict[int, list[Scores]] = {}
         for window_scores in score_in_batches(
             model,
@@ -116,10 +116,11 @@ class Evaluator:
         return Evaluation(scores, len(self.questions) / seconds, predictions)
 
 
-def score_batch(model: Any, collate: Collator, batch: Sequence[Window]) -> list[Scores]:
+def score_batch(
+    model: Any, collate: Callable[[Sequence[Window]], dict[str, Any]], batch: Sequence[Window]
+) -> list[Scores]:
     """Return the scores of the tokens of each window in a batch."""
-    inputs = collate(batch)
-    del inputs["start_positions"], inputs["end_positions"]  # no loss is needed
+    inputs = {name: value for name, value in collate(batch).items() if name not in ANSWER}  # no loss is needed
     output = model(**inputs)
     return list(map(Scores, batch, output.start_logits.float().tolist(), output.end_logits.float().tolist()))
 

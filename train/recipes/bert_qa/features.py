@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from orch_training import RecipeError
 from squad import Question
+from transformers import DataCollatorWithPadding
 
 Offset = tuple[int, int]
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # not all tokenizers return the last
+ANSWER = ("start_positions", "end_positions")
 CHUNK = 1000  # questions per call of the tokenizer; limits memory and does not change the result
 
 
@@ -20,20 +23,19 @@ class Window:
 
     Attributes:
         question: the index of the question.
-        input_ids: the tokens.
-        token_type_ids: the segment of each token, if the tokenizer returns segments.
+        inputs: what the model gets: INPUTS, and the first and last token of the first answer; both are 0 ([CLS])
+            unless the window has all of it.
         offsets: for each token of the context, its first character and one past its last, else
             None.
-        start: the first token of the first answer; 0 ([CLS]) unless the window has all of it.
-        end: the last token of the first answer; 0 ([CLS]) unless the window has all of it.
     """
 
     question: int
-    input_ids: list[int]
-    token_type_ids: list[int] | None
+    inputs: dict[str, Any]
     offsets: list[Offset | None]
-    start: int
-    end: int
+
+    @property
+    def length(self) -> int:
+        return len(self.offsets)
 
 
 def make_windows(questions: Sequence[Question], tokenizer: Any, *, max_length: int, stride: int) -> list[Window]:
@@ -64,17 +66,9 @@ def make_windows(questions: Sequence[Question], tokenizer: Any, *, max_length: i
         for row, index in enumerate(encoded["overflow_to_sample_mapping"]):
             parts = zip(encoded["offset_mapping"][row], encoded.sequence_ids(row), strict=True)
             offsets = [tuple(offset) if part == 1 else None for offset, part in parts]
-            start, end = answer_tokens(offsets, chunk[index])
-            segments = encoded["token_type_ids"][row] if "token_type_ids" in encoded else None
-            window = Window(
-                question=first + index,
-                input_ids=encoded["input_ids"][row],
-                token_type_ids=segments,
-                offsets=offsets,
-                start=start,
-                end=end,
-            )
-            windows.append(window)
+            answer = dict(zip(ANSWER, answer_tokens(offsets, chunk[index]), strict=True))
+            inputs = {name: encoded[name][row] for name in INPUTS if name in encoded}
+            windows.append(Window(question=first + index, inputs={**inputs, **answer}, offsets=offsets))
     return windows
 
 
@@ -105,37 +99,6 @@ def answer_tokens(offsets: Sequence[Offset | None], question: Question) -> tuple
     return (0, 0) if start is None or end is None else (start, end)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collator:
-    """A function that makes a padded batch of tensors from windows.
-
-    oneDNN builds and caches kernels per shape, so that fewer shapes need less memory.
-
-    Attributes:
-        pad_token_id: the token to pad with.
-        pad_to: the length of all batches, or None for that of the longest window.
-        multiple: the length is rounded up to a multiple of this number.
-    """
-
-    pad_token_id: int
-    pad_to: int | None = None
-    multiple: int = 1
-
-    def __call__(self, windows: Sequence[Window]) -> dict[str, torch.Tensor]:
-        longest = max(len(window.input_ids) for window in windows)
-        length = self.pad_to or -(-longest // self.multiple) * self.multiple
-        batch = {
-            "input_ids": padded([w.input_ids for w in windows], length, self.pad_token_id),
-            "attention_mask": padded([[1] * len(w.input_ids) for w in windows], length, 0),
-            "start_positions": torch.tensor([window.start for window in windows]),
-            "end_positions": torch.tensor([window.end for window in windows]),
-        }
-        segments = [window.token_type_ids for window in windows if window.token_type_ids is not None]
-        if segments:
-            batch["token_type_ids"] = padded(segments, length, 0)
-        return batch
-
-
-def padded(rows: Sequence[list[int]], length: int, value: int) -> torch.Tensor:
-    """Return rows as a tensor, each padded to the length with the value."""
-    return torch.tensor([row + [value] * (length - len(row)) for row in rows])
+def collate(pad: DataCollatorWithPadding, windows: Sequence[Window]) -> dict[str, torch.Tensor]:
+    """Return a padded batch of tensors."""
+    return dict(pad([window.inputs for window in windows]))

@@ -76,7 +76,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         super().__init__(**kwargs)
         self.dealing, self.provenance = dealing, provenance
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        lengths = [len(window.input_ids) for window in self.train_dataset] if run.length_grouping else []
+        lengths = [window.length for window in self.train_dataset] if run.length_grouping else []
         self.micros = Micros(self.train_dataset, self.data_collator, dealing, seed, lengths)
         self.order = EpochSampler(self.micros)
         self.add_callback(TrainingMetrics(course, self.order))

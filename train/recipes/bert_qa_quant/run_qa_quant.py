@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ speed_up_imports()
 import torch
 from config import Config, parse_arguments
 from evaluation import Evaluator
-from features import Collator, Window
+from features import ANSWER, Window
 from int8 import Quantized, check_alike, compiled, largest_difference, prepared
 from orch_training import RecipeError, checkpoint, ranks
 from orch_training.arguments import check_requirements, option
@@ -88,7 +88,7 @@ def run(config: Config, quant: QuantArguments) -> None:
         summary |= train_model(config, model, windows, evaluator)
 
     # quantize
-    names = [name for name in evaluator.collate(windows[:1]) if not name.endswith("_positions")]
+    names = [name for name in evaluator.collate(windows[:1]) if name not in ANSWER]
     save_model(model, evaluator.tokenizer, output_dir / "model", writes=ranks.is_main())
     count = sum(p.numel() for p in model.parameters())
     models, sizes = {"fp32": model, "bf16": model}, {"fp32": count * 4 / MB, "bf16": count * 2 / MB}
@@ -131,7 +131,7 @@ def verified(package: Path, inputs: dict[str, Any], tolerance: float) -> dict[st
 
 
 def measured_batches(
-    windows: Sequence[Window], collate: Collator, names: Sequence[str], size: int
+    windows: Sequence[Window], collate: Callable[[Sequence[Window]], dict[str, Any]], names: Sequence[str], size: int
 ) -> list[dict[str, Any]]:
     """Return the batches with which the speed is measured."""
     starts = range(0, min(len(windows), MEASURED_BATCHES * size), size)

@@ -18,10 +18,8 @@ from orch_training import speed_up_imports
 
 speed_up_imports()
 
-from accelerate import Accelerator
 from orch_training import arguments, kernels, ranks
 from orch_training.arguments import GroupingArguments, LoopArguments, ModelArguments, option
-from orch_training.global_batch import Dealing
 from orch_training.loop import Loop, Phase, make_accelerator
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.provenance import FACT, provenance_of
@@ -101,8 +99,13 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
     # loop, save
     def train() -> dict[str, Any]:
         start, dealing = begin(args, provenance, len(training_rows), "pairs")
-        training = Training(args, accelerator, model, training_rows, collate, dealing, provenance)
-        return training.run(start, args.optim)
+        lengths = [len(row["input_ids"]) for row in training_rows] if args.length_grouping else []
+        micros = Micros(training_rows, collate, dealing, args.seed, lengths)
+        steps = args.max_steps or args.num_train_epochs * micros.steps
+        phase = LinearPhase("train", 0, steps, dealing.batch.size, args.learning_rate, args.warmup_steps)
+        optimizer = kernels.adamw(model.parameters(), args.optim, lr=args.learning_rate, weight_decay=args.weight_decay)
+        facts = {**dealing.batch.facts, FACT: provenance}
+        return Training(args, accelerator, [phase], micros, optimizer, model=model, facts=facts).run(start, args.optim)
 
     evaluates_before = args.evaluate_before_training and args.do_eval
     train_and_evaluate(args, model, tokenizer, train, partial(judge.scores, model), evaluates_before=evaluates_before)
@@ -122,28 +125,6 @@ class LinearPhase(Phase):
 
 class Training(Loop):
     """The training on sentence pairs."""
-
-    def __init__(
-        self,
-        args: MrpcArguments,
-        accelerator: Accelerator,
-        model: Any,
-        rows: Sequence[dict[str, Any]],
-        collate: DataCollatorWithPadding,
-        dealing: Dealing,
-        provenance: dict[str, Any],
-    ) -> None:
-        lengths = [len(row["input_ids"]) for row in rows] if args.length_grouping else []
-        self.data = Micros(rows, collate, dealing, args.seed, lengths)
-        steps = args.max_steps or args.num_train_epochs * self.data.steps
-        super().__init__(
-            args,
-            accelerator,
-            [LinearPhase("train", 0, steps, dealing.batch.size, args.learning_rate, args.warmup_steps)],
-            kernels.adamw(model.parameters(), args.optim, lr=args.learning_rate, weight_decay=args.weight_decay),
-            model=model,
-            facts={**dealing.batch.facts, FACT: provenance},
-        )
 
     def micros(self, phase: LinearPhase, step: int) -> Sequence[dict[str, Any]]:
         count = self.data.dealing.micro_batches
