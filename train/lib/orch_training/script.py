@@ -57,24 +57,24 @@ def report_error(error: RecipeError) -> int:
 
 
 def score_in_batches(
-    model: Any, rows: Sequence[Any], score: Callable[[Any], Iterable[Any]], *, batch_size: int, bf16: bool, phase: str
+    args: Any, model: Any, rows: Sequence[Any], score: Callable[[Any], Iterable[Any]], phase: str
 ) -> list[Any]:
     """Return the scores of this rank's rows, which the model computes without dropout and gradients.
 
     Args:
+        args: have per_device_eval_batch_size and bf16.
         model: the model, not wrapped in DDP.
         rows: the inputs of this rank, ordered by length so that rows in a batch need little padding.
         score: returns the scores of a batch of rows.
-        batch_size: rows per batch.
-        bf16: whether the model runs under autocast.
         phase: the name under which progress is reported.
     """
+    batch_size = args.per_device_eval_batch_size
     starts = range(0, len(rows), batch_size)
     progress = Progress(phase, len(starts))
     scores: list[Any] = []
     was_training = model.training
     model.eval()
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
         for number, start in enumerate(starts, start=1):
             scores += score(rows[start : start + batch_size])
             progress.report(number, now=number == len(starts))

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from config import Config, DataArguments
@@ -77,7 +76,7 @@ class Evaluator:
     collate: Callable[[Sequence[Window]], dict[str, Any]]
     max_length: int
 
-    def evaluate(self, model: Any, phase: str, *, bf16: bool | None = None) -> Evaluation:
+    def evaluate(self, model: Any, phase: str) -> Evaluation:
         """Evaluate a model on all ranks, each with its share of the questions.
 
         Only the predicted answers are exchanged.
@@ -85,7 +84,6 @@ class Evaluator:
         Args:
             model: the model, not wrapped in DDP.
             phase: the name under which progress is reported.
-            bf16: whether the model runs under autocast; None if it does as in training.
         """
         began = time.perf_counter()
         data, training = self.config.data, self.config.training
@@ -94,14 +92,13 @@ class Evaluator:
             windows = make_windows(local_questions, self.tokenizer, max_length=self.max_length, stride=data.doc_stride)
         windows.sort(key=lambda window: window.length)
         by_question: dict[int, list[Scores]] = {}
-        for window_scores in score_in_batches(
-            model,
-            windows,
-            partial(score_batch, model, self.collate),
-            batch_size=training.per_device_eval_batch_size,
-            bf16=training.bf16 if bf16 is None else bf16,
-            phase=phase,
-        ):
+
+        def scores_of(batch: Sequence[Window]) -> Iterable[Scores]:
+            inputs = {name: value for name, value in self.collate(batch).items() if name not in ANSWER}  # without loss
+            output = model(**inputs)
+            return map(Scores, batch, output.start_logits.float().tolist(), output.end_logits.float().tolist())
+
+        for window_scores in score_in_batches(training, model, windows, scores_of, phase):
             by_question.setdefault(window_scores.window.question, []).append(window_scores)
         local_predictions = [
             predict(question, by_question.get(index, []), data) for index, question in enumerate(local_questions)
@@ -114,15 +111,6 @@ class Evaluator:
         seconds = time.perf_counter() - began
         scores = ranks.from_main(score(predictions, self.questions) if ranks.is_main() else None)
         return Evaluation(scores, len(self.questions) / seconds, predictions)
-
-
-def score_batch(
-    model: Any, collate: Callable[[Sequence[Window]], dict[str, Any]], batch: Sequence[Window]
-) -> list[Scores]:
-    """Return the scores of the tokens of each window in a batch."""
-    inputs = {name: value for name, value in collate(batch).items() if name not in ANSWER}  # no loss is needed
-    output = model(**inputs)
-    return list(map(Scores, batch, output.start_logits.float().tolist(), output.end_logits.float().tolist()))
 
 
 def predict(question: Question, scores: Sequence[Scores], data: DataArguments) -> Prediction:

@@ -11,12 +11,10 @@ from evaluation import Evaluator
 from orch_node import preemption
 from orch_node.events import note
 from orch_training import RecipeError, ranks
-from orch_training.global_batch import Dealing
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
-from orch_training.provenance import FACT
 from orch_training.resume import Snapshots, load_random_state
-from orch_training.shuffling import WEIGHT, EpochSampler, Micros, weighted
+from orch_training.shuffling import WEIGHT, EpochSampler, weighted
 from safetensors.torch import save_model
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
@@ -64,34 +62,22 @@ class QaTrainer(Trainer):  # type: ignore[misc]
     """A Trainer for question answering that resumes with any number of ranks."""
 
     def __init__(
-        self,
-        *,
-        evaluator: Evaluator | None,
-        course: Course,
-        dealing: Dealing,
-        provenance: dict[str, Any],
-        run: RunArguments,
-        **kwargs: Any,
+        self, *, evaluator: Evaluator | None, course: Course, facts: dict[str, Any], run: RunArguments, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.dealing, self.provenance = dealing, provenance
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        lengths = [window.length for window in self.train_dataset] if run.length_grouping else []
-        self.micros = Micros(self.train_dataset, self.data_collator, dealing, seed, lengths)
-        self.order = EpochSampler(self.micros)
+        self.evaluator, self.facts, self.run_arguments = evaluator, facts, run
+        self.order = EpochSampler(self.train_dataset)
         self.add_callback(TrainingMetrics(course, self.order))
-        self.run_arguments = run
-        self.local_steps: LocalSteps | None = None
         self.remove_callback(PrinterCallback)
         if not self.args.disable_tqdm and not ranks.is_main():
             self.remove_callback(ProgressCallback)
-        self.evaluator = evaluator
+        self.local_steps: LocalSteps | None = None
         self.staging: Path | None = None
 
     def get_train_dataloader(self) -> Any:
         """Return a loader of this rank's share of each step, whose order does not depend on the number of ranks."""
         return DataLoader(
-            self.micros,
+            self.train_dataset,
             batch_size=1,  # micro batch
             sampler=self.order,
             collate_fn=itemgetter(0),
@@ -164,11 +150,8 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         Trainer's own file of random states is replaced: unpickling it may run code.
         """
         self.agree()
-        snapshots = Snapshots(
-            output_dir=Path(self.args.output_dir),
-            limit=self.args.save_total_limit,
-            facts={**self.dealing.batch.facts, FACT: self.provenance},
-        )
+        limit = self.args.save_total_limit
+        snapshots = Snapshots(output_dir=Path(self.args.output_dir), limit=limit, facts=self.facts)
 
         def stage(folder: Path) -> None:
             self.staging = folder.parent

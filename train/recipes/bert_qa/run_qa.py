@@ -26,9 +26,10 @@ from orch_node import preemption
 from orch_training import checkpoint, kernels, ranks
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, sequence_length
-from orch_training.provenance import provenance_of
+from orch_training.provenance import FACT, provenance_of
 from orch_training.resume import begin, prepare_output
 from orch_training.script import run_script, train_and_evaluate
+from orch_training.shuffling import Micros
 from qa_trainer import QaTrainer
 from squad import load_training, load_validation
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, set_seed
@@ -109,15 +110,15 @@ def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator
     kernels.report_computation(bf16=training.bf16, optimizer=str(training.optim.value), kernels=kernels.settle(start))
     start_step = checkpoint.step_of(start) if start else 0
     course = Course(Path(training.output_dir), samples_per_step=dealing.batch.size, start_step=start_step)
+    seed = training.seed if training.data_seed is None else training.data_seed
+    lengths = [window.length for window in windows] if config.run.length_grouping else []
     trainer = QaTrainer(
         model=model,
         args=training,
-        train_dataset=windows,
-        data_collator=evaluator.collate,
+        train_dataset=Micros(windows, evaluator.collate, dealing, seed, lengths),
         course=course,
         evaluator=evaluator if training.do_eval else None,
-        dealing=dealing,
-        provenance=provenance,
+        facts={**dealing.batch.facts, FACT: provenance},
         run=config.run,
     )
     # Trainer seeds all ranks equally: they would drop the same units for different examples.

@@ -106,7 +106,8 @@ def run(config: Config, quant: QuantArguments) -> None:
         batches = measured_batches(windows, evaluator.collate, names, config.training.per_device_eval_batch_size)
         speed = speeds(models, batches)
         for name, precise in models.items():
-            scores = evaluator.evaluate(precise, f"evaluate {name}", bf16=name == "bf16").scores
+            config.training.bf16 = name == "bf16"
+            scores = evaluator.evaluate(precise, f"evaluate {name}").scores
             results[name] = {**scores, "windows_per_second": speed[name], "size_mb": sizes[name]}
     summary["precisions"] = results
     summary["after"] = {f"{score}, {name}": figures[score] for name, figures in results.items() for score in figures}

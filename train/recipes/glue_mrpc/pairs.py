@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,37 +108,29 @@ def tokenized(sentence_pairs: Sequence[Pair], tokenizer: Any, max_length: int) -
     return [{**{name: rows[name][index] for name in rows}, "labels": label} for index, label in enumerate(labels)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
-    """The pairs to evaluate on and the settings of the evaluation.
+def evaluate(
+    args: Any, model: Any, rows: Sequence[dict[str, Any]], collate: DataCollatorWithPadding, phase: str
+) -> tuple[dict[str, float], float]:
+    """Return the scores of a model, which must not be wrapped in DDP, and the pairs per second.
 
-    Attributes:
-        rows: the pairs as tokens.
+    Args:
+        args: have per_device_eval_batch_size and bf16.
+        model: the model.
+        rows: the pairs of all ranks as tokens.
         collate: makes a batch of rows.
-        batch_size: pairs per rank.
-        bf16: whether the model runs under autocast.
+        phase: the name under which progress is reported.
     """
+    start = time.perf_counter()
 
-    rows: Sequence[dict[str, Any]]
-    collate: DataCollatorWithPadding
-    batch_size: int
-    bf16: bool
-
-    def scores(self, model: Any, phase: str) -> tuple[dict[str, float], float]:
-        """Return the scores and the pairs per second; `model` must not be wrapped in DDP."""
-        start = time.perf_counter()
-        rows = sorted(self.rows[ranks.rank() :: ranks.world_size()], key=lambda row: len(row["input_ids"]))
-        judge = partial(self.judge, model)
-        judged = score_in_batches(model, rows, judge, batch_size=self.batch_size, bf16=self.bf16, phase=phase)
-        gathered = [labels for part in ranks.gather(judged) for labels in part]
-        scores = ranks.from_main(score(gathered) if ranks.is_main() else None)
-        return dict(scores), len(self.rows) / (time.perf_counter() - start)
-
-    def judge(self, model: Any, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[int, int]]:
-        """Return the predicted and the expected label of each row."""
-        batch = self.collate(rows)
+    def judge(part: Sequence[dict[str, Any]]) -> Iterator[tuple[int, int]]:
+        batch = collate(part)
         labels = batch.pop("labels").tolist()
         return zip(model(**batch).logits.argmax(dim=-1).tolist(), labels, strict=True)
+
+    local_rows = sorted(rows[ranks.rank() :: ranks.world_size()], key=lambda row: len(row["input_ids"]))
+    judged = ranks.gather(score_in_batches(args, model, local_rows, judge, phase))
+    scores = ranks.from_main(score([labels for part in judged for labels in part]) if ranks.is_main() else None)
+    return dict(scores), len(rows) / (time.perf_counter() - start)
 
 
 def score(judged: Sequence[tuple[int, int]]) -> dict[str, float]:

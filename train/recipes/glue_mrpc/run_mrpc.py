@@ -26,7 +26,7 @@ from orch_training.provenance import FACT, provenance_of
 from orch_training.resume import begin, prepare_output
 from orch_training.script import run_script, train_and_evaluate
 from orch_training.shuffling import WEIGHT, Micros, weighted
-from pairs import Judge, PairArguments, load_rows
+from pairs import PairArguments, evaluate, load_rows
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 LENGTH_MULTIPLE = 16  # fewer distinct shapes need less memory
@@ -93,8 +93,6 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
         __file__, model_args, {"training data": training_rows, "evaluation data": validation}, *(model_args, data, args)
     )
     collate = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=LENGTH_MULTIPLE)
-    size = args.per_device_eval_batch_size
-    judge = Judge(rows=validation, collate=collate, batch_size=size, bf16=args.bf16)
 
     # loop, save
     def train() -> dict[str, Any]:
@@ -108,7 +106,14 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
         return Training(args, accelerator, [phase], micros, optimizer, model=model, facts=facts).run(start, args.optim)
 
     evaluates_before = args.evaluate_before_training and args.do_eval
-    train_and_evaluate(args, model, tokenizer, train, partial(judge.scores, model), evaluates_before=evaluates_before)
+    train_and_evaluate(
+        args,
+        model,
+        tokenizer,
+        train,
+        partial(evaluate, args, model, validation, collate),
+        evaluates_before=evaluates_before,
+    )
 
 
 @dataclass(frozen=True)
