@@ -37,7 +37,8 @@ NOT_COMPARED = {
     *("model_name_or_path", "config_name", "tokenizer_name", "cache_dir", "model_revision", "token"),
     *("trust_remote_code", "data_dir", "text_file", "init_checkpoint", "phase", "optim"),
     *("max_train_samples", "max_eval_samples", "overwrite_cache", "preprocessing_num_workers"),
-    *("per_device_train_batch_size_phase2",),
+    *("per_device_train_batch_size_phase2", "apply_quantization", "quantization_approach", "num_calibration_samples"),
+    *("verify_loading", "verify_tolerance"),
 }
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from orch_training import ArgumentError, arguments
@@ -131,41 +130,33 @@ def available_backend(requested: str | None) -> str | None:
     return None if os.environ.get("WORLD_SIZE", "1") == "1" else requested
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(NamedTuple):
     """The parsed command line."""
 
     model: ModelArguments
     data: DataArguments
-    run: RunArguments
+    run: Any  # RunArguments, or those of another script
     training: TrainingOptions
-    further: tuple[Any, ...] = ()
 
 
-def parse_arguments(argv: list[str], further: Sequence[type] = ()) -> Config:
+def parse_arguments(argv: list[str], run_arguments: type[RunArguments] = RunArguments) -> Config:
     """Parse and check the arguments, as far as is possible without reading a file.
 
     Arguments without an effect are accepted with a note.
 
-    Args:
-        argv: the command line.
-        further: dataclasses with arguments of another script.
-
     Raises:
         ArgumentError: if an argument is unknown or invalid.
     """
-    kinds = (*further, ModelArguments, DataArguments, RunArguments, TrainingOptions)
-    *parsed, model, data, run, training = arguments.parse(argv, kinds)
-    config = Config(model=model, data=data, run=run, training=training, further=tuple(parsed))
+    config = Config(*arguments.parse(argv, (ModelArguments, DataArguments, run_arguments, TrainingOptions)))
     arguments.check_requirements(requirements(config))
-    if data.overwrite_cache or data.preprocessing_num_workers:
+    if config.data.overwrite_cache or config.data.preprocessing_num_workers:
         note("--overwrite_cache and --preprocessing_num_workers have no effect here.")
     return config
 
 
 def requirements(config: Config) -> list[tuple[bool, str]]:
     """Return each requirement as whether it is violated, and the message."""
-    model, data, training = config.model, config.data, config.training
+    model, data, run, training = config
     return [
         *arguments.task_requirements(model, data, training),
         (training.do_predict, "--do_predict is not supported; evaluate with --do_eval."),
@@ -173,7 +164,7 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
             data.exclude_validation_ids and data.dataset_name is None and not data.validation_file,
             "--exclude_validation_ids needs --validation_file or --dataset_name.",
         ),
-        (config.run.evaluate_before_training and not training.do_eval, "--evaluate_before_training needs --do_eval."),
+        (run.evaluate_before_training and not training.do_eval, "--evaluate_before_training needs --do_eval."),
         (
             not 0 <= data.doc_stride < data.max_seq_length,
             f"--doc_stride {data.doc_stride} must be less than --max_seq_length {data.max_seq_length}.",
@@ -186,7 +177,7 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
             or getattr(training, "train_sampling_strategy", "random") != "random",
             "the order of the data is random, or with --length_grouping that of their lengths.",
         ),
-        *config.run.communication_requirements(),
+        *run.communication_requirements(),
         (training.max_steps < 1 and training.max_steps != -1, "--max_steps must be at least 1."),  # -1: not set
         (training.num_train_epochs <= 0 and training.max_steps <= 0, "--num_train_epochs must be over 0."),
     ]

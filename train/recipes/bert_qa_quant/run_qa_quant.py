@@ -20,7 +20,7 @@ from orch_training import speed_up_imports
 speed_up_imports()
 
 import torch
-from config import Config, parse_arguments
+from config import Config, RunArguments, parse_arguments
 from evaluation import Evaluator
 from features import ANSWER, Window
 from int8 import Quantized, check_alike, compiled, largest_difference, prepared
@@ -38,8 +38,8 @@ MEASURED_BATCHES, ROUNDS = 4, 5
 
 
 @dataclass
-class QuantArguments:
-    """The arguments of the quantization."""
+class QuantArguments(RunArguments):
+    """The arguments of this recipe that run_qa.py does not have."""
 
     apply_quantization: bool = option(True, "Quantize the model after training.")
     quantization_approach: Literal["static", "dynamic"] = option(
@@ -50,30 +50,31 @@ class QuantArguments:
     verify_tolerance: float = option(1e-4, "Maximum difference of a logit.")
 
 
-def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:
+def parse_quant_arguments(argv: list[str]) -> Config:
     """Parse the arguments of bert-qa and of the quantization.
 
     Raises:
         ArgumentError: if an argument is unknown or invalid.
     """
-    config = parse_arguments(argv, further=(QuantArguments,))
-    (quant,) = config.further
+    config = parse_arguments(argv, QuantArguments)
+    needs_evaluation = config.run.apply_quantization and not config.training.do_eval
     check_requirements(
         [
-            (quant.verify_tolerance <= 0, "--verify_tolerance must be over 0."),
-            (quant.apply_quantization and not (config.training.do_eval), "--apply_quantization needs --do_eval."),
+            (config.run.verify_tolerance <= 0, "--verify_tolerance must be over 0."),
+            (needs_evaluation, "--apply_quantization needs --do_eval."),
         ]
     )
-    return config, quant
+    return config
 
 
 def main() -> int:
     """Run the recipe and return its exit code."""
-    return run_script(lambda: run(*parse_quant_arguments(sys.argv[1:])))
+    return run_script(lambda: run(parse_quant_arguments(sys.argv[1:])))
 
 
-def run(config: Config, quant: QuantArguments) -> None:
+def run(config: Config) -> None:
     """Fine-tune and quantize a model, then compare its precisions."""
+    quant: QuantArguments = config.run
     # ranks: accelerate joins them here unless they have joined already
     _ = config.training.device
     output_dir = Path(config.training.output_dir)
