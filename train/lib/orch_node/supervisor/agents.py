@@ -287,17 +287,21 @@ class Agents:
 
     def request_each(self, requests: Mapping[str, Request], *, seconds: float) -> dict[str, Response]:
         """Send a request to each of some nodes; return the responses in time, by node."""
-        kinds = {channel: requests[channel.node].kind for channel in self.living if channel.node in requests}
+        waiting = [channel for channel in self.living if channel.node in requests]
         # A layout of many nodes fills the pipes, and a node that reads nothing must not delay the others.
         with ThreadPoolExecutor(MAX_PARALLEL_WRITES) as pool:
-            list(pool.map(lambda channel: channel.request(requests[channel.node]), kinds))
-        deadline, busy = time.monotonic() + seconds, {*kinds}
-        while time.monotonic() < deadline and any(channel.connected for channel in busy):
+            list(pool.map(lambda channel: channel.request(requests[channel.node]), waiting))
+        deadline = time.monotonic() + seconds
+        responses: dict[str, Response] = {}
+        while time.monotonic() < deadline and any(channel.connected for channel in waiting):
             self.pipes.pump(0.05)
-            busy = {channel for channel, kind in kinds.items() if kind not in channel.responses}
-            self.ping((channel for channel in self.living if channel not in busy), time.monotonic())
+            for channel in [*waiting]:
+                if response := channel.responses.get(requests[channel.node].kind):
+                    responses[channel.node] = response
+                    waiting.remove(channel)
+            self.ping((channel for channel in self.living if channel not in waiting), time.monotonic())
         self.last_watch = time.monotonic()  # this process has not been suspended
-        return {channel.node: channel.responses[kind] for channel, kind in kinds.items() if kind in channel.responses}
+        return responses
 
     def end_all(self) -> dict[str, Response]:
         """End all processes of the run; return the responses in time, by node.
