@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from orch_node.protocol import files
 from orch_node.protocol import layout as run_layouts
 from orch_node.protocol.environment import local_rank_variables
-from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout, Spare
+from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout
 from orch_node.protocol.record import RunNode
 
 from orchestrator.model.cluster import LOOPBACK, Layout, Link, Node, RankPlacement, interface_variables
@@ -50,7 +50,7 @@ def layout_json(
         timeout_seconds=TIMEOUT_SECONDS,
         setvars=backend.setvars,
         working_directory=working_directory,
-        spares=tuple(Spare(node=node.name, host=node.address) for node in spares),
+        spares={node.name: node.address for node in spares},
         nodes=tuple(
             NodeEntry(
                 name=node.name,

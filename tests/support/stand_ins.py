@@ -25,7 +25,6 @@ from typing import TypeVar
 from orch_node.protocol import agent, events, files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, Started
-from orch_node.protocol.layout import Spare
 from orch_node.protocol.outcome import NodeEnd
 from orch_node.protocol.record import RankPlacement, RunNode, render
 
@@ -189,7 +188,7 @@ class SimulatedRun:
         self.folder = base / "runs" / "20260101-120000-simulated-0000"
         self.base, self.socket = base, base / "stand-ins"
         names = [f"node{index}" for index in range(nodes)]
-        self.layout = make_layout(*names, pinned=False, spares=(Spare(f"node{nodes}", "10.0.0.1"),))
+        self.layout = make_layout(*names, pinned=False, spares={f"node{nodes}": "10.0.0.1"})
         node0 = RunNode(node="node0")
         places = [
             RankPlacement(rank=rank.rank, node=rank.node, local_rank=0, local_world_size=1, cpus=(), threads=1)

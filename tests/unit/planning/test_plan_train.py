@@ -75,7 +75,7 @@ def test_spare_node_has_the_files_and_no_rank(test_stack: Stack) -> None:
     files = {Path(step.path).name: step for step in plan.steps if isinstance(step, PutFile)}
     assert [host.node for host in files["env.json"].nodes] == ["node0", "node1", "node2"]
     value = json.loads(files["layout.json"].content)
-    assert value["spares"] == [{"node": "node2", "host": "10.0.0.2"}]
+    assert value["spares"] == {"node2": "10.0.0.2"}
     assert {rank["node"] for rank in value["ranks"]} == {"node0", "node1"}
     assert [node["name"] for node in value["nodes"]] == ["node0", "node1", "node2"]
 

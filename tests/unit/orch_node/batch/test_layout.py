@@ -47,7 +47,7 @@ def test_ranks_get_the_cores_of_the_allocation() -> None:
         (2, "n2", (8, 9), 2),
         (3, "n2", (10, 11), 2),
     ]
-    assert layout.spare_hosts == {"n3": "n3"}
+    assert layout.spares == {"n3": "n3"}
     assert layout.entry("n2").env["GLOO_SOCKET_IFNAME"] == "ib0"
     files = job_layout.run_files(config, [make_hello(1), make_hello(2), make_hello(3)], {})
     assert files["hostfile"] == "n1:2\nn2:2\n"

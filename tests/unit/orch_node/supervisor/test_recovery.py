@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from orch_node.protocol.layout import Spare
 from orch_node.supervisor import core_reservation, recovery
 
 from tests.support.layouts import make_layout
 
 
 def test_spare_node_replaces_a_lost_node_in_layout_and_hostfile() -> None:
-    spares = (Spare("node8", "10.0.0.8"), Spare("node9", "10.0.0.9"))
+    spares = {"node8": "10.0.0.8", "node9": "10.0.0.9"}
     layout = make_layout("node0", "node1", "node2", spares=spares)
     stand_ins = {"node1": "node8"}
     hosts = "10.0.0.0:1\n10.0.0.1:1\n10.0.0.2:1\n"
@@ -23,7 +22,7 @@ def test_spare_node_replaces_a_lost_node_in_layout_and_hostfile() -> None:
     assert recovery.replace_hosts(hosts, layout, stand_ins, ()) == hosts.replace("fe80::1", "10.0.0.8")
     result = layout.replace_nodes(stand_ins)
     assert result.node_names == ["node0", "node8", "node2"]
-    assert list(result.spare_hosts) == ["node9"]
+    assert list(result.spares) == ["node9"]
     assert core_reservation.claim_of("/run", layout, "node9").cpus == (0,)
 
 
@@ -42,7 +41,7 @@ def test_layout_without_lost_nodes_has_fewer_ranks() -> None:
 
 def test_run_recovers_with_spare_nodes_first_and_then_without_nodes(tmp_path: Path) -> None:
     (tmp_path / "hostfile").write_text("a slots=1\nb slots=1\nc slots=1\n")
-    layout = make_layout("node0", "node1", "node2", spares=(Spare("node8", "s"),))
+    layout = make_layout("node0", "node1", "node2", spares={"node8": "s"})
     argv = ["accelerate", "--num_processes", "3", "--num_machines", "3", "rank.py", "3"]
     messages: list[str] = []
 

@@ -64,7 +64,7 @@ def create_layout(config: JobConfig, hellos: Sequence[Hello]) -> layouts.RunLayo
         precision=config.precision,
         working_directory=config.working_directory,
         spares_without_bf16=tuple(spare.node for spare in spares if not layouts.bf16_flag(spare.flags)),
-        spares=tuple(layouts.Spare(node=spare.node, host=spare.node) for spare in spares),
+        spares={spare.node: spare.node for spare in spares},
         nodes=tuple(node_entry(config, hello, is_single_node=len(hellos) == 1) for hello in hellos),
         ranks=tuple(
             rank_entry(config, hello, rank=number * config.ppn + local, local=local)

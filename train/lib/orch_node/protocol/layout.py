@@ -14,8 +14,8 @@ SCHEMA = 1
 NO_GPU = ("gpu", None)
 # Fields of the file: left out if they are empty, and those with one line for each entry.
 OPTIONAL = ("setvars", "planned_world_size", "precision", "working_directory", "spares_without_bf16", "spares")
-ENTRIES = ("spares", "nodes", "ranks")
-FIELDS = ("schema", "world_size", "backend", "backend_module", "timeout_seconds", *OPTIONAL[:-1], *ENTRIES)
+ENTRIES = ("nodes", "ranks")
+FIELDS = ("schema", "world_size", "backend", "backend_module", "timeout_seconds", *OPTIONAL, *ENTRIES)
 # A line of a hostfile.
 HOST_LINES = {"intel": "{address}:{ranks}", "mpich": "{address}:{ranks}", "openmpi": "{address} slots={ranks}"}
 # The precision of a run. If the nodes are known when a run is planned, the plan decides. Batch jobs and pods have
@@ -55,14 +55,6 @@ class NodeEntry:
 
 
 @dataclass(frozen=True)
-class Spare:
-    """A node that may replace a lost one."""
-
-    node: str
-    host: str  # its address in hostfiles
-
-
-@dataclass(frozen=True)
 class RunPrecision:
     """The choice of a precision by the ranks, because the plan does not know their nodes."""
 
@@ -80,7 +72,7 @@ class RunLayout:
     timeout_seconds: float
     nodes: tuple[NodeEntry, ...]
     ranks: tuple[RankEntry, ...]  # in their order; a pod may know only its own
-    spares: tuple[Spare, ...] = ()
+    spares: dict[str, str] = field(default_factory=dict)  # nodes that may replace lost ones: addresses in hostfiles
     setvars: str = ""  # a script below site-packages that is sourced for the backend's libraries
     planned_world_size: int = 0  # before nodes were lost; 0 if none was lost
     precision: RunPrecision | None = None  # None if the plan has decided
@@ -105,11 +97,6 @@ class RunLayout:
         for placement in self.ranks:
             ranks.setdefault(placement.node, []).append(placement)
         return ranks
-
-    @property
-    def spare_hosts(self) -> dict[str, str]:
-        """Return the addresses of spare nodes by node."""
-        return {spare.node: spare.host for spare in self.spares}
 
     def placement(self, rank: int) -> RankEntry:
         """Return the place of a rank.
@@ -144,9 +131,8 @@ class RunLayout:
             stand_ins: lost node -> spare node.
         """
         ranks = (replace(rank, node=stand_ins.get(rank.node, rank.node)) for rank in self.ranks)
-        used = set(stand_ins.values())
-        spares = (spare for spare in self.spares if spare.node not in used)
-        return replace(self, ranks=tuple(ranks), spares=tuple(spares))
+        spares = {node: host for node, host in self.spares.items() if node not in stand_ins.values()}
+        return replace(self, ranks=tuple(ranks), spares=spares)
 
     def remove_nodes(self, lost: Collection[str]) -> RunLayout:
         """Return the layout without lost nodes, its ranks numbered from 0."""

@@ -3,43 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from orch_node.protocol.agent import CLAIM, Claim, Request, Response
+from orch_node.protocol.agent import CLAIM, Claim, Request
 from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED, Outcome
-from orch_node.supervisor.agents import Agents
+
+if TYPE_CHECKING:
+    from orch_node.supervisor.supervisor import Supervisor
 
 TICK_SECONDS = 0.1
 
 
-def reserve_cores(run_dir: Path, layout: RunLayout, agents: Agents, stopped: Callable[[], bool]) -> Outcome | None:
+def reserve_cores(run: Supervisor) -> Outcome | None:
     """Claim the cores of a run on all of its nodes; return why that failed, or None.
 
     All runs ask the nodes in the same order, so of two runs that start together one gets all nodes.
     """
-    for node in sorted([*layout.node_names, *layout.spare_hosts]):
-        response = request_claim(agents, node, claim_of(str(run_dir), layout, node), stopped)
-        if stopped():
+    agents = run.agents
+    for node in sorted([*run.layout.node_names, *run.layout.spares]):
+        channel = agents.channels[node]
+        if node not in agents.lost:
+            channel.request(Request(CLAIM, claim=claim_of(str(run.run_dir), run.layout, node)))
+        # Connecting may take a while.
+        while node not in agents.lost and CLAIM not in channel.responses and not run.is_to_end():
+            agents.pipes.pump(TICK_SECONDS)
+            agents.watch()
+        if run.is_to_end():
             return Outcome(STOPPED)
-        if response is None:
+        if node in agents.lost:
             return Outcome(FAILED, problem=f"{node} cannot be reached: {agents.lost[node]}")
-        if response.taken:
-            return Outcome(REFUSED, problem=describe_conflicts(node, response.taken))
-    return None
-
-
-def request_claim(agents: Agents, node: str, claim: Claim, stopped: Callable[[], bool]) -> Response | None:
-    """Return a node's response, or None once the node is lost. Connecting may take a while."""
-    channel = agents.channels[node]
-    if node not in agents.lost:
-        channel.request(Request(CLAIM, claim=claim))
-    while node not in agents.lost and not stopped():
-        if response := channel.responses.get(CLAIM):
-            return response
-        agents.pipes.pump(TICK_SECONDS)
-        agents.watch()
+        if taken := channel.responses[CLAIM].taken:
+            return Outcome(REFUSED, problem=describe_conflicts(node, taken))
     return None
 
 
@@ -48,7 +44,7 @@ def claim_of(run_dir: str, layout: RunLayout, node: str) -> Claim:
 
     The cores of a spare node are those of the nodes that it may replace.
     """
-    model = layout.node_names[0] if node in layout.spare_hosts else node
+    model = layout.node_names[0] if node in layout.spares else node
     ranks = layout.ranks_on(model)
     cpus = {cpu for placement in ranks for cpu in (*placement.cpus, *placement.worker_cpus)}
     gpus = {placement.gpu for placement in ranks if placement.gpu is not None}

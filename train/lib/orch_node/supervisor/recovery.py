@@ -25,7 +25,7 @@ def recover(run: Supervisor, lost: set[str]) -> tuple[RunLayout, list[str]] | No
     Return None if the run cannot continue without the lost nodes.
     """
     current, argv, options = run.layout, run.launcher_argv, run.options
-    spares = [name for name in current.spare_hosts if name not in run.agents.lost]
+    spares = [name for name in current.spares if name not in run.agents.lost]
     stand_ins = dict(zip(sorted(lost), spares, strict=False))
     missing = lost - set(stand_ins)
     for node, spare in stand_ins.items():
@@ -84,7 +84,7 @@ def replace_hosts(hostfile: str, layout: RunLayout, stand_ins: Mapping[str, str]
     for node, spare in stand_ins.items():
         ranks = RANKS_OF_HOST.search(lines[node])
         assert ranks is not None, "orch has written the line"
-        lines[node] = layout.spare_hosts[spare] + ranks.group()
+        lines[node] = layout.spares[spare] + ranks.group()
     return "".join(line for node, line in lines.items() if node not in missing)
 
 

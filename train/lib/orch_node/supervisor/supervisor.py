@@ -111,7 +111,7 @@ class Supervisor:
             signal.signal(number, self.handle_stop_signal)
         if preempting := preemption_signal(run_dir):
             signal.signal(preempting, self.handle_preemption_signal)
-        nodes = [*self.layout.node_names, *self.layout.spare_hosts]
+        nodes = [*self.layout.node_names, *self.layout.spares]
         self.event_log = EventLog(run_dir, nodes)
         # Once the file SUPERVISOR exists, `orch stop` sends a signal; before, it only writes the file STOP.
         identity = machine.this_process()
@@ -148,9 +148,9 @@ class Supervisor:
     def supervise(self) -> Outcome:
         """Reserve the nodes, and start attempts until one ends for good; return its result."""
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
-        nodes = [*self.layout.node_names, *self.layout.spare_hosts]
+        nodes = [*self.layout.node_names, *self.layout.spares]
         self.agents = self.open_agents(self.run_dir, nodes, claims, Pipes())
-        ending = reserve_cores(self.run_dir, self.layout, self.agents, self.is_to_end)
+        ending = reserve_cores(self)
         if ending is None and (problem := self.prepare_nodes()):
             ending = Outcome(STOPPED) if self.is_to_end() else Outcome(FAILED, problem=problem)
         if ending == Outcome(STOPPED) and not self.stop_signal:
@@ -255,7 +255,7 @@ class Supervisor:
         The client sends files that describe all nodes to node0 alone. The nodes of a batch job share the run's folder,
         and pods write their own.
         """
-        nodes = [*self.layout.node_names, *self.layout.spare_hosts] if self.options.claims else []
+        nodes = [*self.layout.node_names, *self.layout.spares] if self.options.claims else []
         problem = self.pass_on(files.LAYOUT, nodes) or self.pass_on(files.RECORD, nodes)
         return problem or (self.share_files() if self.options.first_attempt > 1 else "")
 
