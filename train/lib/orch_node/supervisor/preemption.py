@@ -61,7 +61,7 @@ class PreemptionMonitor:
     def describe(self, tracker: RankTracker) -> str:
         """Return which checkpoint the ranks wrote, or why there is none."""
         if tracker.checkpoints:
-            return f"checkpoint at step {max(tracker.checkpoints.values())}"
+            return f"checkpoint at step {max(event.step for event in tracker.checkpoints.values())}"
         if tracker.any_preempted():
             return "the ranks ended after a checkpoint but reported no step"
         return f"without a checkpoint: {self.problem or 'the ranks were ended before they wrote one'}"

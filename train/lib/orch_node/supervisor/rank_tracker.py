@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from orch_node.protocol import events, failures
 from orch_node.protocol.failures import RankEnd
@@ -36,14 +37,14 @@ class Position:
 class RankTracker:
     """The ranks of a layout, as their events describe them. Times are those of the caller's clock.
 
-    A rank passes through these sets, and is removed from none of them:
+    A rank passes through these sets, and is removed from none of them. Most of them hold the newest event of each rank:
 
     | set | the rank has | event |
     | --- | --- | --- |
     | nodes | a place in the layout | |
     | started | a process on its node | Started |
     | joined | joined the process group | Joined |
-    | heartbeats | reported counts: the newest ones | Heartbeat |
+    | heartbeats | reported counts | Heartbeat |
     | checkpoints | written a checkpoint because of a preemption | Preempted |
     | script_ends | come to the end of its script | ScriptEnded |
     | leaving | begun its exit handlers | Heartbeat |
@@ -58,19 +59,24 @@ class RankTracker:
         self.last_progress = now
         self.traces_requested = -TRACE_LOG_SECONDS
         self.started: dict[int, events.Started] = {}
-        self.joined: set[int] = set()
+        self.joined: dict[int, events.Joined] = {}
         self.exits: dict[int, events.Exited] = {}
-        self.ends: dict[int, RankEnd] = {}
-        self.heartbeats: dict[int, events.Heartbeat] = {}
+        self.heartbeats = dict.fromkeys(self.nodes, events.Heartbeat())
         self.script_ends: dict[int, events.ScriptEnded] = {}
+        self.checkpoints: dict[int, events.Preempted] = {}
+        self.unanswered: dict[int, events.Unanswered] = {}
+        self.reported: dict[type[events.Event], dict[int, Any]] = {
+            events.Started: self.started,
+            events.Joined: self.joined,
+            events.Exited: self.exits,
+            events.Heartbeat: self.heartbeats,
+            events.ScriptEnded: self.script_ends,
+            events.Preempted: self.checkpoints,
+            events.Unanswered: self.unanswered,
+        }
+        self.ends: dict[int, RankEnd] = {}
         self.leaving: set[int] = set()
-        self.checkpoints: dict[int, int] = {}  # steps
-        self.unanswered: set[int] = set()
         self.stopped: set[int] = set()
-
-    def knows(self, rank: int) -> bool:
-        """Return whether events may have this rank; NO_RANK is one that never learnt its number."""
-        return rank == events.NO_RANK or rank in self.nodes
 
     def add_event(self, event: events.Event, now: float) -> None:
         """Update the ranks with an event."""
@@ -78,34 +84,17 @@ class RankTracker:
         if isinstance(event, events.PROGRESS_EVENTS) and not idle and not self.is_log_of_traces(event, now):
             self.last_progress = now
         failures.add_event(self.ends, event)
-        if isinstance(event, events.Started):
-            self.started[event.rank] = event
-        elif isinstance(event, events.Joined):
-            self.joined.add(event.rank)
-        elif isinstance(event, events.Heartbeat):
-            self.heartbeats[event.rank] = event
-            if event.leaving:
-                self.leaving.add(event.rank)
-        elif isinstance(event, events.ScriptEnded):
-            self.script_ends[event.rank] = event
-        elif isinstance(event, events.Preempted):
-            self.checkpoints[event.rank] = event.step
-        elif isinstance(event, events.Unanswered):
-            self.unanswered.add(event.rank)
-        elif isinstance(event, events.Exited):
-            self.exits[event.rank] = event
+        if type(event) in self.reported:
+            self.reported[type(event)][event.rank] = event
+        if isinstance(event, events.Heartbeat) and event.leaving:
+            self.leaving.add(event.rank)
 
     def is_log_of_traces(self, event: events.Event, now: float) -> bool:
         """Return whether only the log has grown, by stack traces that were just requested."""
         if not isinstance(event, events.Heartbeat) or now - self.traces_requested > TRACE_LOG_SECONDS:
             return False
-        last = self.heartbeats.get(event.rank, events.Heartbeat())
+        last = self.heartbeats.get(event.rank, event)
         return (event.collectives, event.steps) == (last.collectives, last.steps)
-
-    @property
-    def failed(self) -> list[int]:
-        """Ranks that failed, in the order of their reports."""
-        return list(self.ends)
 
     def first_failure(self) -> Failure | None:
         """Return the failure that caused the others, or None."""
@@ -205,11 +194,11 @@ class RankTracker:
 
     def collectives(self) -> dict[int, int]:
         """Return the number of collectives that each rank has begun whose script has not ended."""
-        return {rank: self.heartbeats.get(rank, events.Heartbeat()).collectives for rank in self.waiting()}
+        return {rank: self.heartbeats[rank].collectives for rank in self.waiting()}
 
     def waiting(self) -> list[int]:
         """Return the ranks whose scripts have not ended, except by a timeout of NCCL while they waited for others."""
-        timed_out = {rank for rank, end in self.ends.items() if end.timeout_seconds is not None}
+        timed_out = {rank for rank, end in self.ends.items() if rank in self.nodes and end.timeout_seconds is not None}
         return sorted((set(self.unfinished()) | timed_out) - set(self.script_ends))
 
     def collective_timeout(self) -> str:
@@ -228,39 +217,32 @@ class RankTracker:
     def all_idle(self) -> bool:
         """Return whether all ranks whose scripts have not ended use no CPU and make no progress."""
         waiting = self.waiting()
-        return bool(waiting) and all(self.heartbeats.get(rank, events.Heartbeat()).idle for rank in waiting)
+        return bool(waiting) and all(self.heartbeats[rank].idle for rank in waiting)
 
     def describe_missing_ranks(self) -> str:
         """Return in one line which ranks are missing or behind."""
-        missing = sorted(set(self.nodes) - self.joined)
-        if missing:
+        if missing := sorted(self.nodes.keys() - self.joined):
             return f"{len(self.joined)} of {len(self.nodes)} ranks joined; missing: {self.format_ranks(missing)}"
-        waiting = self.waiting()
-        counts = self.collectives()
-        furthest = max(counts.values(), default=0)
-        behind = self.behind()
-        ended = len(self.nodes) - len(waiting)
-        parts = [f"{ended} of {len(self.nodes)} ranks have ended"] if ended else []
-        if early_ends := self.describe_silent_exits():
-            parts.append(early_ends)
+        waiting, counts, behind = self.waiting(), self.collectives(), self.behind()
+        ranks, furthest, total = self.format_ranks(waiting), max(counts.values(), default=0), len(self.nodes)
+        stopped = [rank for rank in waiting if rank in self.stopped]
+        parts = [f"{total - len(waiting)} of {total} ranks have ended"] if len(waiting) < total else []
+        parts.append(self.describe_silent_exits())
         if behind:
-            ahead = len(waiting) - len(behind)
-            parts.append(f"{ahead} of {len(self.nodes)} ranks wait in collective {furthest}")
+            parts.append(f"{len(waiting) - len(behind)} of {total} ranks wait in collective {furthest}")
             if active := [rank for rank in behind if counts[rank]]:
                 parts.append(f"behind: {self.format_ranks(active, counts)}")
             # The count of a stopped process is that of its last report.
-            if inactive := [rank for rank in behind if not counts[rank] and rank not in self.stopped]:
+            if inactive := [rank for rank in behind if not counts[rank] and rank not in stopped]:
                 parts.append(f"{self.format_ranks(inactive)} never reached the first collective")
         elif furthest:
-            parts.append(
-                f"{self.format_ranks(waiting)} {'are all' if len(waiting) > 1 else 'is'} at collective {furthest}"
-            )
+            parts.append(f"{ranks} {'are all' if len(waiting) > 1 else 'is'} at collective {furthest}")
         else:
-            parts.append(f"no progress of {self.format_ranks(waiting)}")
-        if stopped := [rank for rank in waiting if rank in self.stopped]:
-            stopped_text = "are stopped" if len(stopped) > 1 else "is stopped"
-            parts.append(f"{self.format_ranks(stopped)} {stopped_text} by a signal (SIGSTOP, SIGTSTP) or a debugger")
-        return "; ".join(parts)
+            parts.append(f"no progress of {ranks}")
+        if stopped:
+            are_stopped = f"{self.format_ranks(stopped)} {'are' if len(stopped) > 1 else 'is'} stopped"
+            parts.append(f"{are_stopped} by a signal (SIGSTOP, SIGTSTP) or a debugger")
+        return "; ".join(filter(None, parts))
 
     def format_ranks(self, ranks: Iterable[int], counts: dict[int, int] | None = None) -> str:
         """Return ranks with their nodes: `node3 ranks 12-14, node5 rank 20 (at 17)`.
