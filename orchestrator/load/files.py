@@ -49,8 +49,8 @@ def read_current_folder_toml(name: Path, model: type[Model], option: str) -> Mod
     except permissions.UntrustedError as error:
         raise RequestError(f"{error}.", hint=f"If you trust its author, name the file: {option} {name}") from None
     except OSError as error:
-        raise unreadable(name, error) from None
-    return parse_toml(content, name, model)
+        raise RequestError(f"{name} cannot be read: {error.strerror}.") from None
+    return parse_toml(content.decode("utf-8-sig", errors="replace"), name, model)
 
 
 def read_toml(path: Path, model: type[Model]) -> Model:
@@ -59,11 +59,16 @@ def read_toml(path: Path, model: type[Model]) -> Model:
     Raises:
         RequestError: with the file, the line and the key that is wrong.
     """
+    return parse_toml(read_text(path), path, model)
+
+
+def read_text(path: Path, hint: str = "Name an existing file that you may read.") -> str:
+    """Return the text of a file; raise RequestError with the hint if it cannot be read."""
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from None
-    return parse_toml(content, path, model)
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8; save it again as UTF-8"
+        raise RequestError(f"{path} cannot be read: {reason}.", hint=hint) from None
 
 
 Variable = TypeVar("Variable", bound=BaseModel)
@@ -85,23 +90,17 @@ def parse_variable(name: str, host: str, value: object, model: type[Variable]) -
         ) from None
 
 
-def unreadable(path: Path, error: OSError) -> RequestError:
-    """Return the error for a file that cannot be read."""
-    return RequestError(f"{path} cannot be read: {error.strerror}.", hint="Name an existing file that you may read.")
-
-
-def parse_toml(content: bytes, path: Path, model: type[Model]) -> Model:
-    """Return the values in the content of a TOML file.
+def parse_toml(text: str, path: Path | str, model: type[Model]) -> Model:
+    """Return the values in the text of a TOML file.
 
     Raises:
         RequestError: with the file, the line and the key that is wrong.
     """
     try:
-        text = content.decode("utf-8-sig")
         return model.model_validate(tomllib.loads(text))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise RequestError(
-            f"{path}: {error}", hint="The file must be TOML in UTF-8: lines of KEY = VALUE, strings in quotes."
+            f"{path}: {error}", hint="The file must be TOML: lines of KEY = VALUE, strings in quotes."
         ) from None
     except ValidationError as error:
         # A misspelled key yields two errors, and the unknown name is more helpful than the missing one.

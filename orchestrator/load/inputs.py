@@ -24,16 +24,10 @@ from orchestrator.files import TRAIN, other_owner, user_name
 from orchestrator.load.definitions import plugins, settings
 from orchestrator.load.definitions import recipe as load_recipe
 from orchestrator.load.definitions import stack as load_stack
+from orchestrator.load.files import read_text, read_toml
 from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import has_module, project_of
-from orchestrator.load.requirements import (
-    PYPROJECT,
-    read_table,
-    read_text,
-    requirements_of,
-    source_folder,
-    with_image_requirements,
-)
+from orchestrator.load.requirements import PYPROJECT, Pyproject, requirements_of, source_folder, with_image_requirements
 from orchestrator.load.scripts import RanksPython, check_script, with_parser
 from orchestrator.model.cluster import Facts
 from orchestrator.model.printable import SECRET_VARIABLE
@@ -268,10 +262,10 @@ def tool_options() -> ToolOptions:
     folder = Path.cwd()
     in_repository = any((parent / ".git").exists() for parent in (folder, *folder.parents))
     for parent in (folder, *folder.parents):
-        if (path := parent / PYPROJECT).is_file() and b"orch" in path.read_bytes():
-            tool = read_table(path).get("tool", {})
-            if isinstance(tool, dict) and "orch" in tool:
-                return parse_table(path, tool["orch"])
+        path = parent / PYPROJECT
+        table = read_toml(path, Pyproject).tool.orch if path.is_file() and b"orch" in path.read_bytes() else None
+        if table is not None:
+            return parse_table(path, table)
         if not in_repository or (parent / ".git").exists():
             break
     return ToolOptions()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 from orch_node.protocol.environment import IMAGE_PACKAGES
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from pydantic import ConfigDict, Field
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.files import tomllib
-from orchestrator.load.files import check_requirements_file
+from orchestrator.load.files import StrictModel, check_requirements_file, parse_toml, read_text, read_toml
 from orchestrator.load.projects import NONE
 from orchestrator.model.packages import Requirements
 from orchestrator.model.printable import masked
@@ -34,6 +34,56 @@ LOCAL = re.compile(r"^(-e|--editable)\b|^\.{0,2}/|^\.$|^file:|@\s*file:")
 REMOTE = re.compile(r"\bhttps?://|\b(?:git|hg|svn|bzr)\+")
 HASHES = re.compile(r"\s+--hash=.*")
 NO_PACKAGES = "To run without them: --requirements none, and no --with."
+
+
+class Table(StrictModel):
+    """A table of which only some keys are read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class ProjectTable(Table):
+    """The table [project] of a pyproject.toml."""
+
+    name: str = ""
+    dependencies: list[str] | None = None
+    optional: dict[str, list[str]] = Field(default_factory=dict, alias="optional-dependencies")
+    python: str = Field("", alias="requires-python")
+
+
+class UvTable(Table):
+    sources: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def names(self) -> Iterator[str]:
+        """Return the packages that have a source."""
+        return map(canonicalize_name, self.sources)
+
+
+class ToolTable(Table):
+    uv: UvTable = Field(default_factory=UvTable)
+    orch: Any = None
+
+
+class ScriptTable(ProjectTable):
+    """The metadata in a script (PEP 723)."""
+
+    tool: ToolTable = Field(default_factory=ToolTable)
+
+
+class Pyproject(Table):
+    project: ProjectTable | None = None
+    tool: ToolTable = Field(default_factory=ToolTable)
+
+
+class LockedPackage(Table):
+    name: str
+    version: str = ""
+    source: dict[str, Any] = Field(default_factory=dict)
+
+
+class LockFile(Table):
+    package: list[LockedPackage] = Field(default_factory=list)
 
 
 def requirements_of(recipe: Recipe, request: TrainRequest, *, common_file: str = "") -> Requirements | None:
@@ -110,7 +160,7 @@ def named_requirements(path: Path, extras: tuple[str, ...] = ()) -> Requirements
         RequestError: if the file cannot be used.
     """
     if path.suffix in (".toml", ".py"):
-        check_requirements_file(path, read_text(path))
+        check_requirements_file(path, read_text(path, NO_PACKAGES))
     if path.suffix == ".toml":
         return project_requirements(path, extras)
     if path.suffix != ".py":
@@ -171,12 +221,12 @@ def script_requirements(script: Path) -> Requirements | None:
     if len(blocks) > 1:
         raise RequestError(f"{script} has {len(blocks)} blocks '# /// script'.", hint="Join them into one.")
     content = "".join(line[2:] if line.startswith("# ") else line[1:] for line in blocks[0]["content"].splitlines(True))
-    table = read_table(f"the block '# /// script' of {script}", content)
+    table = parse_toml(content, f"the block '# /// script' of {script}", ScriptTable)
     return Requirements(
         source=script.name,
-        lines=checked(strings(table, "dependencies", script), script.name),
-        python=str(table.get("requires-python", "")),
-        uv_sources=uv_sources(table, script),
+        lines=checked(table.dependencies or [], script.name),
+        python=table.python,
+        uv_sources=dict.fromkeys(table.tool.uv.names, str(script)),
     )
 
 
@@ -200,12 +250,10 @@ def find_pyproject(recipe: Recipe, extras: tuple[str, ...] = ()) -> Path | None:
 
     If extras are named, optional dependencies are enough.
     """
-    keys = ("dependencies", "optional-dependencies") if extras else ("dependencies",)
     for path in (folder / PYPROJECT for folder in project_folders(recipe)):
         if path.is_file():
-            content = read_table(path)
-            table = content.get("project")
-            if isinstance(table, dict) and any(table.get(key) for key in keys):
+            table = read_toml(path, Pyproject).project
+            if table and (table.dependencies or (extras and table.optional)):
                 return path
     return None
 
@@ -220,38 +268,26 @@ def source_folder(recipe: Recipe) -> str:
 
 def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
     """Return the dependencies in a pyproject.toml, with the versions of the uv.lock next to it."""
-    content = read_table(path)
-    table = content.get("project")
-    if not isinstance(table, dict) or not ("dependencies" in table or extras):
+    content = read_toml(path, Pyproject)
+    table = content.project
+    if table is None or (table.dependencies is None and not extras):
         raise RequestError(
             f"{path} has no dependencies in [project].",
             hint="List them there, or name a requirements file, as `poetry export` or `uv export` writes it.",
         )
-    optional = table.get("optional-dependencies", {})
-    if not isinstance(optional, dict):
-        raise RequestError(f"{path}: optional-dependencies is not a table.", hint='Example: eval = ["rouge"] in it.')
-    lines = [*strings(table, "dependencies", path), *extra_lines(path, table, extras, optional)]
+    lines = [*(table.dependencies or []), *extra_lines(path, table, extras)]
     return Requirements(
         source=str(path),
         lines=checked(lines, str(path)),
         preferred=locked_versions(path.with_name("uv.lock")),
-        python=str(table.get("requires-python", "")),
-        uv_sources=uv_sources(content, path),
+        python=table.python,
+        uv_sources=dict.fromkeys(content.tool.uv.names, str(path)),
     )
 
 
-def uv_sources(content: Mapping[str, Any], path: Path) -> dict[str, str]:
-    """Return the names of packages with a source in the table [tool.uv.sources] of a file, each with the file."""
-    try:
-        return {canonicalize_name(name): str(path) for name in content["tool"]["uv"]["sources"]}
-    except (KeyError, TypeError):
-        return {}
-
-
-def extra_lines(path: Path, table: Mapping[str, Any], extras: Iterable[str], optional: Mapping[str, Any]) -> list[str]:
+def extra_lines(path: Path, table: ProjectTable, extras: Iterable[str]) -> list[str]:
     """Return the lines of optional dependencies, and of those that they name of the same project."""
-    names = {canonicalize_name(name): name for name in optional}
-    own_name = canonicalize_name(str(table.get("name", "")))
+    names = {canonicalize_name(name): name for name in table.optional}
     lines: list[str] = []
     waiting, done = [canonicalize_name(extra) for extra in extras], set[str]()
     while waiting:
@@ -259,9 +295,9 @@ def extra_lines(path: Path, table: Mapping[str, Any], extras: Iterable[str], opt
         if extra not in names:
             raise RequestError(f"--extra {extra}: {path} has no such extra.", hint=did_you_mean(extra, names))
         done.add(extra)
-        for line in checked(strings(optional, names[extra], path), str(path)):
+        for line in checked(table.optional[names[extra]], str(path)):
             requirement = Requirement(line)
-            if canonicalize_name(requirement.name) == own_name:
+            if canonicalize_name(requirement.name) == canonicalize_name(table.name):
                 waiting += {canonicalize_name(name) for name in requirement.extras} - done
             else:
                 lines.append(line)
@@ -270,16 +306,8 @@ def extra_lines(path: Path, table: Mapping[str, Any], extras: Iterable[str], opt
 
 def locked_versions(path: Path) -> tuple[str, ...]:
     """Return the packages of a uv.lock that come from an index, as NAME==VERSION; none if there is no such file."""
-    if not path.is_file():
-        return ()
-    try:
-        return tuple(
-            f"{package['name']}=={package['version']}"
-            for package in read_table(path).get("package", [])
-            if "version" in package and "registry" in package.get("source", {})
-        )
-    except (TypeError, KeyError, AttributeError):
-        raise RequestError(f"{path} is not a file of uv.", hint="Write it again: uv lock.") from None
+    packages = read_toml(path, LockFile).package if path.is_file() else []
+    return tuple(f"{item.name}=={item.version}" for item in packages if item.version and "registry" in item.source)
 
 
 def file_requirements(path: Path) -> Requirements:
@@ -299,7 +327,7 @@ def requirement_lines(path: Path, parents: tuple[Path, ...]) -> Iterator[tuple[s
     real_path = Path(os.path.realpath(path))
     if real_path in parents:
         raise RequestError(f"{path} includes itself by -r or -c.", hint="Remove that line.")
-    content = read_text(path)
+    content = read_text(path, NO_PACKAGES)
     check_requirements_file(path, content)
     # A comment ends with its line, even if that ends in a backslash.
     text = re.sub(r"\\\n", " ", re.sub(r"(?m)(^|[^\S\n]+)#.*", "", content))
@@ -349,29 +377,3 @@ def parse_requirement(line: str) -> Requirement | None:
         return None if line.startswith("-") else Requirement(HASHES.sub("", line))
     except InvalidRequirement:
         return None
-
-
-def strings(table: Mapping[str, Any], key: str, path: Path) -> list[str]:
-    """Return a list of strings in a table; raise RequestError if it is something else."""
-    value = table.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise RequestError(f"{path}: {key} is not a list of strings.", hint='Write it as ["einops>=0.8", "peft"].')
-    return value
-
-
-def read_text(path: Path, hint: str = NO_PACKAGES) -> str:
-    """Return the text of a file; raise RequestError with the hint if it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8; save it again as UTF-8"
-        raise RequestError(f"{path} cannot be read: {reason}.", hint=hint) from None
-
-
-def read_table(source: Path | str, text: str | None = None) -> dict[str, Any]:
-    """Return the table in a file, or in a text that errors name like a file."""
-    try:
-        table: dict[str, Any] = tomllib.loads(read_text(Path(source)) if text is None else text)
-    except tomllib.TOMLDecodeError as error:
-        raise RequestError(f"{source} is not TOML: {error}.", hint=NO_PACKAGES) from None
-    return table

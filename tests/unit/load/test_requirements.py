@@ -141,7 +141,7 @@ def test_wrong_lines_of_a_file_are_named(script: WriteScript, tmp_path: Path) ->
         ("-r loop.txt", "loop.txt cannot be read: Too many levels"),
         ("https://me:pa55word@h/a --hash=sha256:00", r"'https://me:<masked>@h/a --hash=sha256:00' is not"),
         ("-r other.txt", r"other.txt cannot be read: No such file"),
-        ("# /// script\n# dependencies = [\n# ///\n", "is not TOML"),
+        ("# /// script\n# dependencies = [\n# ///\n", "the block .* of .*train.py: Invalid value"),
         (f"{INLINE}\n{INLINE}", "2 blocks"),
     ):
         (tmp_path / "bad.txt").write_text(text)
