@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.load.files import read_text
 from orchestrator.model.hosts import split_list
 from orchestrator.model.printable import one_line
 
@@ -14,7 +14,6 @@ FORMS = "Each line has a host and optionally its slots: `node1`, `node1:4` (MPIC
 FORMS += "`node[1-4,7]` (Slurm)."
 PORT_HINT = "A port belongs in ~/.ssh/config or on the command line: orch init NAME node1:2222"
 STDIN = "-"
-MAX_BYTES = 1 << 24
 MAX_SLOTS = 1023
 HOST = re.compile(r"(?P<host>[^:\s]+|\[[\da-fA-F:.]+\])(?::(?P<slots>\d+))?")
 SLOTS = ("slots", "cpu", "cpus", "count")
@@ -50,11 +49,8 @@ def load_hostfile(path: Path) -> dict[str, int]:
     Raises:
         RequestError: if the file cannot be read, or a line is not one of a hostfile.
     """
-    try:
-        text = sys.stdin.read(MAX_BYTES) if str(path) == STDIN else path.read_text("utf-8-sig")[:MAX_BYTES]
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
-        raise RequestError(f"Cannot read {path}: {reason}.", hint=f"--hostfile reads a text file. {FORMS}") from None
+    file = Path("/dev/stdin") if str(path) == STDIN else path
+    text = read_text(file, f"--hostfile reads a text file. {FORMS}")
     return parse_hostfile(text, str(path))
 
 
