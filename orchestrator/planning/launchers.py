@@ -410,8 +410,8 @@ LAUNCHERS = {
     "mpirun-accelerate": launch_mpirun_accelerate,
 }
 DEFAULT = "mpirun"
-WITHOUT_MPI = ("torchrun",)
 ACCELERATE_LAUNCHERS = ("accelerate", "mpirun-accelerate")
+WITH_MPI = (DEFAULT, *ACCELERATE_LAUNCHERS)
 MPI_LAUNCHERS = {"mpiexec": "mpirun", "mpiexec.hydra": "mpirun", "orterun": "mpirun"}  # aliases of one program
 
 
@@ -429,31 +429,18 @@ def choose_mpi(cluster: Cluster, stack: Stack, requested: str | None) -> Decisio
     return Decision(topic="mpi", value=value, reason=source)
 
 
-def check_launcher_name(name: str, names: Collection[str], target: str) -> None:
-    """Check that a launcher is one of those that a target has.
+def check_launcher_name(name: str, names: Collection[str], target: str, mpi: str | None = None) -> None:
+    """Check that a launcher is one of those that a target has, and starts an MPI if --mpi names one.
 
     Raises:
-        PlanError: if it is not.
+        PlanError: if it is not, or does not.
     """
     if name not in names:
         hint = did_you_mean(MPI_LAUNCHERS.get(name, name), names)
         raise PlanError(f"--launcher {name} does not run on {target}.", hint=hint)
-
-
-def check_mpi(mpi: str | None, launcher: str, launchers_without: Collection[str]) -> None:
-    """Check that --mpi is not used with a launcher that starts the ranks without mpirun.
-
-    Args:
-        mpi: the value of --mpi.
-        launcher: the launcher.
-        launchers_without: the launchers without mpirun.
-
-    Raises:
-        PlanError: if it is.
-    """
-    if mpi and launcher in launchers_without:
+    if mpi and name not in WITH_MPI:
         raise PlanError(
-            f"--mpi {mpi}: --launcher {launcher} starts the ranks without mpirun.",
+            f"--mpi {mpi}: --launcher {name} starts the ranks without mpirun.",
             hint=f"Use --launcher {DEFAULT}, or leave --mpi out.",
         )
 
@@ -465,10 +452,9 @@ def check_launcher(name: str, accelerate_file: str, mpi: str | None) -> None:
         PlanError: if it does not exist, does not start accelerate although a configuration is given, or starts no MPI
             although --mpi is given.
     """
-    check_launcher_name(name, LAUNCHERS, "this machine or SSH hosts")
+    check_launcher_name(name, LAUNCHERS, "this machine or SSH hosts", mpi)
     if accelerate_file and name not in ACCELERATE_LAUNCHERS:
         raise PlanError(
             f"--accelerate-config {accelerate_file}: --launcher {name} does not start accelerate.",
             hint=f"Add --launcher {' or '.join(ACCELERATE_LAUNCHERS)}.",
         )
-    check_mpi(mpi, name, WITHOUT_MPI)

@@ -23,7 +23,7 @@ from orchestrator.model.printable import Command, counted, one_line
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import launchers, run_files, training
 from orchestrator.planning.containers import shared_folders
-from orchestrator.planning.launchers import LAUNCHERS, WITHOUT_MPI, Launch
+from orchestrator.planning.launchers import LAUNCHERS, WITH_MPI, Launch
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import Plan, RunProgram, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import RunPaths, TrainRequest
@@ -120,10 +120,8 @@ def choose_launcher(request: TrainRequest, stack: Stack, system: BatchSystem) ->
         PlanError: if the launcher or the MPI implementation does not work on the batch system.
     """
     name, names = request.launcher or system.launcher, tuple(dict.fromkeys((system.launcher, *LAUNCHERS)))
-    without_mpi = (system.own_launcher, *WITHOUT_MPI)
-    launchers.check_launcher_name(name, names, system.title)
-    launchers.check_mpi(request.mpi, name, without_mpi)
-    if name in without_mpi:
+    launchers.check_launcher_name(name, names, system.title, request.mpi)
+    if name not in WITH_MPI:
         return name, Decision(topic="mpi", value="")
     value = request.mpi or stack.mpi
     if value not in MPI:
