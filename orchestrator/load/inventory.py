@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 from orch_node.protocol.environment import find_reserved
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from orchestrator.errors import RequestError, did_you_mean, first_problem
 from orchestrator.files import INVENTORY, SHARE, ansible_home, cache_home, private_folder, write_whole
@@ -103,17 +103,12 @@ class Listing:
 
 
 class Group(BaseModel):
-    """A group in the output of ansible-inventory."""
+    """A group in the output of ansible-inventory, or the variables of all hosts in place of a group."""
 
     model_config = ConfigDict(defer_build=True, strict=True)
 
     hosts: list[str] = Field(default_factory=list)
     children: list[str] = Field(default_factory=list)
-
-
-class Meta(BaseModel):
-    model_config = ConfigDict(defer_build=True, strict=True)
-
     hostvars: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
@@ -197,7 +192,6 @@ def run_ansible_inventory(source: Path) -> Listing:
         RequestError: if it fails.
     """
     program = Path(sys.executable).with_name("ansible-inventory")
-    by_hand = f"`{program} -i {source} --list`."
     command = [str(program), "-i", str(source), "--list"]
     # By default, Ansible only warns about sources that it cannot parse, and finds no hosts.
     strict = {
@@ -211,15 +205,10 @@ def run_ansible_inventory(source: Path) -> Listing:
         reason = " ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
         raise RequestError(
             f"Ansible cannot read inventory {source}: {reason[:LONGEST_REASON]}",
-            hint=f"Run {by_hand} A password of Ansible's vault: ANSIBLE_VAULT_PASSWORD_FILE=FILE. "
+            hint=f"Run `{program} -i {source} --list`. Vault's password: ANSIBLE_VAULT_PASSWORD_FILE=FILE. "
             "`orch init NAME HOST...` creates an inventory.",
         )
-    try:
-        return parse_listing(json.loads(done.stdout))
-    except ValueError as error:
-        raise RequestError(
-            f"Ansible's output for inventory {source} is not JSON: {error}", hint=f"To see it, run {by_hand}"
-        ) from None
+    return parse_listing(json.loads(done.stdout))
 
 
 def parse_listing(output: object) -> Listing:
@@ -229,22 +218,21 @@ def parse_listing(output: object) -> Listing:
         RequestError: if it has another form, or a variable is wrong or unsafe.
     """
     try:
-        entries = dict(output) if isinstance(output, dict) else {}
-        variables = Meta.model_validate(entries.pop("_meta", {})).hostvars
-        groups = {name: Group.model_validate(entry) for name, entry in entries.items()}
+        groups = TypeAdapter(dict[str, Group]).validate_python(output)
     except ValidationError as error:
         key, reason = first_problem(error)
         raise RequestError(
             one_line(f"Invalid {key} in the inventory: {reason}."),
             hint="`ansible-inventory -i INVENTORY --list` prints its content.",
         ) from None
+    variables = groups.pop("_meta", Group()).hostvars
     hosts = {host: variables.get(host, {}) for host in ordered_hosts(groups)}
     for host, host_variables in hosts.items():
         check_variables(host, host_variables)
         check_host(host, host_variables)
     return Listing(
         hosts={host: cacheable_variables(host_variables) for host, host_variables in hosts.items()},
-        groups={name: group.model_dump() for name, group in groups.items()},
+        groups={name: group.model_dump(exclude={"hostvars"}) for name, group in groups.items()},
     )
 
 

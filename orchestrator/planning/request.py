@@ -47,18 +47,11 @@ def parse_ppn(ppn: str) -> int | None:
     """
     if ppn == "auto":
         return None
-    try:
-        number = int(ppn)
-    except ValueError:
+    if not ppn.isdecimal() or int(ppn) < 1:
         raise RequestError(
-            f"--ppn {ppn}: expected a number or auto.", hint="For four ranks per node: --ppn 4"
-        ) from None
-    if number < 1:
-        raise RequestError(
-            f"--ppn {ppn}: a node needs at least one rank.",
-            hint="Use --ppn auto for one rank per NUMA node, or --exclude to leave out a node.",
+            f"--ppn {ppn}: expected a number or auto, one or more.", hint="For four ranks per node: --ppn 4"
         )
-    return number
+    return int(ppn)
 
 
 def choose_python(python: object, venv: object) -> str | None:
