@@ -65,7 +65,7 @@ def check(
 def nearest_stack(environment: Environment, stacks: Sequence[Stack]) -> Stack:
     """Return the stack with the nearest torch; without torch, by IPEX or the bindings."""
     torch = environment.version(TORCH)
-    return nearest_to_torch(stacks, torch.public) if torch else reference_stack(environment, stacks)
+    return nearest_to_torch(stacks, torch) if torch else reference_stack(environment, stacks)
 
 
 def environment_of(python: str, *, shell: bool) -> Environment:

@@ -88,7 +88,7 @@ def mismatches(
 def message_values(env: Environment, stacks: Sequence[Stack]) -> dict[str, object]:
     """Return the values in the texts of incompatible.toml."""
     torch, ipex, bindings = map(env.version, COMPONENTS)
-    stack = nearest_to_torch(stacks, (torch or bindings or Version("0")).public)
+    stack = nearest_to_torch(stacks, torch or bindings)
     cuda_packages = sum(name.startswith("nvidia-") for name in env.packages)
     return {
         "torch": torch,
@@ -110,7 +110,7 @@ def torch_problems(env: Environment, stacks: Sequence[Stack]) -> Iterator[str]:
     torch, ipex, bindings = map(env.version, COMPONENTS)
     if bindings and is_gpu_wheel(bindings):
         yield "gpu_bindings"
-    elif bindings and torch and not bindings_fit_torch(stacks, str(bindings), str(torch)):
+    elif bindings and torch and not bindings_fit_torch(stacks, bindings, torch):
         yield "orchs_bindings" if built_by_orch(bindings) else "intels_bindings"
     if ipex and torch and ipex.release[:2] != torch.release[:2]:
         yield "ipex"
@@ -202,8 +202,7 @@ def replacement_for_torch(stack: Stack, torch: Version, package: str) -> str:
 
 def reference_stack(env: Environment, stacks: Sequence[Stack]) -> Stack:
     """Return the stack nearest to the environment's IPEX, else its bindings, else its torch."""
-    version = env.version(IPEX) or env.version(BINDINGS) or env.version(TORCH)
-    return nearest_to_torch(stacks, version.public if version else None)
+    return nearest_to_torch(stacks, env.version(IPEX) or env.version(BINDINGS) or env.version(TORCH))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,27 +214,6 @@ class Machine:
     machine: str  # platform.machine()
 
 
-def matches(version: str | None, requested: str) -> bool:
-    """Return whether a version satisfies a request.
-
-    A short request is a prefix: 2.7 matches 2.7.1. A local part must be equal, and a version
-    without one counts as `+cpu`, because all stacks are for CPUs.
-    """
-    if version is None:
-        return False
-    public, _, local = requested.partition("+")
-    if local and local != (version.partition("+")[2] or "cpu"):
-        return False
-    prefix = Version(public).release
-    return Version(version).release[: len(prefix)] == prefix
-
-
-def version_distance(version: str, requested: str) -> tuple[int, ...]:
-    """Return how far apart two versions are in each part of their release numbers."""
-    releases = zip(Version(version).release, Version(requested).release, strict=False)
-    return tuple(abs(a - b) for a, b in releases)
-
-
 def describe_stack(stack: Stack) -> str:
     """Return a stack as text: `'intel-2.7' (torch 2.7.0, IPEX 2.7.0, oneccl_bind_pt 2.7.0+cpu)`."""
     items = [
@@ -245,25 +223,25 @@ def describe_stack(stack: Stack) -> str:
     return f"'{stack.name}' ({', '.join(items)})"
 
 
-def nearest_to_torch(stacks: Sequence[Stack], torch: str | None) -> Stack:
+def nearest_to_torch(stacks: Sequence[Stack], torch: Version | None) -> Stack:
     """Return the stack whose torch is nearest to this version; without a version, the first."""
-    if torch is None:
-        return stacks[0]
-    requested = torch.partition("+")[0]
-    return min(
-        stacks, key=lambda stack: (version_distance(stack.torch, requested), not matches(stack.torch, requested))
-    )
+
+    def distance(stack: Stack) -> list[int]:
+        parts = zip(Version(stack.torch).release, torch.release if torch else (), strict=False)
+        return [abs(part - other) for part, other in parts]
+
+    return min(stacks, key=distance)
 
 
-def bindings_fit_torch(stacks: Sequence[Stack], bindings: str, torch: str) -> bool:
+def bindings_fit_torch(stacks: Sequence[Stack], bindings: Version, torch: Version) -> bool:
     """Return whether these bindings were built for this torch.
 
     For those that orch built, and for those that no stack lists, equal major and minor versions count as a fit.
     """
-    listed = [s for s in stacks if s.bindings and matches(s.bindings.version, bindings)]
-    if listed and not built_by_orch(Version(bindings)):
-        return any(matches(torch.partition("+")[0], stack.torch) for stack in listed)
-    return minor(bindings) == minor(torch)
+    listed = [s for s in stacks if s.bindings and Version(s.bindings.version).public == bindings.public]
+    if listed and not built_by_orch(bindings):
+        return any(Version(stack.torch).release == torch.release for stack in listed)
+    return bindings.release[:2] == torch.release[:2]
 
 
 def status(stack: Stack, machine: Machine) -> tuple[str, ...]:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from packaging.version import Version
+
 from orchestrator import load
 from orchestrator.model.decision import Finding
 from orchestrator.stacks.compatibility import Environment, Machine, Shell, bindings_fit_torch, mismatches, status
@@ -108,7 +110,7 @@ def test_bindings_fit_the_torch_of_their_stack() -> None:
         ("1.12.100+cpu", "1.12.1", True),
         ("2.4.5", "2.4.1", True),
     ):
-        assert bindings_fit_torch(STACKS, bindings, torch) is fit
+        assert bindings_fit_torch(STACKS, Version(bindings), Version(torch)) is fit
 
 
 def test_status_names_what_the_machine_lacks() -> None:
