@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orch_node.protocol import fabrics
@@ -290,38 +290,31 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0, *, on_gp
         kind = (id(node.facts.cores), devices)  # thousands of equal nodes share one tuple of cores
         if kind not in kinds:
             kinds[kind] = shares_of(node, ppn, workers, devices)
-        first = len(rank_places)
-        rank_places.extend(
-            RankPlacement(
-                rank=first + local_rank,
-                node=node.name,
-                local_rank=local_rank,
-                local_world_size=len(kinds[kind]),
-                cpus=cpus,
-                threads=len(cpus),
-                worker_cpus=worker_cpus,
-            )
-            for local_rank, (cpus, worker_cpus) in enumerate(kinds[kind])
-        )
+        rank_places += places_of(node.name, len(rank_places), kinds[kind])
     return Layout(rank_places=tuple(rank_places))
+
+
+def places_of(node: str, first: int, shares: Sequence[Share], threads: int | None = None) -> list[RankPlacement]:
+    """Return the places of a node's ranks, with a thread for each CPU unless their number is given."""
+    return [
+        RankPlacement(
+            rank=first + local_rank,
+            node=node,
+            local_rank=local_rank,
+            local_world_size=len(shares),
+            cpus=cpus,
+            threads=len(cpus) if threads is None else threads,
+            worker_cpus=worker_cpus,
+        )
+        for local_rank, (cpus, worker_cpus) in enumerate(shares)
+    ]
 
 
 def uniform_layout(*, prefix: str, nodes: int, ppn: int, threads: int) -> Layout:
     """Return a layout of equal nodes PREFIX-0, PREFIX-1, ...; each node chooses the CPUs of its ranks."""
-    return Layout(
-        rank_places=tuple(
-            RankPlacement(
-                rank=node * ppn + local,
-                node=f"{prefix}-{node}",
-                local_rank=local,
-                local_world_size=ppn,
-                cpus=(),
-                threads=threads,
-            )
-            for node in range(nodes)
-            for local in range(ppn)
-        )
-    )
+    shares = [((), ())] * ppn
+    places = (places_of(f"{prefix}-{node}", node * ppn, shares, threads) for node in range(nodes))
+    return Layout(rank_places=tuple(place for node_places in places for place in node_places))
 
 
 def shares_of(node: Node, ppn: int | None, workers: int, devices: tuple[int | None, ...] = ()) -> tuple[Share, ...]:
@@ -417,26 +410,22 @@ def link(node: Node, nodes: frozenset[str]) -> Link:
     Raises:
         PlanError: if there is neither.
     """
-    interfaces = node.facts.interfaces.items()
-    holder = next((name for name, addresses in interfaces if node.address in addresses), None)
-    routes = routes_to(node, nodes)
-    if holder and routes <= {holder}:
+    interfaces, routes = node.facts.interfaces, routes_to(node, nodes)
+    holder = next((name for name, addresses in interfaces.items() if node.address in addresses), None)
+    others = " and ".join(sorted(routes - {holder}))
+    if holder and others:
+        reason = f"has the node's address; packets to some nodes leave through {others}"
+    elif holder:
         reason = "route to the other nodes" if routes else "has the node's address"
-        return Link(node=node.name, interface=holder, address=node.address, reason=reason)
-    if holder:
-        detours = " and ".join(sorted(routes - {holder}))
-        reason = f"has the node's address; packets to some nodes leave through {detours}"
-        return Link(node=node.name, interface=holder, address=node.address, reason=reason)
-    if len(routes) == 1:
-        (name,) = routes
-        if addresses := node.facts.interfaces.get(name):
-            reason = "route to the other nodes, which use another address of this node"
-            return Link(node=node.name, interface=name, address=addresses[0], reason=reason)
-    listing = ", ".join(f"{name} {' '.join(addresses)}" for name, addresses in interfaces)
-    route_text = f", and reaches the other nodes through {' and '.join(sorted(routes))}" if routes else ""
-    raise PlanError(
-        f"{node.name}: no interface has the address {node.address} ({listing}){route_text}.", hint=ORCH_ADDRESS
-    )
+    elif len(routes) == 1 and interfaces.get(others):
+        reason = "route to the other nodes, which use another address of this node"
+    else:
+        listing = ", ".join(f"{name} {' '.join(addresses)}" for name, addresses in interfaces.items())
+        route_text = f", and reaches the other nodes through {others}" if others else ""
+        problem = f"{node.name}: no interface has the address {node.address} ({listing}){route_text}."
+        raise PlanError(problem, hint=ORCH_ADDRESS)
+    address = node.address if holder else interfaces[others][0]
+    return Link(node=node.name, interface=holder or others, address=address, reason=reason)
 
 
 def routes_to(node: Node, nodes: frozenset[str]) -> set[str]:

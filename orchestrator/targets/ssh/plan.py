@@ -27,7 +27,6 @@ from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
 from orchestrator.planning.request import Resume, RunPaths, TrainRequest
 from orchestrator.planning.resolve import (
-    NO_LINKS,
     Inputs,
     Resolved,
     RunNodes,
@@ -92,7 +91,7 @@ def resolve_hosts(request: TrainRequest, inputs: Inputs, resume: Resume | None =
         with_stack=(*with_ranks, *spares),
         measurement=inputs.measurement and valid_for(inputs.measurement, with_ranks, by_name=True),
     )
-    links = choose_links(nodes.with_stack) if len(nodes.with_stack) > 1 else NO_LINKS
+    links = choose_links(nodes.with_stack)
     launcher = request.launcher or DEFAULT
     if request.launcher or inputs.accelerate or request.mpi:
         check_launcher(launcher, inputs.accelerate.source if inputs.accelerate else "", request.mpi)
