@@ -94,8 +94,35 @@ class RankMeasures:
         return weighted((stretch.steps_per_second, stretch.seconds) for stretch in self.stretches())
 
     def stretches(self) -> list[Stretch]:
-        """Return the periods of whole steps in which the rank trained."""
-        return list(stretches(self.samples))
+        """Return the periods of whole steps in which the rank trained.
+
+        A step may take longer than a sample, so samples without a step are added to the next sample with a
+        step. Scripts count what they have trained after the step: what a sample without a step counts belongs to the
+        step before it. The timed duration of the steps is exact, and replaces the duration of the samples if the two
+        differ by no more than the duration of a sample.
+        """
+        found: list[Stretch] = []
+        waited = 0.0  # seconds without a step since the first one
+        for sample in self.samples:
+            trained = None if sample.samples_per_second is None else sample.samples_per_second * sample.seconds
+            if not sample.steps:
+                waited += sample.seconds if found else 0.0
+                if found and trained:
+                    rate = (found[-1].samples_per_second or 0.0) + trained / found[-1].seconds
+                    found[-1] = replace(found[-1], samples_per_second=rate)
+                continue
+            seconds, waited = sample.seconds + waited, 0.0
+            timed = (sample.step_seconds or 0.0) * sample.steps
+            if timed > 0 and abs(timed - seconds) <= sample.seconds:
+                seconds = timed
+            stretch = Stretch(
+                time=sample.time,
+                seconds=seconds,
+                steps_per_second=sample.steps / seconds,
+                samples_per_second=None if trained is None else trained / seconds,
+            )
+            found.append(stretch)
+        return found
 
     @property
     def peak_rss(self) -> float:
@@ -129,41 +156,6 @@ class Measures:
     ranks: tuple[RankMeasures, ...]
     loss: tuple[tuple[float, float], ...]
     events: tuple[Event, ...]
-
-
-def stretches(samples: Iterable[Sample]) -> Iterator[Stretch]:
-    """Yield the periods of whole steps in the samples.
-
-    A step may take longer than a sample, so samples without a step are added to the next sample with a
-    step. Scripts count what they have trained after the step: what a sample without a step counts belongs to the
-    step before it. The timed duration of the steps is exact, and replaces the duration of the samples if the two
-    differ by no more than the duration of a sample.
-    """
-    waited = 0.0  # seconds without a step
-    stretch: Stretch | None = None  # None before the first step
-    for sample in samples:
-        trained = None if sample.samples_per_second is None else sample.samples_per_second * sample.seconds
-        if not sample.steps:
-            waited += sample.seconds if stretch else 0.0
-            if stretch and trained:
-                stretch = replace(
-                    stretch, samples_per_second=(stretch.samples_per_second or 0.0) + trained / stretch.seconds
-                )
-            continue
-        if stretch:
-            yield stretch
-        seconds, waited = sample.seconds + waited, 0.0
-        timed = (sample.step_seconds or 0.0) * sample.steps
-        if timed > 0 and abs(timed - seconds) <= sample.seconds:
-            seconds = timed
-        stretch = Stretch(
-            time=sample.time,
-            seconds=seconds,
-            steps_per_second=sample.steps / seconds,
-            samples_per_second=None if trained is None else trained / seconds,
-        )
-    if stretch:
-        yield stretch
 
 
 def weighted(values_and_weights: Iterable[tuple[float | None, float]]) -> float | None:
