@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -24,8 +24,6 @@ TableRow = tuple[str, str, str, str]  # name, value before the training, value a
 
 TEXT_LINES = 25  # of output that has no traceback
 SCORE_LABELS = {"em": "Exact match", "f1": "F1", "mcc": "MCC", "auc": "AUC"}
-# Units by the suffix of a score's name.
-UNITS = {"per_second": "/s", "seconds": "s", "percent": "%", "ms": "ms", "mb": "MB", "gb": "GB"}
 
 
 def error_lines(text: str, *, is_shown: bool = False) -> Iterator[str]:
@@ -54,11 +52,6 @@ def current_folder() -> str:
         return str(Path.cwd())
     except FileNotFoundError:
         return ""
-
-
-def describe_same_error(ranks: tuple[int, ...]) -> list[str]:
-    """Return a line about other ranks that ended with the same error, if there are any."""
-    return [f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)} had the same error"] if ranks else []
 
 
 def as_json(outcome: RunOutcome) -> str:
@@ -110,7 +103,9 @@ def failure_lines(outcome: RunOutcome, shown: str) -> list[str]:
     reasons = [f"{outcome.state}: {outcome.problem}"] if outcome.problem else []
     if outcome.failure:
         is_shown = shown in ("all", *map(str, (outcome.failure.rank, *outcome.same_error)))
-        lines = [*error_lines(outcome.failure.text, is_shown=is_shown), *describe_same_error(outcome.same_error)]
+        lines = [*error_lines(outcome.failure.text, is_shown=is_shown)]
+        if same := outcome.same_error:
+            lines.append(f"rank{'s' * (len(same) > 1)} {number_ranges(same)} had the same error")
         reasons += [f"failed: {timeline.how_it_failed(outcome.failure)}", *(f"  {line}" for line in lines)]
     if reasons:
         printed = "\n".join(reasons)  # lines of the log that need not be repeated
@@ -150,27 +145,11 @@ def table_lines(outcome: RunOutcome) -> list[str]:
 def score_rows(scored: Scores) -> Iterator[TableRow]:
     """Yield a row for each score, in the order in which the script reported them."""
     for name in {**scored.after, **scored.before}:
-        label, unit = label_and_unit(name, scored.units)
+        score, comma, variant = one_line(name).partition(",")
+        text = SCORE_LABELS.get(score) or score[:1].upper() + score[1:].replace("_", " ")
         values = (scores_of_time.get(name) for scores_of_time in (scored.before, scored.after))
         before, after = ("-" if value is None else f"{value:.2f}" for value in values)
-        yield label, before, after, unit
-
-
-def label_and_unit(name: str, units: Mapping[str, str]) -> tuple[str, str]:
-    """Return the label and the unit of a score: `tokens_per_second, int8` becomes `Tokens, int8` in `/s`."""
-    score, comma, variant = one_line(name).partition(",")
-    stem, unit = (score, units[score]) if score in units else suffixed(score)
-    text = stem.replace("_", " ")
-    label = SCORE_LABELS.get(stem) or text[:1].upper() + text[1:]
-    return f"{label}{comma}{variant}", one_line(unit)
-
-
-def suffixed(score: str) -> tuple[str, str]:
-    """Return a score's name without the suffix that states its unit, and the unit."""
-    for end, unit in UNITS.items():
-        if score.endswith(f"_{end}"):
-            return score.removesuffix(f"_{end}"), unit
-    return score, ""
+        yield f"{text}{comma}{variant}", before, after, one_line(scored.units.get(score, ""))
 
 
 def run_rows(outcome: RunOutcome, scored: Scores) -> Iterator[TableRow]:
