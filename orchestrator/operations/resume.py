@@ -21,7 +21,7 @@ from orchestrator.operations import runs as operation
 from orchestrator.operations import train
 from orchestrator.planning import recorded_request, sweep
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, flag, parse_ppn
+from orchestrator.planning.request import Resume, TrainRequest, flag, parse_ppn
 from orchestrator.runs import queued, store
 from orchestrator.runs.origin import script_of
 from orchestrator.runs.store import Run
@@ -165,10 +165,12 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
     recorded = request_of(run)
     request = replace(changes.apply(recorded), runs_dir=base)
     check_secrets(run, request)
-    attempt = last_attempt(run) + 1
+    launches = (event for event in run.events() if isinstance(event, Launched))
+    attempt = max((event.attempt for event in launches), default=0) + 1
+    ranks_per_node = {placement.local_world_size for placement in run.record.layout}
     planned_request = request
-    if attempt > 1 and changes.ppn is None and request.ppn is None:
-        planned_request = replace(request, ppn=ranks_per_node(run))
+    if attempt > 1 and changes.ppn is None and request.ppn is None and len(ranks_per_node) == 1:
+        planned_request = replace(request, ppn=ranks_per_node.pop())
     resume = Resume(
         run_id=run.id,
         run_dir=run.record.run_dir,
@@ -205,18 +207,16 @@ def check_secrets(run: Run, request: TrainRequest) -> None:
                 f"{run.id}: the record of the run does not have the secret in {name}.",
                 hint=f"Pass it again: orch resume {run.id} --env {name}",
             )
-    for argument in (*request.settings, *request.script_args):
-        if MASK in argument:
-            raise RequestError(
-                f"{run.id}: the record of the run does not have the secret among the script's arguments.",
-                hint="Start a new run, with the secret in orch_secrets of the inventory: resumed runs have it, too.",
-            )
-    for package in request.packages:
-        if MASK in package:
-            raise RequestError(
-                f"{run.id}: the record of the run does not have the secret in --with '{package}'.",
-                hint="Start a new run, with the user and password of the host in ~/.netrc: resumed runs have it, too.",
-            )
+    if any(MASK in argument for argument in (*request.settings, *request.script_args)):
+        raise RequestError(
+            f"{run.id}: the record of the run does not have the secret among the script's arguments.",
+            hint="Start a new run, with the secret in orch_secrets of the inventory: resumed runs have it, too.",
+        )
+    if packages := [package for package in request.packages if MASK in package]:
+        raise RequestError(
+            f"{run.id}: the record of the run does not have the secret in --with '{packages[0]}'.",
+            hint="Start a new run, with the user and password of the host in ~/.netrc: resumed runs have it, too.",
+        )
 
 
 def request_of(run: Run) -> TrainRequest:
@@ -225,25 +225,10 @@ def request_of(run: Run) -> TrainRequest:
     Raises:
         ExecuteError: if it is damaged, or of another version of orch.
     """
-
-    def kind_of(name: str | None) -> type[TargetOptions] | None:
-        return registry.find_target(name).options
-
     try:
-        return recorded_request.parse(run.origin.request, kind_of)
+        return recorded_request.parse(run.origin.request, lambda target: registry.find_target(target).options)
     except ProtocolError as error:
         raise ExecuteError(f"{run.id} cannot be resumed: {error}", hint="`orch train` starts a new run.") from None
-
-
-def last_attempt(run: Run) -> int:
-    """Return the number of the last attempt of a run; 0 if none was started."""
-    return max((event.attempt or 0 for event in run.events() if isinstance(event, Launched)), default=0)
-
-
-def ranks_per_node(run: Run) -> int | None:
-    """Return the ranks on each node of the last attempt, or None if they differ from node to node."""
-    numbers = {placement.local_world_size for placement in run.record.layout}
-    return numbers.pop() if len(numbers) == 1 else None
 
 
 def differences(run: Run, recorded: TrainRequest, request: TrainRequest, planned: Plan) -> Iterator[str]:
