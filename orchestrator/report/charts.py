@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from statistics import fmean, median, median_low
@@ -40,7 +40,7 @@ LEGEND = {
 }
 MAX_DRAWN_RANKS = 64
 LETTER_WIDTH = 0.032  # width of a letter as a share of a chart on a screen of 400 pixels
-MAX_TALL_ROWS = 24  # Up to this number of ranks the rows are higher.
+ROW_HEIGHT = 16  # pixels
 MAX_REPEATED_PHASES = 3
 EVENTS, PHASES = "events", "phase"  # rows above the rows of the ranks
 
@@ -256,10 +256,12 @@ def timeline(measured: Measures) -> Chart | None:
     unit, name = time_unit(last)
     ranks = drawn_ranks(measured)
     hidden = len(measured.ranks) - len(ranks)
-    height = 18 if len(ranks) <= MAX_TALL_ROWS else 13
     rank0_phases = list(phases(measured))
     phase_spans = [(PHASES, begin, end, f"{phase}: {end - begin:.1f} s") for begin, end, phase in rank0_phases]
-    parts = spans_by_phase(measured, ranks, last)
+    spans: dict[str, list[Span]] = {part: [] for part in LEGEND}
+    for rank in ranks:
+        for begin, end, part in rank_phases(measured, rank, last):
+            spans[part].append((f"rank {rank}", begin, end, f"rank {rank}: {LEGEND[part]}, {end - begin:.1f} s"))
     events = timeline_of(measured.events)
     return Chart(
         title="Timeline",
@@ -269,26 +271,23 @@ def timeline(measured: Measures) -> Chart | None:
             {
                 **bars("phases of rank 0", "--phase", phase_spans, unit),
                 "text": [
-                    plain(phase) if fits(phase, (end - begin) / last) else "" for begin, end, phase in rank0_phases
+                    # On a narrow screen, a bar has room for its text.
+                    plain(phase) if (end - begin) / last > LETTER_WIDTH * len(phase) else ""
+                    for begin, end, phase in rank0_phases
                 ],
                 "textposition": "inside",
                 "insidetextanchor": "start",
                 "constraintext": "none",
             },
             *(
-                bars(LEGEND[part], "--hot" if part == "failed" else f"--{part}", spans, unit)
-                for part, spans in parts.items()
-                if spans
+                bars(LEGEND[part], "--hot" if part == "failed" else f"--{part}", of_part, unit)
+                for part, of_part in spans.items()
+                if of_part
             ),
         ),
         layout=layout([*([EVENTS] if events else ()), PHASES, *(f"rank {rank}" for rank in ranks)], name),
-        height=150 + height * (len(ranks) + 2),
+        height=150 + ROW_HEIGHT * (len(ranks) + 2),
     )
-
-
-def fits(text: str, share: float) -> bool:
-    """Return whether a bar with this share of the chart has room for the text on a narrow screen."""
-    return share > LETTER_WIDTH * len(text)
 
 
 def layout(names: Sequence[str], unit: str) -> dict[str, object]:
@@ -305,23 +304,13 @@ def layout(names: Sequence[str], unit: str) -> dict[str, object]:
             range=[len(names) - 0.5, -0.5],
             dtick=1,
             showgrid=False,
-            tickfont={"size": 12 if len(names) <= MAX_TALL_ROWS else 10},
+            tickfont={"size": 11},
         ),
     }
 
 
-def spans_by_phase(measured: Measures, ranks: Iterable[int], last: float) -> dict[str, list[Span]]:
-    """Return the spans of all ranks by part of a rank's life."""
-    spans: dict[str, list[Span]] = {part: [] for part in LEGEND}
-    for rank in ranks:
-        for begin, end, part in rank_phases(measured, rank, last):
-            spans[part].append((f"rank {rank}", begin, end, f"rank {rank}: {LEGEND[part]}, {end - begin:.1f} s"))
-    return spans
-
-
-def bars(name: str, colour: str, spans: Iterable[Span], unit: float) -> Trace:
+def bars(name: str, colour: str, spans: Sequence[Span], unit: float) -> Trace:
     """Return a horizontal bar for each span."""
-    spans = list(spans)
     return {
         "type": "bar",
         "orientation": "h",
