@@ -118,19 +118,13 @@ def logs(
     lines = (line for line in handle.logs(rank=rank, follow=follow) if pattern.search(line.text))
     try:
         if as_json:
-            print_json(lines)
+            for line in (line for line in lines if line.finished):
+                head = {"schema": SCHEMA, "kind": "line", "rank": line.rank, "node": line.node, "stream": line.stream}
+                print_text(json.dumps({**head, "line": line.text}))
         else:
             print_lines(lines)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-
-
-def print_json(lines: Iterable[LogLine]) -> None:
-    """Print each complete line unchanged as a JSON object."""
-    for line in lines:
-        if line.finished:
-            head = {"schema": SCHEMA, "kind": "line", "rank": line.rank, "node": line.node, "stream": line.stream}
-            print_text(json.dumps({**head, "line": line.text}))
 
 
 def print_lines(lines: Iterable[LogLine]) -> None:

@@ -54,18 +54,13 @@ def this_machine() -> Machine:
 def check(
     environments: Sequence[Environment], expected: Stack | None
 ) -> list[tuple[Environment, Stack, tuple[Finding, ...]]]:
-    """Return each environment with the stack it was compared to and the mismatches."""
-    stacks = load.all_stacks()
-    known = load.incompatibilities()
-    return [
-        (env, expected or nearest_stack(env, stacks), mismatches(env, stacks, known, expected)) for env in environments
-    ]
-
-
-def nearest_stack(environment: Environment, stacks: Sequence[Stack]) -> Stack:
-    """Return the stack with the nearest torch; without torch, by IPEX or the bindings."""
-    torch = environment.version(TORCH)
-    return nearest_to_torch(stacks, torch) if torch else reference_stack(environment, stacks)
+    """Return each environment, the expected stack or a similar one, and the mismatches."""
+    stacks, entries, checked = load.all_stacks(), load.incompatibilities(), []
+    for env in environments:
+        torch = env.version(TORCH)
+        similar = nearest_to_torch(stacks, torch) if torch else reference_stack(env, stacks)
+        checked.append((env, expected or similar, mismatches(env, stacks, entries, expected)))
+    return checked
 
 
 def environment_of(python: str, *, shell: bool) -> Environment:

@@ -14,7 +14,6 @@ from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import fold
 from orchestrator.report.listing import table
 from orchestrator.runs.measures import Measures, measures, scores
-from orchestrator.runs.origin import Script
 from orchestrator.runs.outcome import RunOutcome, outcome_of
 from orchestrator.runs.store import Run
 
@@ -66,11 +65,7 @@ def settings(run: Run, outcome: RunOutcome) -> Iterator[tuple[str, str]]:
     yield from ((f"set {name}", str(value)) for name, value in origin.settings.items())
     yield "script arguments", " ".join(origin.script_args) or ABSENT
     yield "packages", ", ".join(fingerprint[:12] for fingerprint in origin.fingerprints) or ABSENT
-    yield from script_settings(origin.scripts)
-
-
-def script_settings(script: Script | None) -> Iterator[tuple[str, str]]:
-    """Yield the script's path and hash, and the state of its git checkout."""
+    script = origin.scripts
     git = script.git if script else None
     yield "script", script.path if script else ABSENT
     yield "script, sha256", script.sha256[:12] if script else ABSENT

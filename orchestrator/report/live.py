@@ -13,7 +13,7 @@ from orch_node.protocol import events
 from orch_node.protocol.outcome import Failure
 from orch_node.streams import STDERR
 from rich.console import RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from orchestrator.model.printable import counted
@@ -131,7 +131,6 @@ class Screen:
             lambda line: f"[{line.rank}] " if of_ranks == "all" else "",
             is_live=not self.progress.disable,
         )
-        self.tasks: dict[str, TaskID] = {}
         self.joined: set[int] = set()
         self.failure: Failure | None = None  # the last one, which is explained if the ranks start again
         self.warned: set[str] = set()
@@ -236,10 +235,12 @@ class Screen:
             self.printed.add(phase)
         if not self.progress.disable:
             done, total = drawn(step), None if steps is None else drawn(steps)
-            if phase not in self.tasks:
-                self.remove_bars()
-                self.tasks[phase] = self.progress.add_task(phase, total=total, detail="")
-            self.progress.update(self.tasks[phase], completed=done, total=total, detail=self.detail(phase))
+            if [task.description for task in self.progress.tasks] != [phase]:
+                for task in self.progress.task_ids:
+                    self.progress.remove_task(task)
+                self.progress.add_task(phase, total=total, detail="")
+            (task,) = self.progress.task_ids
+            self.progress.update(task, completed=done, total=total, detail=self.detail(phase))
         elif event.figures.get("printed") and phase in self.printed:
             self.shown[phase] = step  # rank 0 has printed the same line
         elif worth_a_line(self.shown.get(phase), step, steps):
@@ -255,12 +256,6 @@ class Screen:
         newest = self.last[phase].newest
         step = f"{newest.step or 0}/{newest.steps}" if newest.steps else f"step {newest.step or 0}"
         return f"{phase}: {step} {self.detail(phase)}".rstrip()
-
-    def remove_bars(self) -> None:
-        """Remove the bars of earlier phases."""
-        for task in self.tasks.values():
-            self.progress.remove_task(task)
-        self.tasks.clear()
 
 
 def shares_terminal() -> bool:

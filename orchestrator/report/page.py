@@ -137,18 +137,12 @@ def embedded(value: object) -> Markup:
 
 
 def subtitle(run: Run, outcome: RunOutcome) -> str:
-    """Return the line below the title: start time, ranks, nodes, backend and precision."""
+    """Return the line below the title: start time, ranks and nodes."""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.record.created))
     ranks = counted(outcome.ranks, "rank")
     nodes = counted(outcome.ran_on, "node")
     fewer = f" of {len(run.nodes)}" if outcome.ran_on < len(run.nodes) else ""
-    parts = (
-        f"started {began}",
-        f"{of_planned(ranks, outcome.ranks, outcome.planned_ranks)} on {nodes}{fewer}",
-        f"backend {outcome.backend}",
-        f"precision {outcome.precision}",
-    )
-    return " · ".join(parts)
+    return f"started {began} · {of_planned(ranks, outcome.ranks, outcome.planned_ranks)} on {nodes}{fewer}"
 
 
 def ranks_table(measured: Measures) -> Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -218,13 +219,9 @@ def array_of(base: Path, name: str) -> str:
 
 def members(base: Path, array: str) -> tuple[Run, ...]:
     """Return the runs of an array by its id or name, in its order; nothing if there is no such array."""
-    array = array_of(base, array)
-    numbers = {
-        run.id: int(number)
-        for run in recorded(base).runs
-        if (number := run.id.removeprefix(f"{array}-")) != run.id and number.isdecimal()
-    }
-    return tuple(sorted((load(base / name) for name in numbers), key=lambda run: numbers[run.id]))
+    member = re.compile(rf"{re.escape(array_of(base, array))}-(\d+)", re.ASCII)
+    runs = {int(match[1]): run for run in recorded(base).runs if (match := member.fullmatch(run.id))}
+    return tuple(runs[number] for number in sorted(runs))
 
 
 def find(base: Path, name: str, notify: Notify = lambda line: None) -> Run:
