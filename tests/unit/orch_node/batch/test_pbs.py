@@ -50,10 +50,10 @@ def test_cpu_counts_reads_the_cores_of_each_node() -> None:
 
 
 def test_a_remote_command_has_input_output_environment_and_exit_code(tmrsh: Path) -> None:
-    script = "read line; echo $line $FROM_JOB $PBS_NODENUM; cat; exit 7"
+    script = "read line; echo $line $FROM_JOB $PBS_NODENUM; cat; echo end; exit 7"
     command = program.command("pbs", "remote", "localhost", "sh", "-c", script)
     result = subprocess.run(command, input="one\ntwo\n", capture_output=True, text=True, timeout=60)
-    assert (result.stdout, result.returncode) == ("one setup 1\ntwo\n", 7), result.stderr
+    assert (result.stdout, result.returncode) == ("one setup 1\nend\n", 7), result.stderr
     assert not list(tmrsh.parent.glob(".task-*"))
 
 

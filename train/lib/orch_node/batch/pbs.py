@@ -5,8 +5,8 @@ captured. So a task file in the run's folder, which only the user can read and t
 program needs:
 
 - `node.py pbs tasks FILE NODE...` starts it on several nodes, and lasts until it has ended everywhere.
-- `node.py pbs remote NODE COMMAND` starts a command on a node and passes on its standard input, output and exit code,
-  over a connection whose lines are signed.
+- `node.py pbs remote NODE COMMAND` starts a command on a node and passes on the first line of standard input, its end,
+  the output of the command after its end, and the exit code; it does so through files in the run's folder.
 - `node.py pbs task FILE NODE` is what both start there.
 - `node.py pbs attached COMMAND` starts a launcher on this node so that PBS knows its processes.
 """
@@ -19,11 +19,10 @@ import html
 import json
 import os
 import re
-import secrets
+import select
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -39,8 +38,6 @@ from orch_node.batch.system import NodeSystem, clock_seconds, run
 from orch_node.protocol import batch, values
 from orch_node.protocol.batch import Submitted
 from orch_node.reach import BY_STEP, JOINING
-from orch_node.signed_lines import SignatureError, SignedLines, authenticate, introduce
-from orch_node.standalone import facts
 
 # The ranks get 120 s before the time limit for a checkpoint; PBS looks at the limit every 10 to 120 s.
 CHECKPOINT_SECONDS = 150
@@ -48,7 +45,7 @@ RESTARTS = "ORCH_JOB_RESTARTS"  # how often the run was submitted again; PBS can
 NODE, CPUS = "ORCH_PBS_NODE", "ORCH_PBS_CPUS"  # of a task: the name of its node, and the job's CPUs there, 0 for all
 SETTINGS = Path("/etc/pbs.conf")
 ARGUMENT = re.compile(r"<jsdl-hpcpa:Argument>(.*?)</jsdl-hpcpa:Argument>", re.DOTALL)
-CONNECT_SECONDS = 60.0
+TICK_SECONDS = 0.5
 # PBS would copy the output of a job to the host that submitted it, and retry that for a minute if it needs a key.
 NO_OUTPUT = ("-j", "oe", "-k", "n", "-o", "localhost:/dev/null")
 NOT_REPEATED = ("-J ", "-h", "-a ", "-W depend=")  # options that a job does not have when it is submitted again
@@ -137,10 +134,10 @@ class Task:
     command: tuple[str, ...]
     env: dict[str, str]
     cwd: str
-    log: str = ""  # the file for its output; '' if the output goes to the connection
+    log: str  # the file for its output
     cpus: dict[str, int] = field(default_factory=dict)  # by node, 0 for all
-    address: str = ""  # HOST:PORT of the program that has started it, to which it connects
-    key: str = ""  # of that connection
+    line: str = ""  # the first line of its standard input
+    alive: str = ""  # the file that exists as long as its standard input is open; '' if it has none
 
 
 def write_task(folder: Path, task: Task) -> Path:
@@ -186,91 +183,48 @@ def run_task(argv: list[str]) -> int:
     local = {name: value for name, value in os.environ.items() if name.startswith("PBS_") or name == "TMPDIR"}
     env = {**task.env, **local, NODE: node, CPUS: str(task.cpus.get(node, 0))}
     os.chdir(task.cwd)
-    if task.address:
-        return serve(task, env)
     log = os.open(task.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.execvpe(task.command[0], task.command, env)
-
-
-def serve(task: Task, env: Mapping[str, str]) -> int:
-    """Connect to the program that has started this task, and run the task's command for it."""
-    host, _, port = task.address.rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
-    lines = introduce(connection, task.key, b"ready\n", CONNECT_SECONDS)
-    stream = connection.makefile("rb")
-    child = subprocess.Popen(task.command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    if not task.alive:
+        os.execvpe(task.command[0], task.command, env)
+    child = subprocess.Popen(task.command, env=env, stdin=subprocess.PIPE)
     assert child.stdin is not None
-    assert child.stdout is not None
-    threading.Thread(target=pass_on, args=(stream, lines, child.stdin), daemon=True).start()
-    with contextlib.suppress(OSError):
-        for line in child.stdout:
-            connection.sendall(lines.sign(line if line.endswith(b"\n") else line + b"\n"))
+    with contextlib.suppress(OSError), child.stdin as pipe:
+        pipe.write(task.line.encode())
+        pipe.flush()
+        while child.poll() is None and exists(task.alive):
+            time.sleep(TICK_SECONDS)
     code = child.wait()
-    connection.close()
     return code if code >= 0 else 128 - code
 
 
-def pass_on(stream: BinaryIO, lines: SignedLines, target: Any) -> None:
-    """Write the signed lines of a stream to a pipe, and close the pipe at their end or at the first forged one."""
-    with contextlib.suppress(OSError, SignatureError):
-        for line in stream:
-            target.write(lines.verify(line))
-            target.flush()
-    with contextlib.suppress(OSError):
-        target.close()
+def exists(path: str) -> bool:
+    """Return whether a file exists; opening it makes a shared file system look for it again."""
+    try:
+        Path(path).read_bytes()
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    return True
 
 
 def run_remote(argv: list[str]) -> int:
     """Run a command on a node as if it were here; return its exit code."""
     node, command = argv[0], argv[1:]
-    job_key = secrets.token_hex(32)
-    address = facts.address_towards(node)
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family) as server:
-        host, port = server.getsockname()[:2]
-        task = Task(tuple(command), dict(os.environ), os.getcwd(), address=f"{host}:{port}", key=job_key)
-        path = write_task(Path(os.environ["ORCH_RUN_DIR"]), task)
-        remote = start_task(path, node)
-        try:
-            accepted = accept(server, job_key, remote)
-        finally:
-            path.unlink(missing_ok=True)
-    if accepted is None:
-        remote.kill()
-        print(f"{node} has not started the program: pbs_tmrsh ended with {remote.wait()}", file=sys.stderr)
-        return remote.returncode or 1
-    connection, lines = accepted
-    threading.Thread(target=send_input, args=(connection, lines), daemon=True).start()
-    pass_on(connection.makefile("rb"), lines, sys.stdout.buffer)
-    return remote.wait()
-
-
-def accept(
-    server: socket.socket, job_key: str, remote: subprocess.Popen[bytes]
-) -> tuple[socket.socket, SignedLines] | None:
-    """Return the connection of the task once it has proved that it knows the key; None if the task has ended."""
-    server.settimeout(1.0)
-    while remote.poll() is None:
-        try:
-            connection, _ = server.accept()
-        except OSError:  # nobody has connected yet; a socket raises TimeoutError only since Python 3.10
-            continue
-        with contextlib.suppress(OSError):
-            lines, _ = authenticate(connection, job_key, CONNECT_SECONDS)
-            return connection, lines
-        connection.close()
-    return None
-
-
-def send_input(connection: socket.socket, lines: SignedLines) -> None:
-    """Send standard input, line by line, and then its end."""
-    # Unbuffered: the interpreter cannot exit while another thread holds the lock of a buffer.
-    with contextlib.suppress(OSError), open(0, "rb", buffering=0, closefd=False) as stdin:
-        for line in stdin:
-            connection.sendall(lines.sign(line if line.endswith(b"\n") else line + b"\n"))
-        connection.shutdown(socket.SHUT_WR)
+    line = sys.stdin.buffer.readline().decode()
+    new_file = functools.partial(tempfile.NamedTemporaryFile, prefix=".task-", dir=os.environ["ORCH_RUN_DIR"])
+    with new_file() as output:
+        with new_file() as alive:
+            task = Task(tuple(command), dict(os.environ), os.getcwd(), output.name, line=line, alive=alive.name)
+            path = write_task(Path(alive.name).parent, task)
+            remote = start_task(path, node)
+            while remote.poll() is None:
+                if select.select([0], [], [], TICK_SECONDS)[0] and not os.read(0, 1 << 16):
+                    break
+        code = remote.wait()
+        path.unlink(missing_ok=True)
+        sys.stdout.buffer.write(Path(output.name).read_bytes())
+    return code
 
 
 def run_attached(argv: list[str]) -> int:
