@@ -176,12 +176,11 @@ def clean(system: BatchSystem, inventory: str | None, base: Path, *, dry_run: bo
             active.append(run.id)
         # A pending job resumes its run later, and a job that has just written its outcome is about to end.
         elif job and not job.ended and run.outcome and time.time() - run.outcome.ended > ENDING_SECONDS:
-            if not dry_run:
+            if dry_run:
+                nodes.append(NodeCleanup(node=f"job {job.job}", state="left", left=(job.state,)))
+            else:
                 cluster.scheduler.cancel(job.job)
-            left, ended = ((job.state,), ()) if dry_run else ((), (job.state,))
-            nodes.append(
-                NodeCleanup(node=f"job {job.job}", state="left" if dry_run else "clean", ended=ended, left=left)
-            )
+                nodes.append(NodeCleanup(node=f"job {job.job}", state="clean", ended=(job.state,)))
     for cluster in clusters.values():
         cluster.host.close()
         active += [name.removeprefix(JOB_NAME_PREFIX) for name, job in cluster.jobs.items() if not job.ended]

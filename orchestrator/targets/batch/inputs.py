@@ -27,6 +27,7 @@ from orchestrator.load.records import MEASURED, read_measurement
 from orchestrator.model.cluster import Facts
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import sweep
+from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, RunPaths, TargetOptions, TrainRequest
 from orchestrator.planning.resolve import Inputs, RunNodes
@@ -308,8 +309,9 @@ def read(request: TrainRequest, batch: BatchSettings, python: str, facts: Facts)
     on_gpus = uses_gpus(request.backend, loaded.plugins)
     users = user_python(path, facts, for_gpus=on_gpus) if path else None
     ranks = query_default_ranks(batch) if request.ppn is None else ONE_RANK
+    nodes = job_nodes(request, loaded, batch, facts, python, users, default_ranks=ranks)
     measured = read_measurement(measurement_file(batch))
-    return loaded, job_nodes(request, loaded, batch, facts, python, users, default_ranks=ranks, measurement=measured)
+    return loaded, replace(nodes, measurement=measured and valid_for(measured, nodes.nodes.value, by_name=False))
 
 
 def interpreter(batch: BatchSettings, stack: str) -> str:

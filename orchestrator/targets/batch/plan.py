@@ -18,13 +18,11 @@ from orch_node.protocol.record import RunNode
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Facts, Gpu, Link, Node, UserPython
 from orchestrator.model.decision import Choice, Decision, all_decisions
-from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import Command, counted, one_line
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import launchers, run_files, training
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.launchers import LAUNCHERS, WITH_MPI, Launch
-from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import Plan, RunProgram, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import (
@@ -56,7 +54,6 @@ def job_nodes(
     user_python: UserPython | None = None,
     *,
     default_ranks: tuple[int, str] = ONE_RANK,
-    measurement: Measurement | None = None,
 ) -> RunNodes:
     """Return placeholders for the nodes that the batch system will choose.
 
@@ -68,14 +65,12 @@ def job_nodes(
         python: the interpreter that starts the run.
         user_python: the ranks' interpreter, if the user has named one.
         default_ranks: the ranks on each node for --ppn auto, with the reason.
-        measurement: what `orch bench` has measured on such nodes, or None.
 
     Raises:
         PlanError: if the request does not fit the nodes.
     """
     system, held = batch.system, batch.held
-    # The default is all of a held allocation.
-    default = max(1, len(held.node_cpus) - request.spare_nodes) if held else 1
+    default = max(1, len(held.node_cpus) - request.spare_nodes) if held else 1  # all of a held allocation
     hint = f"Example: --nodes 4. {system.node_hints['nodes']}"
     count = count_nodes(request, default, limit=MAX_NODES, hint=hint)
     gpus = held.gpus if held else system.requested_gpus(batch.options, count + request.spare_nodes)
@@ -108,7 +103,6 @@ def job_nodes(
         nodes=Choice(nodes),
         layout=place_later(NODE_PREFIX, count, ppn=ppn, threads=threads, reason=reason),
         software="the image has" if batch.image else "the nodes have",
-        measurement=measurement and valid_for(measurement, nodes, by_name=False),
         with_stack=() if batch.image else nodes[:1],  # the libraries of an image are unknown until its ranks run
     )
 

@@ -24,7 +24,7 @@ RESERVED_APPTAINER_OPTIONS = (
     *("--cleanenv", "-e", "--contain", "-c", "--containall", "-C", "--home", "-H", "--no-home", "--pwd", "--cwd"),
     *("--pid", "-p", "--ipc", "-i", "--net", "-n", "--fakeroot", "-f", "--env-file"),
 )
-Words = Annotated[tuple[str, ...], Field(strict=False)]  # a list in TOML
+WordList = Annotated[tuple[str, ...], Field(strict=False)]  # a list in TOML
 APPTAINER_OPTION = re.compile(r"-\w|--[a-z][a-z-]*")
 
 
@@ -41,9 +41,9 @@ class Image(StrictModel):
 
     image: str = ""
     python: str = "python3"
-    mounts: Words = ()
+    mounts: WordList = ()
     env_file: str = ""
-    arguments: Words = ()
+    arguments: WordList = ()
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield why the image cannot be used on all nodes, with a hint."""

@@ -100,18 +100,18 @@ class BatchTarget(Target):
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
         """Return a handle of a run that is recorded on this machine."""
-        place = f"on {self.system.title} in {base}"
+        scope = f"on {self.system.title} in {base}"
         runs = {run.id: run for run in find.recorded_runs(self.system, base)}
         if not runs:
             raise RequestError(
-                f"There is no run '{name}' {place}.",
+                f"There is no run '{name}' {scope}.",
                 hint="Runs are recorded in the folder in which they were started. --runs-dir selects another folder.",
             )
         records, refused = (
             [run.record for run in runs.values()],
             [id for id, run in runs.items() if run.state == REFUSED],
         )
-        run = runs[store.match_id(name, records, place, notify, refused=refused)]
+        run = runs[store.match_id(name, records, scope, notify, refused=refused)]
         return BatchHandle(self.system, run.record, run.folder)
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:

@@ -247,9 +247,9 @@ def exit_if_superseded(system: NodeSystem, run_dir: Path) -> None:
 
 def is_superseded(system: NodeSystem, run_dir: Path) -> bool:
     """Return whether a later start of the job, or a later job, has taken the run's folder."""
-    this, latest = system.submission(), values.load(batch.parse_submitted, run_dir / batch.job_file(system.name))
+    current, latest = system.submission(), values.load(batch.parse_submitted, run_dir / batch.job_file(system.name))
     if latest is None:
         return False
-    if latest.job == this.job:
-        return latest.restarts > this.restarts
-    return -1 < batch.job_number(this.job) < batch.job_number(latest.job)
+    if latest.job == current.job:
+        return latest.restarts > current.restarts
+    return -1 < batch.job_number(current.job) < batch.job_number(latest.job)
