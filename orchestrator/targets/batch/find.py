@@ -92,15 +92,13 @@ class ClusterJobs:
     """The user's jobs on one cluster, as its batch system reports them.
 
     Attributes:
-        host: the host with the system's programs.
-        scheduler: the system's programs on that host.
+        scheduler: the system's programs on the cluster's host.
         problem: why the system could not be queried, or ''.
         jobs: the state of each job whose name begins with JOB_NAME_PREFIX, by name.
     """
 
     def __init__(self, system: BatchSystem, login: str, cluster: str = "") -> None:
-        self.host = host_at(login)
-        self.scheduler = Scheduler(system, self.host, cluster)
+        self.scheduler = Scheduler(system, host_at(login), cluster)
         self.problem = ""
         self.jobs: dict[str, JobState] = {}
         try:
@@ -116,7 +114,7 @@ class ClusterJobs:
             if self.scheduler.system.is_step(location.job):
                 job = None if run.outcome else self.scheduler.state(location.job)
             if not self.problem and (run.outcome is None or (job and not job.ended)):
-                run_folder_of(run.record, run.folder, self.host, ignore).refresh()
+                run_folder_of(run.record, run.folder, self.scheduler.host, ignore).refresh()
                 run = store.load(run.folder)
         except ExecuteError as error:
             self.problem = error.message
@@ -182,7 +180,7 @@ def clean(system: BatchSystem, inventory: str | None, base: Path, *, dry_run: bo
                 cluster.scheduler.cancel(job.job)
                 nodes.append(NodeCleanup(node=f"job {job.job}", state="clean", ended=(job.state,)))
     for cluster in clusters.values():
-        cluster.host.close()
+        cluster.scheduler.host.close()
         active += [name.removeprefix(JOB_NAME_PREFIX) for name, job in cluster.jobs.items() if not job.ended]
     stores = clean_stores(login, (run.record for run in runs), active, dry_run=dry_run)
     return CleanupReport(run_id="", seconds=0.0, nodes=(*nodes, *stores))

@@ -200,11 +200,10 @@ def submit_step(
         nodes=config.nodes + config.spare_nodes,
         ppn=config.ppn,
         survives_nodes=any(option.startswith("--max-restarts") for option in config.options),
-        held=held is not None,
         tasks=len(runs) if len(runs) > 1 else 0,  # an array of one run is a job with the name of the run
         max_active=max_active,
     )
-    options = tuple(system.job_options(job, batch.options))
+    options = () if held else tuple(system.job_options(job, batch.options))  # an allocation has its options already
     return SubmitScript(
         nodes=(login_of(batch),) if batch.login else (),
         run_dir=run_paths.run_dir,

@@ -68,33 +68,28 @@ class Scheduler:
             if not self.has_accepted(step.name):
                 raise
             return
-        job, cluster = self.system.parse_job_id(result.out) if result.code == 0 else ("", "")
+        self.submitted, cluster = self.system.parse_job_id(result.out) if result.code == 0 else ("", "")
         self.cluster = cluster or self.cluster
         # A wrapper around the program may print any text and exit with any code.
-        self.submitted = job or self.find_active_job(step.name)
-        if not self.submitted:
+        if not self.has_accepted(step.name):
             message = self.system.message_of(result)
             is_missing = result.code == NOT_FOUND
             hint = "Run orch on a login node of the cluster." if is_missing else self.system.rejection_hint
             raise ExecuteError(f"{self.system.title} rejects the job: {message}", hint=hint)
 
     def has_accepted(self, name: str) -> bool:
-        """Return whether the system has accepted the job of an interrupted submission; its id is then known."""
-        self.submitted = self.submitted or self.find_active_job(name)
-        return bool(self.submitted)
-
-    def find_active_job(self, name: str) -> str:
-        """Return the id of this user's job with a name that has not ended, or ''."""
+        """Return whether the system has this user's job with a name, which has not ended; its id is then known."""
+        if self.submitted:
+            return True
         try:
             jobs = [job for job in self.system.jobs(self, name) if job.name == name and not job.state.ended]
             self.uncertain = False
         except ExecuteError:
             jobs, self.uncertain = [], True
-        newest = max(jobs, key=lambda job: job_number(job.job), default=None)
-        if newest is None:
-            return ""
-        self.cluster = newest.cluster
-        return newest.job
+        if jobs:
+            newest = max(jobs, key=lambda job: job_number(job.job))
+            self.submitted, self.cluster = newest.job, newest.cluster
+        return bool(jobs)
 
     def state(self, job: str) -> JobState:
         """Return the state of a job, or of a step.

@@ -218,26 +218,21 @@ def location_of(record: RunRecord) -> JobLocation:
     """
     try:
         location = values.read(JobLocation, record.location, "location")
+        fields = (("job", location.job, JOB), ("host", location.login, HOST), ("cluster", location.cluster, HOST))
+        for kind, text, pattern in fields:
+            if text and not pattern.fullmatch(text):
+                raise ProtocolError(f"{text!r:.40} is not a valid {kind}.")
     except ProtocolError as error:
-        raise damaged_record_error(record, str(error)) from None
-    fields = (("job", location.job, JOB), ("host", location.login, HOST), ("cluster", location.cluster, HOST))
-    for kind, text, pattern in fields:
-        if text and not pattern.fullmatch(text):
-            raise damaged_record_error(record, f"{text!r:.40} is not a valid {kind}.")
+        raise ExecuteError(
+            f"The record of {record.run_id} is damaged: {error}",
+            hint="Its job may still run. Its files were not changed.",
+        ) from None
     return location
 
 
 def store_of(run_dir: str) -> str:
     """Return the folder of what controllers have sent for the runs next to this one, by the hash of the content."""
     return f"{PurePosixPath(run_dir).parent}/.orch/store"
-
-
-def damaged_record_error(record: RunRecord, problem: str) -> ExecuteError:
-    """Return the error for a record whose location is damaged."""
-    return ExecuteError(
-        f"The record of {record.run_id} is damaged: {problem}",
-        hint="Its job may still run. Its files were not changed.",
-    )
 
 
 def with_job(record: RunRecord, job: str, cluster: str = "") -> RunRecord:

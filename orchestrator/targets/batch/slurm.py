@@ -528,8 +528,6 @@ class Slurm(BatchSystem):
         yield f"--job-name={shlex.quote(request.name)}"
         yield f"--nodes={request.nodes}"
         yield f"--ntasks-per-node={request.ppn}"
-        if request.held:
-            return
         if not WARNING.fullmatch(options.get("signal", "TERM")):
             raise PlanError(
                 f"{self.flag} signal={options['signal']}: signals other than SIGTERM end the run without a checkpoint.",

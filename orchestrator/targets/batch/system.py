@@ -185,7 +185,6 @@ class JobRequest:
         nodes: the number of nodes, with the spare ones.
         ppn: the ranks on each node.
         survives_nodes: whether the run continues if the job loses a node.
-        held: whether the run becomes a step of a held allocation, which has its options already.
         tasks: the number of runs of an array; 0 for a single run.
         max_active: the number of runs of an array that may be active at once; None for no limit.
     """
@@ -194,7 +193,6 @@ class JobRequest:
     nodes: int
     ppn: int
     survives_nodes: bool = False
-    held: bool = False
     tasks: int = 0
     max_active: int | None = None
 
