@@ -246,8 +246,8 @@ class BatchHandle(RunHandle):
         Raises:
             ExecuteError: if the job can never start; it is cancelled.
         """
-        last_message, last_reason, reported = "", "", 0.0
-        last_pending = time.monotonic()
+        shown: JobState | None = None
+        reported, last_pending = 0.0, time.monotonic()
         while True:
             job = self.state()
             # A requeued job keeps its previous files until it starts again.
@@ -267,12 +267,11 @@ class BatchHandle(RunHandle):
                 self.run_folder.write(files.OUTCOME, outcome.render(ended))
                 raise ExecuteError(problem, hint="Change that, and start the run again.")
             now = time.monotonic()
-            message = job.describe() if pending or (not job.pending and now - last_pending >= READY_SECONDS) else ""
-            reason = message.replace(job.start, "") if job.start else message
-            is_new = reason != last_reason or now - reported > NEW_START_SECONDS
-            if message and message != last_message and is_new:
-                last_message, last_reason, reported = message, reason, now
-                yield Waiting(time=time.time(), text=message)
+            is_due = pending or (not job.pending and now - last_pending >= READY_SECONDS)
+            is_other = shown is None or replace(job, start="") != replace(shown, start="")
+            if is_due and job != shown and (is_other or now - reported > NEW_START_SECONDS):
+                shown, reported = job, now
+                yield Waiting(time=time.time(), text=job.describe())
             time.sleep(TICK_SECONDS)
 
     def has_begun(self) -> bool:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TypeVar
 
-from orch_node.protocol import batch, files, values
+from orch_node.protocol import batch, files
 from orch_node.protocol.record import RunRecord, render
 from orch_node.tail import last_text
 
-from orchestrator.errors import ExecuteError
 from orchestrator.files import write_whole
 from orchestrator.runs.follow import MAX_LOG_CHARACTERS
 from orchestrator.runs.state_files import PLAN, read_json, write_json
-from orchestrator.targets.batch.settings import location_of
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror, ReconnectingMirror
@@ -127,27 +123,6 @@ def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, notify: No
     if isinstance(host, Ssh):
         return RemoteFolder(host, record, folder, notify)
     return LocalFolder(folder)
-
-
-def write_remote_record(record: RunRecord, host: Ssh) -> None:
-    """Write the record to the run's folder on the cluster, for users who log in there.
-
-    Raises:
-        ExecuteError: if it cannot be written.
-    """
-    location = replace(location_of(record), login="")
-    text = json.dumps(render(replace(record, location=values.record(location))), indent=1) + "\n"
-    host.put(f"{record.run_dir}/{PLAN}", text)
-
-
-def delete_remote_files(host: Ssh, paths: Iterable[str]) -> None:
-    """Remove what was sent to the folders of runs that were never submitted; ignore what cannot be removed."""
-    paths = tuple(paths)
-    try:
-        host.capture(("rm", "-rf", "--", *paths), seconds=30.0)
-        host.capture(("rmdir", "--", *dict.fromkeys(str(PurePosixPath(path).parent) for path in paths)), seconds=30.0)
-    except ExecuteError:
-        pass
 
 
 def update_record(record: RunRecord, folder: Path) -> None:

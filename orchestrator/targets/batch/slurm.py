@@ -204,21 +204,20 @@ def parse_sacct(job: str, text: str) -> Accounting | None:
     ]
     sizes = [int(float(match[1]) * UNITS[match[2]]) for row in steps if (match := SIZE.fullmatch(row[3]))]
     # sacct writes `CANCELLED by 1000`, or `CANCELLED+` if the column is narrow.
-    code, seconds = word.split(" ")[0].rstrip("+"), time_seconds(elapsed)
-    if code not in PHASES or seconds is None:
-        return None
     return Accounting(
-        source="sacct", job=job, state=code, elapsed_seconds=seconds, max_rss_bytes=max(sizes, default=None)
+        source="sacct",
+        job=job,
+        state=word.split(" ")[0].rstrip("+"),
+        elapsed_seconds=time_seconds(elapsed) or 0,
+        max_rss_bytes=max(sizes, default=None),
     )
 
 
 def parse_scontrol(job: str, text: str) -> Accounting | None:
     """Return the record in the output of `scontrol show job`, which does not report memory."""
     match = SCONTROL_STATE.search(text)
-    seconds = time_seconds(match[2]) if match else None
-    if match is None or match[1] not in PHASES or seconds is None:
-        return None
-    return Accounting(source="scontrol", job=job, state=match[1], elapsed_seconds=seconds)
+    elapsed = time_seconds(match[2]) or 0 if match else 0
+    return Accounting(source="scontrol", job=job, state=match[1], elapsed_seconds=elapsed) if match else None
 
 
 def time_seconds(text: str) -> int | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Collection
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 from orch_node import disk
+from orch_node.protocol import values
 from orch_node.protocol.outcome import REFUSED
-from orch_node.protocol.record import RunRecord
+from orch_node.protocol.record import RunRecord, render
 
 from orchestrator.errors import ExecuteError, OrchError, RequestError
 from orchestrator.files import write_whole
@@ -22,7 +25,7 @@ from orchestrator.runs.outcome import CleanupReport
 from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.batch import find, inputs
 from orchestrator.targets.batch.handle import BatchHandle
-from orchestrator.targets.batch.run_folder import delete_remote_files, update_record, write_remote_record
+from orchestrator.targets.batch.run_folder import update_record
 from orchestrator.targets.batch.scheduler import Scheduler, host_at
 from orchestrator.targets.batch.settings import location_of, with_job
 from orchestrator.targets.batch.system import BatchSystem
@@ -31,6 +34,8 @@ from orchestrator.targets.connections.local import WRITE_HINT, Local
 from orchestrator.targets.entry import refused_by_manager
 from orchestrator.targets.execute import execute
 from orchestrator.targets.interface import LiveNode, NodeCommands, Notify, RunHandle, RunList, SharedFolder, Target
+
+DELETE_SECONDS = 30.0
 
 
 class BatchTarget(Target):
@@ -162,8 +167,10 @@ def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRec
         scheduler.submitted = ""
         raise ExecuteError(f"{problem}, so orch cancelled job {job}.", hint=WRITE_HINT) from None
     if isinstance(scheduler.host, Ssh):
-        for record in records:
-            write_remote_record(record, scheduler.host)
+        for record in records:  # for users who log in there
+            location = values.record(replace(location_of(record), login=""))
+            text = json.dumps(render(replace(record, location=location)), indent=1) + "\n"
+            scheduler.host.put(f"{record.run_dir}/{PLAN}", text)
     return records[0]
 
 
@@ -171,9 +178,13 @@ def delete_folders(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:
     """Delete the folders of runs that were not submitted."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-    scripts = [step.run_dir for step in plan.steps if isinstance(step, SubmitScript)]
+    (script_folder,) = [step.run_dir for step in plan.steps if isinstance(step, SubmitScript)]
     if isinstance(host, Ssh):
         copies = [project_copy(member.run.run_dir) for member in plan.array or (plan,) if member.project]
-        delete_remote_files(host, (f"{scripts[0]}/{SCRIPT}", *copies))
+        paths = [f"{script_folder}/{SCRIPT}", *copies]
+        with contextlib.suppress(ExecuteError):
+            host.capture(("rm", "-rf", "--", *paths), seconds=DELETE_SECONDS)
+            emptied = dict.fromkeys(str(PurePosixPath(path).parent) for path in paths)
+            host.capture(("rmdir", "--", *emptied), seconds=DELETE_SECONDS)
     elif plan.array:
-        shutil.rmtree(scripts[0], ignore_errors=True)
+        shutil.rmtree(script_folder, ignore_errors=True)
