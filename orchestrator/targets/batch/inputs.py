@@ -24,7 +24,6 @@ from orchestrator.load.docker import check_no_image_options, parse_image_option
 from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
 from orchestrator.load.inputs import run_paths_of
 from orchestrator.load.records import MEASURED, read_measurement
-from orchestrator.model.cluster import Facts
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import sweep
 from orchestrator.planning.measured import valid_for
@@ -198,7 +197,22 @@ def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = Non
     batch = settings_of(system, request)
     python = interpreter(batch, request.stack)
     facts, home = query_host(system, batch.login or "", python, is_user_python=bool(batch.python))
-    loaded, nodes = read(request, batch, python, facts)
+    path = None if batch.image else batch.python
+    loaded = load.inputs(
+        request,
+        image=batch.image.image if batch.image else "",
+        nodes=(facts,),
+        user_python=path or "",
+        local_python="" if batch.login or batch.setup else python,  # the commands of setup may set PYTHONPATH
+        shares_files=not batch.login,
+        left_out=[Path(batch.root)] if batch.root else [],
+    )
+    on_gpus = uses_gpus(request.backend, loaded.plugins)
+    users = user_python(path, facts, for_gpus=on_gpus) if path else None
+    ranks = query_default_ranks(batch) if request.ppn is None else ONE_RANK
+    nodes = job_nodes(request, loaded, batch, facts, python, users, default_ranks=ranks)
+    measured = read_measurement(measurement_file(batch))
+    nodes = replace(nodes, measurement=measured and valid_for(measured, nodes.nodes.value, by_name=False))
     runs = (batch.runs or f"{home}/runs") if batch.login else str(Path(request.runs_dir).absolute())
     train, store = train_folder(runs, batch), f"{runs}/.orch/store"
     run_paths = run_paths_of(resume, loaded.recipe.name, runs, train=train, store=store)
@@ -292,26 +306,6 @@ def plan_of_array(
     step = submit_step(runs, batch, run_paths, is_array=True, max_active=limit)
     sent = dict.fromkeys(step for plan in labelled for step in plan.steps)
     return replace(labelled[0], steps=(*sent, step), array=tuple(replace(plan, steps=()) for plan in labelled))
-
-
-def read(request: TrainRequest, batch: BatchSettings, python: str, facts: Facts) -> tuple[Inputs, RunNodes]:
-    """Return the files that a request names, loaded, and placeholders for the nodes of the job."""
-    path = None if batch.image else batch.python
-    loaded = load.inputs(
-        request,
-        image=batch.image.image if batch.image else "",
-        nodes=(facts,),
-        user_python=path or "",
-        local_python="" if batch.login or batch.setup else python,  # the commands of setup may set PYTHONPATH
-        shares_files=not batch.login,
-        left_out=[Path(batch.root)] if batch.root else [],
-    )
-    on_gpus = uses_gpus(request.backend, loaded.plugins)
-    users = user_python(path, facts, for_gpus=on_gpus) if path else None
-    ranks = query_default_ranks(batch) if request.ppn is None else ONE_RANK
-    nodes = job_nodes(request, loaded, batch, facts, python, users, default_ranks=ranks)
-    measured = read_measurement(measurement_file(batch))
-    return loaded, replace(nodes, measurement=measured and valid_for(measured, nodes.nodes.value, by_name=False))
 
 
 def interpreter(batch: BatchSettings, stack: str) -> str:
