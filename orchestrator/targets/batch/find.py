@@ -50,8 +50,7 @@ def login_of(system: BatchSystem, inventory: str | None) -> str:
     """
     host = (inventory or "").partition(":")[2]
     settings_file = os.environ.get(f"ORCH_{system.name.upper()}_FILE")
-    path = Path(settings_file) if settings_file else None
-    settings = batch_settings(system, path, (f"login={host}",) if host else ())
+    settings = batch_settings(system, Path(settings_file) if settings_file else None, [f"login={host}"] * bool(host))
     settings.check()
     return settings.login or ""
 
@@ -205,16 +204,15 @@ def clean_stores(
                 continue
             command = (record.python, f"{record.train}/node.py", "cleanup", "store", store, *options)
             result = host.capture(command, seconds=CLEAN_SECONDS)
-            report, problem = Cleaned(), ""
             try:
-                report = read_response(result, Cleaned)
+                unused, problem = read_response(result, Cleaned).unused, ""
             except ExecuteError as error:
-                problem = error.message
-            if report.unused or problem:
+                unused, problem = (), f"{store}: {error.message}"
+            if unused or problem:
                 yield NodeCleanup(
                     node=login or "this machine",
                     state="left" if problem or dry_run else "clean",
-                    left=tuple(f"{path}: no run uses it" for path in report.unused) if dry_run else (),
-                    problem=problem and f"{store}: {problem}",
-                    unused=() if dry_run else report.unused,
+                    left=tuple(f"{path}: no run uses it" for path in unused) if dry_run else (),
+                    problem=problem,
+                    unused=() if dry_run else unused,
                 )

@@ -60,11 +60,6 @@ MAX_SOCKETS = 8  # of one machine; more of them are the CPUs of a virtual machin
 # The ranks get 120 s before the time limit for a checkpoint. Slurm may send the signal up to 60 s early or late.
 CHECKPOINT_SECONDS = 150
 WARNING = re.compile(r"(?:[BR]+:)?(?:SIG)?(?:TERM|15)(?:@[0-9]+)?", re.ASCII | re.IGNORECASE)  # values of --signal
-PENDING = (
-    *("PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
-    "SPECIAL_EXIT",
-)
-COMPLETING = ("COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "EXPEDITING", "UPDATE_DB")
 STEP_ENDED = "STEP_ENDED"  # orch's word for a step that squeue does not list any more.
 ENDINGS = {
     "CANCELLED": (Phase.CANCELLED, "the job was cancelled (scancel)"),
@@ -78,14 +73,14 @@ ENDINGS = {
     "COMPLETED": (Phase.ENDED, "the job ended, and its run has left no outcome"),
     STEP_ENDED: (Phase.ENDED, "its step in the allocation ended, and its run has left no outcome"),
 }
-PHASES: dict[str, Phase] = {
-    **dict.fromkeys(PENDING, Phase.PENDING),
-    **dict.fromkeys(("SUSPENDED", "STOPPED"), Phase.SUSPENDED),
-    **dict.fromkeys(COMPLETING, Phase.COMPLETING),
-    "RUNNING": Phase.RUNNING,
-    **{state: phase for state, (phase, _) in ENDINGS.items()},
-    **dict.fromkeys(("LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"), Phase.ENDED),
+# The other states of jobs; a state that is unknown to orch counts as RUNNING.
+STATES = {
+    Phase.PENDING: "PENDING CONFIGURING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT",
+    Phase.SUSPENDED: "SUSPENDED STOPPED",
+    Phase.COMPLETING: "COMPLETING STAGE_OUT SIGNALING RESIZING EXPEDITING UPDATE_DB",
+    Phase.ENDED: "LAUNCH_FAILED RECONFIG_FAIL REVOKED",
 }
+PHASES = {state: phase for phase, states in STATES.items() for state in states.split()}
 # Reasons why a job is pending, as patterns (see JOB REASON CODES in squeue(1)); what they mean; and, for a job that can
 # never start, what to request in its place. Other reasons are shown as Slurm reports them.
 REASONS = (
