@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from orch_node.protocol import pod, values
 from orch_node.protocol.events import NAN_LOSS, Progress, Result, Warned
@@ -14,7 +14,7 @@ from orch_node.protocol.node_reports import RunReport
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.rows import RunRow, row_of
 from orchestrator.runs.state_files import PLAN
@@ -38,18 +38,16 @@ def cluster_of(inventory: str) -> KubernetesClient:
     return connect(settings.context, namespace)
 
 
-def query_runs(cluster: KubernetesClient) -> tuple[list[RunRecord], dict[str, OrchError], list[str]]:
+def query_runs(cluster: KubernetesClient) -> tuple[list[RunRecord], dict[str, OrchError]]:
     """Read the records of a namespace, and check whether they can be trusted.
 
     Returns:
-        The records, oldest first; by run id, why a run is listed but cannot be used; and the problems of records that
-        cannot be read.
+        The records, oldest first, and why a run cannot be used, by its id or the name of its ConfigMap.
     """
     location = {"context": cluster.context, "namespace": cluster.namespace}
     settings = kubernetes_settings(None, []).model_copy(update=location)
     records: list[RunRecord] = []
-    distrusted: dict[str, OrchError] = {}
-    damaged: list[str] = []
+    problems: dict[str, OrchError] = {}
     for config_map in cluster.objects("ConfigMap", f"{names.selector()},!{names.PART}"):
         texts = config_map.get("data") or {}
         if "run.json" not in texts:
@@ -57,14 +55,15 @@ def query_runs(cluster: KubernetesClient) -> tuple[list[RunRecord], dict[str, Or
         try:
             record = with_lists(values.loads(texts["run.json"], "run.json"), pod.parse(texts.get("pod.json", "")))
         except ProtocolError as error:
-            damaged.append(f"{config_map['metadata']['name']}: {error}")
+            name = config_map["metadata"]["name"]
+            problems[name] = ExecuteError(f"skipped a damaged run: {name}: {error}")
             continue
         try:
             record = trusted_record(record, settings, label=config_map["metadata"]["labels"][names.RUN])
         except OrchError as error:
-            distrusted[record.run_id] = error
+            problems[record.run_id] = error
         records.append(record)
-    return sorted(records, key=lambda record: (record.created, record.run_id)), distrusted, damaged
+    return sorted(records, key=lambda record: (record.created, record.run_id)), problems
 
 
 def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[RunRecord, Path]:
@@ -80,9 +79,9 @@ def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[Run
         OrchError: if there is no such run, or its record cannot be trusted.
     """
     cluster = cluster_of(inventory)
-    records, distrusted, _ = query_runs(cluster)
+    records, problems = query_runs(cluster)
     run_id = store.match_id(name, records, f"in {inventory}", notify)
-    if error := distrusted.get(run_id):
+    if error := problems.get(run_id):
         raise error
     record = next(record for record in records if record.run_id == run_id)
     folder = base / run_id
@@ -96,23 +95,21 @@ def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[Run
 def list_runs(inventory: str) -> RunList:
     """Return the runs that a namespace has recorded, oldest first."""
     cluster = cluster_of(inventory)
-    records, distrusted, problems = query_runs(cluster)
+    records, problems = query_runs(cluster)
     pods = logged_pods(cluster)
 
     def make_row(record: RunRecord) -> RunRow:
-        is_trusted = record.run_id not in distrusted
         return row_of(
             record,
             report_in(cluster, pods.get(record.run_id, ()), record),
-            state=state_in(cluster, record) if is_trusted else "unknown",
+            state="unknown" if record.run_id in problems else state_in(cluster, record),
             nodes=(host.node for host in record.nodes),
             folder=record.run_dir,
         )
 
     with ThreadPoolExecutor(max_workers=MAX_QUERIES) as pool:
         rows = tuple(pool.map(make_row, records))
-    damaged = (f"skipped a damaged run: {problem}" for problem in problems)
-    return RunList(rows=rows, warnings=(*damaged, *(error.message for error in distrusted.values())))
+    return RunList(rows=rows, warnings=tuple(error.message for error in problems.values()))
 
 
 def state_in(cluster: KubernetesClient, record: RunRecord) -> str:
@@ -135,15 +132,15 @@ def logged_pods(cluster: KubernetesClient) -> dict[str, list[PodState]]:
 
 def report_in(cluster: KubernetesClient, pods: Sequence[PodState], record: RunRecord) -> RunReport:
     """Return what a run has reported at the end of the log of the first of these pods, as far as it can be read."""
-    report = RunReport()
+    newest: dict[type, Any] = {}
     with suppress(OrchError):
         for state in sorted(pods, key=lambda state: state.pod)[:1]:
             for line in cluster.log(state.pod, state.container, follow=False, since=None, tail=TAIL_LINES):
                 event = parse(split_time(line)[1], ranks=len(record.layout)).event
-                if isinstance(event, Progress):
-                    report = replace(report, progress=event)
-                elif isinstance(event, Result):
-                    report = replace(report, result=event.figures)
-                elif isinstance(event, Warned):
-                    report = replace(report, is_nan=NAN_LOSS in event.text)
-    return report
+                newest[type(event)] = event
+    result, warning = newest.get(Result), newest.get(Warned)
+    return RunReport(
+        progress=newest.get(Progress),
+        result=result.figures if result else {},
+        is_nan=warning is not None and NAN_LOSS in warning.text,
+    )
