@@ -150,14 +150,16 @@ def path_source(kind: str, path: Path, names: Sequence[str], *, name: str) -> So
         raise ExecuteError(
             f"{error.filename} cannot be read: {error.strerror}.", hint="Make it readable, or add it to .gitignore."
         ) from None
-    synced = Synced(
-        kind=kind,
-        name=name,
-        path=f"{FOLDERS[kind]}/{path.name}",
-        files=len(names) or 1,
-        size=total_size([path / name for name in names] or [path]),
-    )
-    return Source(synced=synced, folder=path, hashes=hashes, references={})
+    return make_source(path, hashes, kind=kind, name=name, path=f"{FOLDERS[kind]}/{path.name}")
+
+
+def make_source(
+    folder: Path, hashes: Mapping[str, str], references: Mapping[str, Path] | None = None, **fields: str
+) -> Source:
+    """Return the files with these hashes in a folder, or a single file; `fields`: of the report."""
+    sizes = [path.stat().st_size for path in ([folder / name for name in hashes] or [folder])]
+    synced = Synced(files=len(sizes), size=sum(sizes), **fields)
+    return Source(synced=synced, folder=folder, hashes=hashes, references=references or {})
 
 
 def check_names(paths: Iterable[Path]) -> None:
@@ -169,10 +171,6 @@ def check_names(paths: Iterable[Path]) -> None:
             raise RequestError(
                 f"The name of {one_line(path)} is not UTF-8.", hint="Rename the file, or add it to .gitignore."
             ) from None
-
-
-def total_size(paths: Iterator[Path] | Sequence[Path]) -> int:
-    return sum(path.stat().st_size for path in paths)
 
 
 def folder_files(top: Path) -> Iterator[str]:
@@ -287,21 +285,10 @@ def snapshot_source(kind: str, folder: Path, name: str, revision: str) -> Source
     hashes = {str(path.relative_to(folder)): checked_hash(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     if not hashes:
         raise RequestError(f"{name} has no files on the hub.", hint="Check the name.")
-    synced = Synced(
-        kind=kind,
-        name=name,
-        revision=commit,
-        path=f"{HUB}/{storage.name}/snapshots/{commit}",
-        files=len(hashes),
-        size=total_size(folder / name for name in hashes),
-    )
-    references = [path for path in (f"refs/{revision}", f"trees/{commit}.json") if (storage / path).is_file()]
-    return Source(
-        synced=synced,
-        folder=folder,
-        hashes=hashes,
-        references={f"{HUB}/{storage.name}/{path}": storage / path for path in references},
-    )
+    names = [path for path in (f"refs/{revision}", f"trees/{commit}.json") if (storage / path).is_file()]
+    references = {f"{HUB}/{storage.name}/{path}": storage / path for path in names}
+    path = f"{HUB}/{storage.name}/snapshots/{commit}"
+    return make_source(folder, hashes, references, kind=kind, name=name, revision=commit, path=path)
 
 
 def checked_hash(path: Path) -> str:
@@ -314,11 +301,9 @@ def checked_hash(path: Path) -> str:
         ExecuteError: if the content is another one.
     """
     content = path.resolve()
-    digest = sha256(content)
-    is_damaged = bool(SHA256.fullmatch(content.name)) and digest != content.name
-    if SHA1.fullmatch(content.name):
-        is_damaged = git_hash(content) != content.name
-    if is_damaged:
+    digest, etag = sha256(content), content.name
+    is_git_hash = SHA1.fullmatch(etag) is not None
+    if (is_git_hash or SHA256.fullmatch(etag)) and etag != (git_hash(content) if is_git_hash else digest):
         raise ExecuteError(
             f"{path} is damaged: its content is not what the hub announced.",
             hint=f"Delete {content} and run the command again, which downloads only that file.",
