@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -88,31 +88,24 @@ def build_wheel(stack: Stack, cache: Path) -> Path:
         ExecuteError: if pip fails.
     """
     target = cache / f"bindings-{stack.torch}-{sources_digest()}"
-    if not any(target.glob("*.whl")):
-        staging = target.with_name(f"{target.name}.{os.getpid()}")
-        build(SHARE / "bindings", staging, stack, cache)
-        shutil.rmtree(target, ignore_errors=True)
-        staging.replace(target)
+    if any(target.glob("*.whl")):
+        return target
+    staging, prefix = target.with_name(f"{target.name}.{os.getpid()}"), Path(sys.prefix)
+    if not torch_is_installed(stack):
+        build((f"{TORCH}=={stack.torch}", "numpy"), staging, stack, cache)
+    # `orch setup` records the torch for which it has built a wheel.
+    elif wheel := find_wheel(prefix / "wheels", packages(prefix).get(TORCH) or version(TORCH)):
+        staging.mkdir()
+        shutil.copy(wheel, staging)
+    else:
+        build((), staging, stack, cache)
+    shutil.rmtree(target, ignore_errors=True)
+    staging.replace(target)
     return target
 
 
-def build(source: Path, folder: Path, stack: Stack, cache: Path) -> None:
-    """Build the wheel with this environment's torch if it is the stack's, else with a downloaded one."""
-    arguments = ["--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
-    if torch_is_installed(stack):
-        prefix = Path(sys.prefix)
-        torch = packages(prefix).get(TORCH) or version(TORCH)  # as `orch setup` records it
-        if wheel := find_wheel(prefix / "wheels", torch):
-            folder.mkdir()
-            shutil.copy(wheel, folder)
-        else:
-            build_with(TOOLS, stack, arguments, cache)
-        return
-    build_with((f"{TORCH}=={stack.torch}", *TOOLS, "numpy"), stack, arguments, cache)
-
-
-def build_with(requirements: Sequence[str], stack: Stack, arguments: Sequence[str], cache: Path) -> None:
-    """Build a wheel with these packages, in the versions and with the hashes of the stack's lock.
+def build(requirements: tuple[str, ...], target: Path, stack: Stack, cache: Path) -> None:
+    """Build the wheel with these packages, in the versions and with the hashes of the stack's lock.
 
     Raises:
         ExecuteError: if pip fails, or downloads a file with another hash.
@@ -122,11 +115,12 @@ def build_with(requirements: Sequence[str], stack: Stack, arguments: Sequence[st
         locked = pip.locked_packages(stack, pip.local_platform())
         with pip.pip_options(locked) as (_, constraints):
             options = ("--quiet", "--only-binary=:all:", "--dest", str(wheels))
-            pip.run_pip("download", *options, *pip.index_options(stack), *constraints, *requirements)
+            pip.run_pip("download", *options, *pip.index_options(stack), *constraints, *TOOLS, *requirements)
         paths = sorted(wheels.iterdir())
         pip.check_hashes({path.name: sha256(path) for path in paths}, locked)
         pip.run_pip("install", "--quiet", "--no-index", "--no-deps", "--target", str(packages), *map(str, paths))
-        pip.run_pip("wheel", "--no-build-isolation", *arguments, variables={"PYTHONPATH": str(packages)})
+        command = ("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(target))
+        pip.run_pip(*command, str(SHARE / "bindings"), variables={"PYTHONPATH": str(packages)})
 
 
 def torch_is_installed(stack: Stack) -> bool:

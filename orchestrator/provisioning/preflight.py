@@ -43,25 +43,19 @@ def find_problems(
         limits: the least resources of each node.
         sudo_nodes: nodes whose sudo password is known.
     """
-    problems = [
-        (probe, problem)
+    names, roots = {probe.name for probe in probes}, {probe.root for probe in probes}
+    root_hint = "Set orch_root in the inventory to one absolute path for all nodes."
+    return tuple(
+        Finding(subject=probe.name, message=message, hint=hint)
         for probe in probes
-        for problem in (
+        for message, hint in (
             *machine_problems(probe, limits[probe.name]),
             *package_problems(probe, has_password=probe.name in sudo_nodes),
             *shared_folder_problems(probe, stack),
+            *[(f"its folder would be {probe.root}, which differs between the nodes", root_hint)] * (len(roots) > 1),
+            *connection_problems(probe, names, may_be_root=probe.sudo or probe.name in sudo_nodes),
         )
-    ]
-    if len({probe.root for probe in probes}) > 1:
-        hint = "Set orch_root in the inventory to one absolute path for all nodes."
-        problems += [
-            (probe, (f"its folder would be {probe.root}, which differs between the nodes", hint)) for probe in probes
-        ]
-    nodes = {probe.name for probe in probes}
-    for probe in probes:
-        may_be_root = probe.sudo or probe.name in sudo_nodes
-        problems += [(probe, problem) for problem in connection_problems(probe, nodes, may_be_root=may_be_root)]
-    return tuple(Finding(subject=probe.name, message=message, hint=hint) for probe, (message, hint) in problems)
+    )
 
 
 def machine_problems(probe: Probe, limits: Limits) -> Iterator[Problem]:
