@@ -12,6 +12,7 @@ from typing import Any
 from orch_node.protocol import failures
 from orch_node.protocol.events import Event, Exited, Preempted, Refused, Stalled, Started
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Failure, Outcome
+from orch_node.protocol.pod import node_name
 
 from orchestrator.runs.events import last_attempt
 from orchestrator.targets.kubernetes import names
@@ -41,20 +42,6 @@ class PodState:
     lost: bool = False  # has not ended, but its node does not respond or it is being deleted
 
 
-def node_of(pod: str) -> str:
-    """Return the name that the plan has for a pod.
-
-    Pods are called orch-x-worker-3 (of a PyTorchJob), orch-x-node-0-3-abcde (of a TrainJob) or orch-x-3-abcde.
-    """
-    if match := re.search(r"-(worker-\d+)$", pod):
-        return match.group(1)
-    if match := re.search(r"-node-0-(\d+)(?:-[a-z0-9]{5})?$", pod):
-        return f"node-{match.group(1)}"
-    if match := re.fullmatch(r"orch-.+-(\d+)-[a-z0-9]{5}", pod):
-        return f"worker-{match.group(1)}"  # a pod of an Indexed Job
-    return pod
-
-
 def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
     """Return the state of a pod.
 
@@ -68,7 +55,7 @@ def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
     state = container.get("state") or {}
     ended = state.get("terminated")
     specified = own_container(pod.get("spec", {}).get("containers"))
-    make = partial(PodState, pod=name, node=node_of(name), container=str(specified.get("name", "")))
+    make = partial(PodState, pod=name, node=node_name(name), container=str(specified.get("name", "")))
     if phase == "Failed" or (ended and ended.get("exitCode")):
         ended = ended or last_end(container)
         oom = bool(ended and ended.get("reason") == "OOMKilled" and status.get("reason") != "Evicted")

@@ -198,7 +198,8 @@ def reader(cluster: KubernetesClient, record: RunRecord) -> Iterator[PodExec]:
             await_running(cluster, path)
             yield PodExec(cluster, name, READER)
         finally:
-            delete(cluster, path, record.run_id)
+            with suppress(NotThere):
+                delete_checked(cluster, cluster.get(path), record.run_id)
 
 
 @contextmanager
@@ -228,11 +229,6 @@ def await_running(cluster: KubernetesClient, path: str) -> None:
                 hint=f"`kubectl describe pod {path.rpartition('/')[2]}` shows more while it exists.",
             )
         time.sleep(POLL_SECONDS)
-
-
-def delete(cluster: KubernetesClient, path: str, run_id: str) -> None:
-    with suppress(NotThere):
-        delete_checked(cluster, cluster.get(path), run_id)
 
 
 def fetch(

@@ -18,6 +18,7 @@ from typing import Any
 from orch_node.protocol import files
 from orch_node.protocol.events import Ended, Event, Heartbeat, Launched, NodeNews, NodesLost, Started
 from orch_node.protocol.outcome import FAILED
+from orch_node.protocol.pod import node_name
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError, RequestError
 from orchestrator.model.hosts import Nodes
@@ -39,7 +40,6 @@ from orchestrator.targets.kubernetes.status import (
     PodState,
     created_at,
     job_state,
-    node_of,
     nodes_of,
     pod_state,
 )
@@ -560,7 +560,7 @@ def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[PodState]
 def node_cleanup(pod: str, remaining: list[str], error: ExecuteError | None) -> NodeCleanup:
     remains = pod in remaining
     return NodeCleanup(
-        node=node_of(pod),
+        node=node_name(pod),
         state="left" if remains else "clean",
         ended=() if remains else (f"pod {pod}",),
         left=(f"pod {pod} is still ending",) if remains else (),

@@ -7,9 +7,10 @@ from typing import Any, cast
 from orch_node.protocol.events import NodeNews
 from orch_node.protocol.events import read as read_event
 from orch_node.protocol.outcome import FAILED
+from orch_node.protocol.pod import node_name
 
 from orchestrator.targets.kubernetes.client import KubernetesClient
-from orchestrator.targets.kubernetes.status import JobState, PodState, job_state, node_of, outcome, pod_state
+from orchestrator.targets.kubernetes.status import JobState, PodState, job_state, outcome, pod_state
 from orchestrator.targets.kubernetes.watch import Follower
 
 
@@ -33,9 +34,12 @@ def test_node_name_is_derived_from_pod_name() -> None:
     for pod_name, node in (
         ("orch-2026-qa-ab12-worker-3", "worker-3"),
         ("orch-2026-qa-ab12-node-0-11-x7k2p", "node-11"),
+        ("orch-2026-qa-ab12-node-0-11", "node-11"),
+        ("orch-2026-qa-ab12-3", "worker-3"),
+        ("orch-2026-qa-ab12-3-45678", "worker-3"),
         ("something", "something"),
     ):
-        assert node_of(pod_name) == node
+        assert node_name(pod_name) == node
 
 
 NO_NODE = "pod has unbound immediate PersistentVolumeClaims"

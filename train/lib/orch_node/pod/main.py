@@ -29,11 +29,10 @@ from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
 from orch_node.machine import ProcessHandle
 from orch_node.pod import project, rendezvous
 from orch_node.pod.relay import Relay, emit_event
-from orch_node.pod.torchrun_rank import node_name
 from orch_node.protocol import events, files, pod
 from orch_node.protocol.layout import FLAGS_HINT, bf16_flag, check_flags
 from orch_node.protocol.outcome import EX_TEMPFAIL, ProcessRecord
-from orch_node.protocol.pod import PodConfig
+from orch_node.protocol.pod import PodConfig, node_name
 from orch_node.standalone import facts
 from orch_node.supervisor.torchrun import RENDEZVOUS
 
@@ -49,8 +48,7 @@ KILL_AFTER_SECONDS = 20.0
 def main(argv: list[str]) -> int:
     """Run the ranks of a pod and return its exit code."""
     config = pod.parse(Path(argv[1]).read_text())
-    if problem := why_not(config):
-        refuse(problem)
+    check(config)
     if config.attempt > 1:
         remove_stop(config)
     try:
@@ -67,14 +65,14 @@ def main(argv: list[str]) -> int:
     return Torchrun(config, (*options, f"--nproc_per_node={config.ppn}", *rank), key).run()
 
 
-def why_not(config: PodConfig) -> str | None:
-    """Return why this pod cannot run its part, with a solution, or None if it can."""
+def check(config: PodConfig) -> None:
+    """Exit with a solution if this pod cannot run its part."""
     stack = os.environ.get("ORCH_STACK", config.stack)  # images that orch has not built do not set it
     if stack != config.stack:
-        return f"the image has stack '{stack}', the run is planned for '{config.stack}'."
+        refuse(f"the image has stack '{stack}', the run is planned for '{config.stack}'.")
     pods = os.environ.get("PET_NNODES", "1")  # of torchrun; with a minimum for elastic runs: 2:4
     if pods.rpartition(":")[2] != str(config.pods):
-        return (
+        refuse(
             f"torchrun joins {pods} pods (PET_NNODES), but the run is planned for {config.pods}: the ranks would train "
             "separate models, or with another global batch. Check the job's number of pods and its operator."
         )
@@ -82,9 +80,9 @@ def why_not(config: PodConfig) -> str | None:
     try:
         check_flags(flags)
     except ValueError as error:
-        return f"this pod's node reports wrong CPU flags: {error}. {FLAGS_HINT}"
+        refuse(f"this pod's node reports wrong CPU flags: {error}. {FLAGS_HINT}")
     if config.needs_bf16 and not bf16_flag(flags):
-        return (
+        refuse(
             "Precision bf16: this pod's CPU has no BF16 instructions. "
             "Use --precision fp32, --allow-slow-bf16, or node_selector for nodes that have them."
         )
@@ -94,11 +92,10 @@ def why_not(config: PodConfig) -> str | None:
             private_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / f".{os.uname().nodename}").touch()
     except OSError as error:
-        return (
+        refuse(
             f"the volume cannot be written as user {os.getuid()}: {error}. "
             "Its storage must honour fsGroup, or belong to this user."
         )
-    return None
 
 
 def refuse(problem: str) -> NoReturn:

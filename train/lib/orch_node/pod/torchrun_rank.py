@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -19,7 +18,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.cores import reported_cores, split
 from orch_node.protocol.environment import local_rank_variables, rank_variables
 from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout
-from orch_node.protocol.pod import PodConfig
+from orch_node.protocol.pod import PodConfig, node_name
 from orch_node.standalone import facts
 
 
@@ -66,19 +65,6 @@ def entry_of(config: PodConfig, host: str, rank: int, allowed: list[int]) -> Ran
         threads=len(own_cores) or config.threads,
         env={**local_rank_variables(config.env, local, local_size), **met_by_torchrun()},
     )
-
-
-def node_name(host: str) -> str:
-    """Return the name of a pod's node in the plan.
-
-    It is `worker-3` for orch-x-worker-3 and for orch-x-3 (of an Indexed Job), and `node-3` for
-    orch-x-node-0-3.
-    """
-    name = host.partition(".")[0]
-    if match := re.search(r"-(worker|node)(?:-0)?-(\d+)$", name):
-        return f"{match.group(1)}-{match.group(2)}"
-    match = re.fullmatch(r"orch-.+-(\d+)", name)
-    return f"worker-{match.group(1)}" if match else host
 
 
 def met_by_torchrun() -> dict[str, str]:

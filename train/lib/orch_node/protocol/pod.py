@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from orch_node.protocol import values
@@ -59,3 +60,16 @@ def parse(text: str | bytes) -> PodConfig:
         ProtocolError: if it is damaged.
     """
     return values.parse(PodConfig, text, "pod.json")
+
+
+def node_name(pod: str) -> str:
+    """Return the name that the plan has for a pod or its host.
+
+    It is `worker-3` for orch-x-worker-3 (of a PyTorchJob), orch-x-3 and orch-x-3-abcde (of an Indexed Job), and
+    `node-3` for orch-x-node-0-3 and orch-x-node-0-3-abcde (of a TrainJob).
+    """
+    name = pod.partition(".")[0]
+    if match := re.search(r"-(worker|node)(?:-0)?-(\d+)(?:-[a-z0-9]{5})?$", name):
+        return f"{match.group(1)}-{match.group(2)}"
+    match = re.fullmatch(r"orch-.+-(\d{1,4})(?:-[a-z0-9]{5})?", name)
+    return f"worker-{match.group(1)}" if match else pod
