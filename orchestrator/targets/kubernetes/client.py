@@ -6,11 +6,10 @@ The client package is imported only when it is used, because that takes 1 s and 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import yaml
@@ -24,7 +23,6 @@ from orchestrator.targets.kubernetes.run_record import JobLocation
 
 TEMPORARY_STATUSES = (429, 500, 502, 503, 504)
 UNKNOWN_FIELD = "field not declared in schema"
-MAX_DELAY = 10.0
 PROXY_HINT = "Check the server in the kubeconfig with `kubectl version`. A proxy in front of it may require a login."
 POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -88,17 +86,9 @@ def is_temporary(error: Exception) -> bool:
     return getattr(error, "status", 0) in (0, *TEMPORARY_STATUSES) and UNKNOWN_FIELD not in message_of(error)
 
 
-def retry_delay(error: Exception, attempts: int) -> float:
-    """Return the seconds until the next attempt: as the API requests, or twice as long each time."""
-    headers = getattr(error, "headers", None) or {}
-    requested = str(headers.get("Retry-After", ""))
-    return min(float(requested) if requested.isdigit() else 0.25 * 2**attempts, MAX_DELAY)
-
-
-Result = TypeVar("Result")
 TIMEOUT = (10.0, 60.0)  # connecting, reading; seconds
 QUIET_SECONDS = 330.0  # after which a log is requested again
-TRIES = 5
+RETRIES = 4
 # The API and the plural of each kind.
 RESOURCES = {
     "ConfigMap": ("v1", "configmaps"),
@@ -120,7 +110,6 @@ class KubernetesClient:
         self.client = client
         self.namespace = namespace
         self.context = context
-        self.tries = TRIES
         self.failures: tuple[type[Exception], ...] = (kubernetes.ApiException, *connection_errors())
 
     # Reading.
@@ -135,7 +124,14 @@ class KubernetesClient:
         content_type: str = "application/json",
         timeout: tuple[float, float] = TIMEOUT,
     ) -> Any:
-        """Send a request once, and return the raw response or raise the client's errors."""
+        """Send a request, which is repeated after temporary errors, and return the raw response.
+
+        Raises:
+            NotThere: if there is no such object.
+            Refused: if the user may not do that.
+            ConnectionLost: if the API does not respond.
+            ExecuteError: for all other errors.
+        """
         from kubernetes.client import ApiException
 
         serialized = self.client.param_serialize(
@@ -146,21 +142,24 @@ class KubernetesClient:
             header_params={"Accept": "application/json", "Content-Type": content_type},
             auth_settings=["BearerToken"],
         )
-        response = self.client.call_api(*serialized[:4], _request_timeout=timeout)
-        if not 200 <= response.status < 300:
-            raise ApiException(http_resp=response.response)
-        return response.response
+        with self.converted_errors():
+            response = self.client.call_api(*serialized[:4], _request_timeout=timeout)
+            if not 200 <= response.status < 300:
+                raise ApiException(http_resp=response.response)
+            return response.response
+
+    @contextmanager
+    def converted_errors(self) -> Iterator[None]:
+        """Convert the errors of the client and of the connection."""
+        try:
+            yield
+        except self.failures as error:
+            raise to_execute_error(error, self.context or "the cluster") from None
 
     def get(self, path: str, **query: str) -> Object:
-        """Return the object at a path.
-
-        Raises:
-            NotThere: if there is none.
-            Refused: if the user may not read it.
-            ConnectionLost: if the API does not respond.
-            ExecuteError: for all other errors.
-        """
-        return self.attempt(lambda: as_json(self.request("GET", path, query=query)))
+        """Return the object at a path, with the errors of request()."""
+        with self.converted_errors():
+            return as_json(self.request("GET", path, query=query))
 
     def job(self, location: JobLocation) -> Object:
         """Return the job of a run, with the errors of get()."""
@@ -198,7 +197,7 @@ class KubernetesClient:
     def lines(self, path: str, query: dict[str, str]) -> Iterator[str]:
         """Yield the lines of a response as they come, without an incomplete last line."""
         timeout = (TIMEOUT[0], QUIET_SECONDS)
-        response = self.attempt(lambda: self.request("GET", path, query=query, timeout=timeout))
+        response = self.request("GET", path, query=query, timeout=timeout)
         pending = b""
         try:
             for chunk in response.stream(1 << 16, decode_content=True):
@@ -224,13 +223,9 @@ class KubernetesClient:
         if dry_run:
             query["dryRun"] = "All"
         body = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
-
-        def send() -> None:
+        try:
             content_type = "application/apply-patch+yaml"
             self.request("PATCH", path, query=query, body=body, content_type=content_type).release_conn()
-
-        try:
-            self.attempt(send)
         except NotThere as error:
             api = RESOURCES[manifest["kind"]][0]
             if api == "v1" or error.message.startswith("namespaces "):
@@ -251,26 +246,13 @@ class KubernetesClient:
         }
         path = f"{self.path(item['kind'])}/{item['metadata']['name']}"
         with suppress(NotThere):
-            self.attempt(lambda: self.request("DELETE", path, body=body).release_conn())
-
-    # Paths and errors.
+            self.request("DELETE", path, body=body).release_conn()
 
     def path(self, kind: str) -> str:
         """Return the path of the objects of a kind in the namespace."""
         api, plural = RESOURCES[kind]
         root = "/api/v1" if api == "v1" else f"/apis/{api}"
         return f"{root}/namespaces/{self.namespace}/{plural}"
-
-    def attempt(self, act: Callable[[], Result]) -> Result:
-        """Call a function, repeat it after temporary errors, and convert its errors."""
-        for remaining in reversed(range(self.tries)):
-            try:
-                return act()
-            except self.failures as error:
-                if not remaining or not is_temporary(error):
-                    raise to_execute_error(error, self.context or "the cluster") from None
-                time.sleep(retry_delay(error, self.tries - remaining - 1))
-        raise AssertionError
 
 
 def as_json(response: Any) -> Object:
@@ -283,25 +265,30 @@ def as_json(response: Any) -> Object:
         response.release_conn()
 
 
-def connect(context: str | None = None, namespace: str | None = None) -> KubernetesClient:
+def connect(context: str | None = None, namespace: str | None = None, *, retries: int = RETRIES) -> KubernetesClient:
     """Return a connection to a namespace.
 
     Args:
         context: of the kubeconfig; None for its current one, or for the cluster of this pod.
         namespace: None for that of the context.
+        retries: of a request after temporary errors.
 
     Raises:
         RequestError: if no cluster is configured.
     """
     try:
         import kubernetes.config
+        from urllib3 import Retry
     except ImportError:
         raise RequestError(
             "--on k8s needs the package `kubernetes`, which is not installed.", hint="pip install 'kubernetes>=37,<38'"
         ) from None
     config: Any = kubernetes.config
     configuration = kubernetes.client.Configuration()
-    configuration.retries = False
+    # Also changes can be repeated: objects are applied, and deleted by their uid.
+    configuration.retries = Retry(
+        retries, status_forcelist=TEMPORARY_STATUSES, allowed_methods=None, backoff_factor=0.25, raise_on_status=False
+    )
     configuration.connection_pool_maxsize = 64
     try:
         contexts, current = config.list_kube_config_contexts()

@@ -140,8 +140,7 @@ def query_installed(settings: KubernetesSettings) -> tuple[str, ...] | str:
     The API is queried without repetitions, because a plan can be made without a cluster.
     """
     try:
-        cluster = connect(settings.context, settings.namespace)
-        cluster.tries = 1
+        cluster = connect(settings.context, settings.namespace, retries=0)
         return tuple(launcher for launcher in PREFERRED if cluster.serves(KINDS[launcher]))
     except OrchError as error:
         return f"no cluster could be queried ({error.message.rstrip('.')})"

@@ -134,8 +134,8 @@ class PodExec:
         from kubernetes import client
         from kubernetes.stream import stream
 
-        response = self.cluster.attempt(
-            lambda: stream(
+        with self.cluster.converted_errors():
+            response = stream(
                 client.CoreV1Api(self.cluster.client).connect_get_namespaced_pod_exec,
                 self.pod,
                 self.cluster.namespace,
@@ -148,7 +148,6 @@ class PodExec:
                 binary=True,
                 _preload_content=False,
             )
-        )
         response.sock.settimeout(seconds)
         try:
             yield PodProgram(response.sock, self.pod, argv)
