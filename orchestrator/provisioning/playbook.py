@@ -99,7 +99,6 @@ class Playbook:
     state: Path  # orch's folder for the inventory
     log: Path
     check: bool = False
-    nodes: int = 1  # number of nodes in the inventory
     limit: tuple[str, ...] = ()  # nodes
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -208,7 +207,7 @@ def settings(playbook: Playbook) -> dict[str, str]:
         # A cache on disk is read and decoded again for each task of each node.
         "ANSIBLE_CACHE_PLUGIN": "memory",
         "ANSIBLE_HOST_KEY_CHECKING": "True",
-        "ANSIBLE_FORKS": str(min(len(playbook.limit) or playbook.nodes, MAX_FORKS)),
+        "ANSIBLE_FORKS": str(min(len(playbook.limit) or MAX_FORKS, MAX_FORKS)),
         # Facts that a node returns must not become variables.
         "ANSIBLE_INJECT_FACT_VARS": "False",
         "ANSIBLE_NOCOLOR": "True",

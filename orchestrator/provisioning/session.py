@@ -98,7 +98,6 @@ class Session:
             state=self.state.folder,
             log=self.log,
             check=self.request.dry_run,
-            nodes=len(self.nodes),
             limit=limit,
             environment=self.environment,
         )

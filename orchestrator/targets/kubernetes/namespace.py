@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from orchestrator.errors import OrchError
 from orchestrator.model.decision import Finding, finding_of
@@ -44,8 +44,17 @@ def check(request: CheckRequest) -> Iterator[Finding]:
         return
     location = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
     yield Finding(subject="API", severity="ok", message=f"Kubernetes {version}: {location}")
-    yield from kinds_findings(served, request.launcher)
     launcher = request.launcher
+    for name, kind in KINDS.items():
+        if name in served:
+            yield Finding(subject=kind.kind, severity="ok", message=kind.api)
+        else:
+            yield Finding(
+                subject=kind.kind,
+                severity="miss" if name == launcher else "absent",
+                message=f"{kind.api}: not installed",
+                hint=f"Install {kind.comes_with}.",
+            )
     if launcher is None:
         try:
             launcher, reason = default_kind(served)
@@ -55,24 +64,6 @@ def check(request: CheckRequest) -> Iterator[Finding]:
         yield Finding(subject="default", severity="ok", message=f"--launcher {launcher}: {reason}")
     yield check_claim(cluster, settings, request.nodes)
     yield check_creation(cluster, settings, launcher)
-
-
-def kinds_findings(served: Collection[str], requested: str | None) -> Iterator[Finding]:
-    """Yield which kinds of jobs the cluster has.
-
-    Args:
-        served: the launchers whose kinds the API serves.
-        requested: the launcher that the user will take, or None.
-    """
-    for launcher, kind in KINDS.items():
-        is_served = launcher in served
-        needed = requested == launcher or (requested is None and not served)
-        yield Finding(
-            subject=kind.kind,
-            severity="ok" if is_served else "miss" if needed else "absent",
-            message=kind.api + ("" if is_served else ": not installed"),
-            hint="" if is_served else f"Install {kind.comes_with}.",
-        )
 
 
 def check_claim(cluster: KubernetesClient, settings: KubernetesSettings, pods: int) -> Finding:

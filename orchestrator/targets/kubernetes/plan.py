@@ -16,7 +16,6 @@ from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Layout
 from orchestrator.model.decision import GPUS, Choice, Decision, all_decisions
 from orchestrator.model.process_group import uses_gpus
-from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import ApplyObjects, Object, Plan
@@ -244,23 +243,16 @@ def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings, resume
     project = plan.project
     if project is None:
         return None
-    replaced, removed = changed_files(project, resume)
+    before = resume.project if resume and resume.sends_code else None
+    changed = set(project.changes_since(before)) if before else set()  # in the copy of a resumed run
     return PodProject(
         parts=tuple(f"{settings.files}/{part_path(index)}" for index in range(len(project_parts(archive)))),
         sha256=hashlib.sha256(archive).hexdigest(),
         copy=project_copy(plan.run.run_dir),
         working_directory=working_directory(project, plan.run.run_dir),
-        replaced=replaced,
-        removed=removed,
+        replaced=tuple(sorted(changed & project.files.keys())),
+        removed=tuple(sorted(changed - project.files.keys())),
     )
-
-
-def changed_files(project: Project, resume: Resume | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the files of the project that a resumed run replaces in its copy, and those that it removes."""
-    if resume is None or resume.project is None or not resume.sends_code:
-        return (), ()
-    changed = project.changes_since(resume.project)
-    return tuple(name for name in changed if name in project.files), tuple(set(changed) - project.files.keys())
 
 
 def pod_config(
