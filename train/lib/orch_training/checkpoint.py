@@ -166,8 +166,5 @@ def sha256(path: Path) -> str:
 
 
 def flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with atomic_write.opened(path, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -34,11 +34,10 @@ def run_script(run: Callable[[], None]) -> int:
     code = 0
     try:
         run()
-    except RecipeError as error:
-        code = report_error(error)
-    except OSError as error:  # a full disk, a folder that vanished
-        file = f" ({error.filename})" if error.filename else ""
-        code = report_error(RecipeError(f"{error.strerror or error}{file}."))
+    except (RecipeError, OSError) as error:  # OSError: a full disk, a folder that vanished
+        send(Raised(text=f"error: {error}"))
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        code = getattr(error, "code", 1)
     if owns_group and dist.is_available() and dist.is_initialized():
         if code:  # gloo often cannot destroy a group after an error
             sys.stdout.flush()
@@ -47,13 +46,6 @@ def run_script(run: Callable[[], None]) -> int:
         gc.collect()  # deletes the model's DDP wrapper; otherwise gloo sometimes aborts at exit
         dist.destroy_process_group()
     return code
-
-
-def report_error(error: RecipeError) -> int:
-    """Print and report an error, and return the exit code."""
-    send(Raised(text=f"error: {error}"))
-    print(f"error: {error}", file=sys.stderr, flush=True)
-    return error.code
 
 
 def score_in_batches(
@@ -112,7 +104,7 @@ def train_and_evaluate(
             if ranks.is_main():
                 checkpoint.write_json(file, summary["before"])
         summary |= train()
-        save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
+        save_model(model, tokenizer, output_dir / "model")
         summary["model_dir"] = str(output_dir / "model")
     if args.do_eval:
         summary["after"], speed = evaluate("evaluate after")
@@ -120,15 +112,15 @@ def train_and_evaluate(
     write_results(output_dir, summary, units=dict.fromkeys(summary.get("after", summary.get("before", ())), "%"))
 
 
-def save_model(model: Any, tokenizer: Any, target: Path, *, writes: bool) -> None:
-    """Save the model and its tokenizer on the ranks that write, atomically like a checkpoint.
+def save_model(model: Any, tokenizer: Any, target: Path) -> None:
+    """Save the model and its tokenizer on rank 0, atomically like a checkpoint.
 
     Raises:
         RecipeError: on all ranks, if one of them cannot write.
     """
     staged = target.with_name(f".{target.name}-staging")
     with checkpoint.written_together(target.name, target.parent):
-        if writes:
+        if ranks.is_main():
             model.save_pretrained(staged)
             tokenizer.save_pretrained(staged)
             checkpoint.seal(staged)

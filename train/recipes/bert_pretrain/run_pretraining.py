@@ -81,7 +81,7 @@ def run(args: PretrainArguments) -> None:
     summary = {"world_size": ranks.world_size(), "output_dir": args.output_dir, **losses(output_dir, phases), **figures}
 
     # save
-    save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
+    save_model(model, tokenizer, output_dir / "model")
     write_results(output_dir, {**summary, "model_dir": str(output_dir / "model")})
 
 

@@ -90,7 +90,7 @@ def run(config: Config) -> None:
 
     # quantize
     names = [name for name in evaluator.collate(windows[:1]) if name not in ANSWER]
-    save_model(model, evaluator.tokenizer, output_dir / "model", writes=ranks.is_main())
+    save_model(model, evaluator.tokenizer, output_dir / "model")
     count = sum(p.numel() for p in model.parameters())
     models, sizes = {"fp32": model, "bf16": model}, {"fp32": count * 4 / MB, "bf16": count * 2 / MB}
     if quant.apply_quantization:
