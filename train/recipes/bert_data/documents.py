@@ -13,7 +13,7 @@ import mmap
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 from orch_training import RecipeError
@@ -22,7 +22,8 @@ GAP = b"\n\n"
 PIECE = 1 << 20
 # https://en.wikipedia.org/wiki/Bzip2: "BZh", the level, and pi as the mark of a first block.
 STREAM, MARK_BYTES = re.compile(rb"BZh[1-9]1AY&SY"), 10
-OPEN, CLOSE = b"<page>", b"</page>"
+OPEN = b"<page>"
+PAGE = re.compile(rb"<page>.*?</page>", re.DOTALL)
 NOT_TEXT = ("ref", "gallery", "math", "table", "timeline", "score", "imagemap", "syntaxhighlight")
 NOT_LINKS = re.compile(r"^\s*:?(file|image|category|[a-z-]{2,12}):", re.IGNORECASE)
 
@@ -130,14 +131,13 @@ def pages(chunks: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
         if not inside and not begun(buffer):
             return
         buffer += data
-        while (end := buffer.find(CLOSE)) >= 0 and (begin := buffer.find(OPEN)) >= 0:
-            if begin > end:  # the end of a page that began in the previous block
-                buffer = buffer[begin:]
-                continue
-            yield buffer[begin : end + len(CLOSE)]
-            buffer = buffer[end + len(CLOSE) :]
+        end = 0
+        for page in PAGE.finditer(buffer):
+            yield page.group()
+            end = page.end()
             if not inside:
                 return
+        buffer = buffer[end:]
         if OPEN not in buffer:
             buffer = buffer[-len(OPEN) :]
 
@@ -156,9 +156,16 @@ def article(page: bytes) -> str | None:
 
 
 def plain_text(wiki: str) -> str:
-    """Return the paragraphs without markup, one per line; headings and lists are dropped."""
-    parser = markup_parser()
-    code = parser.parse(wiki)
+    """Return the paragraphs without markup, one per line; headings and lists are dropped.
+
+    Raises:
+        RecipeError: if the parser of wiki markup is not installed.
+    """
+    try:
+        import mwparserfromhell
+    except ImportError as error:
+        raise RecipeError("a dump needs the package `mwparserfromhell`; it is in the stack `current`.") from error
+    code = mwparserfromhell.parse(wiki)
     tags = code.filter_tags(matches=lambda tag: str(tag.tag).lower() in NOT_TEXT)
     links = code.filter_wikilinks(matches=lambda link: NOT_LINKS.match(str(link.title)))
     for node in (*tags, *links):
@@ -166,16 +173,3 @@ def plain_text(wiki: str) -> str:
             code.remove(node)
     lines = (" ".join(line.split()) for line in str(code.strip_code()).splitlines())
     return "\n".join(line for line in lines if line.endswith((".", "!", "?", '"', ")")))
-
-
-def markup_parser() -> Any:
-    """Return the module that parses wiki markup.
-
-    Raises:
-        RecipeError: if it is not installed.
-    """
-    try:
-        import mwparserfromhell
-    except ImportError as error:
-        raise RecipeError("a dump needs the package `mwparserfromhell`; it is in the stack `current`.") from error
-    return mwparserfromhell
