@@ -65,7 +65,7 @@ class ManualUpdates:
             RankError: if this rank has trained alone.
         """
         reference = self.reference
-        if reference is None or self.comparison.records or self.has_averaged() or has_separate_models():
+        if reference is None or self.comparison.recorded or self.has_averaged() or has_separate_models():
             return
         if self.has_equal_start:
             self.comparison.end_never_averaged(reference.rank)
@@ -73,7 +73,7 @@ class ManualUpdates:
 
     def is_active(self) -> bool:
         comparison = self.comparison
-        return not comparison.records and self.changes < WARNED_CHANGE and comparison.is_active()
+        return not comparison.recorded and self.changes < WARNED_CHANGE and comparison.is_active()
 
     # Find the weights.
 

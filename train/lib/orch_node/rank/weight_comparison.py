@@ -163,7 +163,6 @@ class OptimizerRecord:
     """An optimizer and how many steps it has made."""
 
     index: int  # in the order of the first steps
-    optimizer: weakref.ref[Any]
     steps: int = 0
     compared_step: int = COMPARED_STEP  # after which its weights are compared next
     parts: list[list[weakref.ref[Any]]] = field(default_factory=list)  # as in State
@@ -200,8 +199,8 @@ class WeightComparison(TrainingCheck):
     losses: Sequence[float]
     name = "comparison of the ranks' weights"
     pid: int = field(default_factory=os.getpid)
-    records: list[OptimizerRecord] = field(default_factory=list)  # of the optimizers that exist
-    ended_optimizers: int = 0
+    records: weakref.WeakKeyDictionary[Any, OptimizerRecord] = field(default_factory=weakref.WeakKeyDictionary)
+    recorded: int = 0  # optimizers, also those that have ended
     has_ddp: bool = False  # whether there was a DistributedDataParallel when weights had moved apart
     has_shared: bool = False  # whether any optimizer has held weights that a DistributedDataParallel keeps equal
     stepping: Any = None  # the outermost optimizer whose step() runs, such as that of ZeRO
@@ -279,16 +278,10 @@ class WeightComparison(TrainingCheck):
 
     def find_record(self, optimizer: Any) -> OptimizerRecord | None:
         """Return the record of an optimizer, a new one if it is unknown; None if there are too many."""
-        for record in self.records:
-            if record.optimizer() is optimizer:
-                return record
-        existing = [record for record in self.records if record.optimizer() is not None]
-        self.ended_optimizers += len(self.records) - len(existing)
-        self.records = existing
-        if len(existing) >= MAX_OPTIMIZERS:
-            return None
-        existing.append(OptimizerRecord(self.ended_optimizers + len(existing), weakref.ref(optimizer)))
-        return existing[-1]
+        if optimizer not in self.records and len(self.records) < MAX_OPTIMIZERS:
+            self.records[optimizer] = OptimizerRecord(self.recorded)
+            self.recorded += 1
+        return self.records.get(optimizer)
 
     def begin_record(self, record: OptimizerRecord, optimizer: Any) -> None:
         """Compare the state of an optimizer before its first step."""
@@ -301,7 +294,7 @@ class WeightComparison(TrainingCheck):
         if record.index == 0:
             self.operations_at_start = communication.operations(self.torch)
             communication.COUNTS.reset_largest()
-        elif self.ended_optimizers:  # one optimizer per round
+        elif len(self.records) < self.recorded:  # one optimizer per round
             self.averages |= communication.COUNTS.largest_exchange >= largest_size(held)
         readable = all(weights.is_readable(self.torch, weight) for weight in held) and not fsdp_modules()
         divided = self.divide(held) if readable else ([], [])
