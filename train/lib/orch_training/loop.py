@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from orch_node import preemption
 from transformers import set_seed
@@ -17,7 +18,7 @@ from orch_training import checkpoint, kernels, ranks
 from orch_training.arguments import LoopArguments
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
-from orch_training.resume import Snapshots
+from orch_training.resume import load_numbers, load_random_state, save_checkpoint
 
 
 def make_accelerator(args: LoopArguments) -> Accelerator:
@@ -71,8 +72,8 @@ class Loop:
             facts: further keys of the manifests of checkpoints.
         """
         self.args, self.accelerator, self.phases, self.data = args, accelerator, phases, data
-        parts, limit = {"model": model, "optimizer": optimizer}, args.save_total_limit
-        self.snapshots = Snapshots(output_dir=Path(args.output_dir), parts=parts, limit=limit, facts=facts)
+        self.output_dir, self.facts = Path(args.output_dir), facts
+        self.parts = {"model": model, "optimizer": optimizer}  # of a checkpoint
         self.model, self.optimizer = accelerator.prepare(trained or model, optimizer)
         compress(self.model, args.gradient_compression)
         self.local_steps = LocalSteps(self.model, optimizer, args.local_sgd)
@@ -95,11 +96,13 @@ class Loop:
         # With equal seeds, all ranks would drop the same units for different examples.
         set_seed(self.args.seed + ranks.rank())
         if start:
-            self.snapshots.load(start)
+            for name, part in self.parts.items():
+                part.load_state_dict(load_numbers(start / f"{name}.pt"))
+            load_random_state(start)
         step = checkpoint.step_of(start) if start else 0
         self.local_steps.resume(step)
         steps = self.phases[-1].last
-        course = Course(self.snapshots.output_dir, samples_per_step=self.phases[0].batch, start_step=step)
+        course = Course(self.output_dir, samples_per_step=self.phases[0].batch, start_step=step)
         self.model.train()
         if step >= steps:
             course.begin(step, steps)
@@ -132,7 +135,7 @@ class Loop:
             if saves or ends:
                 self.local_steps.average_weights()
             if saves:
-                self.snapshots.save(step, self.phases[-1].last)
+                save_checkpoint(args, step, self.phases[-1].last, self.facts, self.stage)
             if preempted:
                 preemption.end(step)
         return step
@@ -151,3 +154,9 @@ class Loop:
             group["lr"] = phase.rate(step)
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def stage(self, folder: Path) -> None:
+        if ranks.owns(self.output_dir):
+            folder.mkdir(parents=True)
+            for name, part in self.parts.items():
+                torch.save(part.state_dict(), folder / f"{name}.pt")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -175,61 +174,38 @@ def load_numbers(path: Path) -> Any:
         ) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshots:
-    """Writes and reads checkpoints.
+def save_checkpoint(args: Any, step: int, steps: int, facts: Mapping[str, Any], stage: Callable[[Path], None]) -> None:
+    """Stage, seal and rename a checkpoint; a failure on one rank ends all ranks.
 
-    Attributes:
-        parts: objects with state_dict() and load_state_dict(), by name.
-        limit: how many checkpoints are kept.
+    Args:
+        args: have output_dir and save_total_limit.
+        step: the last step of the checkpoint.
+        steps: the steps of the whole training.
         facts: further keys of the manifest.
+        stage: writes the shared files into a folder, on every rank.
     """
-
-    output_dir: Path
-    parts: Mapping[str, Any] = field(default_factory=dict)
-    limit: int | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    def load(self, folder: Path) -> None:
-        """Load the parts from a checkpoint whose checksums start_from() has verified."""
-        for name, part in self.parts.items():
-            part.load_state_dict(load_numbers(folder / f"{name}.pt"))
-        load_random_state(folder)
-
-    def save(self, step: int, steps: int, stage: Callable[[Path], None] | None = None) -> None:
-        """Stage, seal and rename a checkpoint; a failure on one rank ends all ranks.
-
-        Args:
-            step: the last step of the checkpoint.
-            steps: the steps of the whole training.
-            stage: writes the shared files into a folder, on every rank; by default, the owner writes the parts.
-        """
-        Progress("save", steps).report(step, now=True)
-        name, staging = f"checkpoint-{step}", self.output_dir / checkpoint.STAGING
-        try:
-            with checkpoint.written_together(name, self.output_dir):
-                (stage or self.stage)(staging / name)
-            # The random states of all ranks, so that any node's copy restarts any rank, even without other nodes.
-            states = ranks.gather(torch.get_rng_state().numpy().tobytes().hex())
-            with checkpoint.written_together(name, self.output_dir):
-                if ranks.owns(self.output_dir):
-                    for rank, state in enumerate(states):
-                        tensor = torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8)
-                        torch.save(tensor, staging / name / rng_file(rank))
-                    facts = {**self.facts, kernels.FACT: kernels.selected()}
-                    checkpoint.seal(staging / name, step=step, world_size=ranks.world_size(), **facts)
-                    checkpoint.publish(staging / name, self.output_dir / name)
-                    checkpoint.rotate(self.output_dir, self.limit)
-        finally:
-            if ranks.owns(self.output_dir):
-                shutil.rmtree(staging, ignore_errors=True)
-            ranks.gather(None)  # before any rank stages the next checkpoint
-
-    def stage(self, folder: Path) -> None:
-        if ranks.owns(self.output_dir):
-            folder.mkdir(parents=True)
-            for name, part in self.parts.items():
-                torch.save(part.state_dict(), folder / f"{name}.pt")
+    Progress("save", steps).report(step, now=True)
+    output_dir, name = Path(args.output_dir), f"checkpoint-{step}"
+    staging = output_dir / checkpoint.STAGING
+    owns = ranks.owns(output_dir)
+    try:
+        with checkpoint.written_together(name, output_dir):
+            stage(staging / name)
+        # The random states of all ranks, so that any node's copy restarts any rank, even without other nodes.
+        states = ranks.gather(torch.get_rng_state().numpy().tobytes().hex())
+        with checkpoint.written_together(name, output_dir):
+            if owns:
+                for rank, state in enumerate(states):
+                    tensor = torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8)
+                    torch.save(tensor, staging / name / rng_file(rank))
+                all_facts = {**facts, kernels.FACT: kernels.selected()}
+                checkpoint.seal(staging / name, step=step, world_size=ranks.world_size(), **all_facts)
+                checkpoint.publish(staging / name, output_dir / name)
+                checkpoint.rotate(output_dir, args.save_total_limit)
+    finally:
+        if owns:
+            shutil.rmtree(staging, ignore_errors=True)
+        ranks.gather(None)  # before any rank stages the next checkpoint
 
 
 def load_random_state(folder: Path) -> None:

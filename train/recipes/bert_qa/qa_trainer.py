@@ -13,7 +13,7 @@ from orch_node.events import note
 from orch_training import RecipeError, ranks
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
-from orch_training.resume import Snapshots, load_random_state
+from orch_training.resume import load_random_state, save_checkpoint
 from orch_training.shuffling import WEIGHT, EpochSampler, weighted
 from safetensors.torch import save_model
 from torch.nn.functional import cross_entropy
@@ -150,8 +150,6 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         Trainer's own file of random states is replaced: unpickling it may run code.
         """
         self.agree()
-        limit = self.args.save_total_limit
-        snapshots = Snapshots(output_dir=Path(self.args.output_dir), limit=limit, facts=self.facts)
 
         def stage(folder: Path) -> None:
             self.staging = folder.parent
@@ -160,7 +158,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             finally:
                 self.staging = None
 
-        snapshots.save(self.state.global_step, self.state.max_steps, stage)
+        save_checkpoint(self.args, self.state.global_step, self.state.max_steps, self.facts, stage)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Save the model on every file system; newer transformers save the weights on rank 0 only."""
