@@ -46,6 +46,13 @@ class Event:
 
 
 @dataclass(frozen=True)
+class TextEvent(Event):
+    """An event that a text describes."""
+
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class Started(Event):
     """The training process has been started."""
 
@@ -147,12 +154,10 @@ class Unanswered(Event):
     text: str = ""
 
 
-@dataclass(frozen=True)
-class Raised(Event):
+class Raised(TextEvent):
     """The reason why the rank cannot continue: a traceback, or one line."""
 
     kind = "exception"
-    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -212,20 +217,17 @@ class Exited(Event):
 NAN_LOSS = "the loss has been NaN"  # part of a warning
 
 
-@dataclass(frozen=True)
-class Warned(Event):
+class Warned(TextEvent):
     """A warning; the run continues."""
 
     kind = "warning"
-    text: str = ""
 
 
 @dataclass(frozen=True)
-class Decided(Event):
+class Decided(TextEvent):
     """A decision of the ranks for the whole run, with the reason."""
 
     kind = "decision"
-    text: str = ""
     topic: str = ""  # for example "precision"; empty if only the text is known
     value: str = ""
 
@@ -260,20 +262,16 @@ class Launched(Event):
     nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Waiting(Event):
+class Waiting(TextEvent):
     """The run waits for cores or pods."""
 
     kind = "waiting"
-    text: str = ""
 
 
-@dataclass(frozen=True)
-class Refused(Event):
+class Refused(TextEvent):
     """A pod cannot run its part of the run."""
 
     kind = "refused"
-    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -285,20 +283,18 @@ class Failed(Event):
 
 
 @dataclass(frozen=True)
-class Stalled(Event):
+class Stalled(TextEvent):
     """No rank makes progress."""
 
     kind = "stalled"
-    text: str = ""
     stands: dict[str, str] = field(default_factory=dict)  # rank -> its position in the script
 
 
 @dataclass(frozen=True)
-class NodesLost(Event):
+class NodesLost(TextEvent):
     """Nodes that no longer respond."""
 
     kind = "lost"
-    text: str = ""
     nodes: tuple[str, ...] = ()
 
 
@@ -311,12 +307,10 @@ class NodeNews(Event):
     text: str = ""
 
 
-@dataclass(frozen=True)
-class Stopping(Event):
+class Stopping(TextEvent):
     """The run is asked to end."""
 
     kind = "stopping"
-    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -346,7 +340,11 @@ class Finished(Event):
 
 
 RUN_EVENTS = (Launched, Waiting, Refused, Failed, Stalled, NodesLost, NodeNews, Stopping, Ended, Restarting, Finished)
-KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in Event.__subclasses__() if kind is not Other}
+KINDS: dict[str, type[Event]] = {
+    kind.kind: kind
+    for kind in [*globals().values()]
+    if isinstance(kind, type) and issubclass(kind, Event) and kind.kind
+}
 # The keys of each kind; all other keys of some kinds are figures.
 FIELDS = {kind: {field.name for field in fields(kind)} - {"figures", "name"} for kind in (*KINDS.values(), Other)}
 WITH_FIGURES = (Progress, Result, Other)
