@@ -114,8 +114,7 @@ def test_rank_that_makes_progress_in_another_group_does_not_wait() -> None:
     end = MismatchedCollectives()
     for second in range(5, 65):
         add_events(tracker, Heartbeat(rank=0, collectives=second, groups={"a": 2, "b": second - 2}))
-        end.news(tracker, float(second))
-        assert end.problem(float(second)) == ""
+        assert end.problem(tracker, float(second)) == ""
 
 
 def test_run_ends_when_wrappers_wait_and_the_other_ranks_are_in_their_exit_handlers() -> None:
@@ -136,15 +135,12 @@ def test_mismatched_collectives_end_only_a_run_without_progress() -> None:
     """Let the root of a broadcast continue without the rank that receives."""
     tracker = make_tracker("node0", "node1", events=[ScriptEnded(rank=1, world_collectives=4)])
     end = MismatchedCollectives()
-    assert end.news(tracker, 0.0) == ""
     for second in range(5, 65):
         add_events(tracker, Heartbeat(rank=0, world_collectives=second))
-        assert bool(end.news(tracker, float(second))) == (second == 5)
-        assert end.problem(float(second)) == ""
-    assert end.news(tracker, 75.0) == ""
-    assert end.problem(75.0).startswith("node1 rank 1 ended the script after 4 collectives")
+        assert end.problem(tracker, float(second)) == ""
+    assert end.problem(tracker, 75.0).startswith("node1 rank 1 ended the script after 4 collectives")
     add_events(tracker, ScriptEnded(rank=0, world_collectives=64))
-    assert (end.news(tracker, 76.0), end.problem(99.0)) == ("", "")
+    assert end.problem(tracker, 99.0) == ""
 
 
 SRUN_ERROR = "srun: error: n2: task 1: Exited with exit code 1\n"

@@ -77,20 +77,10 @@ class MismatchedCollectives:
     def __init__(self) -> None:
         self.waiting: dict[int, Position] = {}
         self.since = 0.0
-        self.description = ""
-        self.reported = False
 
-    def news(self, tracker: RankTracker, now: float) -> str:
-        """Return a line to report as soon as ranks wait for finished ones, and then an empty one."""
+    def problem(self, tracker: RankTracker, now: float) -> str:
+        """Return why the run cannot continue, once the ranks have waited long enough."""
         waiting = tracker.blocked_on_finished_ranks()
         if waiting != self.waiting:  # a rank that makes progress does not wait
             self.waiting, self.since = waiting, now
-            self.description = tracker.describe_mismatched_collectives(waiting) if waiting else ""
-        if not waiting or self.reported:
-            return ""
-        self.reported = True
-        return f"{self.description}; the run ends in {GRACE_SECONDS:.0f} s unless that changes"
-
-    def problem(self, now: float) -> str:
-        """Return why the run cannot continue, once the ranks have waited long enough."""
-        return self.description if self.waiting and now - self.since > GRACE_SECONDS else ""
+        return tracker.describe_mismatched_collectives(waiting) if waiting and now - self.since > GRACE_SECONDS else ""
