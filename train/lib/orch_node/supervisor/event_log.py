@@ -13,12 +13,9 @@ from orch_node.atomic_write import private
 from orch_node.disk import Appender, Reserve, describe_on_node
 from orch_node.protocol import events, files, outcome
 from orch_node.protocol.agent import RankStack
-from orch_node.protocol.events import Event, Finished, UnreadableEvent, UnreadableEvents
+from orch_node.protocol.events import Event, Finished, UnreadableEvents
 from orch_node.protocol.outcome import Outcome
 
-UNREADABLE_PREFIX = b"orch: not read: "
-MAX_LINE_BYTES = 4096
-MAX_UNREADABLE_LINES = 1000
 RESERVED_NAME = ".outcome-room"
 # Space that is reserved for outcome.json, and how much of it for each node.
 OUTCOME_BYTES, OUTCOME_BYTES_PER_NODE = 1 << 16, 1 << 10
@@ -43,7 +40,6 @@ class EventLog:
         self.events = Appender(run_dir / files.EVENTS)
         self.launcher_output = Appender(run_dir / files.LAUNCHER_LOG)
         self.unreadable = UnreadableEvents()
-        self.unreadable_lines = 0
 
     def problem(self) -> str:
         """Return why events can no longer be written, or ''."""
@@ -53,18 +49,6 @@ class EventLog:
     def record(self, event: Event) -> None:
         """Write an event of the supervisor, with the current time."""
         self.events.write(events.render(replace(event, time=round(time.time(), 3))))
-
-    def record_unreadable(self, event: UnreadableEvent, line: bytes) -> None:
-        """Count an event that could not be read, and keep its line in the launcher's log.
-
-        The line has a prefix, so that nobody reads it as an event. The counts are recorded at the
-        end of the run.
-        """
-        self.unreadable.add(event)
-        self.unreadable_lines += 1
-        if self.unreadable_lines > MAX_UNREADABLE_LINES:
-            return
-        self.launcher_output.write(UNREADABLE_PREFIX + line[:MAX_LINE_BYTES].rstrip(b"\n") + b"\n")
 
     def save_stack_traces(self, stacks: Mapping[int, RankStack]) -> dict[str, str]:
         """Write a file for each rank; return each rank's position in one line."""
