@@ -49,22 +49,21 @@ def test_run_recovers_with_spare_nodes_first_and_then_without_nodes(tmp_path: Pa
         values = {"elastic": True, "keeps_batch": True, "min_nodes": 2, "size_at": 2, "nodes_at": 4, **changes}
         run = mock.Mock(run_dir=tmp_path, layout=layout, launcher_argv=argv, record_news=messages.append)
         run.configure_mock(**{"options": argparse.Namespace(**values), "agents.lost": lost | unreachable})
-        return recovery.recover(run, lost)
+        return recovery.recover(run, lost) or run
 
-    assert recover({"node1", "node2"}, {"node8"}) is None
-    assert recover({"node0", "node1", "node2"}, {"node8"}, min_nodes=1) is None
-    assert messages == ["no restart: the run needs 2 nodes", "no restart: the run needs 1 node"]
-    assert recover({"node1"}, {"node8"}, elastic=False) is None
-    assert messages[2].startswith("no restart: fewer ranks would train with another global batch")
-    recovered_layout, recovered_argv = recover({"node1", "node2"}, set())
-    assert messages[3:] == [
+    assert recover({"node1", "node2"}, {"node8"}) == "the run needs 2 nodes"
+    assert recover({"node0", "node1", "node2"}, {"node8"}, min_nodes=1) == "the run needs 1 node"
+    problem = recover({"node1"}, {"node8"}, elastic=False)
+    assert problem.startswith("fewer ranks would train with another global batch")
+    recovered = recover({"node1", "node2"}, set())
+    assert messages == [
         "node8 replaces node1",
         "continues without node2: 2 of 3 ranks; the recipe keeps its global batch, its order of data and its schedule",
     ]
-    assert [placement.node for placement in recovered_layout.ranks] == ["node0", "node8"]
-    assert recovered_argv == ["accelerate", "--num_processes", "2", "--num_machines", "2", *argv[5:]]
+    assert [placement.node for placement in recovered.layout.ranks] == ["node0", "node8"]
+    assert recovered.launcher_argv == ["accelerate", "--num_processes", "2", "--num_machines", "2", *argv[5:]]
     assert (tmp_path / "hostfile").read_text() == "a slots=1\ns slots=1\n"
     (tmp_path / "hostfile").unlink()
-    assert recover({"node1"}, {"node8"})[0].world_size == 2, "torchrun has no hostfile"
-    assert recover({"node1"}, {"node8"}, keeps_batch=False)[0].world_size == 2
+    assert recover({"node1"}, {"node8"}).layout.world_size == 2, "torchrun has no hostfile"
+    assert recover({"node1"}, {"node8"}, keeps_batch=False).layout.world_size == 2
     assert "unless the script uses ORCH_PLANNED_WORLD_SIZE=3" in messages[-1]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,6 @@ class PreemptionMonitor:
 
     def __init__(self, run: Supervisor) -> None:
         self.run = run
-        self.seconds = checkpoint_seconds(environment(run.run_dir))
         self.requested_at: float | None = None
         self.problem = ""
 
@@ -39,8 +38,8 @@ class PreemptionMonitor:
         """Ask the ranks for a checkpoint when requested; return the result once they are too late."""
         if self.requested_at is None and (self.run.is_preempted() or tracker.any_preempted()):
             self.request_checkpoints(tracker)
-        if self.requested_at is not None and time.monotonic() - self.requested_at > self.seconds:
-            self.problem = f"none was written within {self.seconds:.0f} s"
+        if self.requested_at is not None and time.monotonic() - self.requested_at > self.run.preempt_seconds:
+            self.problem = f"none was written within {self.run.preempt_seconds:.0f} s"
         return Outcome(PREEMPTED, problem=self.describe(tracker)) if self.problem else None
 
     def add_suspension(self, seconds: float) -> None:
@@ -80,29 +79,17 @@ class PreemptionMonitor:
         return replace(result, state=PREEMPTED, problem=self.describe(tracker), first_failure=None)
 
 
-def environment(run_dir: Path) -> dict[str, str]:
-    """Return the variables of a run.
+def preemption_settings(run_dir: Path) -> tuple[int, float]:
+    """Return the signal that requests a preemption in addition to SIGTERM (0 for none), and the seconds for it.
 
-    This process' environment overrides the plan, which overrides what `orch provision` has stored.
+    This process' environment overrides the plan, which overrides what `orch provision` has stored. The ranks report
+    what is wrong with the files and the signal.
     """
-    try:
-        planned = read_env_file(run_dir / files.ENVIRONMENT)
-        return {**provisioned_environment(), **planned, **os.environ}
-    except (OSError, ValueError):  # the ranks report what is wrong with the files
-        return dict(os.environ)
-
-
-def checkpoint_seconds(environ: Mapping[str, str]) -> float:
-    """Return the seconds that ranks have for a checkpoint; ignore a value that is not a number."""
-    try:
-        return float(environ.get(SECONDS_VARIABLE, DEFAULT_SECONDS))
-    except ValueError:
-        return DEFAULT_SECONDS
-
-
-def preemption_signal(run_dir: Path) -> int:
-    """Return the signal that requests a preemption, in addition to SIGTERM; 0 if there is none."""
-    try:
-        return configured_signal(environment(run_dir), PREEMPT_SIGNAL)
-    except ValueError:  # the ranks report it
-        return 0
+    variables, number, seconds = dict(os.environ), 0, DEFAULT_SECONDS
+    with contextlib.suppress(OSError, ValueError):
+        variables = {**provisioned_environment(), **read_env_file(run_dir / files.ENVIRONMENT), **os.environ}
+    with contextlib.suppress(ValueError):
+        number = configured_signal(variables, PREEMPT_SIGNAL)
+    with contextlib.suppress(ValueError):
+        seconds = float(variables.get(SECONDS_VARIABLE, DEFAULT_SECONDS))
+    return number, seconds

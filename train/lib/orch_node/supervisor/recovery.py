@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 RANKS_OF_HOST = re.compile(r"(:| slots=)\d+\s*$")
 
 
-def recover(run: Supervisor, lost: set[str]) -> tuple[RunLayout, list[str]] | None:
-    """Return the layout of the next attempt and its launcher's command; write its hostfile if it has one.
+def recover(run: Supervisor, lost: set[str]) -> str:
+    """Change the layout, the launcher's command and the hostfile of a run that has lost nodes.
 
-    Return None if the run cannot continue without the lost nodes.
+    Return why it cannot continue without them, or ''.
     """
     current, argv, options = run.layout, run.launcher_argv, run.options
     spares = [name for name in current.spares if name not in run.agents.lost]
@@ -33,15 +33,15 @@ def recover(run: Supervisor, lost: set[str]) -> tuple[RunLayout, list[str]] | No
     layout = current.replace_nodes(stand_ins)
     if missing:
         if reason := describe_missing(layout, missing, options):
-            run.record_news(f"no restart: {reason}")
-            return None
+            return reason
         layout = layout.remove_nodes(missing)
         run.record_news(describe_continuation(layout, missing, keeps_batch=options.keeps_batch))
         argv = resize_command(argv, layout, options.size_at, options.nodes_at)
     hostfile = run.run_dir / files.HOSTFILE
     if hostfile.exists():
         atomic_write.write(hostfile, replace_hosts(hostfile.read_text(), current, stand_ins, missing))
-    return layout, argv
+    run.layout, run.launcher_argv = layout, argv
+    return ""
 
 
 def describe_missing(layout: RunLayout, missing: set[str], options: argparse.Namespace) -> str:

@@ -41,7 +41,7 @@ from orch_node.supervisor.attempt import POLL_SECONDS, Attempt
 from orch_node.supervisor.core_reservation import reserve_cores
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.file_sharing import FileSharing
-from orch_node.supervisor.preemption import preemption_signal
+from orch_node.supervisor.preemption import preemption_settings
 from orch_node.supervisor.recovery import recover
 
 OpenAgents = Callable[[Path, list[str], str, Pipes], Agents]
@@ -107,10 +107,9 @@ class Supervisor:
         self.restarts = 0  # by the supervisor or by the launcher itself
         self.stop_signal: int | None = None
         self.preempted = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.handle_stop_signal)
-        if preempting := preemption_signal(run_dir):
-            signal.signal(preempting, self.handle_preemption_signal)
+        self.preempt_signal, self.preempt_seconds = preemption_settings(run_dir)
+        for number in {signal.SIGTERM, signal.SIGINT, self.preempt_signal or signal.SIGTERM}:
+            signal.signal(number, self.handle_signal)
         nodes = [*self.layout.node_names, *self.layout.spares]
         self.event_log = EventLog(run_dir, nodes)
         # Once the file SUPERVISOR exists, `orch stop` sends a signal; before, it only writes the file STOP.
@@ -134,16 +133,11 @@ class Supervisor:
         try:
             return self.finish(self.supervise())
         except OSError as error:  # mostly a full disk
-            return self.finish(self.end_after_disk_error(error))
-
-    def end_after_disk_error(self, error: OSError) -> Outcome:
-        """End all processes without writing to the disk; return the result."""
-        if "agents" in vars(self):  # the error may have prevented that they start
-            self.agents.end_all()
-            self.agents.leave()
-        return Outcome(
-            FAILED, problem=describe_on_node(self.layout.node_names[0], error.filename or self.run_dir, error)
-        )
+            if "agents" in vars(self):  # the error may have prevented that they start
+                self.agents.end_all()
+                self.agents.leave()
+            problem = describe_on_node(self.layout.node_names[0], error.filename or self.run_dir, error)
+            return self.finish(Outcome(FAILED, problem=problem))
 
     def supervise(self) -> Outcome:
         """Reserve the nodes, and start attempts until one ends for good; return its result."""
@@ -155,21 +149,18 @@ class Supervisor:
             ending = Outcome(STOPPED) if self.is_to_end() else Outcome(FAILED, problem=problem)
         if ending == Outcome(STOPPED) and not self.stop_signal:
             ending = PREEMPTED_BEFORE_START
-        while ending is None or self.may_restart(ending):
+        while ending is None or self.will_restart(ending):
             ending = self.attempt()
         self.agents.leave()  # release the cores before outcome.json reports the end
         return ending
 
-    def handle_stop_signal(self, number: int, frame: FrameType | None) -> None:
-        """Stop at SIGINT (Ctrl-C) or after `orch stop`; any other SIGTERM is a preemption."""
-        if number == signal.SIGINT or (self.run_dir / files.STOP).exists():
+    def handle_signal(self, number: int, frame: FrameType | None) -> None:
+        """Stop at SIGINT (Ctrl-C) or after `orch stop`; any other SIGTERM, or the signal for it, is a preemption."""
+        is_stop = number == signal.SIGINT or (self.run_dir / files.STOP).exists()
+        if is_stop and number != self.preempt_signal:
             self.stop_signal = number
         else:
             self.preempted = True
-
-    def handle_preemption_signal(self, number: int, frame: FrameType | None) -> None:
-        """Have the ranks write a checkpoint and end."""
-        self.preempted = True
 
     def is_preempted(self) -> bool:
         """Return whether the run must free its nodes after a checkpoint."""
@@ -210,44 +201,37 @@ class Supervisor:
         """Return whether the launcher itself starts all ranks again; count it as a restart."""
         if not self.options.launcher_restarts or self.restarts >= self.options.max_restarts:
             return False
-        self.restarts += 1
-        self.record_restart(ending)
+        self.count_restart(ending)
         return True
 
-    def record_restart(self, ending: Outcome) -> None:
+    def count_restart(self, ending: Outcome) -> None:
         """Record that the next attempt starts, and why."""
+        self.restarts += 1
         after = ending.problem or record(ending.first_failure)
-        event = Restarting(attempt=self.restarts + 1, of=self.options.max_restarts, after=after)
-        self.event_log.record(event)
+        self.event_log.record(Restarting(attempt=self.restarts + 1, of=self.options.max_restarts, after=after))
 
-    def may_restart(self, ending: Outcome) -> bool:
+    def will_restart(self, ending: Outcome) -> bool:
         """Return whether to start another attempt, after preparing it."""
-        if ending.state != FAILED or self.is_to_end() or not self.attempts:
+        may_restart = ending.state == FAILED and self.attempts and self.restarts < self.options.max_restarts
+        if not may_restart or self.is_to_end():
             return False
-        if self.restarts >= self.options.max_restarts:
-            return False
-        if leftover_nodes := [node for node, end in self.nodes.items() if end.left]:
-            self.record_news(f"no restart: processes could not be ended on {fold(leftover_nodes)}")
-            return False
-        lost = set(self.latest.lost())
-        if lost and not self.recover(lost):
-            return False
-        if problem := self.share_files():
+        if problem := self.prepare_restart():
             self.record_news(f"no restart: {problem}")
             return False
-        self.restarts += 1
-        self.record_restart(ending)
+        self.count_restart(ending)
         return True
 
-    def recover(self, lost: set[str]) -> bool:
-        """Prepare an attempt on other nodes; return whether there can be one."""
-        if (recovery := recover(self, lost)) is None:
-            return False
-        self.layout, self.launcher_argv = recovery
-        atomic_write.write(self.run_dir / files.LAYOUT, layouts.render(self.layout))
-        if problem := self.pass_on(files.LAYOUT, self.layout.node_names):
-            self.record_news(f"no restart: {problem}")
-        return not problem
+    def prepare_restart(self) -> str:
+        """Prepare another attempt, without the nodes that were lost; return why there cannot be one, or ''."""
+        if leftover_nodes := [node for node, end in self.nodes.items() if end.left]:
+            return f"processes could not be ended on {fold(leftover_nodes)}"
+        if lost := set(self.latest.lost()):
+            if problem := recover(self, lost):
+                return problem
+            atomic_write.write(self.run_dir / files.LAYOUT, layouts.render(self.layout))
+            if problem := self.pass_on(files.LAYOUT, self.layout.node_names):
+                return problem
+        return self.share_files()
 
     def prepare_nodes(self) -> str:
         """Give the other nodes the files of node0 that they need before the first attempt; return the problem, or ''.
