@@ -38,15 +38,17 @@ class Lease:
         self.path = run_dir / files.LEASE
         self.content = values.render(process) + "\n"
         self.lost = ""  # which process has taken the lease over
-        self.checked = self.renewed = self.stop_checked = time.monotonic()
+        self.is_stop_requested = False  # whether the file STOP exists
+        self.checked = self.renewed = time.monotonic()
         atomic_write.write(self.path, self.content)
 
     def problem(self) -> str:
-        """Renew the lease from time to time; return which process has taken it over, or ''."""
+        """Renew the lease and look for the file STOP, both rarely; return which process has taken it over, or ''."""
         now = time.monotonic()
         if self.lost or now - self.checked < CHECK_SECONDS:
             return self.lost
         self.checked = now
+        self.is_stop_requested = (self.run_dir / files.STOP).exists()
         try:
             content = read(self.path)
             if content is None:
@@ -59,14 +61,6 @@ class Lease:
         except OSError:  # the file system is away; the next check shows who came first
             pass
         return self.lost
-
-    def is_stop_requested(self) -> bool:
-        """Return whether the file STOP exists; looks every few seconds."""
-        now = time.monotonic()
-        if now - self.stop_checked < CHECK_SECONDS:
-            return False
-        self.stop_checked = now
-        return (self.run_dir / files.STOP).exists()
 
     def release(self) -> None:
         """Give the lease back if it is still held."""

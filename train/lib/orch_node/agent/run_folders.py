@@ -23,7 +23,6 @@ from orch_node.protocol import files, record, values
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import NAN_LOSS, Progress, Result, Warned
 from orch_node.protocol.node_reports import DamagedRun, ListedRun, Listing, RunReport
-from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.values import ProtocolError
 from orch_node.tail import newest_event
 
@@ -52,7 +51,7 @@ def listed_run(folder: Path) -> ListedRun:
         ProtocolError: if its record is damaged, or belongs to another run.
     """
     run_record = record.render(read_record(folder))
-    outcome, supervisor = last_outcome(folder), lease.read_supervisor(folder)
+    outcome, supervisor = values.load(outcomes.parse, folder / files.OUTCOME), lease.read_supervisor(folder)
     state = lease.state_of(folder, supervisor) if supervisor and not outcome else None
     log = folder / files.EVENTS
     progress, result, warning = (newest_event(log, kind, LOG_BYTES) for kind in (Progress, Result, Warned))
@@ -61,7 +60,7 @@ def listed_run(folder: Path) -> ListedRun:
         progress=replace(progress, figures={}) if isinstance(progress, Progress) else None,
         result=result.figures if isinstance(result, Result) else {},
         is_nan=isinstance(warning, Warned) and NAN_LOSS in warning.text,
-        outcome=outcome,
+        outcome=outcome and replace(outcome, nodes={}),
     )
     return ListedRun(run_record, outcome.state if outcome else state, report)
 
@@ -77,12 +76,6 @@ def read_record(folder: Path) -> record.RunRecord:
     if run_record.run_id != folder.name:
         raise ProtocolError(f"{files.RECORD} belongs to the run {run_record.run_id}.")
     return run_record
-
-
-def last_outcome(folder: Path) -> Outcome | None:
-    """Return how a run ended, without the results of the nodes, or None."""
-    outcome = values.load(outcomes.parse, folder / files.OUTCOME)
-    return outcome and replace(outcome, nodes={})
 
 
 def main_runs(argv: list[str]) -> None:

@@ -104,9 +104,8 @@ class RunLayout:
         Raises:
             ProtocolError: if the layout has no such rank.
         """
-        for placement in self.ranks:
-            if placement.rank == rank:
-                return placement
+        if placement := next((placement for placement in self.ranks if placement.rank == rank), None):
+            return placement
         raise values.ProtocolError(f"{files.LAYOUT} has no rank {rank}.")
 
     def ranks_on(self, node: str) -> list[RankEntry]:
@@ -119,9 +118,8 @@ class RunLayout:
         Raises:
             ProtocolError: if the layout has no such node.
         """
-        for entry in self.nodes:
-            if entry.name == node:
-                return entry
+        if entry := next((entry for entry in self.nodes if entry.name == node), None):
+            return entry
         raise values.ProtocolError(f"{files.LAYOUT} has no node {node}.")
 
     def replace_nodes(self, stand_ins: Mapping[str, str]) -> RunLayout:

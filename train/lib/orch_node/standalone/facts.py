@@ -27,14 +27,7 @@ from typing import TypeVar
 
 # The CPU flags that planning uses, by their names in /proc/cpuinfo (Linux, arch/x86 cpufeatures.h).
 FLAGS = (
-    "avx2",
-    "avx512f",
-    "avx512_bf16",
-    "avx512_vnni",
-    "avx512_fp16",
-    "amx_tile",
-    "amx_bf16",
-    "amx_int8",
+    *("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8"),
     "bf16",  # of ARM, in the line "Features"
 )
 # ORCH_CPU_ISA makes a machine act like one with fewer instructions: the flags that remain, and the
@@ -200,12 +193,9 @@ def launchers(prefix: Path, installed: dict[str, str]) -> dict[str, str]:
     """
     programs = {}
     for implementation, (package, name) in MPI.items():
-        folders = [f"{prefix}/mpi/{implementation}/bin"]
-        folders += [f"{prefix}/bin"] if package in installed else []
-        program = shutil.which(name, path=":".join(folders))
-        if program:
-            programs[implementation] = program
-    return programs
+        folders = [f"{prefix}/mpi/{implementation}/bin", *([f"{prefix}/bin"] if package in installed else [])]
+        programs[implementation] = shutil.which(name, path=":".join(folders)) or ""
+    return {implementation: program for implementation, program in programs.items() if program}
 
 
 def packages(prefix: Path, folders: Sequence[str] = ()) -> dict[str, str]:

@@ -172,8 +172,9 @@ class Supervisor:
 
     def is_stopped(self) -> bool:
         """Return whether to stop; a host that cannot signal this process leaves a file."""
-        if self.stop_signal is None and self.lease.is_stop_requested():
-            self.stop_signal = signal.SIGTERM
+        self.lease.problem()
+        if self.lease.is_stop_requested:
+            self.stop_signal = self.stop_signal or signal.SIGTERM
         return self.stop_signal is not None
 
     def problem(self) -> str:
