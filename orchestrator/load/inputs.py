@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import datetime
 import os
-import random
 import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -19,7 +17,7 @@ from orch_node.protocol.container import NAME, EnvFileError, read_variables
 from orch_node.protocol.environment import find_reserved
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import PlanError, RequestError, did_you_mean
+from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import TRAIN, other_owner, user_name
 from orchestrator.load.definitions import plugins, settings
 from orchestrator.load.definitions import recipe as load_recipe
@@ -36,10 +34,9 @@ from orchestrator.planning.accelerate_options import AccelerateOptions, parse_op
 from orchestrator.planning.recorded_request import value_of
 from orchestrator.planning.request import Resume, RunPaths, TrainRequest, flag
 from orchestrator.planning.resolve import Inputs
-from orchestrator.planning.sweep import Member, combinations, parse_axes, parse_lines, without_limit
+from orchestrator.planning.sweep import Member, combinations, parse_lines, without_limit
 from orchestrator.stacks.stack import python_for
 
-SAMPLE_SEED = 0  # The same command draws the same sample.
 ACCELERATE_FILE = "~/.cache/huggingface/accelerate/default_config.yaml"
 
 
@@ -52,31 +49,13 @@ def array_members(arguments: Sequence[str], sample: int | None) -> list[Member]:
     """
     files = [argument[1:] for argument in arguments if argument.startswith("@")]
     if not files:
-        axes = parse_axes(arguments)
-        return combinations(axes, drawn(prod(len(values) for _, values in axes), sample))
+        return combinations(arguments, sample)
     if len(arguments) > 1 or sample is not None:
         raise RequestError(
             f"--array @{files[0]} cannot be combined with other values.",
             hint="Omit the other --array and --array-sample.",
         )
-    return lines_of(files[0])
-
-
-def drawn(total: int, sample: int | None) -> Sequence[int]:
-    """Return the numbers below `total`, or a sample of them, always the same one, in ascending order.
-
-    Raises:
-        PlanError: if the sample is larger.
-    """
-    if sample is None:
-        return range(total)
-    if not 0 < sample <= total:
-        raise PlanError(f"--array-sample {sample}, but --array has {total} combinations.", hint=f"Use 1 to {total}.")
-    return sorted(random.Random(SAMPLE_SEED).sample(range(total), sample))
-
-
-def lines_of(argument: str) -> list[Member]:
-    path = Path(without_limit(argument))
+    path = Path(without_limit(files[0]))
     return parse_lines(read_text(path, "Write the arguments of one run in each line."), str(path))
 
 

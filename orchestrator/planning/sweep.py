@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import random
 import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from orch_node.protocol.record import RunRecord
 
@@ -17,10 +19,10 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, RunPaths, TrainRequest
 
 MAX_RUNS = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
-LIMIT = re.compile(r"%([0-9]+)", re.ASCII)  # The limit at the end of an argument, written as for `sbatch --array`.
+LIMIT = re.compile(r"%([0-9]+)\Z", re.ASCII)  # The limit at the end of an argument, written as for `sbatch --array`.
 EXAMPLE = "Example: --array learning_rate=1e-5,3e-5"
 PLANNED = "planned"  # the state of a run that has not started
-Axis = tuple[str, tuple[str, ...]]  # a key and its values
+SAMPLE_SEED = 0  # The same command draws the same sample.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ def max_active_runs(arguments: Iterable[str]) -> int | None:
     Raises:
         PlanError: if a limit is 0, or more than one is given.
     """
-    limits = [int(match[1]) for text in arguments if (match := limit_in(text))]
+    limits = [int(match[1]) for text in arguments if (match := LIMIT.search(text))]
     if len(limits) > 1 or 0 in limits:
         raise PlanError(
             "--array: the limit %N of active runs must be given only once, and be 1 or more.",
@@ -58,29 +60,36 @@ def max_active_runs(arguments: Iterable[str]) -> int | None:
     return limits[0] if limits else None
 
 
-def limit_in(text: str) -> re.Match[str] | None:
-    """Return the match of the limit `%N` at the end of an argument, or None if it has none."""
-    return LIMIT.fullmatch(text, text.rfind("%")) if "%" in text else None
-
-
 def without_limit(text: str) -> str:
-    limit = limit_in(text)
-    return text[: limit.start()] if limit else text
+    return LIMIT.sub("", text)
 
 
-def parse_axes(arguments: Iterable[str]) -> tuple[Axis, ...]:
-    """Return the keys and values of the arguments `KEY=V1,V2`.
+def combinations(arguments: Sequence[str], sample: int | None) -> list[Member]:
+    """Return the runs for the combinations of `KEY=V1,V2` arguments; the last key varies fastest.
+
+    Args:
+        arguments: the keys with their values.
+        sample: how many of them to draw, always the same ones, or None for all.
 
     Raises:
-        PlanError: if an argument is malformed, or a key is repeated.
+        PlanError: if an argument is malformed, a key is repeated, or there are too many or too few.
     """
-    axes = tuple(parse_axis(without_limit(text)) for text in arguments)
-    if len({name for name, _ in axes}) < len(axes):
+    axes = dict(parse_axis(without_limit(text)) for text in arguments)
+    if len(axes) < len(arguments):
         raise PlanError("--array names a setting twice.", hint="List all of its values after one name.")
-    return axes
+    total = prod(map(len, axes.values()))
+    numbers: Sequence[int] = range(total)
+    if sample is not None:
+        if not 0 < sample <= total:
+            problem = f"--array-sample {sample}, but --array has {total} combinations."
+            raise PlanError(problem, hint=f"Use 1 to {total}.")
+        numbers = sorted(random.Random(SAMPLE_SEED).sample(numbers, sample))
+    check_number(len(numbers))
+    return [Member(values=combination(axes, number)) for number in numbers]
 
 
-def parse_axis(text: str) -> Axis:
+def parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the key and the values of an argument."""
     name, _, values = text.partition("=")
     try:
         choices = tuple(dict.fromkeys(next(csv.reader([values], strict=True), ())))
@@ -91,19 +100,9 @@ def parse_axis(text: str) -> Axis:
     return name, choices
 
 
-def combinations(axes: Sequence[Axis], numbers: Sequence[int]) -> list[Member]:
-    """Return the combinations with these numbers; the last key varies fastest.
-
-    Raises:
-        PlanError: if there are too many.
-    """
-    check_number(len(numbers))
-    return [Member(values=combination(axes, number)) for number in numbers]
-
-
-def combination(axes: Sequence[Axis], number: int) -> tuple[tuple[str, str], ...]:
+def combination(axes: dict[str, tuple[str, ...]], number: int) -> tuple[tuple[str, str], ...]:
     assignments = []
-    for name, values in reversed(axes):
+    for name, values in reversed(axes.items()):
         number, index = divmod(number, len(values))
         assignments.append((name, values[index]))
     return tuple(reversed(assignments))
