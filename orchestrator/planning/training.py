@@ -25,7 +25,6 @@ from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Link, UserPython
 from orchestrator.model.decision import Decision
 from orchestrator.model.printable import enumeration, find_secrets, mask, masked
-from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, as_arguments
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.launchers import Launch, LaunchSpec
@@ -64,7 +63,21 @@ def new_plan(
         location: the values with which it finds the run.
     """
     arguments = (*([f"preset={request.preset}"] if request.preset else []), *request.settings, *request.script_args)
-    recipe, project = resolved.recipe, project_of_copy(resolved.recipe, run_paths)
+    recipe, project, resume = resolved.recipe, project_of_copy(resolved.recipe, run_paths), run_paths.resume
+    all_decisions = (
+        Decision(topic="run", value=run_paths.run_id),
+        *([Decision(topic="name", value=request.name)] if request.name else []),
+        *request.defaults,
+        *([resume_decision(recipe, resume)] if resume and resume.attempt > 1 else []),
+        *decisions,
+        *(environment_decisions(request) if request.env else []),
+        kernels_decision(request, resolved),
+        *([project.decision()] if project else []),
+        *(changed_project_decisions(recipe, resume) if resume else []),
+        *([recipe.packages.decision()] if recipe.packages else []),
+        *([image_decision(recipe.image_requirements)] if recipe.image_requirements else []),
+        *([Decision(topic="settings", value="not checked", reason=recipe.unchecked)] if recipe.unchecked else []),
+    )
     secrets = find_secrets((*request.env, *request.packages, *arguments))
     run = RunRecord(
         run_id=run_paths.run_id,
@@ -80,7 +93,7 @@ def new_plan(
         precision=resolved.precision.value,
         started_by=run_paths.started_by,
         created=run_paths.created,
-        decisions=all_decisions(request, resolved, run_paths, project, decisions),
+        decisions=all_decisions,
         layout=resolved.layout.value.rank_places,
         target=target,
         location=dict(location),
@@ -88,31 +101,6 @@ def new_plan(
         arguments=tuple(mask(argument, secrets) for argument in arguments),
     )
     return Plan(run=run, request=request, resolved=resolved, fingerprints=fingerprints, project=project, hidden=secrets)
-
-
-def all_decisions(
-    request: TrainRequest,
-    resolved: Resolved,
-    run_paths: RunPaths,
-    project: Project | None,
-    decisions: tuple[Decision, ...],
-) -> tuple[Decision, ...]:
-    """Return the decisions of a target, and before and after them those that all targets share."""
-    recipe = resolved.recipe
-    return (
-        Decision(topic="run", value=run_paths.run_id),
-        *([Decision(topic="name", value=request.name)] if request.name else []),
-        *request.defaults,
-        *([resume_decision(recipe, run_paths.resume)] if run_paths.resume and run_paths.resume.attempt > 1 else []),
-        *decisions,
-        *(environment_decisions(request) if request.env else []),
-        kernels_decision(request, resolved),
-        *([project.decision()] if project else []),
-        *(changed_project_decisions(recipe, run_paths.resume) if run_paths.resume else []),
-        *([recipe.packages.decision()] if recipe.packages else []),
-        *([image_decision(recipe.image_requirements)] if recipe.image_requirements else []),
-        *([Decision(topic="settings", value="not checked", reason=recipe.unchecked)] if recipe.unchecked else []),
-    )
 
 
 def launch_spec(

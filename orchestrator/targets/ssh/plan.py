@@ -27,6 +27,7 @@ from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
 from orchestrator.planning.request import Resume, RunPaths, TrainRequest
 from orchestrator.planning.resolve import (
+    NO_LINKS,
     Inputs,
     Resolved,
     RunNodes,
@@ -91,7 +92,7 @@ def resolve_hosts(request: TrainRequest, inputs: Inputs, resume: Resume | None =
         with_stack=(*with_ranks, *spares),
         measurement=inputs.measurement and valid_for(inputs.measurement, with_ranks, by_name=True),
     )
-    links = choose_links(nodes.with_stack)
+    links = choose_links(nodes.with_stack) if len(nodes.with_stack) > 1 else NO_LINKS
     launcher = request.launcher or DEFAULT
     if request.launcher or inputs.accelerate or request.mpi:
         check_launcher(launcher, inputs.accelerate.source if inputs.accelerate else "", request.mpi)
@@ -228,11 +229,10 @@ def decisions_of(
 ) -> tuple[Decision, ...]:
     """Return all decisions, in the order in which they are printed."""
     options, docker = inputs.accelerate, inputs.docker
-    gpus = [node.facts.gpus for node in resolved.all_nodes]
     reasons = (launch.summary, resolved.mpi.reason if "MPI" in launch.summary else "")
     return (
         *all_decisions(resolved.stack, resolved.nodes, resolved.spares, resolved.layout),
-        *(gpu_decisions(resolved.all_nodes, resolved.backend.value) if any(gpus) else ()),
+        *gpu_decisions(resolved.all_nodes, resolved.backend.value),
         Decision(topic="launcher", value=resolved.launcher, reason="; ".join(filter(None, reasons))),
         *([docker.decision()] if docker else []),
         *(accelerate_options.option_decisions(options, spec) if options else ()),
