@@ -204,14 +204,11 @@ def local_facts(python: str) -> Facts:
     prefix = Path(python).parent.parent
     try:
         gathered: dict[str, Any] = facts.gather(prefix, for_plan=True)
-    except ValueError as error:
-        raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or set it to a lower level.") from None
-    try:
         check_flags(gathered["flags"])
     except ValueError as error:
         raise RequestError(
-            f"the facts of this machine: flags = {gathered['flags']!r:.80}: {error}",
-            hint="The kernel or a virtual machine reports wrong CPU flags.",
+            f"The facts of this machine: {error}",
+            hint=f"Unset {facts.CPU_ISA}, or set it to a lower level; a virtual machine may report wrong CPU flags.",
         ) from None
     return parse_facts({**gathered, "fabrics": LocalFabrics(prefix, gathered["devices"])})
 

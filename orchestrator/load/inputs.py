@@ -190,15 +190,12 @@ def accelerate_config(name: str) -> AccelerateOptions:
     path = Path(name).expanduser()
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))  # JSON is YAML too
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+            raise ValueError("it has no names and values")
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise RequestError(
             f"--accelerate-config {name}: {error}", hint=f"`accelerate config` creates {ACCELERATE_FILE}."
         ) from None
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise RequestError(
-            f"--accelerate-config {name} is not a configuration file: it has no names and values.",
-            hint=f"`accelerate config` creates {ACCELERATE_FILE}.",
-        )
     return parse_options(values, str(path))
 
 
@@ -250,7 +247,7 @@ def tool_options() -> ToolOptions:
     return ToolOptions()
 
 
-def parse_table(path: Path, table: object) -> ToolOptions:
+def parse_table(path: Path, table: Mapping[str, object]) -> ToolOptions:
     """Return the options of a table; paths become relative to the current folder.
 
     Raises:
@@ -262,8 +259,6 @@ def parse_table(path: Path, table: object) -> ToolOptions:
             f"{name} belongs to another user ({owner}), so its {TABLE} is not trusted.",
             hint="Work in a copy of the project that belongs to you.",
         )
-    if not isinstance(table, dict):
-        raise RequestError(f"{name}: {TABLE} is not a table.", hint=f'Example: {TABLE}, then inventory = "prod".')
     kinds = get_type_hints(TrainRequest)
     values = {}
     for key, value in table.items():

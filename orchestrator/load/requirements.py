@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from orch_node.protocol.environment import IMAGE_PACKAGES
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.files import StrictModel, check_requirements_file, parse_toml, read_text, read_toml
@@ -48,7 +49,7 @@ class ProjectTable(Table):
     name: str = ""
     dependencies: list[str] | None = None
     optional: dict[str, list[str]] = Field(default_factory=dict, alias="optional-dependencies")
-    python: str = Field("", alias="requires-python")
+    python: Annotated[str, AfterValidator(lambda text: str(SpecifierSet(text)))] = Field("", alias="requires-python")
 
 
 class UvTable(Table):
@@ -62,7 +63,7 @@ class UvTable(Table):
 
 class ToolTable(Table):
     uv: UvTable = Field(default_factory=UvTable)
-    orch: Any = None
+    orch: dict[str, Any] | None = None
 
 
 class ScriptTable(ProjectTable):

@@ -243,28 +243,21 @@ def launch_torchrun(spec: LaunchSpec) -> Launch:
 
 
 ACCELERATE_FILE = "accelerate.yaml"
-# accelerate accepts mpirun_config since 0.28, and since 1.13 neither mpirun_ccl nor ipex_config, which is then an
+# Since 1.13, accelerate accepts neither mpirun_ccl nor ipex_config, which is then an
 # error (config_args.py and utils/launch.py of the wheels 0.27 to 1.15).
-FIRST_WITH_MPIRUN = Version("0.28")
 FIRST_WITHOUT_IPEX = Version("1.13")
 ACCELERATE_PRECISIONS = {"bf16": "bf16", "fp32": "no"}
 
 
 def accelerate_version(spec: LaunchSpec) -> Version:
-    """Return the version of accelerate on the nodes; raise PlanError if it is missing or too old."""
+    """Return the version of accelerate on the nodes; raise PlanError if it is missing."""
     for node in spec.nodes:
         if "accelerate" not in node.facts.packages:
             raise PlanError(
                 f"{node.name} has no accelerate for {spec.ranks[0]}.",
                 hint="Use a stack that includes it (`orch stacks`), or --launcher mpirun.",
             )
-    version = Version(spec.nodes[0].facts.packages["accelerate"])
-    if version < FIRST_WITH_MPIRUN:
-        raise PlanError(
-            f"accelerate {version} cannot start mpirun; {FIRST_WITH_MPIRUN} is the first version that can.",
-            hint="Use --launcher mpirun-accelerate, where mpirun starts accelerate.",
-        )
-    return version
+    return Version(spec.nodes[0].facts.packages["accelerate"])
 
 
 def accelerate_config(spec: LaunchSpec, version: Version, *, starts_mpirun: bool) -> dict[str, object]:

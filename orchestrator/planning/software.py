@@ -129,11 +129,14 @@ def choose_backend(
     """
     name = requested or stack.backends[0]
     backends = {**BACKENDS, **plugins, **{plugin.name: plugin for plugin in stack.plugins}}
-    backend = ccl_backend(stack, nodes) if name == "ccl" else find_backend(name, backends)
+    backend = ccl_backend(stack) if name == "ccl" else find_backend(name, backends)
     if backend is None:
+        gpu_hint = GPU_HINT if any(node.facts.gpus for node in nodes) else ""
         raise PlanError(
             f"--backend {name}: stack '{stack.name}' has {' and '.join(stack.backends)}.",
-            hint=f"{did_you_mean(name, backends)} Packages add backends by the entry point orch.backends.",
+            hint=f"`orch stacks` shows which stacks have bindings for ccl. {gpu_hint}".strip()
+            if name == "ccl"
+            else f"{did_you_mean(name, backends)} Packages add backends by the entry point orch.backends.",
         )
     check_backend(backend, nodes)
     # With IPEX, accelerate must not move the model to another device: the weights that IPEX packed would stay.
@@ -141,14 +144,10 @@ def choose_backend(
     return replace(backend, env={**env, **backend.env})
 
 
-def ccl_backend(stack: Stack, nodes: tuple[Node, ...]) -> Backend:
-    """Return the ccl backend of the stack; raise PlanError if the stack has no bindings."""
+def ccl_backend(stack: Stack) -> Backend | None:
+    """Return the ccl backend of the stack, or None if the stack has no bindings."""
     if stack.bindings is None or "ccl" not in stack.backends:
-        hint = "`orch stacks` shows which stacks have bindings for ccl."
-        raise PlanError(
-            f"--backend ccl: stack '{stack.name}' has {' and '.join(stack.backends)}.",
-            hint=f"{hint} {GPU_HINT}" if any(node.facts.gpus for node in nodes) else hint,
-        )
+        return None
     bindings = stack.bindings
     # Only Intel's wheels need their script; the bindings that orch builds find their libraries themselves.
     setvars = f"{bindings.module}/{bindings.setvars}" if bindings.built_by == "Intel" else ""

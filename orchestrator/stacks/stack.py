@@ -212,13 +212,7 @@ def minor(version: str) -> tuple[int, ...]:
 
 def python_for(stack: Stack) -> str:
     """Return the preferred Python version among those that the stack runs on."""
-    for version in PYTHONS:
-        if stack.runs_on_python(version):
-            return version
-    raise PlanError(
-        f"Stack '{stack.name}' requires Python {stack.python}, and no default base image has it.",
-        hint="Name an image that has it: --base.",
-    )
+    return next(version for version in PYTHONS if stack.runs_on_python(version))
 
 
 def python_of(base: str, stack: Stack) -> str:
