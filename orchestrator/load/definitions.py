@@ -267,8 +267,7 @@ def settings(options: list[str], recipe: Recipe) -> dict[str, Value]:
             raise RequestError(f"--set {option}: expected KEY=VALUE.", hint="--set learning_rate=1e-4")
         # Everything except true and false reaches the script as it is written.
         values[name] = {"true": True, "false": False}.get(text.lower(), text)
-    recipe.check_names(values)
-    recipe.check_types(values)
+    recipe.check(values)
     for name in values.keys() & set(recipe.paths):
         path = Path(str(values[name]))
         if not path.is_file():

@@ -131,16 +131,14 @@ class Recipe:
         return f"{number}/{PurePosixPath(path).name}"
 
     def settings(self, preset: str | None, user_values: Mapping[str, Value]) -> dict[str, Value]:
-        """Merge the defaults, the preset and the user's values.
+        """Merge the defaults, the preset and the user's values, which check() has checked.
 
         Raises:
-            RequestError: if the preset or a setting is unknown.
+            RequestError: if the preset is unknown.
         """
         if preset is not None and preset not in self.presets:
             hint = did_you_mean(preset, self.presets) if self.presets else "Omit --preset; it has no presets."
             raise RequestError(f"Recipe '{self.name}' has no preset '{preset}'.", hint=hint)
-        if user_values:
-            self.check_names(user_values)
         result = dict(self.defaults)
         for layer in (self.presets[preset] if preset else {}, user_values):
             for name in layer:
@@ -158,14 +156,14 @@ class Recipe:
         else:
             yield name, "true" if value is True and setting.needs_value else value
 
-    def check_names(self, user_values: Mapping[str, Value]) -> None:
-        """Raise RequestError for the first name that the recipe does not know."""
+    def check(self, user_values: Mapping[str, Value]) -> None:
+        """Raise RequestError for the first name that the recipe does not know, or value that it cannot have."""
         if self.own_script and user_values:
             raise RequestError(
                 f"--set applies to recipes only; {self.script} is your own script.",
                 hint="Pass the script's arguments after --.",
             )
-        for name in user_values:
+        for name, value in user_values.items():
             if name in self.passed_by_orch:
                 raise RequestError(
                     f"--set {name}: orch passes --{name} itself.",
@@ -182,6 +180,14 @@ class Recipe:
                     f"Recipe '{self.name}' has no setting '{name}'.",
                     hint=f"{hint} Other arguments of the script go after --.",
                 )
+            setting = self.declared.get(name, Setting())
+            if not setting.accepts(value):
+                default = self.default(name)
+                raise RequestError(
+                    f"--set {name}={value}: not {setting.expected}.",
+                    hint=f"Recipe '{self.name}' expects {setting.expected}."
+                    + (f" Its default is {default}." if default is not None else ""),
+                )
 
     def default(self, name: str) -> Value | None:
         """Return the default of a setting; None if it has none or the script computes it."""
@@ -197,18 +203,6 @@ class Recipe:
         """Return the arguments that --set refuses because orch passes them itself."""
         flags = [flag for flags in self.precisions.values() for flag in flags if flag.startswith("--")]
         return {"output_dir", "use_ipex", *(flag[2:].partition("=")[0] for flag in flags)}
-
-    def check_types(self, user_values: Mapping[str, Value]) -> None:
-        """Raise RequestError for the first value that its setting cannot have."""
-        for name, value in user_values.items():
-            setting = self.declared.get(name, Setting())
-            if not setting.accepts(value):
-                default = self.default(name)
-                raise RequestError(
-                    f"--set {name}={value}: not {setting.expected}.",
-                    hint=f"Recipe '{self.name}' expects {setting.expected}."
-                    + (f" Its default is {default}." if default is not None else ""),
-                )
 
 
 def as_arguments(settings: Mapping[str, Value]) -> tuple[str, ...]:
