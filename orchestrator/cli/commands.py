@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir, print_error
+from orchestrator.cli.options import PANELS, RUNS_DIR, AsJson, RunsDir, print_error
 from orchestrator.cli.provision import Inventory
 from orchestrator.errors import RequestError
 from orchestrator.operations import nodes as operation
-from orchestrator.planning.request import parse_nodes
+from orchestrator.planning.request import NODES
 from orchestrator.report import listing
 from orchestrator.report.output_lines import NodeOutput
 from orchestrator.screen import print_text
@@ -29,12 +29,7 @@ Stack = Annotated[str, typer.Option(metavar="NAME", help="Stack whose Python com
 def execute(
     source: InventoryOrRun,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="Program and its arguments, after --.")],
-    nodes: Annotated[
-        Any,
-        typer.Option(
-            metavar="N|PATTERN", parser=parse_nodes, help="Number of nodes, or names, ranges and groups. Default: all."
-        ),
-    ] = None,
+    nodes: Annotated[Any, PANELS[NODES]["nodes"]] = None,
     gather: Annotated[
         bool, typer.Option("--gather", "-b", help="Print the output at the end, identical output of nodes once.")
     ] = False,

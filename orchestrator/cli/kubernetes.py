@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from orchestrator.report import listing as report
 from orchestrator.report.listing import json_text
 from orchestrator.screen import print_text
 from orchestrator.targets import registry
+from orchestrator.targets.entry import OPTION
 from orchestrator.targets.interface import CheckRequest
 from orchestrator.targets.kubernetes import namespace as namespace_objects
 from orchestrator.targets.kubernetes.client import connect
@@ -25,20 +27,9 @@ from orchestrator.targets.kubernetes.manifests import KINDS
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 
 app = App(help="Check and prepare a Kubernetes cluster.")
-SettingOptions = Annotated[
-    list[str] | None,
-    typer.Option("--k8s", metavar="KEY=VALUE", help="Setting of the pods, as for orch train; may be repeated."),
-]
-SettingsFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--k8s-file",
-        envvar="ORCH_K8S_FILE",
-        metavar="FILE",
-        help="TOML file with --k8s settings. Default: orch-k8s.toml here.",
-    ),
-]
-
+DECLARED = {item.name: typer.Option(**item.metadata[OPTION]) for item in fields(KubernetesOptions)}
+SettingOptions = Annotated[list[str] | None, DECLARED["k8s"]]
+SettingsFile = Annotated[Path | None, DECLARED["k8s_file"]]
 Image = Annotated[str | None, typer.Option("--image", metavar="NAME", help="Image of the pods.")]
 TOKEN_FILE_HINT = "--token-file needs a file that contains only the token, or - for standard input."
 

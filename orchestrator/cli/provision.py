@@ -18,14 +18,14 @@ from typer.models import ParameterInfo
 
 from orchestrator import load
 from orchestrator.cli import options as cli_options
-from orchestrator.cli.options import USER_PACKAGES, AsJson, Group, UserPackages, complete_stacks, print_error
+from orchestrator.cli.options import PANELS, USER_PACKAGES, AsJson, Group, UserPackages, print_error
 from orchestrator.cli.train import TARGETS, group_of
 from orchestrator.errors import RequestError
 from orchestrator.load.hostfile import load_hostfile
 from orchestrator.operations import provision as operation
 from orchestrator.operations.init import init as create_inventory
 from orchestrator.operations.setup import set_up
-from orchestrator.planning.request import check_foreign
+from orchestrator.planning.request import TRAINING, check_foreign
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.playbook import TaskResult
 from orchestrator.provisioning.session import Listener
@@ -90,7 +90,7 @@ Wheels = Annotated[
 ]
 # Options that set fields of a ProvisionRequest.
 OPTIONS: Mapping[str, ParameterInfo] = {
-    "stack": typer.Option(metavar="NAME", help="Stack (set of versions) to install; `orch stacks` lists them."),
+    "stack": PANELS[TRAINING]["stack"],
     "dry_run": typer.Option("--dry-run", help="Only report drift; exit code 1 if there is any."),
     "verify": typer.Option("--verify", help="Repeat checks that have already passed."),
     "no_stack": typer.Option(
@@ -176,12 +176,7 @@ sync_command = cli_options.make_command(
 
 
 def setup(
-    stack: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="Stack to install; `orch stacks` lists them.", autocompletion=complete_stacks
-        ),
-    ] = "current",
+    stack: Annotated[str, PANELS[TRAINING]["stack"]] = "current",
     wheels: Annotated[
         Path | None,
         typer.Option(
