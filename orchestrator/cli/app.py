@@ -22,6 +22,7 @@ from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.inputs import tool_options
 from orchestrator.model.decision import Decision
 from orchestrator.model.printable import masked
+from orchestrator.planning.recorded_request import plain
 from orchestrator.planning.request import TrainRequest, flag
 from orchestrator.runs import store
 from orchestrator.targets import registry
@@ -50,13 +51,6 @@ TRAIN_EXAMPLES = (
 )
 DOUBLE_DASH_HINT = "Script arguments go after --: orch train script.py -- --epochs 3."
 HELP = ("-h", "--help", HELP_ALL)
-
-
-def plain(value: Any) -> Any:
-    """Return a value as the parser of an option takes it."""
-    if isinstance(value, tuple):
-        return [plain(item) for item in value]
-    return value if isinstance(value, bool) else str(value)
 
 
 def apply_precedence(context: Any) -> None:
