@@ -13,7 +13,7 @@ from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import fold
 from orchestrator.report.listing import table
-from orchestrator.runs.measures import Measures, measures, scores
+from orchestrator.runs.measures import Measures, measures, number, scores
 from orchestrator.runs.outcome import RunOutcome, outcome_of
 from orchestrator.runs.store import Run
 
@@ -99,7 +99,7 @@ def figures(
         yield ("loss, last", ""), measured.loss[-1][1]
     if step is not None:
         yield (f"loss at step {step:g}", ""), dict(measured.loss)[step]
-    for name, value in scores(outcome.result).after.items():
+    for name, value in scores(outcome.result).items():
         yield (f"{name.upper()} after", ""), float(value)
     if ranks:
         yield ("memory, largest rank", "GiB"), max(rank.peak_rss for rank in ranks) / 2**30
@@ -151,12 +151,12 @@ def rank_runs(runs: Sequence[Run], result: str | None) -> list[dict[str, Any]]:
 
 def ranked_run(run: Run) -> dict[str, Any]:
     """Return a run with its values of the array, as `NAME=VALUE NAME=VALUE`, and its results by name."""
-    label, reported, loss = array_values(run.record.decisions), scores(run.newest(Result)), measures(run).loss
-    results = dict(reported.after)
+    label, reported, loss = array_values(run.record.decisions), run.newest(Result), measures(run).loss
+    results = scores(reported)
     if loss:
         results.setdefault(LOSS, loss[-1][1])
-    if reported.train_samples_per_second is not None:
-        results[SPEED] = reported.train_samples_per_second
+    if reported and (speed := number(reported.figures.get("train_samples_per_second"))) is not None:
+        results[SPEED] = speed
     return {"run": run.id, "values": label.rpartition(" (")[0] or label, "state": run.state, "results": results}
 
 

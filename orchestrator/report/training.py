@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from orch_node.protocol import values
-from orch_node.protocol.events import record
+from orch_node.protocol.events import Result, record
 from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.outcome import REFUSED
 from orch_node.protocol.record import number_ranges
@@ -17,7 +17,7 @@ from orchestrator.planning.software import OF_SCRIPT
 from orchestrator.report.cleanup import left_in_memory
 from orchestrator.report.listing import detail_lines, finite, json_text
 from orchestrator.runs import timeline, tracebacks
-from orchestrator.runs.measures import Scores, scores
+from orchestrator.runs.measures import number, scores, texts
 from orchestrator.runs.outcome import RunOutcome
 
 TableRow = tuple[str, str, str, str]  # name, value before the training, value after it or of the run, unit
@@ -131,9 +131,8 @@ def table_lines(outcome: RunOutcome) -> list[str]:
         return []
     if result is None:
         return [] if outcome.seconds is None else [f"done in {outcome.seconds:.1f} s"]
-    scored = scores(result)
-    rows = [*score_rows(scored), *run_rows(outcome, scored)]
-    if scored.before:
+    rows = [*score_rows(result), *run_rows(outcome, result)]
+    if scores(result, "before"):
         rows.insert(0, ("", "Before", "After", ""))
     else:
         rows = [(name, "", after, unit) for name, _, after, unit in rows]
@@ -142,21 +141,22 @@ def table_lines(outcome: RunOutcome) -> list[str]:
     return [f"done: {one_line(outcome.recipe)}", *lines]
 
 
-def score_rows(scored: Scores) -> Iterator[TableRow]:
+def score_rows(result: Result) -> Iterator[TableRow]:
     """Yield a row for each score, in the order in which the script reported them."""
-    for name in {**scored.after, **scored.before}:
+    scores_before, scores_after, units = scores(result, "before"), scores(result), texts(result.figures.get("units"))
+    for name in {**scores_after, **scores_before}:
         score, comma, variant = one_line(name).partition(",")
         text = SCORE_LABELS.get(score) or score[:1].upper() + score[1:].replace("_", " ")
-        values = (scores_of_time.get(name) for scores_of_time in (scored.before, scored.after))
+        values = (scores_before.get(name), scores_after.get(name))
         before, after = ("-" if value is None else f"{value:.2f}" for value in values)
-        yield f"{text}{comma}{variant}", before, after, one_line(scored.units.get(score, ""))
+        yield f"{text}{comma}{variant}", before, after, one_line(units.get(score, ""))
 
 
-def run_rows(outcome: RunOutcome, scored: Scores) -> Iterator[TableRow]:
+def run_rows(outcome: RunOutcome, result: Result) -> Iterator[TableRow]:
     """Yield the rows about the speed of the run and how it was run."""
     measured = (
-        ("Mean speed", scored.train_samples_per_second, "samples/s"),
-        ("Training time", scored.train_seconds, "s"),
+        ("Mean speed", number(result.figures.get("train_samples_per_second")), "samples/s"),
+        ("Training time", number(result.figures.get("train_seconds")), "s"),
         ("Whole run", outcome.seconds, "s"),
     )
     yield from ((name, "", f"{value:.1f}", unit) for name, value, unit in measured if value is not None)

@@ -223,35 +223,9 @@ def is_number(loss: float | None) -> TypeGuard[float]:
     return loss is not None and math.isfinite(loss)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
-    """The scores and the speed that a script has reported.
-
-    Attributes:
-        before: the scores before the training, by the name of the metric.
-        after: the scores after the training, by the name of the metric.
-        train_samples_per_second: the speed of the training, or None.
-        train_seconds: the duration of the training, or None.
-        units: the units of the scores, by the name of the metric, if the script has reported them.
-    """
-
-    before: Mapping[str, float]
-    after: Mapping[str, float]
-    train_samples_per_second: float | None
-    train_seconds: float | None
-    units: Mapping[str, str]
-
-
-def scores(result: Result | None) -> Scores:
-    """Return the scores in a result; without a result all of them are empty."""
-    figures = result.figures if result else {}
-    return Scores(
-        before=numbers(figures.get("before")),
-        after=numbers(figures.get("after")),
-        train_samples_per_second=number(figures.get("train_samples_per_second")),
-        train_seconds=number(figures.get("train_seconds")),
-        units=texts(figures.get("units")),
-    )
+def scores(result: Result | None, when: str = "after") -> dict[str, float]:
+    """Return the scores of a result from `before` or `after` the training, by their names."""
+    return numbers(result.figures.get(when)) if result else {}
 
 
 def numbers(value: Any) -> dict[str, float]:
