@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from zlib import crc32
 
 from orch_node.atomic_write import plain
-from orch_node.protocol.events import Event, Launched, UnreadableEvent, UnreadableEvents, parse_line
+from orch_node.protocol.events import Event, Launched, UnreadableEvent, parse_line
 
 BLOCK_BYTES = 1 << 20  # size of one read
 WHOLE_BYTES = 1 << 22  # the progress events of a longer log are thinned out: reading one takes 0.1 ms
 PROGRESS = b'"progress"'
-RANK = re.compile(rb'"rank": ?(-?[0-9]{1,9})')
 SEARCHED_START = 256  # bytes at the start of a line that contain its kind
 
 
@@ -44,41 +42,23 @@ def stored(path: Path, *, ranks: int) -> list[Event]:
     """
     try:
         with open(path, "rb", opener=plain) as file:
-            interval = 1 + os.fstat(file.fileno()).st_size // WHOLE_BYTES
-            return list(events_in(thinned(complete_lines(file), interval), ranks=ranks))
+            complete = (line[:-1] for line in file if line.endswith(b"\n"))  # without one that is still being written
+            return list(events_in(thinned(complete, os.fstat(file.fileno()).st_size), ranks=ranks))
     except FileNotFoundError:
         return []
     except OSError as error:
         return [UnreadableEvent(text=f"{path.name}: {error.strerror}")]
 
 
-def complete_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file without the last one if it is still being written."""
-    for line in file:
-        if line.endswith(b"\n"):
-            yield line[:-1]
-
-
-def thinned(lines: Iterable[bytes], every: int) -> Iterator[bytes]:
-    """Yield all lines except progress events, of which each rank's last and one in `every` are retained."""
-    if every == 1:
-        yield from lines
-        return
-    counts: dict[bytes, int] = {}  # by rank, as text
-    skipped: dict[bytes, bytes] = {}
+def thinned(lines: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Yield the lines of a log; if it is long, only its last progress events and a part of the others."""
+    every, end = 1 + size // WHOLE_BYTES, size - WHOLE_BYTES // 16
+    position = 0
     for line in lines:
-        if PROGRESS not in line[:SEARCHED_START]:
+        position += len(line) + 1
+        # Not by the number of the line, because ranks may take turns.
+        if PROGRESS not in line[:SEARCHED_START] or position > end or crc32(line) % every == 0:
             yield line
-            continue
-        match = RANK.search(line, 0, SEARCHED_START)
-        rank = match[1] if match else b""
-        counts[rank] = counts.get(rank, 0) + 1
-        if counts[rank] % every:
-            skipped[rank] = line
-        else:
-            skipped.pop(rank, None)
-            yield line
-    yield from skipped.values()
 
 
 def whole_lines(path: Path, offset: int = 0) -> list[bytes]:
@@ -98,8 +78,3 @@ def last_attempt(events: Sequence[Event]) -> Sequence[Event]:
     """Return the events of the last attempt, or all events if no start is recorded."""
     launches = [index for index, event in enumerate(events) if isinstance(event, Launched)]
     return events[launches[-1] :] if launches else events
-
-
-def notes(events: Iterable[Event]) -> list[str]:
-    """Return a line for each rank with the number of its unreadable events and the reason."""
-    return UnreadableEvents(event for event in events if isinstance(event, UnreadableEvent)).describe_all()

@@ -16,7 +16,7 @@ from orch_node.protocol.record import Decision, number_ranges
 from orch_node.tail import last_text
 
 from orchestrator.model.decision import GPUS, Finding
-from orchestrator.runs.events import last_attempt, notes
+from orchestrator.runs.events import last_attempt
 from orchestrator.runs.explanations import explain
 from orchestrator.runs.logs import position_at
 from orchestrator.runs.state_files import Accounting, read_accounting
@@ -91,6 +91,7 @@ def outcome_of(run: Run) -> RunOutcome:
     failure = failure_of(ended.first_failure, run) if ended else None
     events = run.events()
     planned = len(run.record.layout)
+    unreadable = kinds.UnreadableEvents(e for e in events if isinstance(e, kinds.UnreadableEvent)).describe_all()
     ranks, nodes = of_last_attempt(last_attempt(events), planned) or (planned, len(run.nodes))
     return RunOutcome(
         run_id=run.id,
@@ -113,7 +114,7 @@ def outcome_of(run: Run) -> RunOutcome:
         nodes=ended.nodes if ended else {},
         attempts=ended.attempts if ended else 1,
         timeline=tuple(timeline_of(events)),
-        notes=(*run.problems, *notes(events), *untrained_notes(run.state, events), *nan_notes(failure, events)),
+        notes=(*run.problems, *unreadable, *untrained_notes(run.state, events), *nan_notes(failure, events)),
     )
 
 
