@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orch_node.protocol import events as kinds
-from orch_node.protocol.node_names import MAX_LISTED, fold
+from orch_node.protocol.node_names import fold, fold_by_text
 from orch_node.protocol.outcome import Failure
 from orch_node.protocol.record import number_ranges
 
@@ -120,21 +120,14 @@ def describe_stall(event: kinds.Stalled) -> Iterator[str]:
 
 
 def describe_cleanup(event: kinds.Ended) -> Iterator[str]:
-    """Yield a line for each node about the processes that were ended there, or one for many nodes in the same state."""
-    clean = {node: end for node, end in event.nodes.items() if end.lost is None and not end.left}
-    if len(clean) > MAX_LISTED:
-        processes, seconds = sum(end.ended for end in clean.values()), max(end.seconds for end in clean.values())
-        yield f"{fold(clean)}: ended {counted(processes, 'process')} in {seconds:.1f} s, none left"
-    for node, node_end in event.nodes.items():
-        if node in clean and len(clean) > MAX_LISTED:
-            continue
-        if node_end.lost is not None:
-            yield f"{node}: {node_end.lost}"
-        elif node_end.left:
-            pids = ", ".join(str(process.pid) for process in node_end.left)
-            yield f"{node}: {counted(len(node_end.left), 'process')} did not end: {pids}"
-        else:
-            yield f"{node}: ended {counted(node_end.ended, 'process')} in {node_end.seconds:.1f} s, none left"
+    """Yield a line about the processes that were ended on each node, or on nodes with the same result."""
+    texts = {}
+    for node, end in event.nodes.items():
+        pids = ", ".join(str(process.pid) for process in end.left)
+        left = f"{counted(len(end.left), 'process')} did not end: {pids}"
+        ended = f"ended {counted(end.ended, 'process')}, none left"
+        texts[node] = end.lost or (left if end.left else ended)
+    yield from (f"{nodes}: {text}" for nodes, text in fold_by_text(texts))
 
 
 def lines(moments: Sequence[Moment]) -> list[str]:
