@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,11 +110,11 @@ def install(
         refuse(session, plan)
         return
     session.state.write_trust(plan.trust)
-    wheelhouses = prepare_wheels(session, stack, plan.platforms, requirements)
+    of_stack = stack_variables(session, stack, plan.platforms, requirements)
     note_packages(session, plan)
     variables = {
         **plan.variables,
-        **stack_variables(session, load.stack(session.request.stack), wheelhouses),
+        **of_stack,
         "orch_trust": str(session.state.trust),
         "orch_verify_version": sha256(LIB / "orch_node" / "verify.py")[:12],
         "orch_fabric_version": fabric_checks_version(SHARE),
@@ -174,33 +174,25 @@ def requirements_of(session: Session) -> Requirements | None:
     return load.shared_requirements(session.request.requirements, common_file)
 
 
-def prepare_wheels(
-    session: Session, stack: Stack, platforms: tuple[Platform, ...], requirements: Requirements | None
-) -> dict[str, dict[str, object]]:
-    """Prepare a wheelhouse for each platform and return the variables of the stack role by platform.
+def stack_variables(
+    session: Session, stack: Stack, platforms: Iterable[Platform], requirements: Requirements | None
+) -> dict[str, Any]:
+    """Prepare a wheelhouse for each platform, and return the variables of the roles that install train/ and a stack.
 
     Raises:
         RequestError: if the user's packages do not fit the stack.
         ExecuteError: if a wheel cannot be downloaded.
     """
     links, note = session.request.find_links, session.listener.note
-    return {
+    wheelhouses = {
         platform.key: wheelhouse.prepare_wheelhouse(stack, platform, links, note, requirements).variables()
         for platform in platforms
     }
-
-
-def stack_variables(session: Session, stack: Stack, wheelhouses: dict[str, dict[str, object]]) -> dict[str, Any]:
-    """Return the variables of the roles that install train/ and a stack."""
     return {
         "orch_train": str(TRAIN),
         "orch_wheelhouses": wheelhouses,
         "orch_wheels": "index" if session.request.index else "wheelhouse",
-        "orch_stack_indexes": [
-            argument
-            for index in stack.indexes
-            for argument in (f"--{index.option}", index.url)  # options of uv
-        ],
+        "orch_stack_indexes": [word for index in stack.indexes for word in (f"--{index.option}", index.url)],
     }
 
 
@@ -279,12 +271,11 @@ def provision_shared(
                 session.nodes[name].fail(Finding(subject=name, message=message, hint=hint))
         if session.probes and not session.stopped and not any(node.failed for node in session.nodes.values()):
             platforms = {name: probe.platform for name, probe in session.probes.items()}
-            wheelhouses = prepare_wheels(session, stack, tuple(platforms.values()), requirements)
             nodes = {
                 name: {"python": probe.python_path, "wheelhouse": platforms[name].key}
                 for name, probe in session.probes.items()
             }
-            variables |= {**stack_variables(session, stack, wheelhouses), "orch_nodes": nodes}
+            variables |= {**stack_variables(session, stack, platforms.values(), requirements), "orch_nodes": nodes}
             session.run_locked("shared", variables)
     return session.report(shared.root)
 
