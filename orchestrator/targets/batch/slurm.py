@@ -81,6 +81,7 @@ STATES = {
     Phase.ENDED: "LAUNCH_FAILED RECONFIG_FAIL REVOKED",
 }
 PHASES = {state: phase for phase, states in STATES.items() for state in states.split()}
+PLAIN_REASONS = {"CONFIGURING": "its nodes are being prepared", "None": ""}  # for a state or Slurm's own reason
 # Reasons why a job is pending, as patterns (see JOB REASON CODES in squeue(1)); what they mean; and, for a job that can
 # never start, what to request in its place. Other reasons are shown as Slurm reports them.
 REASONS = (
@@ -145,7 +146,7 @@ def run(programs: Programs, program: str, *options: str) -> CommandResult:
 def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: str = "") -> JobState:
     """Return a job in one of Slurm's states; one in a state that is unknown to orch has not ended."""
     phase, explanation = ENDINGS.get(word) or (PHASES.get(word, Phase.RUNNING), f"the job ended as {word}")
-    reason, hint = "its nodes are being prepared" if word == "CONFIGURING" else "" if reason == "None" else reason, ""
+    reason, hint = PLAIN_REASONS.get(word, PLAIN_REASONS.get(reason, reason)), ""
     for pattern, meaning, needed in REASONS if phase == Phase.PENDING else ():
         if re.match(rf"(?:{pattern})(?!\w)", reason):
             reason, hint = f"{meaning} ({reason})", needed
