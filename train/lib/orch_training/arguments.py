@@ -67,6 +67,18 @@ class ModelArguments:
 
 
 @dataclass
+class DataSetArguments:
+    """The arguments for the data of a recipe that trains and evaluates on a data set of the hub or on files."""
+
+    dataset_name: str | None = option(None, "A data set of the hub (needs `datasets`).")
+    dataset_config_name: str | None = option(None, "Configuration of the data set, such as mrpc.")
+    train_file: str | None = option(None, "SQuAD JSON or rows as .json or .jsonl; for pairs a TSV file.")
+    validation_file: str | None = option(None, "The same for the evaluation.")
+    max_train_samples: int | None = option(None, "Train on the first questions or pairs only.")
+    max_eval_samples: int | None = option(None, "Evaluate the first questions or pairs only.")
+
+
+@dataclass
 class LoopArguments(CommunicationArguments):
     """The arguments of recipes with their own training loop, named as in TrainingArguments."""
 
@@ -98,7 +110,7 @@ class LoopArguments(CommunicationArguments):
         ]
 
 
-def task_requirements(model: ModelArguments, data: Any, training: Any) -> list[tuple[bool, str]]:
+def task_requirements(model: ModelArguments, data: DataSetArguments, training: Any) -> list[tuple[bool, str]]:
     """Return the rules of a recipe that trains and evaluates on a data set of the hub or on files."""
     hub = data.dataset_name is not None
     return [

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from orch_training import ArgumentError, arguments
-from orch_training.arguments import CommunicationArguments, GroupingArguments, ModelArguments, option
+from orch_training.arguments import CommunicationArguments, DataSetArguments, GroupingArguments, ModelArguments, option
 from orch_training.kernels import FUSED, configure_ipex
 from orch_training.ranks import note, owns
 from transformers import TrainingArguments
@@ -28,21 +28,15 @@ COMPARED = (
 
 
 @dataclass
-class DataArguments:
+class DataArguments(DataSetArguments):
     """The arguments for the data and the search for answers."""
 
-    dataset_name: str | None = option(None, "A data set of the hub (needs `datasets`).")
-    dataset_config_name: str | None = option(None, "Configuration of the data set.")
-    train_file: str | None = option(None, "SQuAD JSON, or rows as .json or .jsonl.")
-    validation_file: str | None = option(None, "The same for the evaluation.")
     exclude_validation_ids: bool = option(False, "Do not train on questions of the evaluation.")
     overwrite_cache: bool = option(False, "Accepted; nothing is cached.")
     preprocessing_num_workers: int | None = option(None, "Accepted; the tokenizer has threads.")
     max_seq_length: int = option(384, "Tokens of a window, including the question.")
     doc_stride: int = option(128, "Tokens that neighbouring windows share.")
     pad_to_max_length: bool = option(True, "Pad all windows to max_seq_length, not to the longest.")
-    max_train_samples: int | None = option(None, "Train on the first questions only.")
-    max_eval_samples: int | None = option(None, "Evaluate the first questions only.")
     version_2_with_negative: bool = option(False, "Questions may have no answer.")
     null_score_diff_threshold: float = option(0.0, "Lead that 'no answer' needs to be chosen.")
     n_best_size: int = option(20, "Candidates to keep per question.")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from orch_training import RecipeError, ranks
-from orch_training.arguments import option
+from orch_training.arguments import DataSetArguments, option
 from orch_training.models import hub_rows
 from orch_training.script import score_in_batches
 from transformers import DataCollatorWithPadding
@@ -23,16 +23,10 @@ COLUMNS = (("label", "sentence1", "sentence2"), ("Quality", "#1 String", "#2 Str
 
 
 @dataclass
-class PairArguments:
+class PairArguments(DataSetArguments):
     """The arguments for the data."""
 
-    dataset_name: str | None = option(None, "A data set of the hub (needs `datasets`).")
-    dataset_config_name: str | None = option(None, "Configuration of the data set, such as mrpc.")
-    train_file: str | None = option(None, "TSV with label, sentence1 and sentence2, or a file of MRPC.")
-    validation_file: str | None = option(None, "The same for the evaluation.")
     max_seq_length: int = option(128, "Maximum length of a pair in tokens.")
-    max_train_samples: int | None = option(None, "Train on the first pairs only.")
-    max_eval_samples: int | None = option(None, "Evaluate the first pairs only.")
 
 
 class Pair(NamedTuple):
