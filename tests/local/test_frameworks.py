@@ -157,8 +157,8 @@ def test_new_process_groups_have_their_timeout_and_the_backend_of_the_run(one_ho
     cell = one_host.train_text(NEW_GROUPS, "--backend", "ccl")
     for rank in (0, 1):
         assert [cell.printed(name, rank) for name in ("ADOPTED", "KEYWORD", "POSITION")] == ["gloo 2"] * 3
-        assert "world_size=3, but this run has 2 ranks" in cell.printed("WRONG-SIZE", rank)
-        assert f"rank={1 - rank} on rank {rank}" in cell.printed("WRONG-RANK", rank)
+        assert "world_size=3, but orch has started it with 2" in cell.printed("WRONG-SIZE", rank)
+        assert f"rank={1 - rank}, but orch has started it with {rank}" in cell.printed("WRONG-RANK", rank)
         assert "process group (gloo); it gets a new one on ccl" in cell.logs[rank]
     assert re.search(r"2000 ?ms", cell.printed("TIMED-OUT", 0))
 

@@ -110,19 +110,18 @@ class StackTraces:
         send(Unanswered(node=self.node, text=text))
 
 
-class OomDetector:
-    """The kernel's counter of out-of-memory kills when this object was created."""
+def oom_evidence(pid: int, initial_count: int) -> str | None:
+    """Return the text that shows that a process was killed because memory ran out, or None.
 
-    def __init__(self) -> None:
-        self.initial_count = oom_kill_count()
-
-    def find_evidence(self, pid: int) -> str | None:
-        """Return the text that shows that the process was killed for memory, or None."""
-        for line in kernel_log():
-            if re.search(rf"Killed process {pid}\b", line):
-                return line
-        count = oom_kill_count()
-        return f"oom_kill in {VMSTAT} rose from {self.initial_count} to {count}" if count > self.initial_count else None
+    Args:
+        pid: of the process.
+        initial_count: what oom_kill_count() returned before the process began.
+    """
+    for line in kernel_log():
+        if re.search(rf"Killed process {pid}\b", line):
+            return line
+    count = oom_kill_count()
+    return f"oom_kill in {VMSTAT} rose from {initial_count} to {count}" if count > initial_count else None
 
 
 def oom_kill_count() -> int:

@@ -183,13 +183,9 @@ def planned_timeout(layout: RunLayout) -> datetime.timedelta:
 
 def check_requested(distributed: ModuleType, requested: Mapping[str, Any]) -> None:
     """Raise ValueError if the script requests another world size or rank than the run's."""
-    world_size, rank = requested.get("world_size", -1), requested.get("rank", -1)
-    if world_size not in (-1, None, distributed.get_world_size()):
-        raise ValueError(
-            f"the script requests world_size={world_size}, but this run has {distributed.get_world_size()} ranks."
-        )
-    if rank not in (-1, None, distributed.get_rank()):
-        raise ValueError(f"the script requests rank={rank} on rank {distributed.get_rank()}.")
+    for name, actual in (("world_size", distributed.get_world_size()), ("rank", distributed.get_rank())):
+        if requested.get(name, -1) not in (-1, None, actual):
+            raise ValueError(f"the script requests {name}={requested[name]}, but orch has started it with {actual}.")
 
 
 def set_timeout(distributed: ModuleType, timeout: datetime.timedelta) -> None:

@@ -30,7 +30,7 @@ from orch_node.rank import container as rank_container
 from orch_node.rank.checks import fail
 from orch_node.rank.environment import secret_names, training_environment
 from orch_node.rank.listening_sockets import close_listening
-from orch_node.rank.output import OomDetector, log_tail
+from orch_node.rank.output import log_tail, oom_evidence, oom_kill_count
 from orch_node.rank.process import Child, SignalForwarder, end_descendants, open_log, start
 
 # (rank, world size) of hydra, Open MPI, torchrun and accelerate, and srun. srun comes last: it may
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
         log = open_log(log_path, placement.node)
     except OSError as error:
         fail(describe_on_node(placement.node, log_path, error))
-    oom = OomDetector()
+    oom_kills = oom_kill_count()
     child: Child
     if spec:
         order = RankRequest(
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
         child = start(placement, environment, log, command)
     host = socket.gethostname()
     send(Started(node=placement.node, pid=child.pid, wrapper=os.getpid(), host=host))
-    return wait(child, placement, oom, run_dir)
+    return wait(child, placement, oom_kills, run_dir)
 
 
 def read_files(run_dir: Path) -> tuple[RunLayout, ContainerSpec | None]:
@@ -112,13 +112,13 @@ def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> RankEntry:
     return placement
 
 
-def wait(child: Child, placement: RankEntry, oom: OomDetector, run_dir: Path) -> int:
+def wait(child: Child, placement: RankEntry, oom_kills: int, run_dir: Path) -> int:
     """Wait for the training process while forwarding signals, and report how it ended.
 
     Args:
         child: the training process.
         placement: of its rank.
-        oom: made before the training process began.
+        oom_kills: oom_kill_count() before the training process began.
         run_dir: the run's folder, with the rank's log, and files that show why it ends with exit code 0.
 
     Returns:
@@ -141,7 +141,7 @@ def wait(child: Child, placement: RankEntry, oom: OomDetector, run_dir: Path) ->
         signal=name,
         stopped=stopped,
         text=log_tail(run_dir / files.rank_log(placement.rank)) if code and not stopped else "",
-        oom=oom.find_evidence(child.pid) if name == "SIGKILL" and not stopped else None,
+        oom=oom_evidence(child.pid, oom_kills) if name == "SIGKILL" and not stopped else None,
         finished=finished,
         waits=waits,
         max_rss_bytes=max_rss_bytes,
