@@ -17,7 +17,7 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orch_node import machine, permissions
@@ -58,15 +58,14 @@ class Claims:
             folder.mkdir(mode=0o700, exist_ok=True)
             permissions.check_entry(folder)
         with self.locked():
-            conflicts: dict[str, Claim] = {}
-            for held in (*self.living(), *claims_of_other_users()):
-                if held.run != claim.run and claim.numbers & held.numbers:
-                    # Several nodes of a run may be one machine: each of them has a claim.
-                    numbers = claim.numbers & (conflicts.get(held.run, held).numbers | held.numbers)
-                    conflicts[held.run] = held.with_numbers(numbers)
+            conflicts = [
+                held.with_numbers(claim.numbers & held.numbers)
+                for held in merged((*self.living(), *claims_of_other_users()))
+                if held.run != claim.run and claim.numbers & held.numbers
+            ]
             if not conflicts and self.held is None:
                 self.hold(claim)
-            return tuple(conflicts.values())
+            return tuple(conflicts)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -184,26 +183,28 @@ def listening_user(name: bytes) -> int | None:
 
 
 def claims_of_other_users() -> Iterator[Claim]:
-    """Yield what agents of other users have announced on this machine, one claim per run."""
-    cpus_by_run: dict[str, set[int]] = {}
+    """Yield what agents of other users have announced on this machine."""
     for line in read_text(Path("/proc/net/unix")).encode().splitlines():
         match = SOCKET.search(line)
         if match and int(match[1]) != os.getuid() and listening_user(match[0][1:]) == int(match[1]):
             first, mask = int(match[2]), int(match[3], 16)
-            cpus = {first + bit for bit in range(mask.bit_length()) if mask >> bit & 1}
-            user = permissions.user_name(int(match[1]))
-            cpus_by_run.setdefault(f"{match[4].decode()} (user {user})", set()).update(cpus)
-    for run, claimed in cpus_by_run.items():
-        yield Claim(run=run, run_dir="", cpus=()).with_numbers(claimed)
+            numbers = {first + bit for bit in range(mask.bit_length()) if mask >> bit & 1}
+            run = f"{match[4].decode()} (user {permissions.user_name(int(match[1]))})"
+            yield Claim(run=run, run_dir="", cpus=()).with_numbers(numbers)
+
+
+def merged(claims: Iterable[Claim]) -> tuple[Claim, ...]:
+    """Return one claim for each run; several nodes of a run may be one machine."""
+    by_run: dict[str, Claim] = {}
+    for claim in claims:
+        by_run[claim.run] = claim.with_numbers(claim.numbers | by_run.get(claim.run, claim).numbers)
+    return tuple(by_run.values())
 
 
 def node_usage(claims: Path) -> NodeUsage:
     """Return the load, the free memory and the runs that have reserved cores of this node."""
-    held = [*Claims(claims).read(), *claims_of_other_users()]
-    by_run: dict[str, Claim] = {}
-    for claim in held:  # several nodes of a run may be one machine
-        by_run[claim.run] = claim.with_numbers(claim.numbers | by_run.get(claim.run, claim).numbers)
-    return NodeUsage(os.getloadavg()[0], memory_available(), tuple(by_run.values()))
+    reserved = merged((*Claims(claims).read(), *claims_of_other_users()))
+    return NodeUsage(os.getloadavg()[0], memory_available(), reserved)
 
 
 def memory_available() -> int:

@@ -57,7 +57,6 @@ class Channel:
         self.responses: dict[str, Response] = {}  # to the last request of each kind
         self.claimed: protocol.Claim | None = None
         self.requested_at = time.time()
-        self.logged = 0  # bytes of lines that are not responses
         self.skew = 0.0  # seconds between the node's clock and the time of the request
         self.preempted = False  # whether its agent has received SIGTERM
         self.lost_launcher = ""  # what its agent says about a lost process of the launcher
@@ -87,7 +86,8 @@ class Channel:
         try:
             response = protocol.parse_response(line)
         except ProtocolError:  # a greeting of a login shell
-            self.log_line(line)
+            with open(self.log, "ab", opener=private) as log:
+                log.write(line)
             return
         self.responses[response.kind] = response
         if response.kind == protocol.PING:
@@ -96,16 +96,8 @@ class Channel:
             self.preempted = self.preempted or response.preempted
             self.lost_launcher = response.lost_launcher
 
-    def log_line(self, line: bytes) -> None:
-        """Append a line to the channel's log, up to a limit: a node must not fill node0's disk."""
-        line = line[: LOG_BYTES - self.logged]
-        self.logged += len(line)
-        if line:
-            with open(self.log, "ab", opener=private) as log:
-                log.write(line)
-
     def shorten_log(self) -> None:
-        """Cut the log to its limit: standard error goes there directly."""
+        """Cut the log to its limit: a node must not fill node0's disk."""
         try:
             if self.log.stat().st_size > LOG_BYTES:
                 os.truncate(self.log, LOG_BYTES)
