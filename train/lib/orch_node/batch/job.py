@@ -121,7 +121,7 @@ def requeue_problem(system: NodeSystem, run_dir: Path, problem: str, limit: int 
     previous = checkpoint_step(recorded_outcome(run_dir / f"outcome-{restarts - 1}.json").problem or "")
     if restarts and previous is not None and step <= previous:
         return "the checkpoint is not newer than that of the previous start, so the run would never finish"
-    return ""
+    return "" if system.is_running() else f"{system.title} is ending the job"
 
 
 def checkpoint_step(problem: str) -> int | None:
@@ -187,9 +187,6 @@ def requeue(system: NodeSystem, run_dir: Path, limit: int | None = None) -> None
     path = run_dir / files.OUTCOME
     recorded = outcome.parse(path.read_bytes())
     problem = requeue_problem(system, run_dir, recorded.problem or "", limit)
-    if not problem and not system.is_running():
-        print(f"no requeue: {system.title} is ending the job", file=sys.stderr, flush=True)
-        return
     if not problem:
         aside = run_dir / f"outcome-{system.submission().restarts}.json"
         path.rename(aside)
