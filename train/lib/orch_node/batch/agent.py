@@ -6,7 +6,6 @@ has on its nodes; each line that it sends or receives over the connection has a 
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -37,7 +36,7 @@ def main(argv: list[str]) -> int:
     node = system.node_name()
     try:
         connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
-        line = json.dumps(values.record(hello(system, node, connection))).encode() + b"\n"
+        line = f"{values.render(hello(system, node, connection))}\n".encode()
         lines = introduce(connection, key, line, CONNECT_SECONDS)
     except OSError as error:
         print(f"{node} cannot reach node0 at {argv[1]}: {error}", file=sys.stderr)
@@ -69,11 +68,6 @@ def hello(system: NodeSystem, node: str, connection: socket.socket) -> Hello:
         confined=len(cpus) <= granted,
         flags=tuple(facts.cpu_flags()),
         address=address,
-        interface=interface_of(address),
+        interface=next((name for name, found in facts.interfaces().items() if address in found), "lo"),
         gpus=tuple(-1 if gpu.get("numa") is None else int(str(gpu["numa"])) for gpu in facts.gpus()),
     )
-
-
-def interface_of(address: str) -> str:
-    """Return the network interface with this address, or loopback if there is none."""
-    return next((name for name, addresses in facts.interfaces().items() if address in addresses), "lo")

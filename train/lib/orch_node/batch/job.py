@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import re
 import sys
@@ -218,7 +217,7 @@ def record_job(system: NodeSystem, run_dir: Path, hellos: Sequence[Hello] = ()) 
     unconfined = [hello.node for hello in hellos if not hello.confined]
     text = f"{system.title} does not confine jobs to their cores on {fold(unconfined)}; using the first cores"
     submission = replace(system.submission(), notes=(text,) if unconfined else ())
-    atomic_write.write(run_dir / batch.job_file(system.name), json.dumps(values.record(submission)) + "\n")
+    atomic_write.write(run_dir / batch.job_file(system.name), f"{values.render(submission)}\n")
 
 
 def fail(system: NodeSystem, run_dir: Path, problem: str, began: float) -> int:

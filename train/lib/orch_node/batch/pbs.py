@@ -144,7 +144,7 @@ def write_task(folder: Path, task: Task) -> Path:
     """Write a task to a new file that only the user can read, and return its path."""
     descriptor, name = tempfile.mkstemp(prefix=".task-", dir=folder)
     with open(descriptor, "w") as file:
-        json.dump(values.record(task), file)
+        file.write(values.render(task))
     return Path(name)
 
 
@@ -326,8 +326,7 @@ class PbsNodes(NodeSystem):
         job = result.stdout.strip().splitlines()[-1:]
         if result.returncode != 0 or not job:
             return f"qsub: {result.stderr.strip() or f'exit code {result.returncode}'}"
-        record = json.dumps(values.record(Submitted(job[0], restarts))) + "\n"
-        atomic_write.write(run_dir / batch.job_file("pbs"), record)
+        atomic_write.write(run_dir / batch.job_file("pbs"), f"{values.render(Submitted(job[0], restarts))}\n")
         return ""
 
 
