@@ -10,8 +10,8 @@ from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
 
-from orch_node import atomic_write, disk
-from orch_node.protocol import batch, failures, files, outcome
+from orch_node import disk
+from orch_node.protocol import batch, failures, files, outcome, values
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, NodeNews, Waiting
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
@@ -157,11 +157,8 @@ class BatchHandle(RunHandle):
         if not self.system.resubmits:
             return False
         self.run_folder.refresh()
-        try:
-            submitted = batch.parse_submitted(atomic_write.read(self.folder / batch.job_file(self.system.name)))
-        except (OSError, ProtocolError):
-            return False
-        if submitted.job == self.job or not submitted.restarts or not JOB.fullmatch(submitted.job):
+        submitted = values.load(batch.parse_submitted, self.folder / batch.job_file(self.system.name))
+        if submitted is None or submitted.job == self.job or not submitted.restarts or not JOB.fullmatch(submitted.job):
             return False
         self.save_record(with_job(self.record, submitted.job))
         return True
@@ -384,10 +381,9 @@ class BatchHandle(RunHandle):
         """Copy the results of the run if the connection allows it, and return the outcome."""
         try:
             self.run_folder.finish(self.record.output_dir)
+            self.record_end()
         except ConnectionLost as error:
             self.notify(f"the files of the run are incomplete: {error.message}")
-            return outcome_of(store.load(self.folder))
-        self.record_end()
         return outcome_of(store.load(self.folder))
 
     def record_end(self) -> None:
@@ -550,9 +546,8 @@ def wait_until(condition: Callable[[], bool], seconds: float, tick: float = TICK
 
 def with_nodes(record: RunRecord, folder: Path) -> RunRecord:
     """Return the record with the nodes of the job if it has assigned the run's ranks to them, or else unchanged."""
-    try:
-        layout = layouts.parse(atomic_write.read(folder / files.LAYOUT))
-    except (OSError, ProtocolError):
+    layout = values.load(layouts.parse, folder / files.LAYOUT)
+    if layout is None:
         return record
     names = layout.node_names
     if [node.node for node in record.nodes] == names or len(layout.ranks) != len(record.layout):
@@ -570,14 +565,14 @@ def explains_end(run_outcome: Outcome | None) -> bool:
 
     When a batch system ends a job, one rank may lose its peer before it receives a signal itself.
     """
-    if run_outcome is None or run_outcome.state in (STOPPED, REFUSED):
+    if run_outcome is None or run_outcome.state in (DONE, STOPPED, REFUSED):
         return run_outcome is not None
     if run_outcome.state == PREEMPTED:
         return (run_outcome.problem or "").startswith("checkpoint")
     failure = run_outcome.first_failure
-    if failure is None or run_outcome.state == DONE:
-        return run_outcome.state == DONE
-    return failure.signal not in ENDED_BY and not failures.blames_another(failure.rank, failure.text)
+    if failure is None or failure.signal in ENDED_BY:
+        return False
+    return not failures.blames_another(failure.rank, failure.text)
 
 
 def is_final(run_outcome: Outcome | None) -> bool:
