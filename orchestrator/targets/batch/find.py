@@ -23,7 +23,7 @@ from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.run_folder import run_folder_of
 from orchestrator.targets.batch.scheduler import Scheduler, host_at
 from orchestrator.targets.batch.settings import JOB_NAME_PREFIX, location_of, store_of
-from orchestrator.targets.batch.system import BatchSystem, JobState
+from orchestrator.targets.batch.system import BatchSystem, JobState, Phase
 from orchestrator.targets.connections.program_output import read_response
 from orchestrator.targets.interface import RunList, ignore
 
@@ -137,7 +137,7 @@ def run_row(run: Run, cluster: ClusterJobs | None) -> RunRow:
         report_of(run),
         state=state,
         nodes=(node.node for node in with_nodes(run.record, run.folder).nodes),
-        wait=job.describe() if job and (job.pending or job.suspended) else "",
+        wait=job.describe() if job and job.phase in (Phase.PENDING, Phase.SUSPENDED) else "",
         folder=str(run.folder),
         precision=precision_of(run),
     )
@@ -146,7 +146,7 @@ def run_row(run: Run, cluster: ClusterJobs | None) -> RunRow:
 def run_state(run: Run, job: JobState | None) -> str:
     """Return the state of a run, from its outcome and its job."""
     is_done = run.outcome is not None and run.outcome.state == DONE
-    if job is not None and job.pending and not is_done:  # A requeued job is pending, too.
+    if job is not None and job.phase == Phase.PENDING and not is_done:  # A requeued job is pending, too.
         return "waiting"
     if run.outcome is not None:
         return run.outcome.state

@@ -130,13 +130,13 @@ class BatchHandle(RunHandle):
         if now or time.monotonic() - self.last_query > pause:
             self.last_query = time.monotonic()
             self.query_count += 1
-            was_suspended = self.last_state.suspended
+            before = self.last_state.phase
             try:
                 query = self.scheduler.state
                 self.last_state = self.run_folder.attempt(lambda: query(self.job), self.last_state)
                 if self.last_state.ended and self.adopt_next_job():
                     self.last_state = self.run_folder.attempt(lambda: query(self.job), self.last_state)
-                if self.last_state.suspended and not was_suspended:
+                if before != self.last_state.phase == Phase.SUSPENDED:
                     self.notify(self.last_state.describe())
                 if self.unreachable:
                     self.notify(f"{self.system.title} responds again")
@@ -150,7 +150,7 @@ class BatchHandle(RunHandle):
     @property
     def is_pending(self) -> bool:
         """Return whether the job is known to be pending; a system that does not respond may have started it since."""
-        return self.last_state.pending and not self.unreachable
+        return self.last_state.phase == Phase.PENDING and not self.unreachable
 
     def adopt_next_job(self) -> bool:
         """Follow the job that this one has submitted to continue the run; return whether there is one."""
@@ -264,7 +264,7 @@ class BatchHandle(RunHandle):
                 self.run_folder.write(files.OUTCOME, outcome.render(ended))
                 raise ExecuteError(problem, hint="Change that, and start the run again.")
             now = time.monotonic()
-            is_due = pending or (not job.pending and now - last_pending >= READY_SECONDS)
+            is_due = pending or (job.phase != Phase.PENDING and now - last_pending >= READY_SECONDS)
             is_other = shown is None or replace(job, start="") != replace(shown, start="")
             if is_due and job != shown and (is_other or now - reported > NEW_START_SECONDS):
                 shown, reported = job, now

@@ -24,7 +24,6 @@ from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch.options import SLURM as ENTRY
 from orchestrator.targets.batch.system import (
-    ACTIVE,
     FLAG_OFF,
     FLAG_ON,
     FLAG_VALUES,
@@ -156,7 +155,7 @@ def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: 
         state=word,
         phase=phase,
         reason=reason,
-        explanation="" if phase in ACTIVE else explanation,
+        explanation=explanation,
         problem=hint and f"use {hint}",
         start=start if start[:1].isdigit() else "",
         nodes=nodes,
@@ -396,7 +395,7 @@ class Slurm(BatchSystem):
     def step_state(self, programs: Programs, step: str) -> JobState:
         """Return the state of a step of an allocation, which squeue shows only while it runs."""
         allocation = self.state(programs, step.partition(".")[0])
-        if allocation.ended or allocation.suspended:
+        if allocation.ended or allocation.phase == Phase.SUSPENDED:
             return replace(allocation, job=step)
         running = step in self.steps_of(programs, allocation.job).values()
         return job_state(step, "RUNNING" if running else STEP_ENDED)

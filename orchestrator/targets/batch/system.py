@@ -86,26 +86,16 @@ class JobState:
     nodes: str = ""
 
     @property
-    def pending(self) -> bool:
-        """Return whether the job is in the queue or its nodes are being prepared."""
-        return self.phase == Phase.PENDING
-
-    @property
-    def suspended(self) -> bool:
-        """Return whether the job keeps its nodes while its processes are stopped."""
-        return self.phase == Phase.SUSPENDED
-
-    @property
     def ended(self) -> bool:
         """Return whether the job has ended."""
         return self.phase not in ACTIVE
 
     def describe(self) -> str:
         """Return the message about the state of the job, for a run without a supervisor or without an outcome."""
-        if self.pending:
+        if self.phase == Phase.PENDING:
             start = f"; expected to start at {self.start}" if self.start else ""
             return f"job {self.job} waits: {self.reason or 'it has not been considered yet'}{start}"
-        if self.suspended:
+        if self.phase == Phase.SUSPENDED:
             return f"job {self.job} is suspended: its processes are stopped until it is resumed"
         if self.ended:
             reason = f" ({self.reason})" if self.reason else ""

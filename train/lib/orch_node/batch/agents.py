@@ -78,8 +78,8 @@ class JobChannel(Channel):
         self.pipes = pipes
         self.last_response = time.monotonic()
         self.has_responded = True
-        self.stdin = self.stdout = os.dup(self.connection.fileno())
-        os.set_blocking(self.stdin, False)
+        self.stdin = self.stdout = self.connection.fileno()
+        self.connection.setblocking(False)
         pipes.add(self.stdout, self.handle_line)
 
     def handle_line(self, line: bytes) -> None:
@@ -104,7 +104,6 @@ class JobChannel(Channel):
     def close(self) -> None:
         if self.stdout >= 0:
             self.pipes.drop(self.stdout)
-            os.close(self.stdout)
             self.connection.close()
             self.stdin = self.stdout = -1
 
