@@ -65,12 +65,6 @@ def to_execute_error(error: Exception, cluster: str) -> ExecuteError:
     )
 
 
-def connection_errors() -> tuple[type[Exception], ...]:
-    from urllib3.exceptions import HTTPError
-
-    return (HTTPError, OSError)
-
-
 def message_of(error: Any) -> str:
     """Return the message of the API, or of the connection."""
     try:
@@ -105,12 +99,14 @@ class KubernetesClient:
     """A namespace of a cluster."""
 
     def __init__(self, client: Any, namespace: str, context: str | None) -> None:
-        from kubernetes import client as kubernetes
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
 
         self.client = client
         self.namespace = namespace
         self.context = context
-        self.failures: tuple[type[Exception], ...] = (kubernetes.ApiException, *connection_errors())
+        self.connection_errors = (HTTPError, OSError)
+        self.failures = (ApiException, *self.connection_errors)
 
     # Reading.
 
@@ -186,25 +182,22 @@ class KubernetesClient:
     def log(
         self, pod: str, container: str, *, follow: bool, since: str | None, tail: int | None = None
     ) -> Iterator[str]:
-        """Yield the lines of a container's log, each with its time; with `tail` only so many at its end."""
-        query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
-        if since:
-            query["sinceTime"] = since
-        if tail is not None:
-            query["tailLines"] = str(tail)
-        yield from self.lines(f"{self.path('Pod')}/{pod}/log", query)
+        """Yield the lines of a container's log as they come, each with its time, without an incomplete last line.
 
-    def lines(self, path: str, query: dict[str, str]) -> Iterator[str]:
-        """Yield the lines of a response as they come, without an incomplete last line."""
+        With `tail` only so many lines at its end.
+        """
+        limits = {"sinceTime": since, "tailLines": tail and str(tail)}
+        query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
+        query |= {name: value for name, value in limits.items() if value}
         timeout = (TIMEOUT[0], QUIET_SECONDS)
-        response = self.request("GET", path, query=query, timeout=timeout)
+        response = self.request("GET", f"{self.path('Pod')}/{pod}/log", query=query, timeout=timeout)
         pending = b""
         try:
             for chunk in response.stream(1 << 16, decode_content=True):
                 *lines, pending = (pending + chunk).split(b"\n")
                 for line in lines:
                     yield line.decode(errors="replace")
-        except connection_errors() as error:
+        except self.connection_errors as error:
             raise ConnectionLost(f"The API ended its response: {error}.") from None
         finally:
             response.close()
