@@ -24,7 +24,7 @@ from orchestrator.provisioning.plan import ProvisionRequest as ProvisionRequest
 from orchestrator.provisioning.preflight import shared_folder_problems
 from orchestrator.provisioning.probe import fabric_checks_version
 from orchestrator.provisioning.session import Listener as Listener
-from orchestrator.provisioning.session import Session, open_session
+from orchestrator.provisioning.session import Session
 from orchestrator.provisioning.sources import Source, find_sources, source_trees
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.interface import SharedFolder
@@ -43,7 +43,7 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
     Raises:
         OrchError: if the request is invalid or Ansible does not start.
     """
-    session = open_session(request, listener, environment, "provision")
+    session = Session(request, listener, environment, "provision")
     implementations = load.mpi_implementations(session.hosts)
     stack = load.stack(request.stack).with_mpi(implementations)
     if request.no_stack:
@@ -231,7 +231,7 @@ def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str
     Raises:
         OrchError: if the nodes have not been provisioned, a source cannot be read, or Ansible does not start.
     """
-    session = open_session(request, listener, environment, "sync")
+    session = Session(request, listener, environment, "sync")
     root = recorded_root(session)
     sources = find_sources(request.models, request.data, listener.note)
     with session.state.lock("sync"), source_trees(sources) as trees:
@@ -261,7 +261,7 @@ def provision_shared(
     """
     request = replace(request, inventory=str(write_inventory(shared)))
     stack = load.stack(request.stack)
-    session = open_session(request, listener, environment, "provision")
+    session = Session(request, listener, environment, "provision")
     requirements = requirements_of(session)
     variables: dict[str, Any] = {"orch_stack": stack.name, "orch_root": shared.root}
     with session.state.lock("provision"):

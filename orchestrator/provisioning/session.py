@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +56,37 @@ class Listener:
     line: Callable[[str], None] = lambda line: None  # of Ansible's output
 
 
-@dataclass(slots=True, kw_only=True)
 class Session:
     """An execution of `orch provision` or `orch sync`, with the results of each node so far."""
 
-    request: ProvisionRequest
-    source: Path  # inventory
-    state: State
-    log: Path
-    listener: Listener
-    environment: Mapping[str, str]  # of Ansible
-    nodes: dict[str, NodeReport]
-    hosts: Mapping[str, Mapping[str, Any]]  # variables of the inventory
-    probes: dict[str, Probe] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
-    stopped: bool = False  # by the user
-    locked: set[str] = field(default_factory=set)  # nodes to unlock
+    def __init__(
+        self, request: ProvisionRequest, listener: Listener, environment: Mapping[str, str], command: str
+    ) -> None:
+        """Read the inventory of a request.
+
+        Args:
+            request: the options of the command.
+            listener: receives the progress.
+            environment: of Ansible.
+            command: the name of the command.
+
+        Raises:
+            RequestError: if there is no such inventory, or it has no hosts.
+        """
+        self.request = request
+        self.listener = listener
+        self.environment = environment
+        self.source = find_inventory(request.inventory)
+        self.hosts = read_inventory(self.source)  # with their variables
+        if not self.hosts:
+            raise RequestError(f"Inventory {self.source} has no hosts.", hint=NO_HOSTS)
+        self.state = State.of(self.source)
+        self.log = self.state.log(command)
+        self.nodes = {name: NodeReport(node=name) for name in self.hosts}
+        self.probes: dict[str, Probe] = {}
+        self.began = time.monotonic()
+        self.stopped = False  # by the user
+        self.locked: set[str] = set()  # nodes to unlock
 
     @property
     def alive(self) -> tuple[str, ...]:
@@ -230,31 +245,6 @@ class Session:
             log=str(self.log),
             nodes=tuple(self.nodes.values()),
         )
-
-
-def open_session(
-    request: ProvisionRequest, listener: Listener, environment: Mapping[str, str], command: str
-) -> Session:
-    """Return a session for the nodes of an inventory.
-
-    Raises:
-        RequestError: if there is no such inventory, or it has no hosts.
-    """
-    source = find_inventory(request.inventory)
-    hosts = read_inventory(source)
-    if not hosts:
-        raise RequestError(f"Inventory {source} has no hosts.", hint=NO_HOSTS)
-    state = State.of(source)
-    return Session(
-        request=request,
-        source=source,
-        state=state,
-        log=state.log(command),
-        listener=listener,
-        environment=environment,
-        nodes={name: NodeReport(node=name) for name in hosts},
-        hosts=hosts,
-    )
 
 
 def recorded(facts: object, node: str) -> NodeRecord:

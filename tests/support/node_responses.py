@@ -13,7 +13,6 @@ import pytest
 
 from orchestrator import load
 from orchestrator.files import State
-from orchestrator.model.provision_report import NodeReport
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.playbook import task_result
 from orchestrator.provisioning.session import Listener, Session
@@ -111,16 +110,9 @@ def make_probe_result(**changes: Any) -> dict[str, Any]:
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     """Return a session that provisions node0."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    return Session(
-        request=ProvisionRequest(inventory="lab"),
-        source=tmp_path / "lab",
-        state=State.of(tmp_path / "lab"),
-        log=tmp_path / "log",
-        listener=Listener(),
-        environment={},
-        nodes={"node0": NodeReport(node="node0")},
-        hosts={"node0": {}},
-    )
+    monkeypatch.setattr("orchestrator.provisioning.session.find_inventory", Path)
+    monkeypatch.setattr("orchestrator.provisioning.session.read_inventory", lambda source: {"node0": {}})
+    return Session(ProvisionRequest(inventory=str(tmp_path / "lab")), Listener(), {}, "provision")
 
 
 def add_result(session: Session, task: str, role: str, res: object, action: str = "orch_probe") -> None:

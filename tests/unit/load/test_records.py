@@ -17,7 +17,7 @@ from orchestrator.operations import nodes
 from orchestrator.operations.provision import host_of, port_of, recorded_root
 from orchestrator.planning.request import TrainRequest
 from orchestrator.provisioning.plan import ProvisionRequest
-from orchestrator.provisioning.session import Listener, open_session
+from orchestrator.provisioning.session import Listener, Session
 from orchestrator.targets.interface import CheckRequest
 from orchestrator.targets.ssh.nodes import ssh_config
 from orchestrator.targets.ssh.target import SshTarget
@@ -138,7 +138,7 @@ def test_runs_on_a_node_with_a_damaged_record_are_refused_and_on_others_warned(d
     assert str(damaged) in exc_info.value.message
     assert "orch provision ./lab.yml" in exc_info.value.hint
     notes: list[str] = []
-    session = open_session(ProvisionRequest(inventory="./lab.yml"), Listener(note=notes.append), {}, "provision")
+    session = Session(ProvisionRequest(inventory="./lab.yml"), Listener(note=notes.append), {}, "provision")
     assert [host_of(session, name).verified for name in session.nodes] == [{}, {}, {}]
     assert "host1" in notes[0]
     assert recorded_root(session) == "/opt/orch", "scripts are synced to all nodes"
