@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import sys
@@ -35,15 +36,7 @@ SSH_OPTIONS = (
     "-o RemoteCommand=none -o RequestTTY=no -o ClearAllForwardings=yes -o PermitLocalCommand=no "
     "-o StrictHostKeyChecking=yes"
 )
-# The variables in Ansible's environment that name a file.
-FILE_VARIABLES = (
-    "ANSIBLE_BECOME_PASSWORD_FILE",
-    "ANSIBLE_BECOME_PASS_FILE",
-    "ANSIBLE_CONNECTION_PASSWORD_FILE",
-    "ANSIBLE_CONN_PASS_FILE",
-    "ANSIBLE_PRIVATE_KEY_FILE",
-    "ANSIBLE_VAULT_PASSWORD_FILE",
-)
+FILE_VARIABLE = re.compile(r"ANSIBLE_\w+_FILE")  # such as ANSIBLE_VAULT_PASSWORD_FILE
 # Nodes that Ansible works on at the same time. Each is a process of this machine, which adds about 30 MB of memory and
 # needs 0.1 to 0.2 s of a core for each task.
 MAX_FORKS = 64
@@ -222,7 +215,9 @@ def files_of_user(playbook: Playbook) -> dict[str, str]:
     """Return the variables that name files; ansible-runner starts Ansible in another folder than the current one."""
     environment = {**os.environ, **playbook.environment}
     return {
-        name: str(Path(environment[name]).expanduser().absolute()) for name in FILE_VARIABLES if environment.get(name)
+        name: str(Path(value).expanduser().absolute())
+        for name, value in environment.items()
+        if value and FILE_VARIABLE.fullmatch(name)
     }
 
 

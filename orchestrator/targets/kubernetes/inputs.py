@@ -19,7 +19,6 @@ from orchestrator.load.files import read_current_folder_toml, read_toml
 from orchestrator.load.inputs import run_paths_of
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
-from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import named_files
@@ -129,7 +128,12 @@ def read(request: TrainRequest) -> PodInputs:
         kubernetes=kubernetes,
         patch=read_patch(options.k8s_patch),
         installed=query_installed(kubernetes) if request.launcher is None else (),
-        contents=read_files(path for path in paths if is_sent(path, recipe, kubernetes)),
+        contents=read_files(
+            path
+            for path in paths
+            if not (recipe.project and path == recipe.script_file)  # the project has it
+            and not (Path(path).is_relative_to(TRAIN) or path.startswith(f"{kubernetes.mount}/"))
+        ),
         project=packed(project) if project else b"",
     )
 
@@ -168,13 +172,6 @@ def packed(project: Project) -> bytes:
             "on the volume, or add the code to the image and send the script alone with --project none.",
         )
     return archive
-
-
-def is_sent(path: str, recipe: Recipe, settings: KubernetesSettings) -> bool:
-    """Return whether a path is a file of this machine that neither the image nor the project has."""
-    if recipe.project and path == recipe.script_file:
-        return False
-    return not Path(path).is_relative_to(TRAIN) and not path.startswith(f"{settings.mount}/")
 
 
 def read_files(paths: Iterable[str]) -> dict[str, bytes]:
