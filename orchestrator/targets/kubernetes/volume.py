@@ -80,7 +80,7 @@ class PodProgram(io.RawIOBase):
 
     def receive(self) -> bytes:
         """Return the next frame, whose first byte is its channel, or nothing if the connection has ended."""
-        from websocket import ABNF, WebSocketException, WebSocketTimeoutException
+        from websocket import ABNF, WebSocketException
 
         try:
             while True:
@@ -89,8 +89,6 @@ class PodProgram(io.RawIOBase):
                     return b""
                 if opcode in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) and frame.data:
                     return bytes(frame.data)
-        except WebSocketTimeoutException:
-            self.lost = f"{self.pod} has sent nothing for {self.socket.gettimeout():.0f} s."
         except (WebSocketException, OSError) as error:
             self.lost = f"The connection to {self.pod} ended: {error}."
         return b""
