@@ -223,7 +223,7 @@ TYPES = {"model": "model", "data": "dataset"}
 SHA1, SHA256 = re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{64}")
 HUB_HINT = (
     "Check the path or name, HTTPS_PROXY and HF_ENDPOINT. If it is private or gated, request access there, and log in "
-    "with `hf auth login`, or set HF_TOKEN. The command continues where it was interrupted."
+    "with `hf auth login`, or set HF_TOKEN."
 )
 
 
@@ -238,20 +238,15 @@ def download_snapshot(kind: str, text: str, note: Callable[[str], None]) -> Sour
     Raises:
         OrchError: if the hub does not have it, or the download fails.
     """
-    try:
+    name, _, revision = text.partition("@")
+    arguments = {"repo_type": TYPES[kind], "revision": revision or "main"}
+    with urls.explained_errors(f"--{kind} {text}", HUB_HINT, "huggingface-hub>=1"):
         import huggingface_hub
         from huggingface_hub import errors
         from huggingface_hub.utils import disable_progress_bars
-    except ImportError:
-        raise RequestError(
-            f"--{kind} {text}: no such file or folder, and a hub needs the package huggingface_hub.",
-            hint="To download from a hub: pip install 'huggingface-hub>=1'",
-        ) from None
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    name, _, revision = text.partition("@")
-    arguments = {"repo_type": TYPES[kind], "revision": revision or "main"}
-    try:
+
+        if not sys.stderr.isatty():
+            disable_progress_bars()
         try:
             huggingface_hub.HfApi().repo_info(name, **arguments)
         except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
@@ -262,8 +257,6 @@ def download_snapshot(kind: str, text: str, note: Callable[[str], None]) -> Sour
         else:
             note(f"{text}: downloading the files that this machine's cache lacks")
             folder = Path(huggingface_hub.snapshot_download(name, **arguments))
-    except (errors.HTTPError, ValueError, OSError) as error:
-        raise urls.download_error(f"--{kind} {text}", error, HUB_HINT) from None
     return snapshot_source(kind, folder, text, revision or "main")
 
 

@@ -63,7 +63,10 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
     name = unquote(PurePosixPath(urlsplit(url).path).name) or urlsplit(url).netloc
     check_name(name, url)
     digest = hashlib.sha256(url.encode()).hexdigest()[:16]
-    with explained_errors(kind, url), exclusive(lock_file(f"url-{digest}")):
+    option, scheme = f"--{kind} {without_secrets(url)}", urlsplit(url).scheme
+    hint = CREDENTIALS.get(scheme, "Check the URL, the connection, the proxy and the free space.")
+    package = PACKAGES.get(scheme, HTTP_PACKAGE)
+    with explained_errors(option, hint, package), exclusive(lock_file(f"url-{digest}")):
         from fsspec.core import url_to_fs
 
         filesystem, path = url_to_fs(url)
@@ -93,17 +96,14 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
 
 
 @contextlib.contextmanager
-def explained_errors(kind: str, url: str) -> Iterator[None]:
-    """Convert the errors of fsspec, whose file systems have no common class of errors, and of missing packages."""
-    option, scheme = f"--{kind} {without_secrets(url)}", urlsplit(url).scheme
-    hint = CREDENTIALS.get(scheme, "Check the URL, the connection, the proxy and the free space.")
+def explained_errors(option: str, hint: str, package: str) -> Iterator[None]:
+    """Convert the errors of a download, for which file systems have no common class, and of a missing package."""
     try:
         yield
     except OrchError:
         raise
     except ImportError as error:
-        hint = f"pip install '{PACKAGES.get(scheme, HTTP_PACKAGE)}'"
-        raise RequestError(f"{option}: {one_line(str(error))}.", hint=hint) from None
+        raise RequestError(f"{option}: {one_line(str(error))}.", hint=f"pip install '{package}'") from None
     except Exception as error:
         raise download_error(option, error, f"{hint} The command continues where it was interrupted.") from None
 
