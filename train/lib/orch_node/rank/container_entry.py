@@ -19,7 +19,8 @@ from orch_node.machine import ProcessHandle
 from orch_node.protocol import values
 from orch_node.protocol.container import RankRequest
 from orch_node.protocol.environment import override, rank_variables
-from orch_node.rank.environment import SetvarsError, sourced_variables
+from orch_node.rank.checks import RankError
+from orch_node.rank.environment import sourced_variables
 from orch_node.rank.process import open_log, start
 from orch_node.standalone import facts
 
@@ -33,7 +34,7 @@ def main(argv: list[str]) -> int:
     os.environ["ORCH_EVENTS_FD"] = str(events)
     try:
         environment = rank_environment(order, events)
-    except SetvarsError as error:
+    except RankError as error:
         print(f"error: {error}. To repair the image: `orch image build`.", file=sys.stderr)
         return 1
     child = start(order.placement, environment, open_log(Path(order.log), order.placement.node), order.command)

@@ -24,7 +24,7 @@ from orch_node.protocol.environment import (
     override,
 )
 from orch_node.protocol.layout import RankEntry, RunLayout
-from orch_node.rank.checks import fail, repair_command
+from orch_node.rank.checks import RankError, fail, repair_command
 from orch_node.standalone import facts
 
 # `accelerate launch` sets it for ranks on CPUs (accelerate/utils/launch.py). It would pin the main thread to one core.
@@ -137,24 +137,20 @@ def setvars_variables(layout: RunLayout, node: str) -> dict[str, str]:
         return {}
     try:
         return sourced_variables(layout.setvars, os.environ)
-    except SetvarsError as error:
+    except RankError as error:
         fail(f"{error}. To repair it: {repair_command(layout.entry(node), None)}.")
-
-
-class SetvarsError(Exception):
-    """The script is missing or fails; the text names it and the reason."""
 
 
 def sourced_variables(path: str | Path, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a script of this interpreter's packages sets or changes when bash sources it.
 
     Raises:
-        SetvarsError: if the script is missing or fails.
+        RankError: if the script is missing or fails.
     """
     candidates = [Path(folder) / path for folder in sys.path if folder.endswith("site-packages")] or [Path(path)]
     script = next((candidate for candidate in candidates if candidate.is_file()), candidates[0])
     if not script.is_file():
-        raise SetvarsError(f"{script} is missing")
+        raise RankError(f"{script} is missing")
     passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
     command = ["bash", "--noprofile", "--norc", "-c", SOURCE, "bash", str(script)]
     try:
@@ -162,10 +158,10 @@ def sourced_variables(path: str | Path, environ: Mapping[str, str]) -> dict[str,
             command, env=passed, capture_output=True, stdin=subprocess.DEVNULL, timeout=SOURCE_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SetvarsError(f"{script} could not be sourced: {error}") from None
+        raise RankError(f"{script} could not be sourced: {error}") from None
     if process.returncode != 0:
         output = process.stderr.decode(errors="replace").strip()
-        raise SetvarsError(f"{script} ended with exit code {process.returncode}: {output}")
+        raise RankError(f"{script} ended with exit code {process.returncode}: {output}")
     variables = (entry.partition("=") for entry in process.stdout.decode().split("\0") if entry)
     return {name: value for name, _, value in variables if passed.get(name) != value and name not in IGNORED_VARIABLES}
 

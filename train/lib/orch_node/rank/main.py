@@ -18,7 +18,7 @@ import runpy
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -45,11 +45,12 @@ from orch_node.rank.checks import (
     check_torch,
     repair_command,
 )
-from orch_node.rank.output import TRACEBACK, StackTraces, StderrRecorder
+from orch_node.rank.output import TRACEBACK, StackTraces, reason_in, record_stderr
 from orch_node.rank.process_group import compare_weights, join, set_mpi_variables
 from orch_node.rank.script import add_module_folders, check_program, enter, link_bindings, run_program
 
 HIDDEN_FRAMES = (str(PROGRAM), str(Path(__file__).resolve().parent), runpy.__file__, "<frozen ")
+EXIT = os._exit  # which report_exits() replaces for the script
 LOCK_SECONDS = 1.0
 CPP_FRAME = re.compile(
     r"^(?:frame #\d+: .*|<omitting python frames>|Exception raised from .* \(most recent call first\):)\n?",
@@ -149,9 +150,8 @@ def train(
         if placement.rank == 0 and check and check.trained_in_fp32:
             computation.advise(metrics.steps)
 
-    with reported_exits(report_end):
-        finished = run_script(argv, counts)
-    if finished:
+    report_exits(report_end)
+    if run_script(argv, counts):
         report_end()
         with contextlib.suppress(OSError):  # a full disk
             (run_dir / files.finished_mark(placement.rank)).touch(0o600)
@@ -166,26 +166,21 @@ def checked_variables(settings: dict[str, str], planned: dict[str, str]) -> dict
     return {name: value for name, value in expected.items() if name not in {*overridden, USER_VARIABLES}}
 
 
-@contextlib.contextmanager
-def reported_exits(report_end: Callable[[], None]) -> Iterator[None]:
+def report_exits(report_end: Callable[[], None]) -> None:
     """Call `report_end` before os._exit(0) of the script in this process.
 
     Other ranks may wait for this one in a collective, and only this process knows its last one.
     """
-    original, process = os._exit, os.getpid()
+    process = os.getpid()
 
     def exit_with_report(status: int) -> NoReturn:
         # A signal handler may interrupt a thread that holds the lock; then the process ends unreported.
         if status == 0 and os.getpid() == process and communication.LOCK.acquire(timeout=LOCK_SECONDS):
             communication.LOCK.release()
             report_end()
-        original(status)
+        EXIT(status)
 
     vars(os)["_exit"] = exit_with_report
-    try:
-        yield
-    finally:
-        vars(os)["_exit"] = original
 
 
 def import_torch() -> ModuleType:
@@ -205,7 +200,7 @@ def run_script(argv: list[str], counts: Callable[[], Heartbeat]) -> bool:
         process that the script forked.
     """
     process = os.getpid()
-    stderr = StderrRecorder()
+    written = record_stderr()
     try:
         run_program(argv)
     except SystemExit as error:
@@ -213,7 +208,7 @@ def run_script(argv: list[str], counts: Callable[[], Heartbeat]) -> bool:
             record_preemption()
             return False
         if error.code not in (None, 0):
-            give_up(error, counts, stderr.reason())
+            give_up(error, counts, reason_in("".join(written)))
     except BaseException as error:
         give_up(error, counts)
     return os.getpid() == process
@@ -227,7 +222,7 @@ def record_preemption() -> None:
     """
     if not preemption.AGREEMENT.agreed:
         flush()
-        os._exit(EX_TEMPFAIL)
+        EXIT(EX_TEMPFAIL)
     preempted_mark = files.preempted_mark(int(os.environ["RANK"]))
     Path(os.environ["ORCH_RUN_DIR"], preempted_mark).touch(0o600)
 
@@ -257,7 +252,7 @@ def leave(torch: ModuleType, backend: str, counts: Callable[[], Heartbeat]) -> N
     if backend in BACKENDS_THAT_EXIT:
         send(replace(counts(), leaving=True))
         ctypes.PyDLL(None).exit(0)
-    os._exit(0)
+    EXIT(0)
 
 
 def flush_files() -> None:
@@ -299,7 +294,7 @@ def give_up(error: BaseException, counts: Callable[[], Heartbeat] | None = None,
         send(Raised(text=script_traceback(error, is_short=True)))  # before the log: its disk may be full
         write_error(script_traceback(error))
     flush()
-    os._exit(code)
+    EXIT(code)
 
 
 def write_error(text: str) -> None:

@@ -60,28 +60,29 @@ def log_tail(log: Path) -> str:
     return "\n".join(lines).strip()
 
 
-class StderrRecorder:
-    """Records what Python code writes to sys.stderr: before sys.exit(2), it contains the reason."""
+def record_stderr() -> deque[str]:
+    """Return what Python code writes to sys.stderr from now on: before sys.exit(2), it contains the reason."""
+    pieces: deque[str] = deque(maxlen=MAX_WRITES)
+    original = sys.stderr.write
 
-    def __init__(self) -> None:
-        self.pieces: deque[str] = deque(maxlen=MAX_WRITES)
-        self.original = sys.stderr.write
-        # Patch the stream itself: modules that already hold a reference are recorded as well.
-        sys.stderr.write = self.write  # type: ignore[method-assign]
-
-    def write(self, text: str) -> int:
-        written = self.original(text)
-        self.pieces.append(text)
+    def write(text: str) -> int:
+        written = original(text)
+        pieces.append(text)
         return written
 
-    def reason(self) -> str:
-        """Return the last traceback, else the last line that may be a reason, else nothing."""
-        lines = without_frames("".join(self.pieces)).split("\n")
-        if TRACEBACK in lines:
-            begin = len(lines) - 1 - lines[::-1].index(TRACEBACK)
-            return "\n".join(lines[begin:]).rstrip()
-        reasons = [line for line in lines if line and not NO_REASON.match(line)]
-        return reasons[-1].strip() if reasons else ""
+    # Patch the stream itself: modules that already hold a reference are recorded as well.
+    sys.stderr.write = write  # type: ignore[method-assign]
+    return pieces
+
+
+def reason_in(text: str) -> str:
+    """Return the last traceback of a text, else the last line that may be a reason, else nothing."""
+    lines = without_frames(text).split("\n")
+    if TRACEBACK in lines:
+        begin = len(lines) - 1 - lines[::-1].index(TRACEBACK)
+        return "\n".join(lines[begin:]).rstrip()
+    reasons = [line for line in lines if line and not NO_REASON.match(line)]
+    return reasons[-1].strip() if reasons else ""
 
 
 class StackTraces:
