@@ -48,13 +48,6 @@ class CommunicationArguments:
 
 
 @dataclass
-class GroupingArguments:
-    """The argument for the order of the data."""
-
-    length_grouping: bool = option(False, "Group rows of similar length in batches: less padding, different order.")
-
-
-@dataclass
 class ModelArguments:
     model_name_or_path: str = option("", "A folder, a name on the hub, or package:NAME/FOLDER in an installed package.")
     config_name: str | None = option(None, "Configuration, if it differs from the model's.")
@@ -74,6 +67,7 @@ class DataSetArguments:
     dataset_config_name: str | None = option(None, "Configuration of the data set, such as mrpc.")
     train_file: str | None = option(None, "SQuAD JSON or rows as .json or .jsonl; for pairs a TSV file.")
     validation_file: str | None = option(None, "The same for the evaluation.")
+    length_grouping: bool = option(False, "Group rows of similar length in batches: less padding, different order.")
     max_train_samples: int | None = option(None, "Train on the first questions or pairs only.")
     max_eval_samples: int | None = option(None, "Evaluate the first questions or pairs only.")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import time
-import warnings
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -128,9 +127,7 @@ def step_of(line: str) -> float:
 def open_tensorboard(folder: Path, start_step: int) -> Any:
     """Return a writer that hides later steps of an earlier process (purge_step); None without the package."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            module = importlib.import_module("torch.utils.tensorboard")
+        module = importlib.import_module("torch.utils.tensorboard")
     except ImportError:
         ranks.note("TensorBoard files are not written because the package `tensorboard` is not installed.")
         return None

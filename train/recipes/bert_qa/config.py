@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from orch_training import ArgumentError, arguments
-from orch_training.arguments import CommunicationArguments, DataSetArguments, GroupingArguments, ModelArguments, option
+from orch_training.arguments import CommunicationArguments, DataSetArguments, ModelArguments, option
 from orch_training.kernels import FUSED, configure_ipex
 from orch_training.ranks import note, owns
 from transformers import TrainingArguments
@@ -44,7 +44,7 @@ class DataArguments(DataSetArguments):
 
 
 @dataclass
-class RunArguments(CommunicationArguments, GroupingArguments):
+class RunArguments(CommunicationArguments):
     """The arguments of this recipe that run_qa.py does not have."""
 
     evaluate_before_training: bool = option(False, "Evaluate before training, too.")

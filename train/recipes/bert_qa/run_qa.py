@@ -111,7 +111,7 @@ def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator
     start_step = checkpoint.step_of(start) if start else 0
     course = Course(Path(training.output_dir), samples_per_step=dealing.batch.size, start_step=start_step)
     seed = training.seed if training.data_seed is None else training.data_seed
-    lengths = [window.length for window in windows] if config.run.length_grouping else []
+    lengths = [window.length for window in windows] if config.data.length_grouping else []
     trainer = QaTrainer(
         model=model,
         args=training,

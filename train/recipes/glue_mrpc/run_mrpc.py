@@ -19,7 +19,7 @@ from orch_training import speed_up_imports
 speed_up_imports()
 
 from orch_training import arguments, kernels, ranks
-from orch_training.arguments import GroupingArguments, LoopArguments, ModelArguments, option
+from orch_training.arguments import LoopArguments, ModelArguments, option
 from orch_training.loop import Loop, Phase, make_accelerator
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.provenance import FACT, provenance_of
@@ -33,7 +33,7 @@ LENGTH_MULTIPLE = 16  # fewer distinct shapes need less memory
 
 
 @dataclass
-class MrpcArguments(LoopArguments, GroupingArguments):
+class MrpcArguments(LoopArguments):
     """The arguments for training and evaluation."""
 
     do_train: bool = option(True, "Train.")
@@ -97,7 +97,7 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
     # loop, save
     def train() -> dict[str, Any]:
         start, dealing = begin(args, provenance, len(training_rows), "pairs")
-        lengths = [len(row["input_ids"]) for row in training_rows] if args.length_grouping else []
+        lengths = [len(row["input_ids"]) for row in training_rows] if data.length_grouping else []
         micros = Micros(training_rows, collate, dealing, args.seed, lengths)
         steps = args.max_steps or args.num_train_epochs * micros.steps
         phase = LinearPhase("train", 0, steps, dealing.batch.size, args.learning_rate, args.warmup_steps)
