@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NoReturn
 
 from transformers import HfArgumentParser
@@ -32,6 +32,19 @@ def option(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
+def neutral(default: Any, text: str) -> Any:
+    """Return an option that does not change the result, that a fingerprint covers, or that may differ after a resume.
+
+    The manifest has the global batch, so a step has the same examples with any number of ranks.
+    """
+    return field(default=default, metadata={"help": text}, compare=False)
+
+
+def compared(options: Any) -> dict[str, Any]:
+    """Return the options that must be those of the checkpoint from which a run resumes."""
+    return {f.name: getattr(options, f.name) for f in fields(options) if f.compare}
+
+
 @dataclass
 class CommunicationArguments:
     """The arguments for what is sent between nodes."""
@@ -49,13 +62,15 @@ class CommunicationArguments:
 
 @dataclass
 class ModelArguments:
-    model_name_or_path: str = option("", "A folder, a name on the hub, or package:NAME/FOLDER in an installed package.")
-    config_name: str | None = option(None, "Configuration, if it differs from the model's.")
-    tokenizer_name: str | None = option(None, "Tokenizer, if it differs from the model's.")
-    cache_dir: str | None = option(None, "Folder for models from the hub.")
-    model_revision: str = option("main", "Branch, tag or commit on the hub.")
-    token: str | None = option(None, "Access token for the hub.")
-    trust_remote_code: bool = option(False, "Allow a model from the hub to run its code.")
+    model_name_or_path: str = neutral(
+        "", "A folder, a name on the hub, or package:NAME/FOLDER in an installed package."
+    )
+    config_name: str | None = neutral(None, "Configuration, if it differs from the model's.")
+    tokenizer_name: str | None = neutral(None, "Tokenizer, if it differs from the model's.")
+    cache_dir: str | None = neutral(None, "Folder for models from the hub.")
+    model_revision: str = neutral("main", "Branch, tag or commit on the hub.")
+    token: str | None = neutral(None, "Access token for the hub.")
+    trust_remote_code: bool = neutral(False, "Allow a model from the hub to run its code.")
     dropout: float | None = option(None, "Set all dropout probabilities of the model.")
 
 
@@ -63,29 +78,29 @@ class ModelArguments:
 class DataSetArguments:
     """The arguments for the data of a recipe that trains and evaluates on a data set of the hub or on files."""
 
-    dataset_name: str | None = option(None, "A data set of the hub (needs `datasets`).")
-    dataset_config_name: str | None = option(None, "Configuration of the data set, such as mrpc.")
-    train_file: str | None = option(None, "SQuAD JSON or rows as .json or .jsonl; for pairs a TSV file.")
-    validation_file: str | None = option(None, "The same for the evaluation.")
+    dataset_name: str | None = neutral(None, "A data set of the hub (needs `datasets`).")
+    dataset_config_name: str | None = neutral(None, "Configuration of the data set, such as mrpc.")
+    train_file: str | None = neutral(None, "SQuAD JSON or rows as .json or .jsonl; for pairs a TSV file.")
+    validation_file: str | None = neutral(None, "The same for the evaluation.")
     length_grouping: bool = option(False, "Group rows of similar length in batches: less padding, different order.")
-    max_train_samples: int | None = option(None, "Train on the first questions or pairs only.")
-    max_eval_samples: int | None = option(None, "Evaluate the first questions or pairs only.")
+    max_train_samples: int | None = neutral(None, "Train on the first questions or pairs only.")
+    max_eval_samples: int | None = neutral(None, "Evaluate the first questions or pairs only.")
 
 
 @dataclass
 class LoopArguments(CommunicationArguments):
     """The arguments of recipes with their own training loop, named as in TrainingArguments."""
 
-    output_dir: str = option("", "Folder for all output.")
-    overwrite_output_dir: bool = option(False, "Start from the beginning instead of from the newest checkpoint.")
-    resume_from_checkpoint: str | None = option(None, "auto, none, or a checkpoint.")
-    save_steps: int = option(500, "Steps between checkpoints; 0: no checkpoints.")
-    save_total_limit: int | None = option(None, "Number of checkpoints to keep.")
-    logging_steps: int = option(10, "Steps between two lines of metrics.")
+    output_dir: str = neutral("", "Folder for all output.")
+    overwrite_output_dir: bool = neutral(False, "Start from the beginning instead of from the newest checkpoint.")
+    resume_from_checkpoint: str | None = neutral(None, "auto, none, or a checkpoint.")
+    save_steps: int = neutral(500, "Steps between checkpoints; 0: no checkpoints.")
+    save_total_limit: int | None = neutral(None, "Number of checkpoints to keep.")
+    logging_steps: int = neutral(10, "Steps between two lines of metrics.")
     max_grad_norm: float = option(0.0, "Clip the gradients to this norm; 0: no clipping.")
     seed: int = option(42, "Seed of new weights, dropout and the order of the data.")
-    mixed_precision: Literal["no", "bf16"] = option("no", "no: FP32.")
-    cpu: bool = option(True, "Accepted; these recipes train on CPUs.")
+    mixed_precision: Literal["no", "bf16"] = neutral("no", "no: FP32.")
+    cpu: bool = neutral(True, "Accepted; these recipes train on CPUs.")
 
     @property
     def resume(self) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any
 from orch_node.protocol.environment import FORCE_RESUME
 
 from orch_training import RecipeError, checkpoint, models, ranks
-from orch_training.arguments import ModelArguments
+from orch_training.arguments import ModelArguments, compared
 
 FACT = "made_from"  # in a checkpoint's manifest
 SETTINGS = "settings"
@@ -27,19 +27,6 @@ LIBRARY = Path(__file__).resolve().parent
 INCLUDED = LIBRARY.parents[1] / "recipes"  # the recipes that come with orch
 ORCH = "orch"  # the fingerprint of orch's own code
 MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.bin")
-# Arguments that do not change the result, that other fingerprints cover, or that may differ when a run is resumed.
-# The manifest has the global batch, so a step has the same examples with any number of ranks.
-NOT_COMPARED = {
-    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "logging_steps", "save_steps"),
-    *("save_total_limit", "cpu", "mixed_precision", "use_ipex", "do_eval", "do_train"),
-    *("evaluate_before_training", "per_device_train_batch_size", "per_device_eval_batch_size"),
-    *("gradient_accumulation_steps", "train_file", "validation_file", "dataset_name", "dataset_config_name"),
-    *("model_name_or_path", "config_name", "tokenizer_name", "cache_dir", "model_revision", "token"),
-    *("trust_remote_code", "data_dir", "text_file", "init_checkpoint", "phase", "optim"),
-    *("max_train_samples", "max_eval_samples", "overwrite_cache", "preprocessing_num_workers"),
-    *("per_device_train_batch_size_phase2", "apply_quantization", "quantization_approach", "num_calibration_samples"),
-    *("verify_loading", "verify_tolerance"),
-}
 
 
 def provenance_of(
@@ -131,6 +118,5 @@ def settings_of(*options: Any) -> dict[str, Any]:
     return {
         name: value if value is None or isinstance(value, bool | int | float) else str(getattr(value, "value", value))
         for option in options
-        for name, value in (option if isinstance(option, Mapping) else vars(option)).items()
-        if name not in NOT_COMPARED
+        for name, value in (option if isinstance(option, Mapping) else compared(option)).items()
     }

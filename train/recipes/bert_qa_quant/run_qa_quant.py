@@ -25,7 +25,7 @@ from evaluation import Evaluator
 from features import ANSWER, Window
 from int8 import Quantized, check_alike, compiled, largest_difference, prepared
 from orch_training import RecipeError, checkpoint, ranks
-from orch_training.arguments import check_requirements, option
+from orch_training.arguments import check_requirements, neutral
 from orch_training.metrics import Progress
 from orch_training.resume import prepare_output
 from orch_training.script import run_script, save_model, write_results
@@ -41,13 +41,13 @@ MEASURED_BATCHES, ROUNDS = 4, 5
 class QuantArguments(RunArguments):
     """The arguments of this recipe that run_qa.py does not have."""
 
-    apply_quantization: bool = option(True, "Quantize the model after training.")
-    quantization_approach: Literal["static", "dynamic"] = option(
+    apply_quantization: bool = neutral(True, "Quantize the model after training.")
+    quantization_approach: Literal["static", "dynamic"] = neutral(
         "static", "When the ranges of activations are measured."
     )
-    num_calibration_samples: int = option(50, "Windows for the calibration of a static quantization.")
-    verify_loading: bool = option(False, "Load the model in a fresh process and compare the logits.")
-    verify_tolerance: float = option(1e-4, "Maximum difference of a logit.")
+    num_calibration_samples: int = neutral(50, "Windows for the calibration of a static quantization.")
+    verify_loading: bool = neutral(False, "Load the model in a fresh process and compare the logits.")
+    verify_tolerance: float = neutral(1e-4, "Maximum difference of a logit.")
 
 
 def parse_quant_arguments(argv: list[str]) -> Config:

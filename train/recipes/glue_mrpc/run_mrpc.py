@@ -19,7 +19,7 @@ from orch_training import speed_up_imports
 speed_up_imports()
 
 from orch_training import arguments, kernels, ranks
-from orch_training.arguments import LoopArguments, ModelArguments, option
+from orch_training.arguments import LoopArguments, ModelArguments, neutral, option
 from orch_training.loop import Loop, Phase, make_accelerator
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.provenance import FACT, provenance_of
@@ -36,19 +36,19 @@ LENGTH_MULTIPLE = 16  # fewer distinct shapes need less memory
 class MrpcArguments(LoopArguments):
     """The arguments for training and evaluation."""
 
-    do_train: bool = option(True, "Train.")
-    do_eval: bool = option(True, "Evaluate after training.")
-    evaluate_before_training: bool = option(True, "Evaluate before training, too.")
-    per_device_train_batch_size: int = option(8, "Pairs per rank and step.")
-    per_device_eval_batch_size: int = option(32, "Pairs per rank.")
-    gradient_accumulation_steps: int = option(1, "Batches per step.")
+    do_train: bool = neutral(True, "Train.")
+    do_eval: bool = neutral(True, "Evaluate after training.")
+    evaluate_before_training: bool = neutral(True, "Evaluate before training, too.")
+    per_device_train_batch_size: int = neutral(8, "Pairs per rank and step.")
+    per_device_eval_batch_size: int = neutral(32, "Pairs per rank.")
+    gradient_accumulation_steps: int = neutral(1, "Batches per step.")
     learning_rate: float = option(1e-4, "Highest learning rate; it then falls linearly to 0.")
     weight_decay: float = option(0.01, "Weight decay of AdamW.")
     warmup_steps: int = option(10, "Steps in which the learning rate rises.")
     num_train_epochs: int = option(8, "Passes over the data.")
     max_steps: int | None = option(None, "Stop after this many steps instead.")
-    optim: Literal["adamw_torch", "adamw_torch_fused"] = option("adamw_torch_fused", "Implementation of AdamW.")
-    use_ipex: bool = option(False, "Use IPEX (accelerate before 1.8).")
+    optim: Literal["adamw_torch", "adamw_torch_fused"] = neutral("adamw_torch_fused", "Implementation of AdamW.")
+    use_ipex: bool = neutral(False, "Use IPEX (accelerate before 1.8).")
 
 
 def parse_arguments(argv: list[str]) -> tuple[ModelArguments, PairArguments, MrpcArguments]:
