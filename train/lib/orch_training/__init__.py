@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import gc
-import logging
 import sys
 from typing import Any
 
-# transformers imports torchao if it is installed. Both then warn about kernels of other devices and about torch's own
-# registries, which a recipe's user cannot change.
-for name in ("torchao", "torch.utils._pytree"):
-    logging.getLogger(name).setLevel(logging.ERROR)
 # transformers imports these if they are installed, which costs each rank a second.
 UNUSED = ("datasets", "torchao")
 
