@@ -302,15 +302,11 @@ def set_mpi_variables(layout: RunLayout, placement: RankEntry, environment: Muta
 
     Without them such a script takes every rank for rank 0 of 1. MPI itself must not see them before it is initialized.
     """
-    variables = {
-        "PMI_RANK": placement.rank,
-        "PMI_SIZE": layout.world_size,
-        "MPI_LOCALRANKID": placement.local_rank,
-        "MPI_LOCALNRANKS": placement.local_world_size,
-        "OMPI_COMM_WORLD_RANK": placement.rank,
-        "OMPI_COMM_WORLD_SIZE": layout.world_size,
-        "OMPI_COMM_WORLD_LOCAL_RANK": placement.local_rank,
-        "OMPI_COMM_WORLD_LOCAL_SIZE": placement.local_world_size,
-    }
-    for name, number in variables.items():
-        environment.setdefault(name, str(number))
+    for number, names in (
+        (placement.rank, ("PMI_RANK", "OMPI_COMM_WORLD_RANK")),
+        (layout.world_size, ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")),
+        (placement.local_rank, ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")),
+        (placement.local_world_size, ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")),
+    ):
+        for name in names:
+            environment.setdefault(name, str(number))
