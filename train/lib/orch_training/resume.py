@@ -54,7 +54,7 @@ def choose(requested: str | None, output_dir: Path) -> Path | None:
     """Return the checkpoint to resume from, or None.
 
     Args:
-        requested: "auto" (or None), "none", a checkpoint, or a folder of checkpoints.
+        requested: "auto" (or None), "none", or a checkpoint.
         output_dir: the folder that "auto" searches.
     """
     if requested == "none":
@@ -62,15 +62,12 @@ def choose(requested: str | None, output_dir: Path) -> Path | None:
     if requested in (None, "auto"):
         return newest_valid(output_dir)
     path = Path(str(requested))
-    if checkpoint.step_of(path) >= 0:
-        with ranks.raise_together():
-            if problem := checkpoint.find_problem(path):
-                raise RecipeError(f"--resume_from_checkpoint {path}: {problem}.")
-        return path
-    newest = newest_valid(path)
-    if newest is None:
-        raise ArgumentError(f"--resume_from_checkpoint {path}: no checkpoint there.")
-    return newest
+    with ranks.raise_together():
+        if checkpoint.step_of(path) < 0:
+            raise ArgumentError(f"--resume_from_checkpoint {path} is not auto, none or a folder checkpoint-N.")
+        if problem := checkpoint.find_problem(path):
+            raise RecipeError(f"--resume_from_checkpoint {path}: {problem}.")
+    return path
 
 
 def newest_valid(folder: Path) -> Path | None:
