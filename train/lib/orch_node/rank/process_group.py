@@ -65,9 +65,9 @@ def join(torch: ModuleType, layout: RunLayout, planned: Mapping[str, str]) -> No
     if "nccl" in layout.backend:
         # The default of newer torch. Older ones record nothing, and then the collectives that have ended are unknown.
         os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
-    timeout = planned_timeout(layout)
+    timeout = datetime.timedelta(seconds=layout.timeout_seconds)
     distributed.init_process_group(layout.backend, init_method="env://", timeout=timeout)
-    adopt_group(distributed, layout)
+    adopt_group(distributed, layout.backend, timeout)
     frameworks.adapt_to_cpus(torch)
     frameworks.name_backend_for_libraries()
     frameworks.adopt_timeouts(functools.partial(set_timeout, distributed))
@@ -88,7 +88,7 @@ def check_backend(torch: ModuleType, backend: str) -> None:
             )
 
 
-def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
+def adopt_group(distributed: ModuleType, run_backend: str, run_timeout: datetime.timedelta) -> None:
     """Make init_process_group() of the script return the existing group, with a note in the log.
 
     If the script has destroyed that group, it gets a new one with the run's backend. So it does at its first call if
@@ -103,13 +103,21 @@ def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
     groups, calls = itertools.count(1), itertools.count()
     process = os.getpid()
     original_name = distributed.get_backend
+    reports_gloo = [False]  # whether the script has requested gloo
+
+    # Libraries choose what they do by names that they know, and ccl is not among them. torch itself uses the function
+    # of distributed_c10d, which returns the true name.
+    @functools.wraps(original_name)
+    def get_backend(*args: Any, **kwargs: Any) -> Any:
+        name = original_name(*args, **kwargs)
+        return "gloo" if reports_gloo[0] and name == run_backend else name
 
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         child_processes.check_process(process)
         requested = signature.bind(*args, **kwargs).arguments
-        backend = group_backend(layout.backend, requested)
-        if next(calls) == 0 and distributed.is_initialized() and needs_new_group(layout.backend, requested):
+        backend = group_backend(run_backend, requested)
+        if next(calls) == 0 and distributed.is_initialized() and needs_new_group(run_backend, requested):
             distributed.destroy_process_group()
         exists = distributed.is_initialized()
         # One write, because without buffering print() writes the end of a line by itself, after other output.
@@ -117,11 +125,9 @@ def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
             f"orch: the script requests a process group ({requested.get('backend') or 'default'}); it gets "
             f"{'the one that orch created, on' if exists else 'a new one on'} {backend}.\n"
         )
-        report_gloo = names_gloo(requested.get("backend")) and "nccl" not in backend
-        get_backend = reported_backend(original_name, layout.backend) if report_gloo else original_name
-        vars(distributed)["get_backend"] = get_backend
+        reports_gloo[:] = [names_gloo(requested.get("backend")) and "nccl" not in backend]
         if not exists:
-            timeout = requested.get("timeout") or planned_timeout(layout)
+            timeout = requested.get("timeout") or run_timeout
             options = {**requested, "backend": backend, "timeout": timeout}
             has_all_ranks = requested.get("world_size", -1) in (-1, None, world_size)
             if has_all_ranks and requested.get("store") is None:
@@ -134,6 +140,7 @@ def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
         if requested.get("timeout") is not None:
             set_timeout(distributed, requested["timeout"])
 
+    vars(distributed)["get_backend"] = get_backend
     for module in (distributed, distributed.distributed_c10d):
         vars(module)["init_process_group"] = init_process_group
 
@@ -160,25 +167,6 @@ def names_gloo(backend: object) -> bool:
     """Return whether a script requests gloo for the CPU, as in "gloo" and in "cpu:gloo,cuda:nccl"."""
     name = str(backend or "").lower()
     return name == "gloo" or "cpu:gloo" in name.split(",")
-
-
-def reported_backend(original: Callable[..., Any], backend: str) -> Callable[..., Any]:
-    """Return torch.distributed.get_backend() for a script that requested gloo.
-
-    Libraries choose what they do by names that they know, and ccl is not among them. torch itself uses the function
-    of distributed_c10d, which returns the true name.
-    """
-
-    @functools.wraps(original)
-    def get_backend(*args: Any, **kwargs: Any) -> Any:
-        name = original(*args, **kwargs)
-        return "gloo" if name == backend else name
-
-    return get_backend
-
-
-def planned_timeout(layout: RunLayout) -> datetime.timedelta:
-    return datetime.timedelta(seconds=layout.timeout_seconds)
 
 
 def check_requested(distributed: ModuleType, requested: Mapping[str, Any]) -> None:
