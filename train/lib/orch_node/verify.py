@@ -1,8 +1,8 @@
 """Verify that this node can train: `mpiexec.hydra -n N node.py verify BACKEND`, once per rank.
 
 Import the stack, check a BF16 matrix product against float32 once per node, and run an all-reduce
-over all ranks and over those of each node. Rank 0 prints a JSON object. Only the standard library
-and torch are needed.
+over all ranks and over those of each node. The exit code is 0 if all of that works. Only the standard
+library and torch are needed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
 
 
 def run_rank(measure: Callable[[int, int, int], Mapping[str, object]]) -> int:
-    """Run a function as a rank, and let rank 0 print the report; return the exit code.
+    """Run a function as a rank, and let rank 0 print the report, if there is one; return the exit code.
 
     Args:
         measure: returns the report, from the rank, the number of ranks and that of the ranks of this node.
@@ -48,7 +48,7 @@ def run_rank(measure: Callable[[int, int, int], Mapping[str, object]]) -> int:
     except Exception as error:  # any error is the result of this node
         print(f"{socket.gethostname()} rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return 1
-    if rank == 0:
+    if rank == 0 and report:
         print(json.dumps(report), flush=True)
     return 0
 
@@ -85,64 +85,51 @@ def alone_on_node() -> Iterator[None]:
 
 
 def check(backend: str, rank: int, ranks: int, per_node: int) -> dict[str, object]:
-    """Run all checks of this rank and return the report."""
+    """Run all checks of this rank, which report nothing."""
     hold_to_interface()
-    torch_version, bindings = load(backend)
-    report = {"ranks": ranks, "backend": backend, "torch": torch_version, "bindings": bindings}
+    load(backend)
     if rank % per_node == 0:
-        report |= check_node()
-    report["host_ranks"] = all_reduce(backend, rank, ranks, per_node)
-    return report
+        check_node()
+    all_reduce(backend, rank, ranks, per_node)
+    return {}
 
 
-def load(backend: str) -> tuple[str, str | None]:
-    """Import torch and, for ccl, the bindings; return their versions.
+def load(backend: str) -> None:
+    """Import torch and, for ccl, the bindings, which check that torch matches.
 
     The programs of orch are compiled here, too: the first run would spend 0.5 s of each node on it.
     """
     with alone_on_node():
-        import torch
+        import torch  # noqa: F401
 
         compileall.compile_dir(LIB, quiet=2)  # fails without consequences in a folder of another user
-        return str(torch.__version__), load_bindings() if backend == "ccl" else None
+        if backend == "ccl":
+            try:
+                import oneccl_bindings_for_pytorch  # noqa: F401
+            except ImportError:
+                import torch_ccl  # noqa: F401  # the name of version 1.11 and older
 
 
-def check_node() -> dict[str, object]:
-    """Check what one rank checks for its whole node, and return the results.
+def check_node() -> None:
+    """Check what one rank checks for its whole node: the recipes' packages, and BF16 against float32.
 
     Raises:
         ArithmeticError: if a BF16 matrix product is wrong.
     """
-    import transformers
-
-    error = bf16_error()
-    if error > TOLERANCE:
-        raise ArithmeticError(f"BF16 matrix product is off by {error:.3g}")
-    return {"transformers": transformers.__version__, "bf16_error": error}
-
-
-def load_bindings() -> str:
-    """Register the backend and return its version; the import checks that torch matches."""
-    try:
-        import oneccl_bindings_for_pytorch as bindings
-    except ImportError:
-        import torch_ccl as bindings  # the name of version 1.11 and older
-    return str(getattr(bindings, "__version__", "unknown"))
-
-
-def bf16_error() -> float:
-    """Return the largest error of a BF16 matrix product, relative to its largest element in float32."""
     import torch
+    import transformers  # noqa: F401
 
     generator = torch.Generator().manual_seed(0)
     first = torch.randn(SIZE, SIZE, generator=generator).bfloat16()
     second = torch.randn(SIZE, SIZE, generator=generator).bfloat16()
     exact = first.float() @ second.float()
-    return float(((first @ second).float() - exact).abs().max() / exact.abs().max())
+    error = float(((first @ second).float() - exact).abs().max() / exact.abs().max())
+    if error > TOLERANCE:
+        raise ArithmeticError(f"BF16 matrix product is off by {error:.3g}")
 
 
-def all_reduce(backend: str, rank: int, ranks: int, per_node: int) -> int:
-    """Run an all-reduce over all ranks, then over those of each node; return the number of ranks.
+def all_reduce(backend: str, rank: int, ranks: int, per_node: int) -> None:
+    """Run an all-reduce over all ranks, then over those of each node.
 
     Raises:
         ArithmeticError: if a sum is wrong.
@@ -158,7 +145,6 @@ def all_reduce(backend: str, rank: int, ranks: int, per_node: int) -> int:
         add_up(rank, nodes[rank // per_node], groups[rank // per_node])
     dist.barrier()
     dist.destroy_process_group()
-    return ranks
 
 
 def add_up(rank: int, members: range, group: object = None) -> None:
