@@ -189,9 +189,7 @@ class Agent:
         """End the run here, unless a supervisor on another node starts a new agent meanwhile."""
         if not self.is_local:
             time.sleep(RETURN_SECONDS)  # the new agent ends this one
-        processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
-        containers.remove_all(self.run_dir, self.node)
-        shared_memory.remove(self.notes)
+        self.end_all(Request(protocol.END))
 
 
 HANDLERS: dict[str, Callable[[Agent, Request], Response]] = {

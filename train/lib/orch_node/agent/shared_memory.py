@@ -136,9 +136,9 @@ def registrations_of(pid: int) -> dict[str, int]:
     return {name: inode for match, name, inode in matches if match and int(match[1]) == pid}
 
 
-def remaining(path: Path) -> dict[str, int]:
+def remaining(notes: Notes) -> dict[str, int]:
     """Return all noted segments that still exist."""
-    return {name: inode for name, inode in read_notes(path).used.items() if is_unchanged(name, inode)}
+    return {name: inode for name, inode in notes.used.items() if is_unchanged(name, inode)}
 
 
 def remove(path: Path, *, dry_run: bool = False) -> Removal:
@@ -148,9 +148,10 @@ def remove(path: Path, *, dry_run: bool = False) -> Removal:
         path: the notes.
         dry_run: remove nothing, and return what may be removed once no process uses it.
     """
-    if not (segments := remaining(path)):
+    notes = read_notes(path)
+    if not (segments := remaining(notes)):
         return Removal()
-    notes, user = read_notes(path), path.stat().st_uid
+    user = path.stat().st_uid
     in_use = set() if dry_run else {name for pid in all_pids() for name in used_by(pid)}
     removed = {
         name: inode
@@ -168,7 +169,7 @@ def remove(path: Path, *, dry_run: bool = False) -> Removal:
 
 def forget(path: Path) -> None:
     """Delete the notes of a run that has ended, unless some of its segments remain."""
-    if not remaining(path):
+    if not remaining(read_notes(path)):
         path.unlink(missing_ok=True)
 
 
