@@ -134,11 +134,6 @@ def pack_command(run_dir: Path) -> tuple[str, ...]:
     return ("tar", "-c", *options, "-C", str(run_dir / files.PROJECT), "-T", "-")
 
 
-def unpack_command(folder: str) -> tuple[str, ...]:
-    """Return the command that unpacks an archive from its standard input."""
-    return ("tar", "-xf", "-", "--no-same-owner", "--no-same-permissions", "-C", folder)
-
-
 def send(run_dir: Path) -> int:
     """Print an archive of the files whose paths are in standard input; return the exit code."""
     names = sys.stdin.buffer.read()  # whole, because the sender writes all of them before it reads
@@ -194,7 +189,8 @@ def unpacked(run_dir: Path, blocks: Iterable[bytes], contents: Mapping[str, Cont
         StoreError: if the archive does not have the announced contents.
     """
     with tempfile.TemporaryDirectory(prefix=STAGING, dir=run_dir) as name:
-        content_store.run(run_dir, *unpack_command(name), blocks=blocks)
+        unpack = ("tar", "-xf", "-", "--no-same-owner", "--no-same-permissions", "-C", name)
+        content_store.run(run_dir, *unpack, blocks=blocks)
         for path, content in contents.items():
             if not os.path.lexists(f"{name}/{path}") or content_of(Path(name, path)) != content:
                 raise content_store.StoreError(f"{path} did not arrive as {sender} has it")

@@ -196,11 +196,6 @@ class Agents:
         """Return whether an agent has received SIGTERM."""
         return any(channel.preempted for channel in self.channels.values())
 
-    def forget_lost_launcher(self) -> None:
-        """Forget the lost processes of a launcher before the next one starts."""
-        for channel in self.channels.values():
-            channel.lost_launcher = ""
-
     def describe_lost_launcher(self) -> str:
         """Return the processes of the launcher that have ended although their ranks continue, or ''."""
         texts = {channel.node: channel.lost_launcher for channel in self.living if channel.lost_launcher}
