@@ -16,7 +16,7 @@ from orch_node.agent.core_claims import Claims, node_usage
 from orch_node.machine import Machine
 from orch_node.permissions import UntrustedError
 from orch_node.protocol.agent import Claim
-from orch_node.supervisor.core_reservation import describe_conflicts
+from orch_node.supervisor.supervisor import describe_conflicts
 
 from orchestrator.files import LIB
 from tests.support.disks import fill, small_file_system

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from orch_node import machine, program
 from orch_node.agent import cleanup, processes
-from orch_node.agent.launcher_processes import CHECK_SECONDS, CONFIRM_SECONDS, LauncherProcesses
+from orch_node.agent.agent import CHECK_SECONDS, CONFIRM_SECONDS, LauncherProcesses
 from orch_node.agent.rank_signals import describe_position
 from orch_node.protocol.agent import RankStack
 from orch_node.protocol.environment import configured_signal, signal_name

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from orch_node.supervisor import core_reservation, recovery
+from orch_node.supervisor import recovery
+from orch_node.supervisor.supervisor import Supervisor
 
 from tests.support.layouts import make_layout
 
@@ -23,7 +24,7 @@ def test_spare_node_replaces_a_lost_node_in_layout_and_hostfile() -> None:
     result = layout.replace_nodes(stand_ins)
     assert result.node_names == ["node0", "node8", "node2"]
     assert list(result.spares) == ["node9"]
-    assert core_reservation.claim_of("/run", layout, "node9").cpus == (0,)
+    assert Supervisor.claim_of(mock.Mock(run_dir=Path("/run"), layout=layout), "node9").cpus == (0,)
 
 
 def test_layout_without_lost_nodes_has_fewer_ranks() -> None:

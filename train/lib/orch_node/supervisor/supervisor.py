@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -30,7 +30,7 @@ from orch_node.lease import Lease
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.agent import WRITE, Request
+from orch_node.protocol.agent import CLAIM, WRITE, Claim, Request
 from orch_node.protocol.events import Launched, NodeNews, Restarting
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, NodeEnd, Outcome
@@ -38,7 +38,6 @@ from orch_node.protocol.values import ProtocolError, record
 from orch_node.reach import BY_STEP
 from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.attempt import POLL_SECONDS, Attempt
-from orch_node.supervisor.core_reservation import reserve_cores
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.file_sharing import FileSharing
 from orch_node.supervisor.preemption import preemption_settings
@@ -81,6 +80,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     options = parser.parse_args(supervisor_argv)
     options.launcher = launcher
     return options
+
+
+def describe_conflicts(node: str, conflicts: Iterable[Claim]) -> str:
+    """Return which runs have the cores or GPUs of a node."""
+    parts = [f"run {claim.run} has {claim.describe()}" for claim in conflicts]
+    return f"{node} is taken: {'; '.join(parts)}"
 
 
 class Supervisor:
@@ -144,7 +149,7 @@ class Supervisor:
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
         nodes = [*self.layout.node_names, *self.layout.spares]
         self.agents = self.open_agents(self.run_dir, nodes, claims, Pipes())
-        ending = reserve_cores(self)
+        ending = self.reserve_cores()
         if ending is None and (problem := self.prepare_nodes()):
             ending = Outcome(STOPPED) if self.is_to_end() else Outcome(FAILED, problem=problem)
         if ending == Outcome(STOPPED) and not self.stop_signal:
@@ -153,6 +158,38 @@ class Supervisor:
             ending = self.attempt()
         self.agents.leave()  # release the cores before outcome.json reports the end
         return ending
+
+    def reserve_cores(self) -> Outcome | None:
+        """Claim the cores of the run on all of its nodes; return why that failed, or None.
+
+        All runs ask the nodes in the same order, so of two runs that start together one gets all nodes.
+        """
+        agents = self.agents
+        for node in sorted([*self.layout.node_names, *self.layout.spares]):
+            channel = agents.channels[node]
+            if node not in agents.lost:
+                channel.request(Request(CLAIM, claim=self.claim_of(node)))
+            # Connecting may take a while.
+            while node not in agents.lost and CLAIM not in channel.responses and not self.is_to_end():
+                agents.pipes.pump(POLL_SECONDS)
+                agents.watch()
+            if self.is_to_end():
+                return Outcome(STOPPED)
+            if node in agents.lost:
+                return Outcome(FAILED, problem=f"{node} cannot be reached: {agents.lost[node]}")
+            if taken := channel.responses[CLAIM].taken:
+                return Outcome(REFUSED, problem=describe_conflicts(node, taken))
+        return None
+
+    def claim_of(self, node: str) -> Claim:
+        """Return the claim on the cores and GPUs of a node, for its ranks and their oneCCL workers.
+
+        The cores of a spare node are those of the nodes that it may replace.
+        """
+        ranks = self.layout.ranks_on(self.layout.node_names[0] if node in self.layout.spares else node)
+        cpus = {cpu for placement in ranks for cpu in (*placement.cpus, *placement.worker_cpus)}
+        gpus = {placement.gpu for placement in ranks if placement.gpu is not None}
+        return Claim(self.run_dir.name, str(self.run_dir), cpus=tuple(sorted(cpus)), gpus=tuple(sorted(gpus)))
 
     def handle_signal(self, number: int, frame: FrameType | None) -> None:
         """Stop at SIGINT (Ctrl-C) or after `orch stop`; any other SIGTERM, or the signal for it, is a preemption."""
