@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orch_node.protocol.events import Event, Exited, Raised
 from orch_node.protocol.outcome import Failure
@@ -76,16 +76,12 @@ class RankEnd:
         Args:
             node: where the rank is planned, if that is known.
         """
-        end = self.exited
-        return Failure(
-            rank=self.rank,
-            node=node or (end.node if end else None),
-            code=end.code if end else None,
-            signal=end.signal if end else None,
-            oom=end.oom if end else None,
-            text=without_frames((self.raised.text if self.raised else "") or (end.text if end else "")),
-            time=self.raised.time if self.raised else end.time if end else None,
-        )
+        end, first = self.exited, self.raised or self.exited
+        text = (self.raised and self.raised.text) or (end and end.text) or ""
+        failure = Failure(self.rank, node, text=without_frames(text), time=first.time if first else None)
+        if end is None:
+            return failure
+        return replace(failure, node=node or end.node, code=end.code, signal=end.signal, oom=end.oom)
 
 
 def rank_ends(events: Iterable[Event]) -> dict[int, RankEnd]:
