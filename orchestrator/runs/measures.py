@@ -198,7 +198,7 @@ def samples(path: Path) -> Iterator[Sample]:
         return
     for line in lines:
         try:
-            sample = values.parse_known(Sample, line, path.name)
+            sample = values.parse(Sample, line, path.name, ignore_unknown=True)
         except ProtocolError:
             continue
         if sample.seconds > 0 and 0 <= sample.time <= LAST_TIME:

@@ -105,7 +105,7 @@ def parse(value: object) -> Origin:
     Raises:
         ProtocolError: if the value is invalid.
     """
-    return values.read_known(Origin, value, files.PLAN)
+    return values.read(Origin, value, files.PLAN, ignore_unknown=True)
 
 
 def script_of(path: Path) -> Script:

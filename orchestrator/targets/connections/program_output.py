@@ -207,7 +207,7 @@ def read_response(result: CommandResult, kind: type[Value]) -> Value:
     try:
         content = values.check_object(values.loads(result.out, "its response"), "its response")
         values.check_schema(content, "its response")
-        return values.read_known(kind, content, "its response")
+        return values.read(kind, content, "its response", ignore_unknown=True)
     except ProtocolError as error:
         raise ExecuteError(str(error), hint=LOGIN_SCRIPT_HINT) from None
 

@@ -130,7 +130,7 @@ def make_supervised_run(folder: Path, host: Machine, *, pid: int = 0, leased: bo
     folder.mkdir(parents=True)
     process = make_process(host, pid=pid)
     supervisor = SupervisorProcess(pid=process.pid, identity=process)
-    (folder / files.SUPERVISOR).write_text(outcome.render_supervisor(supervisor))
+    (folder / files.SUPERVISOR).write_text(outcome.render(supervisor))
     if leased:
         (folder / files.LEASE).write_text(values.render(process))
     return folder

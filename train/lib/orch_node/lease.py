@@ -80,7 +80,7 @@ def read(path: Path) -> str | None:
 def describe_holder(content: str) -> str:
     """Return the process that a lease names."""
     try:
-        return values.parse_known(ProcessIdentity, content, files.LEASE).describe()
+        return values.parse(ProcessIdentity, content, files.LEASE, ignore_unknown=True).describe()
     except ProtocolError:
         return "another process"
 

@@ -11,7 +11,7 @@ import pytest
 from orch_node import machine
 from orch_node.machine import Machine, ProcessIdentity
 from orch_node.protocol import outcome
-from orch_node.protocol.outcome import SupervisorProcess, render_supervisor
+from orch_node.protocol.outcome import SupervisorProcess
 
 from orchestrator.errors import ExecuteError
 from orchestrator.targets.connections import mirror
@@ -95,7 +95,7 @@ def test_supervisor_is_lost_only_if_the_connection_leads_to_its_host(tmp_path: P
         folder = tmp_path / str(number)
         folder.mkdir()
         identity = ProcessIdentity(machine=host, pid=7, start=1)
-        (folder / "supervisor.json").write_text(render_supervisor(SupervisorProcess(pid=7, identity=identity)))
+        (folder / "supervisor.json").write_text(outcome.render(SupervisorProcess(pid=7, identity=identity)))
         copy = Mirror(Folder(folder, [False] * MISSED_PROBES), str(folder), folder, ranks=1)
         assert [copy.lost(7) for _ in range(MISSED_PROBES)][-1] is lost
         Mirror(Folder(folder, [False]), str(folder), folder, ranks=1).record_supervisor_end()

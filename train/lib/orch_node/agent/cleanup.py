@@ -107,7 +107,7 @@ def record_stop(run_dir: Path, pid: int | None) -> None:
     now = time.time()
     stopped = outcome.Outcome(state=outcome.STOPPED, started=now, ended=now)
     if pid is not None and not (run_dir / files.SUPERVISOR).exists():
-        text = outcome.render_supervisor(outcome.SupervisorProcess(pid=pid, started=now))
+        text = outcome.render(outcome.SupervisorProcess(pid=pid, started=now))
         atomic_write.write(run_dir / files.SUPERVISOR, text)
     if not (run_dir / files.OUTCOME).exists():
         atomic_write.write(run_dir / files.OUTCOME, outcome.render(stopped))

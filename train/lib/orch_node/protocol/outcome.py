@@ -96,7 +96,7 @@ def parse_supervisor(text: str | bytes) -> SupervisorProcess:
     Raises:
         ProtocolError: if it is damaged, or its pid would not be one process for kill(2).
     """
-    process = values.parse_known(SupervisorProcess, text, files.SUPERVISOR)
+    process = values.parse(SupervisorProcess, text, files.SUPERVISOR, ignore_unknown=True)
     if not is_process(process.pid):
         raise values.ProtocolError(f"{files.SUPERVISOR}: pid {process.pid} is not a process.")
     return process
@@ -107,20 +107,15 @@ def is_process(pid: int) -> bool:
     return 1 < pid <= LAST_PID
 
 
-def render_supervisor(process: SupervisorProcess) -> str:
-    """Return the content of supervisor.json."""
-    return json.dumps(values.record(process), indent=1) + "\n"
-
-
 def parse(text: str | bytes) -> Outcome:
     """Parse outcome.json.
 
     Raises:
         ProtocolError: if it is damaged.
     """
-    return values.parse_known(Outcome, text, files.OUTCOME)
+    return values.parse(Outcome, text, files.OUTCOME, ignore_unknown=True)
 
 
-def render(outcome: Outcome) -> str:
-    """Return the content of outcome.json."""
-    return json.dumps(values.record(outcome), indent=1) + "\n"
+def render(content: Outcome | SupervisorProcess) -> str:
+    """Return the content of outcome.json or supervisor.json."""
+    return json.dumps(values.record(content), indent=1) + "\n"

@@ -98,7 +98,7 @@ def parse(value: object) -> RunRecord:
     """
     content = values.check_object(value, SOURCE)
     values.check_schema(content, SOURCE, SCHEMA)
-    record = values.read_known(RunRecord, content, SOURCE)
+    record = values.read(RunRecord, content, SOURCE, ignore_unknown=True)
     if problems := "; ".join(find_problems(record)):
         raise ProtocolError(f"{SOURCE}: {problems}.")
     return record

@@ -30,27 +30,19 @@ class ProtocolError(Exception):
     """
 
 
-def parse(kind: type[T], text: str | bytes, source: str) -> T:
+def parse(kind: type[T], text: str | bytes, source: str, *, ignore_unknown: bool = False) -> T:
     """Parse JSON as an instance of a class.
 
     Args:
         kind: the class.
         text: the JSON.
         source: the name of the file, for messages.
+        ignore_unknown: ignore keys that only another version knows.
 
     Raises:
         ProtocolError: if the text does not match the class.
     """
-    return read(kind, loads(text, source), source)
-
-
-def parse_known(kind: type[T], text: str | bytes, source: str) -> T:
-    """Parse JSON as an instance of a class, and ignore unknown keys of other versions.
-
-    Raises:
-        ProtocolError: if the text does not match the class.
-    """
-    return read_known(kind, loads(text, source), source)
+    return read(kind, loads(text, source), source, ignore_unknown=ignore_unknown)
 
 
 def load(parse: Callable[[bytes], T], path: Path) -> T | None:
@@ -103,8 +95,8 @@ def is_deeper(value: Any, limit: int) -> bool:
     return bool(layer)
 
 
-def read(kind: type[T], value: object, source: str) -> T:
-    """Return a JSON value as an instance of a class.
+def read(kind: type[T], value: object, source: str, *, ignore_unknown: bool = False) -> T:
+    """Return a JSON value as an instance of a class, as parse() does.
 
     Raises:
         ProtocolError: if the value does not match the class; the text names the key.
@@ -112,7 +104,7 @@ def read(kind: type[T], value: object, source: str) -> T:
     content = check_object(value, source)
     fields_by_name = readers(kind)
     for name in content:
-        if name not in fields_by_name:
+        if name not in fields_by_name and not ignore_unknown:
             raise ProtocolError(f"{source} has the unknown key {name!r:.60}.")
     arguments = {}
     for name, (reader, is_required) in fields_by_name.items():
@@ -121,16 +113,6 @@ def read(kind: type[T], value: object, source: str) -> T:
         elif is_required:
             raise ProtocolError(f"{source} has no {name!r}.")
     return kind(**arguments)
-
-
-def read_known(kind: type[T], value: object, source: str) -> T:
-    """Return a JSON value as an instance of a class, and ignore unknown keys of other versions.
-
-    Raises:
-        ProtocolError: if the value does not match the class.
-    """
-    content = check_object(value, source)
-    return read(kind, {name: content[name] for name in readers(kind) if name in content}, source)
 
 
 def check_schema(value: Mapping[str, Any], source: str, schema: int = 1) -> None:

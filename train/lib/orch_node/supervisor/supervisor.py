@@ -121,7 +121,7 @@ class Supervisor:
         identity = machine.this_process()
         self.lease = Lease(run_dir, identity)
         process = outcome.SupervisorProcess(pid=identity.pid, started=time.time(), identity=identity)
-        atomic_write.write(run_dir / files.SUPERVISOR, outcome.render_supervisor(process))
+        atomic_write.write(run_dir / files.SUPERVISOR, outcome.render(process))
         if (run_dir / files.STOP).exists():
             self.stop_signal = signal.SIGTERM
         self.nodes: dict[str, NodeEnd] = {}  # the result of ending the processes of each node
