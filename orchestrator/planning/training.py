@@ -19,7 +19,7 @@ from orch_node.protocol.environment import (
 from orch_node.protocol.files import PRECISION
 from orch_node.protocol.layout import AUTO, PRECISION_PLACEHOLDER, RunPrecision
 from orch_node.protocol.outcome import FAILED
-from orch_node.protocol.record import DEFAULT_TARGET, RunNode, RunRecord
+from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Link, UserPython
@@ -41,12 +41,8 @@ def new_plan(
     run_paths: RunPaths,
     *,
     decisions: tuple[Decision, ...],
-    output: str | None,
-    nodes: tuple[RunNode, ...],
-    python: str,
     fingerprints: Mapping[str, str] = MappingProxyType({}),
-    target: str = DEFAULT_TARGET,
-    location: Mapping[str, Any] = MappingProxyType({}),
+    **fields: Any,
 ) -> Plan:
     """Return the plan of a run, still without steps.
 
@@ -55,12 +51,8 @@ def new_plan(
         resolved: all that is decided.
         run_paths: the identity and the folders of the run.
         decisions: the target's decisions, to print first.
-        output: the script's output folder.
-        nodes: the nodes of the run, node0 first.
-        python: the interpreter of orch's programs on them.
         fingerprints: the nodes by the fingerprint of their packages.
-        target: the name of the target.
-        location: the values with which it finds the run.
+        fields: the other fields of the run's record: `nodes`, `python` and those that not all targets have.
     """
     arguments = (*([f"preset={request.preset}"] if request.preset else []), *request.settings, *request.script_args)
     recipe, project, resume = resolved.recipe, project_of_copy(resolved.recipe, run_paths), run_paths.resume
@@ -81,24 +73,21 @@ def new_plan(
     secrets = find_secrets((*request.env, *request.packages, *arguments))
     run = RunRecord(
         run_id=run_paths.run_id,
-        node0=nodes[0],
-        nodes=nodes,
+        node0=fields["nodes"][0],
         run_dir=run_paths.run_dir,
         train=run_paths.train,
-        python=python,
         recipe=recipe.name,
         resumes=recipe.resumes,
-        output_dir=output,
+        output_dir=output_of(recipe, run_paths.run_dir),
         backend=resolved.backend.value.name,
         precision=resolved.precision.value,
         started_by=run_paths.started_by,
         created=run_paths.created,
         decisions=all_decisions,
         layout=resolved.layout.value.rank_places,
-        target=target,
-        location=dict(location),
         name=request.name or "",
         arguments=tuple(mask(argument, secrets) for argument in arguments),
+        **fields,
     )
     return Plan(run=run, request=request, resolved=resolved, fingerprints=fingerprints, project=project, hidden=secrets)
 

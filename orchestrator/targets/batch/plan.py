@@ -249,7 +249,6 @@ def plan_run(
         resolved,
         run_paths,
         decisions=decisions,
-        output=output,
         nodes=tuple(RunNode(node=node.name) for node in resolved.nodes.value),
         python=node0.python,
         fingerprints={node0.facts.fingerprint: "all nodes"},

@@ -198,7 +198,6 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, run_paths: RunPath
         resolved,
         run_paths,
         decisions=decisions,
-        output=output,
         nodes=tuple(RunNode(node=node) for node in layout.nodes),
         python=kubernetes.python,
         target="kubernetes",

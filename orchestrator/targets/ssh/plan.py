@@ -200,19 +200,18 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
         *(file_decisions(run_nodes, run_paths.resume) if run_paths.resume else []),
     )
     fingerprints = by_value({node.name: node.facts.fingerprint for node in resolved.all_nodes})
+    names = {node.node for node in run_nodes}
+    earlier = run_paths.resume.nodes if run_paths.resume else ()
     plan = new_plan(
         request,
         resolved,
         run_paths,
+        earlier_nodes=tuple(node for node in earlier if node.node not in names),
         decisions=decisions,
-        output=output,
         nodes=run_nodes,
         python=node0.python,
         fingerprints={value: fold(names) for value, names in fingerprints.items()},
     )
-    if run_paths.resume:
-        earlier = tuple(host for host in run_paths.resume.nodes if host.node not in {node.node for node in run_nodes})
-        plan = replace(plan, run=replace(plan.run, earlier_nodes=earlier))
     steps = (
         *([check_imports(inputs.imports, spec)] if inputs.imports else []),
         *([prepare_attempt(plan.run)] if run_paths.resume else []),
