@@ -22,7 +22,7 @@ from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import Link, UserPython
+from orchestrator.model.cluster import UserPython
 from orchestrator.model.decision import Decision
 from orchestrator.model.printable import enumeration, find_secrets, mask, masked
 from orchestrator.model.recipe import Recipe, as_arguments
@@ -96,11 +96,8 @@ def launch_spec(
     request: TrainRequest,
     resolved: Resolved,
     run_paths: RunPaths,
-    *,
-    ranks: tuple[str, ...],
-    links: tuple[Link, ...],
-    address: str,
     accelerate: AccelerateOptions | None = None,
+    **fields: Any,
 ) -> LaunchSpec:
     """Return the ranks that a launcher has to start, and how.
 
@@ -108,19 +105,14 @@ def launch_spec(
         request: the request.
         resolved: the request in which everything is decided.
         run_paths: the identity and the folders of the run.
-        ranks: the command of a rank.
-        links: the network between the nodes.
-        address: the address of node0.
         accelerate: the user's configuration of accelerate.
+        fields: `ranks`, `links` and `address`, as the target gives them.
     """
     return LaunchSpec(
         nodes=resolved.nodes.value,
         layout=resolved.layout.value,
-        links=links,
         run_dir=run_paths.run_dir,
         train=run_paths.train,
-        ranks=ranks,
-        address=address,
         port=(accelerate.port if accelerate else None) or master_port(run_paths.run_id),
         mpi=resolved.mpi.value or "intel",
         precision=resolved.precision.value,
@@ -134,6 +126,7 @@ def launch_spec(
         # The supervisor restarts runs with a copy of a project: it gives node0's files to the other nodes before.
         restarts=0 if resolved.recipe.project else request.max_restarts,
         min_nodes=request.min_nodes,
+        **fields,
     )
 
 
