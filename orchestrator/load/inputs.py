@@ -292,14 +292,7 @@ def run_id(stamp: str, recipe: str, suffix: str) -> str:
 
 
 def run_paths_of(
-    resume: Resume | None,
-    recipe: str,
-    runs: str,
-    *,
-    train: str,
-    store: str = "",
-    root: str = "",
-    name: Callable[[str, str, str], str] = run_id,
+    resume: Resume | None, recipe: str, runs: str, name: Callable[[str, str, str], str] = run_id, **folders: Any
 ) -> RunPaths:
     """Return the identity and the folders of a new run, or those of the run that is resumed.
 
@@ -307,25 +300,13 @@ def run_paths_of(
         resume: the run whose next attempt is planned, or None.
         recipe: the name of the recipe.
         runs: the folder of runs on the nodes.
-        train: the `train` folder on the nodes.
-        store: the folder of what controllers have sent to the nodes.
-        root: orch's folder on the nodes.
         name: returns the run id for the local time, the name of a recipe and random digits.
+        folders: `train`, and further folders of the result.
     """
     if resume:
-        identity = resume.run_id, resume.run_dir, resume.started_by, resume.created
+        identity: dict[str, Any] = {key: getattr(resume, key) for key in ("run_id", "run_dir", "started_by", "created")}
     else:
         new_id = name(datetime.datetime.now().strftime("%Y%m%d-%H%M%S"), recipe, secrets.token_hex(2))
-        identity = new_id, f"{runs}/{new_id}", f"{user_name()}@{socket.gethostname()}", round(time.time(), 3)
-    run, run_dir, started_by, created = identity
-    return RunPaths(
-        run_id=run,
-        run_dir=run_dir,
-        train=train,
-        train_here=str(TRAIN),
-        started_by=started_by,
-        created=created,
-        store=store,
-        root=root,
-        resume=resume,
-    )
+        identity = {"run_id": new_id, "run_dir": f"{runs}/{new_id}", "created": round(time.time(), 3)}
+        identity["started_by"] = f"{user_name()}@{socket.gethostname()}"
+    return RunPaths(**identity, train_here=str(TRAIN), resume=resume, **folders)

@@ -215,8 +215,8 @@ def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = Non
     nodes = replace(nodes, measurement=measured and valid_for(measured, nodes.nodes.value, by_name=False))
     runs = (batch.runs or f"{home}/runs") if batch.login else str(Path(request.runs_dir).absolute())
     train, store = train_folder(runs, batch), f"{runs}/.orch/store"
-    run_paths = run_paths_of(resume, loaded.recipe.name, runs, train=train, store=store)
-    run_paths = replace(run_paths, store_here=str(state_home() / "store"))
+    store_here = str(state_home() / "store")
+    run_paths = run_paths_of(resume, loaded.recipe.name, runs, train=train, store=store, store_here=store_here)
     planned = plan_of_array if request.array else plan_job
     return planned(request, loaded, batch, nodes, run_paths)
 
