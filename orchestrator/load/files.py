@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -126,38 +124,15 @@ MAX_BYTES = 1_000_000  # of a file that are searched for its kind
 STARTED_SCRIPT = re.compile(r"(?m)^(?!\s*#).*?(\S+\.py)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class FileKind:
-    """A kind of file that another tool reads.
-
-    Attributes:
-        title: what the file is, with an article.
-        hint: what to name instead.
-        name: a regular expression for the whole name of the file; empty if only the content identifies it.
-        content: a regular expression that is searched in its text; empty if only the name identifies it.
-    """
-
-    title: str
-    hint: str
-    name: str = ""
-    content: str = ""
-
-    def matches(self, name: str, text: str) -> bool:
-        """Return whether a file is of this kind."""
-        has_name = bool(self.name) and re.fullmatch(self.name, name) is not None
-        return has_name or (bool(self.content) and re.search(self.content, text) is not None)
-
-
 PYTHON_SHEBANG = re.compile(r"#!.*\bpython")
 SHELL_SHEBANG = re.compile(r"#!\s*/\S*/(?:env\s+(?:-S\s+)?)?(?:ba|z|k|c|tc|fi|da)?sh\b")
 FOREIGN_FILES = Path(__file__).with_name("foreign_files.toml")
 
 
-@cache
-def foreign_kinds(table: str) -> tuple[FileKind, ...]:
-    """Return the kinds of files of other tools in a table of foreign_files.toml."""
-    entries = tomllib.loads(FOREIGN_FILES.read_text(encoding="utf-8"))[table]
-    return tuple(FileKind(**entry) for entry in entries)
+def foreign_kind(table: str, path: Path, text: str, kinds: int | None = None) -> dict[str, str] | None:
+    """Return the kind of a file of another tool, among the first ones in a table of foreign_files.toml."""
+    entries = tomllib.loads(FOREIGN_FILES.read_text(encoding="utf-8"))[table][:kinds]
+    return next((e for e in entries if re.fullmatch(e["name"], path.name) or re.search(e["content"], text)), None)
 
 
 def check_script_file(path: Path) -> None:
@@ -173,13 +148,10 @@ def check_script_file(path: Path) -> None:
         text = ""
     # sbatch also runs Python scripts.
     is_python = PYTHON_SHEBANG.match(text) or (path.suffix == ".py" and not SHELL_SHEBANG.match(text))
-    kinds = foreign_kinds("scripts")[: 1 if is_python else None]  # the first one is a notebook
-    kind = next((kind for kind in kinds if kind.matches(path.name, text)), None)
-    if kind is None:
-        return
-    started = STARTED_SCRIPT.search(text)
-    hint = kind.hint.replace("{path}", str(path)).replace("{script}", started[1] if started else "SCRIPT.py")
-    raise RequestError(f"{path} is {kind.title}, not a Python script.", hint=hint)
+    if kind := foreign_kind("scripts", path, text, 1 if is_python else None):  # the first one is a notebook
+        started = STARTED_SCRIPT.search(text)
+        hint = kind["hint"].replace("{path}", str(path)).replace("{script}", started[1] if started else "SCRIPT.py")
+        raise RequestError(f"{path} is {kind['title']}, not a Python script.", hint=hint)
 
 
 def check_requirements_file(path: Path, text: str) -> None:
@@ -188,6 +160,5 @@ def check_requirements_file(path: Path, text: str) -> None:
     Raises:
         RequestError: if it is one.
     """
-    kind = next((kind for kind in foreign_kinds("requirements") if kind.matches(path.name, text)), None)
-    if kind is not None:
-        raise RequestError(f"{path} is {kind.title}, not a requirements file.", hint=kind.hint)
+    if kind := foreign_kind("requirements", path, text):
+        raise RequestError(f"{path} is {kind['title']}, not a requirements file.", hint=kind["hint"])
