@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -129,9 +130,15 @@ SHELL_SHEBANG = re.compile(r"#!\s*/\S*/(?:env\s+(?:-S\s+)?)?(?:ba|z|k|c|tc|fi|da
 FOREIGN_FILES = Path(__file__).with_name("foreign_files.toml")
 
 
+@cache
+def foreign_files() -> dict[str, list[dict[str, str]]]:
+    content: dict[str, list[dict[str, str]]] = tomllib.loads(FOREIGN_FILES.read_text(encoding="utf-8"))
+    return content
+
+
 def foreign_kind(table: str, path: Path, text: str, kinds: int | None = None) -> dict[str, str] | None:
     """Return the kind of a file of another tool, among the first ones in a table of foreign_files.toml."""
-    entries = tomllib.loads(FOREIGN_FILES.read_text(encoding="utf-8"))[table][:kinds]
+    entries = foreign_files()[table][:kinds]
     return next((e for e in entries if re.fullmatch(e["name"], path.name) or re.search(e["content"], text)), None)
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.load.files import read_text
+from orchestrator.load.files import foreign_kind, read_text
 from orchestrator.model.hosts import split_list
 from orchestrator.model.printable import one_line
 
@@ -21,24 +21,6 @@ USERS = ("user", "username", "user_name", "user-name")
 # They limit or bind ranks of MPI, which orch does itself, or name another interface.
 IGNORED = ("max_slots", "max-slots", "slots_max", "slots-max", "binding", "ifhn", "schedule")
 SETTING = re.compile(r"(?P<name>[A-Za-z][\w-]*)=(?P<value>\S+)")
-# Files of other formats: how a line of theirs begins, and what to do with them.
-OTHER_FORMATS = (
-    (
-        re.compile(r"\[[^\]:]*(?::\w+)?\]\s*$|all:\s*$|---\s*$|.*\sansible_\w+="),
-        "an Ansible inventory",
-        "Use it as it is: --inventory {path}",
-    ),
-    (
-        re.compile(r"(Host|Match)\s", re.IGNORECASE),
-        "an SSH configuration",
-        "Read it with: orch init NAME --from-ssh-config --ssh-config {path}",
-    ),
-    (
-        re.compile(r"[0-9a-fA-F.:]*[.:]\S*\s+[A-Za-z][^=\s]*(\s|$)"),
-        "a file such as /etc/hosts",
-        "Give the names of the hosts: orch init NAME node1 node2",
-    ),
-)
 
 
 def load_hostfile(path: Path) -> dict[str, int]:
@@ -66,9 +48,8 @@ def parse_hostfile(text: str, source: str) -> dict[str, int]:
 
 def parse_line(entry: str, location: str, source: str) -> list[tuple[str, int]]:
     """Return the hosts in a line, each with its slots; raise RequestError for a line of another format."""
-    for pattern, name, hint in OTHER_FORMATS:
-        if pattern.match(entry):
-            raise RequestError(f"{location}: this looks like {name}.", hint=hint.format(path=source))
+    if kind := foreign_kind("lines_of_hosts", Path(source), entry):
+        raise RequestError(f"{location}: this looks like {kind['title']}.", hint=kind["hint"].replace("{path}", source))
     hosts, *settings = entry.split()
     user, counts = "", []
     if (
