@@ -99,19 +99,14 @@ def integer(values: Mapping[str, object], name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def option_decisions(options: AccelerateOptions, spec: LaunchSpec) -> tuple[Decision, ...]:
-    """Return one decision for the settings that the plan applies, and one for each that it overrides."""
-    reasons = dict(override_reasons(options.values, spec))
-    names = [f"{name} {options.values[name]}" for name, reason in reasons.items() if not reason]
-    applied = Decision(
-        topic="accelerate config", value=f"honoured: {', '.join(names) or 'nothing'}", reason=options.source
-    )
-    overridden = (
-        Decision(topic="accelerate config", value=f"CONTRADICTED: {name} {options.values[name]}", reason=reason)
-        for name, reason in reasons.items()
-        if reason
-    )
-    return (applied, *overridden)
+def option_decisions(options: AccelerateOptions, spec: LaunchSpec) -> Iterator[Decision]:
+    """Yield one decision for the settings that the plan applies, and one for each that it overrides."""
+    texts = {f"{name} {options.values[name]}": reason for name, reason in override_reasons(options.values, spec)}
+    applied = ", ".join(text for text, reason in texts.items() if not reason)
+    yield Decision("accelerate config", f"honoured: {applied or 'nothing'}", options.source)
+    for text, reason in texts.items():
+        if reason:
+            yield Decision("accelerate config", f"CONTRADICTED: {text}", reason)
 
 
 def override_reasons(values: Mapping[str, object], spec: LaunchSpec) -> Iterator[tuple[str, str]]:
