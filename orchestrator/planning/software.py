@@ -69,9 +69,9 @@ def choose_preload(stack: Stack, nodes: tuple[Node, ...], software: str = "") ->
         reason = f"if {software} them" if stack.preload else ""
         return Choice((), (Decision(topic="preload", value=value, reason=reason),))
     first = nodes[0].facts.libraries
-    is_common = {name: all(node.facts.libraries.get(name) == first.get(name) for node in nodes) for name in first}
-    paths = tuple(first[name] for name in stack.preload if is_common.get(name))
-    missing = ", ".join(name for name in stack.preload if not is_common.get(name))
+    common = {name for name in first if all(node.facts.libraries.get(name) == first[name] for node in nodes)}
+    paths = tuple(first[name] for name in stack.preload if name in common)
+    missing = ", ".join(name for name in stack.preload if name not in common)
     reason = f"not installed everywhere: {missing}" if missing else ""
     value = ", ".join(paths) or "nothing"
     return Choice(paths, (Decision(topic="preload", value=value, reason=reason),))
@@ -86,12 +86,9 @@ def fit_stack(stack: Stack, backend: Backend, nodes: tuple[Node, ...]) -> Choice
     stack = stack.for_backend(backend.name)
     for node in nodes:
         stack.check(node)
-    decision = Decision(topic="stack", value=stack.name, reason=stack.summary)
-    if stack.end_of_life is None:
-        return Choice(stack, (decision,))
     end = stack.end_of_life
-    warning = Decision(topic="warning", value=f"{stack.name} is {end.describe()}", reason=end.reason)
-    return Choice(stack, (decision, warning))
+    warnings = [Decision("warning", f"{stack.name} is {end.describe()}", end.reason)] if end else []
+    return Choice(stack, (Decision("stack", stack.name, stack.summary), *warnings))
 
 
 def check_workers(backend: Backend, workers: int) -> None:
@@ -256,8 +253,7 @@ def choose_precision(
     else:
         value, reason = recipe_precision(recipe, nodes, request, resume)
     if value == BF16 and nodes:
-        instructions = bf16_instructions(nodes, reason, request)
-        reason = f"{reason}; {instructions}" if reason else instructions
+        reason = "; ".join(filter(None, (reason, bf16_instructions(nodes, reason, request))))
     if request.allow_slow_bf16 and value != BF16:
         raise PlanError(
             f"--allow-slow-bf16 has no effect: the precision is {value}.",
@@ -322,13 +318,12 @@ def bf16_instructions(nodes: tuple[Node, ...], reason: str, request: TrainReques
         PlanError: if a node has none, and emulation is not allowed.
     """
     lacking = without_bf16(nodes)
-    if lacking and not request.allow_slow_bf16:
-        raise PlanError(
-            f"Precision {BF16} ({reason}): {describe_lack(lacking)}.",
-            hint=f"None of {', '.join(BF16_FLAGS)}: use --precision {FP32}, or emulate it with --allow-slow-bf16.",
-        )
-    if lacking:
+    if not lacking:
+        flags = sorted({node.facts.bf16 or "" for node in nodes})
+        return f"{' and '.join(flags)} on {f'all {len(nodes)} nodes' if len(nodes) > 1 else nodes[0].name}"
+    if request.allow_slow_bf16:
         return f"{SLOW}{describe_lack(lacking)}"
-    flags = sorted({node.facts.bf16 or "" for node in nodes})
-    node_text = f"all {len(nodes)} nodes" if len(nodes) > 1 else nodes[0].name
-    return f"{' and '.join(flags)} on {node_text}"
+    raise PlanError(
+        f"Precision {BF16} ({reason}): {describe_lack(lacking)}.",
+        hint=f"None of {', '.join(BF16_FLAGS)}: use --precision {FP32}, or emulate it with --allow-slow-bf16.",
+    )
