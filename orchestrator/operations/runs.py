@@ -9,6 +9,7 @@ from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
+from orch_node.agent.run_folders import report_of
 from orch_node.protocol.events import Event, Waiting
 from orch_node.protocol.outcome import REFUSED, STOPPED
 from orch_node.protocol.record import DEFAULT_TARGET, RunRecord
@@ -25,7 +26,7 @@ from orchestrator.runs.outcome import CleanupReport as CleanupReport
 from orchestrator.runs.outcome import RunOutcome as RunOutcome
 from orchestrator.runs.outcome import outcome_of, precision_of
 from orchestrator.runs.rows import RunRow as RunRow
-from orchestrator.runs.rows import report_of, row_of
+from orchestrator.runs.rows import row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
@@ -107,7 +108,7 @@ def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
     rows = (
         row_of(
             run.record,
-            report_of(run),
+            report_of(run.folder, run.outcome),
             state="unknown" if run.id in problems else run.state,
             nodes=run.nodes,
             wait=queued.describe_wait(run.folder) if run.state == queued.QUEUED else "",

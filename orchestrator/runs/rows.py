@@ -7,14 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orch_node.protocol.events import Progress, Result
+from orch_node.protocol.events import Progress
 from orch_node.protocol.node_reports import RunReport
 from orch_node.protocol.outcome import Failure, Outcome
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.runs.measures import numbers
-from orchestrator.runs.state_files import supervisor_of
-from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import how_it_failed
 from orchestrator.runs.tracebacks import summary
 
@@ -58,18 +56,6 @@ class RunRow:
     started: float | None
     ended: float | None
     folder: str
-
-
-def report_of(run: Run) -> RunReport:
-    """Return what a run has reported, read from its folder on this machine."""
-    supervisor, result = supervisor_of(run.folder), run.newest(Result)
-    return RunReport(
-        started=supervisor.started if supervisor else None,
-        progress=run.newest(Progress),
-        result=result.figures if result else {},
-        is_nan=run.has_nan_loss(),
-        outcome=run.outcome,
-    )
 
 
 def row_of(

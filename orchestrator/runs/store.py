@@ -19,7 +19,7 @@ from orch_node.agent.processes import all_pids
 from orch_node.agent.run_folders import DAMAGED_FOLDER, move_aside
 from orch_node.protocol import files, values
 from orch_node.protocol import record as records
-from orch_node.protocol.events import NAN_LOSS, Event, Launched, Warned
+from orch_node.protocol.events import Event, Launched
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
@@ -83,11 +83,6 @@ class Run:
     def newest(self, kind: type[Kind]) -> Kind | None:
         """Return the newest event of a kind, if possible of rank 0, or None."""
         return newest_event(self.folder / files.EVENTS, kind)
-
-    def has_nan_loss(self) -> bool:
-        """Return whether the last warning of a rank is that its loss stays NaN."""
-        warning = self.newest(Warned)
-        return warning is not None and NAN_LOSS in warning.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

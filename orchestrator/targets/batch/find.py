@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from orch_node.agent.run_folders import report_of
 from orch_node.protocol.node_reports import Cleaned
 from orch_node.protocol.outcome import DONE, PREEMPTED
 from orch_node.protocol.record import RunRecord
@@ -16,7 +17,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.planning.request import RUNS_DIR
 from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, precision_of
-from orchestrator.runs.rows import RunRow, report_of, row_of
+from orchestrator.runs.rows import RunRow, row_of
 from orchestrator.runs.store import Run
 from orchestrator.targets.batch.handle import with_nodes
 from orchestrator.targets.batch.inputs import batch_settings
@@ -134,7 +135,7 @@ def run_row(run: Run, cluster: ClusterJobs | None) -> RunRow:
     state = run.state if cluster is None or cluster.problem else run_state(run, job)
     return row_of(
         run.record,
-        report_of(run),
+        report_of(run.folder, run.outcome),
         state=state,
         nodes=(node.node for node in with_nodes(run.record, run.folder).nodes),
         wait=job.describe() if job and job.phase in (Phase.PENDING, Phase.SUSPENDED) else "",

@@ -53,16 +53,20 @@ def listed_run(folder: Path) -> ListedRun:
     run_record = record.render(read_record(folder))
     outcome, supervisor = values.load(outcomes.parse, folder / files.OUTCOME), lease.read_supervisor(folder)
     state = lease.state_of(folder, supervisor) if supervisor and not outcome else None
-    log = folder / files.EVENTS
+    return ListedRun(run_record, outcome.state if outcome else state, report_of(folder, outcome))
+
+
+def report_of(folder: Path, outcome: Outcome | None) -> RunReport:
+    """Return what the run in a folder has reported until now, its progress without the figures."""
+    supervisor, log = lease.read_supervisor(folder), folder / files.EVENTS
     progress, result, warning = (newest_event(log, kind, LOG_BYTES) for kind in (Progress, Result, Warned))
-    report = RunReport(
+    return RunReport(
         started=supervisor.started if supervisor else None,
         progress=replace(progress, figures={}) if isinstance(progress, Progress) else None,
         result=result.figures if isinstance(result, Result) else {},
         is_nan=isinstance(warning, Warned) and NAN_LOSS in warning.text,
         outcome=outcome and replace(outcome, nodes={}),
     )
-    return ListedRun(run_record, outcome.state if outcome else state, report)
 
 
 def read_record(folder: Path) -> record.RunRecord:
