@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orch_node import atomic_write, disk, lease
-from orch_node.agent.processes import all_pids
-from orch_node.agent.run_folders import DAMAGED_FOLDER, move_aside
+from orch_node.agent.run_folders import DAMAGED_FOLDER, set_aside
 from orch_node.protocol import files, values
 from orch_node.protocol import record as records
 from orch_node.protocol.events import Event, Launched
@@ -33,7 +32,7 @@ from orchestrator.runs import origin as origins
 from orchestrator.runs import queued
 from orchestrator.runs.events import stored
 from orchestrator.runs.origin import Origin, origin_of
-from orchestrator.runs.state_files import PLAN, read_outcome, supervises, supervisor_of, write_json
+from orchestrator.runs.state_files import PLAN, read_outcome, supervisor_of, write_json
 
 GIT_IGNORE = ".gitignore"  # keeps the folder of all runs out of the user's git repository
 ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, lease.KILLED)
@@ -375,7 +374,7 @@ def forget_end(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def quarantine(folder: Path) -> Path | None:
+def quarantine(folder: Path) -> str | None:
     """Move the folder of a damaged run away without deleting anything.
 
     Returns:
@@ -384,10 +383,8 @@ def quarantine(folder: Path) -> Path | None:
     Raises:
         ExecuteError: if the folder cannot be moved.
     """
-    if lease.may_run_elsewhere(folder) is not None or any(supervises(pid, folder) for pid in all_pids()):
-        return None
     try:
-        return move_aside(folder)
+        return set_aside(folder)
     except OSError as error:
         raise ExecuteError(
             f"{folder} cannot be moved: {error.strerror}.",

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.agent import run_folders
+from orch_node.agent.processes import run_processes
 from orch_node.protocol.events import Progress
 
 from orchestrator.errors import OrchError, RequestError
@@ -26,7 +26,6 @@ from orchestrator.runs import store
 from orchestrator.runs.follow import LocalRun, follow
 from orchestrator.runs.measures import measures
 from orchestrator.runs.outcome import outcome_of
-from orchestrator.runs.state_files import supervises
 from orchestrator.targets.kubernetes.local_copy import Position, ReadLine, RunCopy
 from orchestrator.targets.kubernetes.status import JobState
 from orchestrator.targets.kubernetes.status import outcome as kubernetes_outcome
@@ -96,22 +95,21 @@ def test_damaged_run_is_set_aside_with_all_files(base: Path) -> None:
         (base / BAD / "plan.json").unlink()
         (base / BAD / "plan.json").mkdir()
         (damaged_run,) = store.recorded(base).damaged
-        assert store.quarantine(damaged_run) == target
+        assert store.quarantine(damaged_run) == str(target)
         assert (target / "events.jsonl").exists()
         assert (list_ids(base), store.find(base, "last").id) == (({GOOD}, ""), GOOD)
         make_run(base, BAD)
 
 
 def test_damaged_run_that_is_active_is_not_set_aside(base: Path) -> None:
-    """Use a folder name of this test only, because a supervisor is found by it among all processes."""
-    folder = (base / BAD).rename(base / "20260102-120000-qa-0002")
+    folder = base / BAD
     (folder / "plan.json").write_text("")
     (damaged_run,) = store.recorded(base).damaged
-    program = ("-c", "import time; time.sleep(60)", "supervise", str(folder))
-    with subprocess.Popen([sys.executable, *program]) as process:
+    variables = {**os.environ, "ORCH_RUN_DIR": str(folder)}
+    with subprocess.Popen(["sleep", "60"], env=variables) as process:
         text = json.dumps({"pid": process.pid, "started": 1.0})
         (folder / "supervisor.json").write_text(text)
-        wait_until(lambda: supervises(process.pid, folder), "the process has its arguments")
+        wait_until(lambda: run_processes(str(folder)) != [], "the process has its variables")
         moved = store.quarantine(damaged_run)
         process.kill()
     assert moved is None
