@@ -16,7 +16,6 @@ from typing import BinaryIO
 from orch_node import atomic_write
 from orch_node.protocol import values
 from orch_node.protocol.files import is_run_id
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import counted
@@ -94,11 +93,8 @@ def write_state(queue: Path, waiting: Sequence[str], reason: str, limit: int | N
 
 def read_state(queue: Path) -> QueueState | None:
     """Return what the process of a queue has written last, or None if that cannot be read."""
-    try:
-        state = values.parse(QueueState, atomic_write.read(queue / QUEUE), QUEUE)
-    except (OSError, ProtocolError):
-        return None
-    return state if state.pid > 1 else None
+    state = values.load(lambda content: values.parse(QueueState, content, QUEUE), queue / QUEUE)
+    return state if state and state.pid > 1 else None
 
 
 def describe_wait(folder: Path) -> str:

@@ -52,10 +52,7 @@ def supervises(pid: int, folder: Path) -> bool:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None if the file is missing or holds no object."""
-    try:
-        value = values.loads(atomic_write.read(path), path.name)
-    except (OSError, ProtocolError):
-        return None
+    value = values.load(lambda content: values.loads(content, path.name), path)
     return value if isinstance(value, dict) else None
 
 
@@ -84,7 +81,4 @@ class Accounting:
 
 def read_accounting(folder: Path) -> Accounting | None:
     """Return the accounting in a run's folder, or None if there is none or it cannot be read."""
-    try:
-        return values.parse(Accounting, atomic_write.read(folder / ACCOUNTING), ACCOUNTING)
-    except (OSError, ProtocolError):
-        return None
+    return values.load(lambda content: values.parse(Accounting, content, ACCOUNTING), folder / ACCOUNTING)
