@@ -11,8 +11,9 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from operator import itemgetter
-from statistics import fmean, median, median_low
+from statistics import median, median_low
 
 from orch_node.protocol.events import Event, Exited, FirstStep, Joined, Progress, Raised, Started
 
@@ -26,7 +27,6 @@ Span = tuple[str, float, float, str]  # row, begin, end, description
 
 SLOW = 1.2  # A rank is slow if its own work takes longer than this multiple of the median.
 MAX_LINES = 8  # maximum number of ranks with a line in a chart
-INTERVALS = 200  # number of parts of the time in which the median of many ranks is taken
 MAX_HOVER_TEXT = 300  # maximum number of characters of a hover text
 MAX_POINTS = 1000  # maximum number of points of a line
 COLOURS = 8  # number of colours of the page, --c1 to --c8
@@ -218,7 +218,7 @@ def ranks_chart(
     drawn = sorted(points_by_rank)
     lines = []
     if len(drawn) > MAX_LINES:
-        middle = median_line(points_by_rank, max(times))
+        middle = thin(median_line(points_by_rank))
         lines = [line(f"median of {len(drawn)} ranks", in_units(middle, unit), "--c1")]
         drawn = sorted(sorted(slow, key=lambda rank: -slow[rank])[:MAX_LINES])
     for index, rank in enumerate(drawn):
@@ -234,17 +234,10 @@ def in_units(points: Points, unit: float) -> list[tuple[float, float]]:
     return [(round(seconds / unit, 4), value) for seconds, value in points]
 
 
-def median_line(points_by_rank: Mapping[int, Points], last: float) -> list[tuple[float, float]]:
-    """Return the median of the ranks' means in each of INTERVALS parts of the time until `last`."""
-    length = max(last, 1e-9) / INTERVALS
-    means: dict[int, list[float]] = {}
-    for points in points_by_rank.values():
-        values: dict[int, list[float]] = {}
-        for seconds, value in points:
-            values.setdefault(int(seconds / length), []).append(value)
-        for interval, interval_values in values.items():
-            means.setdefault(interval, []).append(fmean(interval_values))
-    return [((interval + 0.5) * length, median(means[interval])) for interval in sorted(means)]
+def median_line(points_by_rank: Mapping[int, Points]) -> list[tuple[float, float]]:
+    """Return the median of the ranks' points, which they measure at about the same times."""
+    together = (list(filter(None, points)) for points in zip_longest(*points_by_rank.values()))
+    return [(median(x for x, _ in points), median(y for _, y in points)) for points in together]
 
 
 def timeline(measured: Measures) -> Chart | None:
