@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -41,6 +42,7 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.run_files import master_port
 from orchestrator.runs import store
 from orchestrator.targets import registry
+from orchestrator.targets.interface import Notify
 
 MAX_SECONDS = 240.0  # after which no further run is started
 MEASURED_BACKENDS = ("gloo", "ccl")
@@ -49,7 +51,6 @@ COLLECTIVES = "collectives"  # the preset of the recipe for all runs but the fir
 # Within these seconds, and more for each node, the program that checks ports starts on all nodes.
 PORT_SECONDS, PORT_SECONDS_OF_NODE = 15.0, 0.25
 HIGH_PORT = 45_000  # among the ephemeral ports of Linux
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,38 +228,27 @@ def read_figures(events: Iterator[Event], notify: Notify) -> Figures:
 def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunRecord) -> Measurement:
     """Return the measurement with the figures of a run."""
     places = {rank_place.rank: rank_place for rank_place in record.layout}
-    run = next((part for _, part in figures if isinstance(part, RunFigures)), RunFigures())
-    rates = RunRates(
-        run=record.run_id,
-        backend=record.backend,
-        fabric=plan.request.fabric or "",
-        ppn=ranks_per_node(plan),
-        **asdict(run),
-    )
-    ranks_of: dict[str, dict[int, RankRates]] = {}
-    for rank, part in sorted(figures, key=itemgetter(0)):
-        if isinstance(part, RankRates) and rank in places:
-            ranks_of.setdefault(places[rank].node, {})[rank] = part
-    nodes = tuple(
-        NodeRates(
-            node=name,
-            cores=sum(places[rank].threads or max(run.threads, 1) for rank in ranks),  # 0: the batch system decides
-            rates=merge_ranks(ranks.values()),
-        )
-        for name, ranks in ranks_of.items()
-    )
-    links = [
-        LinkRate(
-            source=places[row.peer].node, destination=places[rank].node, gbit=row.gbit, microseconds=row.microseconds
-        )
-        for rank, part in figures
-        if isinstance(part, LinkFigures) and rank in places
-        for row in part.rows
-        if row.peer in places
-    ]
+    known = [(places[rank], part) for rank, part in sorted(figures, key=itemgetter(0)) if rank in places]
+    run = next((part for _, part in known if isinstance(part, RunFigures)), RunFigures())
+    fabric, ppn = plan.request.fabric or "", ranks_per_node(plan)
+    rates = RunRates(run=record.run_id, backend=record.backend, fabric=fabric, ppn=ppn, **asdict(run))
+    ranks: dict[str, list[RankRates]] = {}
+    cores: Counter[str] = Counter()
+    links: list[LinkRate] = []
+    for place, part in known:
+        if isinstance(part, RankRates):
+            ranks.setdefault(place.node, []).append(part)
+            cores[place.node] += place.threads or max(run.threads, 1)  # 0: the batch system decides
+        elif isinstance(part, LinkFigures):
+            peers = ((places[row.peer].node, row) for row in part.rows if row.peer in places)
+            links += (
+                LinkRate(source=peer, destination=place.node, gbit=row.gbit, microseconds=row.microseconds)
+                for peer, row in peers
+            )
+    nodes = (NodeRates(node=node, cores=cores[node], rates=merge_ranks(parts)) for node, parts in ranks.items())
     return replace(
         measurement,
-        nodes=measurement.nodes or nodes,
+        nodes=measurement.nodes or tuple(nodes),
         links=measurement.links or tuple(sorted(links, key=attrgetter("source", "destination"))),
         runs=(*measurement.runs, rates),
     )
