@@ -204,7 +204,8 @@ class CommandGroup(TyperGroup):
             if getattr(error, "ctx", None) is None or not hasattr(error, "format_message"):
                 raise
             hint = hint_of(error, error.ctx)  # type: ignore[attr-defined]
-            raise RequestError(" ".join(error.format_message().split()), hint=hint) from None
+            message = error.format_message().replace("Value error, ", "")  # of pydantic
+            raise RequestError(" ".join(message.split()), hint=hint) from None
         sys.exit(code or 0)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer.models import ParameterInfo
@@ -23,11 +22,6 @@ from orchestrator.planning.request import TrainRequest
 app = App(help="Prepare training data for bert-pretrain.", no_args_is_help=True)
 RECIPE = "bert-data"
 DATA_SETTINGS = ("kind", "data_dir", "input_file", "input_files")  # that the command makes
-
-
-class Kind(str, Enum):
-    text = "text"
-    wikipedia = "wikipedia"
 
 
 def some(panel: str, *names: str) -> dict[str, ParameterInfo]:
@@ -63,7 +57,7 @@ def prepare(
     request: TrainRequest,
     output: Output,
     kind: Annotated[
-        Kind,
+        Literal["text", "wikipedia"],
         typer.Argument(
             metavar="text|wikipedia",
             help="text: documents separated by blank lines; wikipedia: a dump, .xml or .xml.bz2.",
@@ -87,7 +81,7 @@ def prepare(
     show_or_run(train.plan(request_of(kind, inputs, out, request)), output, train.start)
 
 
-def request_of(kind: Kind, inputs: Sequence[Path], out: Path, request: TrainRequest) -> TrainRequest:
+def request_of(kind: str, inputs: Sequence[Path], out: Path, request: TrainRequest) -> TrainRequest:
     """Return the request with the settings and arguments for the data.
 
     Paths on this machine are made absolute; paths on other nodes stay as they are.
@@ -102,7 +96,7 @@ def request_of(kind: Kind, inputs: Sequence[Path], out: Path, request: TrainRequ
             )
     is_local = request.inventory == LOCAL
     folder, *paths = (path.absolute() if is_local else path for path in (out, *inputs))
-    settings = (f"kind={kind.value}", f"data_dir={folder}", *request.settings)
+    settings = (f"kind={kind}", f"data_dir={folder}", *request.settings)
     if len(inputs) == 1 and inputs[0].is_file():
         return replace(request, settings=(f"input_file={inputs[0]}", *settings))
     # A setting has one value. It replaces input_file, and all paths follow as arguments.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path, PurePath
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import OptionInfo, ParameterInfo
@@ -129,14 +129,12 @@ class Output:
     show: str = "0"  # the rank whose lines are shown, or all, or none
     verbose: bool = False
     dry_run: bool = False
-    format: str | None = None  # the value of -o
+    format: Literal["sh", "yaml"] | None = None  # the value of -o
     as_json: bool = False
 
 
 def check_format(output: Output) -> None:
-    """Raise RequestError if the format is unknown or contradicts other options."""
-    if output.format not in (None, "sh", "yaml"):
-        raise RequestError(f"-o {output.format}: unknown format.", hint="Use sh or yaml, or --json.")
+    """Raise RequestError if the format contradicts other options."""
     if output.format and (output.as_json or not output.dry_run):
         conflict = "does not work with --json" if output.as_json else "requires --dry-run"
         raise RequestError(f"-o {output.format} {conflict}.", hint=f"To print the plan: --dry-run -o {output.format}.")

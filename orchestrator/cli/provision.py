@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.models import ParameterInfo
@@ -82,7 +82,7 @@ TargetName = Annotated[
     ),
 ]
 Wheels = Annotated[
-    str,
+    Literal["wheelhouse", "index"],
     typer.Option(
         metavar="wheelhouse|index",
         help="wheelhouse: copy wheels from this machine; index: nodes download from their index.",
@@ -121,8 +121,6 @@ def provision(
     **target_options: Any,
 ) -> None:
     """Set up all nodes of an inventory and verify them."""
-    if wheels not in ("wheelhouse", "index"):
-        raise RequestError(f"--wheels {wheels}: unknown source of wheels.", hint="Use wheelhouse or index.")
     of_nodes = request.verify or request.data or request.docker_load or request.no_stack or ask_become_pass
     check_where(inventory, target, of_nodes=of_nodes)
     options = tuple(target_options.values())
