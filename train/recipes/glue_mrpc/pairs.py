@@ -7,26 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from orch_training import RecipeError, ranks
-from orch_training.arguments import DataSetArguments, option
+from orch_training.arguments import DataSetArguments
 from orch_training.models import hub_rows
 from orch_training.script import score_in_batches
 from transformers import DataCollatorWithPadding
 
 # The columns of this recipe, and those of the files that Microsoft and GLUE distribute.
 COLUMNS = (("label", "sentence1", "sentence2"), ("Quality", "#1 String", "#2 String"))
-
-
-@dataclass
-class PairArguments(DataSetArguments):
-    """The arguments for the data."""
-
-    max_seq_length: int = option(128, "Maximum length of a pair in tokens.")
 
 
 class Pair(NamedTuple):
@@ -37,7 +29,7 @@ class Pair(NamedTuple):
     sentence2: str
 
 
-def load_rows(data: PairArguments, split: str, tokenizer: Any, length: int) -> list[dict[str, Any]]:
+def load_rows(data: DataSetArguments, split: str, tokenizer: Any, length: int) -> list[dict[str, Any]]:
     """Load the pairs of a split, `train` or `validation`, as tokens."""
     path, limit = {
         "train": (data.train_file, data.max_train_samples),

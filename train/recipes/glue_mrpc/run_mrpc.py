@@ -19,23 +19,24 @@ from orch_training import speed_up_imports
 speed_up_imports()
 
 from orch_training import arguments, kernels, ranks
-from orch_training.arguments import LoopArguments, ModelArguments, neutral, option
+from orch_training.arguments import DataSetArguments, LoopArguments, ModelArguments, neutral, option
 from orch_training.loop import Loop, Phase, make_accelerator
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.provenance import FACT, provenance_of
 from orch_training.resume import begin, prepare_output
 from orch_training.script import run_script, train_and_evaluate
 from orch_training.shuffling import WEIGHT, Micros, weighted
-from pairs import PairArguments, evaluate, load_rows
+from pairs import evaluate, load_rows
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 LENGTH_MULTIPLE = 16  # fewer distinct shapes need less memory
 
 
 @dataclass
-class MrpcArguments(LoopArguments):
-    """The arguments for training and evaluation."""
+class MrpcArguments(LoopArguments, ModelArguments, DataSetArguments):
+    """The arguments of the recipe."""
 
+    max_seq_length: int = option(128, "Maximum length of a pair in tokens.")
     do_train: bool = neutral(True, "Train.")
     do_eval: bool = neutral(True, "Evaluate after training.")
     evaluate_before_training: bool = neutral(True, "Evaluate before training, too.")
@@ -51,30 +52,30 @@ class MrpcArguments(LoopArguments):
     use_ipex: bool = neutral(False, "Use IPEX (accelerate before 1.8).")
 
 
-def parse_arguments(argv: list[str]) -> tuple[ModelArguments, PairArguments, MrpcArguments]:
+def parse_arguments(argv: list[str]) -> MrpcArguments:
     """Parse and check the arguments, as far as is possible without reading a file.
 
     Raises:
         ArgumentError: if an argument is unknown or invalid.
     """
-    model, data, args = arguments.parse(argv, (ModelArguments, PairArguments, MrpcArguments))
+    (args,) = arguments.parse(argv, (MrpcArguments,))
     arguments.check_requirements(
         [
-            *arguments.task_requirements(model, data, args),
+            *arguments.task_requirements(args, args, args),
             (args.num_train_epochs < 1, "--num_train_epochs must be at least 1."),
             (args.max_steps is not None and args.max_steps < 1, "--max_steps must be at least 1."),
             *args.requirements(),
         ]
     )
-    return model, data, args
+    return args
 
 
 def main() -> int:
     """Run the recipe and return its exit code."""
-    return run_script(lambda: run(*parse_arguments(sys.argv[1:])))
+    return run_script(lambda: run(parse_arguments(sys.argv[1:])))
 
 
-def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) -> None:
+def run(args: MrpcArguments) -> None:
     """Train and evaluate a model, then save it and the results."""
     # ranks: accelerate joins them here unless they have joined already
     output_dir = Path(args.output_dir)
@@ -84,20 +85,19 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
 
     # data, model
     with ranks.raise_together():
-        tokenizer = load_tokenizer(model_args)
-        model = load_model(AutoModelForSequenceClassification, model_args, args.seed)
-        length = sequence_length(data.max_seq_length, tokenizer, model)
-        training_rows = load_rows(data, "train", tokenizer, length) if args.do_train else []
-        validation = load_rows(data, "validation", tokenizer, length) if args.do_eval else []
-    provenance = provenance_of(
-        __file__, model_args, {"training data": training_rows, "evaluation data": validation}, *(model_args, data, args)
-    )
+        tokenizer = load_tokenizer(args)
+        model = load_model(AutoModelForSequenceClassification, args, args.seed)
+        length = sequence_length(args.max_seq_length, tokenizer, model)
+        training_rows = load_rows(args, "train", tokenizer, length) if args.do_train else []
+        validation = load_rows(args, "validation", tokenizer, length) if args.do_eval else []
+    rows = {"training data": training_rows, "evaluation data": validation}
+    provenance = provenance_of(__file__, args, rows, args)
     collate = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=LENGTH_MULTIPLE)
 
     # loop, save
     def train() -> dict[str, Any]:
         start, dealing = begin(args, provenance, len(training_rows), "pairs")
-        lengths = [len(row["input_ids"]) for row in training_rows] if data.length_grouping else []
+        lengths = [len(row["input_ids"]) for row in training_rows] if args.length_grouping else []
         micros = Micros(training_rows, collate, dealing, args.seed, lengths)
         steps = args.max_steps or args.num_train_epochs * micros.steps
         phase = LinearPhase("train", 0, steps, dealing.batch.size, args.learning_rate, args.warmup_steps)
