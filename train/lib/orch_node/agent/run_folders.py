@@ -56,7 +56,7 @@ def listed_run(folder: Path) -> ListedRun:
     return ListedRun(run_record, outcome.state if outcome else state, report_of(folder, outcome))
 
 
-def report_of(folder: Path, outcome: Outcome | None) -> RunReport:
+def report_of(folder: Path, outcome: outcomes.Outcome | None) -> RunReport:
     """Return what the run in a folder has reported until now, its progress without the figures."""
     supervisor, log = lease.read_supervisor(folder), folder / files.EVENTS
     progress, result, warning = (newest_event(log, kind, LOG_BYTES) for kind in (Progress, Result, Warned))
