@@ -34,6 +34,7 @@ from orch_node import atomic_write, disk, permissions
 from orch_node.permissions import UntrustedError
 from orch_node.protocol import files
 from orch_node.protocol.folders import EXECUTABLE, LINK, FileEntry, folder_hash
+from orch_node.standalone import receive_files
 
 CHUNK = 1 << 20
 MARK = ".orch-content"  # holds the hash of the content; written after everything else
@@ -402,17 +403,9 @@ def run(folder: Path, *command: str, blocks: Iterable[bytes] = ()) -> None:
     Raises:
         StoreError: if it fails, with what is wrong with the disk, or else with the program's first line.
     """
-    environment = {**os.environ, "LC_ALL": "C"}
-    with tempfile.TemporaryFile() as errors:
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment) as process:
-            assert process.stdin is not None
-            for block in blocks:
-                with contextlib.suppress(BrokenPipeError):
-                    process.stdin.write(block)
-            process.communicate()
-        errors.seek(0)
-        reason = errors.read().decode(errors="replace").strip() or f"exit code {process.returncode}"
-    if process.returncode != 0:
+    try:
+        receive_files.feed(("env", "LC_ALL=C", *command), blocks)
+    except ValueError as failure:
         if error := disk.write_error(folder.parent):  # tar reports a full disk only as a short write
-            raise StoreError(disk.describe_error(folder, error))
-        raise StoreError(f"{folder}: {command[0]}: {reason.splitlines()[0]}")
+            raise StoreError(disk.describe_error(folder, error)) from None
+        raise StoreError(f"{folder}: {command[0]}: {str(failure).splitlines()[0]}") from None

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 BOOTSTRAP = "import sys; source = sys.stdin.buffer.read({}); exec(source)"
@@ -64,7 +64,7 @@ def describe(error: Exception) -> str:
     """Return the message of an error, with the file."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return str(error).split("\n")[-1]
 
 
 class Child:
@@ -150,7 +150,7 @@ def stored_blocks(head: dict[str, Any]) -> Iterator[bytes]:
 
 
 def output(command: Sequence[str]) -> Iterator[bytes]:
-    """Yield what a command prints; raise ValueError with its last line if it fails."""
+    """Yield what a command prints; raise ValueError with its errors if it fails."""
     with tempfile.TemporaryFile() as errors:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors) as process:
             assert process.stdout is not None
@@ -159,8 +159,8 @@ def output(command: Sequence[str]) -> Iterator[bytes]:
         check_end(process, errors)
 
 
-def feed(command: Sequence[str], blocks: Iterator[bytes]) -> None:
-    """Let a command read all blocks; raise ValueError with its last line if it fails."""
+def feed(command: Sequence[str], blocks: Iterable[bytes]) -> None:
+    """Let a command read all blocks, also if it has ended; raise ValueError with its errors if it fails."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors)
         assert process.stdin is not None
@@ -172,11 +172,10 @@ def feed(command: Sequence[str], blocks: Iterator[bytes]) -> None:
 
 
 def check_end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-    """Raise ValueError with the last line of a command's errors if it has failed."""
+    """Raise ValueError with a command's errors if it has failed."""
     if process.returncode != 0:
         errors.seek(0)
-        lines = errors.read().decode(errors="replace").strip().splitlines()
-        raise ValueError(lines[-1] if lines else f"exit code {process.returncode}")
+        raise ValueError(errors.read().decode(errors="replace").strip() or f"exit code {process.returncode}")
 
 
 def decompressed(blocks: Iterator[bytes]) -> Iterator[bytes]:
