@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from orchestrator.planning.request import FOR_SHARED_FOLDER as FOR_SHARED_FOLDER
 from orchestrator.planning.request import OPTION as OPTION
-from orchestrator.planning.request import TargetOptions, TrainRequest, UnsupportedOption
+from orchestrator.planning.request import TargetOptions, UnsupportedOption
 from orchestrator.planning.request import option as option
-
-# What no option of a target can be named: the parameters and flags of `orch train` and `orch provision`.
-COMMAND_OPTIONS = {
-    *(field.name for field in dataclasses.fields(TrainRequest)),
-    *("as_json", "ask_become_pass", "context", "data", "detach", "docker_load", "dry_run", "find_links", "format"),
-    *("help", "image_option", "json", "no_stack", "set", "show", "target", "venv", "verbose", "verify", "wait"),
-    *("wheels", "with"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

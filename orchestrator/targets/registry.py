@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from orch_node.protocol.record import DEFAULT_TARGET
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import entry_points
 from orchestrator.planning.request import TrainRequest
-from orchestrator.targets.entry import COMMAND_OPTIONS, OPTION, TargetEntry
+from orchestrator.targets.entry import OPTION, TargetEntry
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from orchestrator.targets.interface import Target
 
+HINT = "Correct the package, or uninstall it; docs/how-to/own-targets.md describes targets."
 GROUP = "orch.targets"  # entry points of other packages, each the name of a TargetEntry
 SSH_TARGET = "orchestrator.targets.ssh.target:SshTarget"
 INCLUDED = {
@@ -48,25 +49,32 @@ def load_entry(point: EntryPoint, entries: Mapping[str, TargetEntry]) -> TargetE
     Raises:
         RequestError: if it cannot be used.
     """
-    package = point.dist.name if point.dist else "?"
+    entry = resolve(point.name, point.value, lambda entry: entry)
+    if fault := fault_of(entry, point.name, entries):
+        raise RequestError(f"--on {point.name}: {point.value} {fault}.", hint=HINT)
+    return cast("TargetEntry", entry)
+
+
+def resolve(name: str, path: str, make: Callable[[Any], object]) -> object:
+    """Return what is made of an object of another package, which may raise anything; raise RequestError if it does."""
     try:
-        entry = pkgutil.resolve_name(point.value)
-        fault = fault_of(entry, point.name, entries)
-    except Exception as error:  # of another package, which may raise anything
-        fault = f"cannot be imported: {type(error).__name__}: {error}"
-    if not fault:
-        return cast("TargetEntry", entry)
-    message = f"--on {point.name}: {point.value} of package {package} {fault}."
-    raise RequestError(message, hint="Correct the package, or uninstall it.")
+        return make(pkgutil.resolve_name(path))
+    except Exception as error:
+        raise RequestError(f"--on {name}: {path}: {type(error).__name__}: {error}.", hint=HINT) from None
 
 
 def fault_of(entry: object, name: str, entries: Mapping[str, TargetEntry]) -> str:
     """Return why an entry cannot be used under a name in addition to these entries; empty if it can."""
-    if not isinstance(entry, TargetEntry) or not is_dataclass(entry.options) or entry.options.on != name:
+    if (
+        not isinstance(entry, TargetEntry)
+        or not is_dataclass(entry.options)
+        or getattr(entry.options, "on", None) != name
+    ):
         return f"is not a TargetEntry whose options are a dataclass with on = {name!r}"
     if name in entries or entry.name in (DEFAULT_TARGET, *(target.name for target in entries.values())):
         return "has the name of another target"
-    used_names = {field.name for target in entries.values() for field in fields(target.options)} | COMMAND_OPTIONS
+    used_names = {field.name for target in entries.values() for field in fields(target.options)}
+    used_names |= {field.name for field in fields(TrainRequest)}
     if conflicts := {field.name for field in fields(entry.options)} & used_names:
         return f"has options whose names are in use already: {', '.join(sorted(conflicts))}"
     if invalid_names := [field.name for field in fields(entry.options) if OPTION not in field.metadata]:
@@ -84,17 +92,12 @@ def create(entry: TargetEntry | None) -> Target:
         return pkgutil.resolve_name(entry.target if entry else SSH_TARGET)()  # type: ignore[no-any-return]
     from orchestrator.targets.interface import Target
 
-    hint = "Correct the package, or uninstall it; docs/how-to/own-targets.md describes targets."
-    try:
-        target = pkgutil.resolve_name(entry.target)()
-    except Exception as error:  # of another package, which may raise anything
-        reason = f"{entry.target}: {type(error).__name__}: {error}"
-        raise RequestError(f"--on {entry.options.on}: {reason}.", hint=hint) from None
+    name, path = entry.options.on, entry.target
+    target = resolve(name, path, lambda kind: kind())
     if not isinstance(target, Target):
-        raise RequestError(f"--on {entry.options.on}: {entry.target} is not a subclass of Target.", hint=hint)
-    if unknown_fields := ", ".join(sorted(target.refuses.keys() - {field.name for field in fields(TrainRequest)})):
-        message = f"{entry.target} refuses {unknown_fields}, which TrainRequest does not have"
-        raise RequestError(f"--on {entry.options.on}: {message}.", hint=hint)
+        raise RequestError(f"--on {name}: {path} is not a subclass of Target.", hint=HINT)
+    if unknown := ", ".join(sorted(target.refuses.keys() - {field.name for field in fields(TrainRequest)})):
+        raise RequestError(f"--on {name}: {path} refuses {unknown}, which TrainRequest does not have.", hint=HINT)
     return target
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orch_node.protocol.files import EVENTS
 from orch_node.protocol.layout import AUTO
@@ -24,6 +23,7 @@ from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.plan import Plan, SendFile, Step
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.planning.resolve import Inputs
+from orchestrator.runs.outcome import CleanupReport
 from orchestrator.targets.interface import (
     CheckRequest,
     LiveNode,
@@ -34,11 +34,11 @@ from orchestrator.targets.interface import (
     SharedFolder,
     Target,
 )
+from orchestrator.targets.ssh import find
+from orchestrator.targets.ssh.handle import SshHandle, start
 from orchestrator.targets.ssh.nodes import on_cluster, query_inventory, ssh_config
 from orchestrator.targets.ssh.plan import plan_train
-
-if TYPE_CHECKING:
-    from orchestrator.runs.outcome import CleanupReport
+from orchestrator.targets.ssh.user_python import with_user_python
 
 
 def events_for_new_node0(plan: Plan, base: Path, resume: Resume) -> tuple[SendFile, ...]:
@@ -72,8 +72,6 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
         request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude, spares=request.spare_nodes
     )
     if request.python is not None:
-        from orchestrator.targets.ssh.user_python import with_user_python  # which queries the nodes
-
         cluster = with_user_python(request, cluster)
     node0 = cluster.nodes[0] if cluster.nodes else None
     is_remote = not all(node.local for node in cluster.nodes)
@@ -136,18 +134,12 @@ class SshTarget(Target):
         return State.of(find_inventory(request.inventory)).folder / MEASURED
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
-        from orchestrator.targets.ssh.handle import SshHandle, start
-
         return SshHandle(plan.run, folder, earlier=start(plan, folder), stays_connected=True)
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
-        from orchestrator.targets.ssh.handle import SshHandle
-
         return SshHandle(record, folder)
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
-        from orchestrator.targets.ssh import find
-
         return self.handle(*find.find_run(base, name, inventory, find.query_inventory(inventory), notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
@@ -162,11 +154,7 @@ class SshTarget(Target):
         return query_inventory(inventory, names)
 
     def list_runs(self, inventory: str) -> RunList:
-        from orchestrator.targets.ssh import find
-
         return find.list_runs(find.query_inventory(inventory))
 
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
-        from orchestrator.targets.ssh import find
-
         return find.clean(inventory, base, dry_run=dry_run)

@@ -9,13 +9,10 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-import typer
 
-from orchestrator.cli import main
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.runs import store
 from orchestrator.targets import registry
-from orchestrator.targets.entry import COMMAND_OPTIONS
 from tests.support.files import write_files
 from tests.support.pages import ROOT, blocks
 from tests.support.recorded import make_run
@@ -98,7 +95,6 @@ FIELD = "    booking: Path"
 FAULTS = (
     (ENTRY, FIELD, "    nodes: Path", "in use already: nodes"),  # option of train
     (ENTRY, FIELD, "    slurm: Path", "in use already: slurm"),  # option of a target
-    (ENTRY, FIELD, "    set: Path", "in use already: set"),  # option with another name than its parameter
     (ENTRY, "= option(", "= (lambda value, **_: value)(", "not made by option(): booking"),
     (ENTRY, "@dataclass(frozen", "(lambda **_: lambda kind: kind)(frozen", "is not a TargetEntry"),
     (ENTRY, 'on: ClassVar[str] = "booking"', 'on: ClassVar[str] = "book"', "on = 'booking'"),
@@ -138,13 +134,3 @@ def test_faulty_target_is_an_error_of_commands_that_use_it_only(package: Path) -
         assert "'nothere'.\nhint: " in failed.stderr
     listed = orch(package, "runs", "--json")
     assert (listed.returncode, listed.stderr) == (0, "")
-
-
-def test_all_options_of_the_commands_are_reserved() -> None:
-    commands = typer.main.get_command(main.make_app()).commands  # type: ignore[attr-defined]
-    of_targets = {name for entry in registry.entries().values() for name in entry.options.__dataclass_fields__}  # type: ignore[attr-defined]
-    for command in (commands["train"], commands["provision"]):
-        for parameter in command.params:
-            flags = [flag for flag in (*parameter.opts, *parameter.secondary_opts) if flag.startswith("--")]
-            names = {parameter.name, *(flag[2:].replace("-", "_") for flag in flags)}
-            assert names - of_targets <= COMMAND_OPTIONS
