@@ -27,11 +27,12 @@ from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import CleanupReport, RunOutcome, outcome_of
 from orchestrator.runs.state_files import PLAN, supervisor_of
 from orchestrator.runs.store import Positions
+from orchestrator.targets.connections.mirror import ReconnectingMirror
 from orchestrator.targets.execute import execute
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
 from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
 from orchestrator.targets.ssh import find, logs
-from orchestrator.targets.ssh.logs import copy_all_files, copy_logs, copy_state, event_source
+from orchestrator.targets.ssh.logs import copy_all_files, copy_logs, event_source
 from orchestrator.targets.ssh.nodes import connection_to, on_each, on_run
 
 END_SECONDS = 10.0  # time limit for a supervisor to end after it has written its outcome
@@ -79,7 +80,9 @@ class SshHandle(RunHandle):
     def refresh(self) -> None:
         is_copied = False
         try:
-            copy_state(self.node0, self.record, self.folder)
+            if isinstance(self.source, ReconnectingMirror):
+                self.source.mirror.refresh()
+                self.source.mirror.record_supervisor_end()
             is_copied = True
         finally:
             if not (is_copied and self.stays_connected):

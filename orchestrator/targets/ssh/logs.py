@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from orch_node.protocol import files
 from orch_node.protocol.events import Event, Started
 from orch_node.protocol.record import RunNode, RunRecord
 
-from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.errors import ExecuteError
 from orchestrator.model.hosts import fold
 from orchestrator.runs.follow import POLL_SECONDS, LocalRun, Source
 from orchestrator.runs.logs import LogLine, copied_lines, followed_lines, requested_ranks
@@ -39,32 +40,15 @@ def event_source(record: RunRecord, folder: Path, node0: Local | Ssh, notify: No
     return ReconnectingMirror(mirror, record.node0.node, notify)
 
 
-def copy_state(connection: Local | Ssh, record: RunRecord, folder: Path) -> None:
-    """Copy the events and the state of the run from node0.
-
-    Raises:
-        ExecuteError: if the files cannot be read from the node or written to the folder.
-    """
-    if isinstance(connection, Ssh):
-        mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))
-        mirror.refresh()
-        mirror.record_supervisor_end()
-
-
 def copy_all_files(record: RunRecord, folder: Path, node0: Local | Ssh) -> dict[str, str]:
     """Copy the results of a run from node0, and the logs of all ranks; return the messages of incomplete nodes.
 
-    A node may be too busy to answer while the ranks of a large run end, so nodes that do not answer are asked again.
+    A node may be too busy to answer soon while the ranks of a large run end.
     """
-    errors = copy_logs(record, folder, None, node0=node0, with_results=True)
     ended = outcome_in(folder)
-    lost = {node for node, end in ended.nodes.items() if end.lost} if ended else set()
-    busy = [
-        host for host in record.nodes if host.node not in lost and isinstance(errors.get(host.node), ConnectionLost)
-    ]
-    for host in busy:
-        del errors[host.node]
-    errors |= copy_logs(record, folder, None, hosts=busy, with_results=True, connect_seconds=BUSY_CONNECT_SECONDS)
+    lost = [node for node, end in ended.nodes.items() if end.lost] if ended else []
+    connect_seconds = {host.node: BUSY_CONNECT_SECONDS for host in record.nodes if host.node not in lost}
+    errors = copy_logs(record, folder, None, node0=node0, with_results=True, connect_seconds=connect_seconds)
     return {node: error.message for node, error in errors.items()}
 
 
@@ -76,7 +60,7 @@ def copy_logs(
     hosts: Sequence[RunNode] | None = None,
     node0: Local | Ssh | None = None,
     with_results: bool = False,
-    connect_seconds: int = CONNECT_SECONDS,
+    connect_seconds: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, ExecuteError]:
     """Copy the logs of ranks from node0, and in parallel from the nodes that have not handed theirs to node0.
 
@@ -87,7 +71,7 @@ def copy_logs(
         hosts: the nodes; by default all of the run.
         node0: a connection to node0, which stays open; by default a new one is used.
         with_results: whether to copy the results, too. A node may lack the folder then; otherwise this is an error.
-        connect_seconds: the time limit of each new connection.
+        connect_seconds: the time limits of new connections to nodes, by node.
 
     Returns:
         The errors by node.
@@ -96,7 +80,8 @@ def copy_logs(
     folder_of = partial(local_folder, record)
 
     def copy(host: RunNode) -> ExecuteError | None:
-        connection = node0 if node0 and host == record.node0 else connection_to(host, connect_seconds)
+        seconds = connect_seconds.get(host.node, CONNECT_SECONDS)
+        connection = node0 if node0 and host == record.node0 else connection_to(host, seconds)
         if not isinstance(connection, Ssh):
             return None
         mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))

@@ -29,6 +29,7 @@ from orchestrator.targets.connections.program_output import read_response
 from orchestrator.targets.interface import LiveNode
 
 MAX_PARALLEL_QUERIES = 64  # nodes that are queried in parallel
+Host = TypeVar("Host")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 USAGE_SECONDS = 10.0  # time limit of a node's response
@@ -103,7 +104,7 @@ def query_all(
     return on_each(commands, query)
 
 
-def on_each(hosts: Iterable[RunNode], action: Callable[[RunNode], Result]) -> list[Result]:
+def on_each(hosts: Iterable[Host], action: Callable[[Host], Result]) -> list[Result]:
     """Call an action for all nodes in parallel; return its results in the order of `hosts`."""
     with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
         return list(pool.map(action, hosts))

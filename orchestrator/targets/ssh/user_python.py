@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -23,7 +22,7 @@ from orchestrator.targets.interpreter import (
     repair_command,
     user_python,
 )
-from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, connection_to, write_ssh_config
+from orchestrator.targets.ssh.nodes import connection_to, on_each, write_ssh_config
 
 
 def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
@@ -47,8 +46,7 @@ def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
         with closing(connection_to(node.run_node)) as connection:
             return query_interpreter(connection, node.name, python, PYTHON_HINT)
 
-    with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
-        all_facts = list(pool.map(query, cluster.nodes))
+    all_facts = on_each(cluster.nodes, query)
     nodes = tuple(
         with_facts(node, facts, python, stack, needs_ccl=(request.backend or stack.backends[0]) == "ccl")
         for node, facts in zip(cluster.nodes, all_facts, strict=True)
