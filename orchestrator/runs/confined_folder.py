@@ -134,9 +134,13 @@ class ConfinedFolder:
             os.unlink(name, dir_fd=folder_fd)
 
     def remove_folder(self, path: str) -> None:
-        """Delete a folder unless it has entries or does not exist."""
-        with suppress(OSError), self.parent(path, make=False) as (folder_fd, name):
-            os.rmdir(name, dir_fd=folder_fd)
+        """Delete a folder and its files, if it exists and has no other folders."""
+        with suppress(OSError):
+            with self.parent(f"{path}/file", make=False) as (folder_fd, _):
+                for name in os.listdir(folder_fd):
+                    os.unlink(name, dir_fd=folder_fd)
+            with self.parent(path, make=False) as (folder_fd, name):
+                os.rmdir(name, dir_fd=folder_fd)
 
 
 def path_components(path: str) -> tuple[str, ...]:

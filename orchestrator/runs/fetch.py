@@ -18,7 +18,7 @@ from orch_node.standalone.send_files import FILE, FOLDER, LINK
 from orchestrator.errors import ExecuteError
 from orchestrator.files import write_all
 from orchestrator.runs.confined_folder import ConfinedFolder
-from orchestrator.runs.file_sender import MAX_BLOCK, Basis, FileSender, Remote, sender_command
+from orchestrator.runs.file_sender import MAX_BLOCK, FileSender, Remote, sender_command
 from orchestrator.runs.file_sender import Entry as Entry
 
 IMPOSSIBLE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
@@ -201,21 +201,6 @@ def unused_name(name: str, entries: Sequence[Entry]) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalContent:
-    """The content of a file that need not be fetched.
-
-    Attributes:
-        basis: the size and the hash of the local file, of an incomplete one, or of the file that need not be fetched.
-        digest: the hash object of an incomplete file; None if `basis` describes a whole file.
-        excluded: the hashes with which the file need not be fetched.
-    """
-
-    basis: Basis
-    digest: hashlib._Hash | None = None
-    excluded: tuple[str, ...] = ()
-
-
 class Fetch:
     """The state of a fetch, and its results as Collected has them.
 
@@ -257,20 +242,20 @@ class Fetch:
         """
         missing = [entry for entry in self.usable(entries, prefix) if self.first.get(entry.path) != entry]
         files = [entry for entry in missing if entry.kind == FILE]
-        contents = [self.local_content(entry, prefix) for entry in files]
-        check_room(self.target, files, contents)
         self.listener.total(len(files), sum(entry.size for entry in files))
-        sender.request(zip(files, (content.basis for content in contents), strict=True))
-        hashes = {}
         with self.local.writing(hint=FETCH_HINT):
-            for entry, content in zip(files, contents, strict=True):
-                hashes[entry.path] = self.receive(sender, entry, content, prefix)
+            hashed = list(sender.hashes(files))
+            absent = {entry: self.part_size(entry, prefix) for entry in hashed if self.is_absent(entry, prefix)}
+            check_room(self.target, sum(entry.size - size for entry, size in absent.items()))
+            sender.request([entry.path, offset, entry.size] for entry, offset in absent.items())
+            for entry, offset in absent.items():
+                self.receive(sender, entry, offset, prefix)
             for entry in missing:
                 if entry.kind != FILE:
                     self.make(entry, prefix)
         if not prefix:
             self.first = {entry.path: entry for entry in entries}
-            self.first_hashes = hashes
+            self.first_hashes = {entry.path: entry.sha256 for entry in hashed}
 
     def usable(self, entries: Sequence[Entry], prefix: str) -> Iterator[Entry]:
         """Yield the entries that can be fetched, and record those that are left out."""
@@ -302,100 +287,83 @@ class Fetch:
         """Record an entry that cannot be fetched."""
         self.skipped.append(replace(entry, path=prefix + entry.path, problem=problem))
 
-    def local_content(self, entry: Entry, prefix: str) -> LocalContent:
-        """Return the content of a file that need not be fetched."""
-        path = prefix + entry.path
-        part = part_of(path)
-        hashes = (self.first_hashes.get(entry.path), (self.unchanged or {}).get(entry.path))
-        excluded = tuple(filter(None, hashes))
-        with suppress(OSError):  # there is a link or a folder of that name, or it cannot be one here
-            if self.had_files and self.local.size(path) == entry.size and (digest := self.local.digest(path)):
-                basis = Basis(size=entry.size, sha256=digest.hexdigest())
-                return LocalContent(basis=basis, excluded=excluded)
-        with self.local.writing(hint=FETCH_HINT):
-            size = self.local.size(part) if self.had_files else 0
-            if 0 < size <= entry.size and (digest := self.local.digest(part)):
-                basis = Basis(size=size, sha256=digest.hexdigest())
-                return LocalContent(basis=basis, digest=digest, excluded=excluded)
-        basis = Basis(size=entry.size, sha256=excluded[0]) if excluded else Basis()
-        return LocalContent(basis=basis, excluded=excluded)
+    def is_absent(self, entry: Entry, prefix: str) -> bool:
+        """Return whether a file has to be copied, and record it if that is not so."""
+        if entry.problem:
+            self.leave_out(entry, prefix, entry.problem)
+        elif entry.sha256 in (self.first_hashes.get(entry.path), self.sent_hash(entry)):
+            self.unchanged_files += 1
+        elif self.has_file(entry, prefix):
+            self.files.append(replace(entry, path=prefix + entry.path))
+        else:
+            return True
+        self.listener.advance(entry.size)
+        return False
 
-    def receive(self, sender: FileSender, entry: Entry, content: LocalContent, prefix: str) -> str:
-        """Fetch a file, continuing an incomplete one; return its hash on the node, or '' if it cannot be read.
+    def has_file(self, entry: Entry, prefix: str) -> bool:
+        """Return whether the local file has the content of an entry."""
+        path = prefix + entry.path
+        with suppress(OSError):  # there is a link or a folder of that name, or it cannot be one here
+            digest = self.local.digest(path) if self.had_files and self.local.size(path) == entry.size else None
+            return digest is not None and digest.hexdigest() == entry.sha256
+        return False
+
+    def sent_hash(self, entry: Entry) -> str | None:
+        """Return the hash with which a file is left out."""
+        return (self.unchanged or {}).get(entry.path)
+
+    def part_size(self, entry: Entry, prefix: str) -> int:
+        """Return how many bytes of a file an earlier fetch has copied."""
+        size = self.local.size(part_of(prefix + entry.path, entry.sha256)) if self.had_files else 0
+        return size if size <= entry.size else 0
+
+    def receive(self, sender: FileSender, entry: Entry, offset: int, prefix: str) -> None:
+        """Copy a file from an offset on.
 
         Raises:
             ExecuteError: if the connection is lost.
             OSError: if it cannot be written.
         """
-        part = part_of(prefix + entry.path)
-        offset = sender.offset(entry, content.basis)
-        digest = content.digest if content.digest and offset else hashlib.sha256()
-        blocks = self.counted_blocks(sender, entry, offset, prefix)
-        if block := next(blocks, None):
-            with self.local.open(part, os.O_RDWR | os.O_CREAT, make=True) as file:
-                file.truncate(offset)
-                file.seek(offset)
-                while block:
-                    digest.update(block)
-                    if block == ZEROS[: len(block)]:  # sparse files stay sparse
-                        file.seek(len(block), os.SEEK_CUR)
-                    else:
-                        write_all(file, block)
-                    block = next(blocks, None)
-                file.truncate()
-                os.fchmod(file.fileno(), mode_of(entry))
-            is_new = True
-        else:
-            is_new = bool(content.digest)
-        result = sender.end(entry)
-        is_same = not is_new and content.basis.sha256 == result.sha256
-        if result.problem:
-            self.leave_out(result, prefix, result.problem)
-        elif result.sha256 in content.excluded:
-            self.unchanged_files += 1
-        elif not is_same and digest.hexdigest() != result.sha256:
-            self.leave_out(entry, prefix, "it does not have the hash that its node has computed")
-        elif is_same or self.complete(entry, part, prefix):
-            self.files.append(replace(result, path=prefix + entry.path))
-            return result.sha256
-        self.local.remove(part)
-        return result.sha256
-
-    def counted_blocks(self, sender: FileSender, entry: Entry, offset: int, prefix: str) -> Iterator[bytes]:
-        """Yield the blocks of a file, and notify the listener of the file and of their sizes."""
+        path = prefix + entry.path
+        part = part_of(path, entry.sha256)
+        digest = (self.local.digest(part) if offset else None) or hashlib.sha256()
+        self.listener.file(path, entry.size)
         self.listener.advance(offset)
-        for number, block in enumerate(sender.blocks(entry, offset)):
-            if not number:
-                self.listener.file(prefix + entry.path, entry.size)
-            yield block
-            self.listener.advance(len(block))
-
-    def complete(self, entry: Entry, part: str, prefix: str) -> bool:
-        """Give a file that is complete its name; return False if the file system cannot have such a name."""
-        if not entry.size:
-            self.listener.file(prefix + entry.path, 0)
-            with self.local.open(part, os.O_RDWR | os.O_CREAT, make=True) as file:
-                os.fchmod(file.fileno(), mode_of(entry))
+        with self.local.open(part, os.O_RDWR | os.O_CREAT, make=True) as file:
+            file.seek(offset)
+            for block in sender.blocks(entry.size - offset):
+                digest.update(block)
+                if block == ZEROS[: len(block)]:  # sparse files stay sparse
+                    file.seek(len(block), os.SEEK_CUR)
+                else:
+                    write_all(file, block)
+                self.listener.advance(len(block))
+            file.truncate(entry.size)
+            os.fchmod(file.fileno(), EXECUTABLE_MODE if entry.executable else FILE_MODE)
+        if digest.hexdigest() != entry.sha256:
+            self.leave_out(entry, prefix, "it changed while it was read")
+            self.local.remove(part)
+            return
         with suppress(OSError):
-            self.replaced += bool(self.had_files and self.local.size(prefix + entry.path))
+            self.replaced += bool(self.had_files and self.local.size(path))
         with self.naming(entry, prefix):
-            self.local.move(part, prefix + entry.path)
-            self.downloaded.append(prefix + entry.path)
-            return True
-        return False
+            self.local.move(part, path)
+            self.downloaded.append(path)
+            self.files.append(replace(entry, path=path))
+        self.local.remove(part)
 
     def make(self, entry: Entry, prefix: str) -> None:
         """Make a link, or a folder without entries."""
         path = prefix + entry.path
-        if entry.kind == LINK and (self.unchanged or {}).get(entry.path) == hash_of_target(entry):
+        if entry.kind == LINK and self.sent_hash(entry) == hash_of_target(entry):
             self.unchanged_files += 1
             return
         with self.naming(entry, prefix):
             if entry.kind == FOLDER:
                 self.local.make_folder(path)
             elif self.local.read_link(path) != entry.target:
-                self.local.make_link(part_of(path), entry.target)
-                self.local.move(part_of(path), path)
+                self.local.make_link(part_of(path, ""), entry.target)
+                self.local.move(part_of(path, ""), path)
                 self.downloaded.append(path)
             self.files.append(replace(entry, path=path))
 
@@ -410,19 +378,14 @@ class Fetch:
             self.leave_out(entry, prefix, f"this file system cannot have such a name: {error.strerror}")
 
 
-def mode_of(entry: Entry) -> int:
-    """Return the permissions of a fetched file."""
-    return EXECUTABLE_MODE if entry.executable else FILE_MODE
-
-
 def hash_of_target(entry: Entry) -> str:
     """Return the SHA-256 of the target of a link, as projects record it."""
     return hashlib.sha256(entry.target.encode(errors="surrogateescape")).hexdigest()
 
 
-def part_of(path: str) -> str:
-    """Return the path of a file while it is incomplete."""
-    return f"{PARTS}/{hashlib.sha256(os.fsencode(path)).hexdigest()}"
+def part_of(path: str, sha256: str) -> str:
+    """Return the path of a file while it is incomplete, which depends on its content."""
+    return f"{PARTS}/{hashlib.sha256(os.fsencode(f'{path}:{sha256}')).hexdigest()}"
 
 
 def matches(path: str, patterns: tuple[str, ...]) -> bool:
@@ -431,10 +394,9 @@ def matches(path: str, patterns: tuple[str, ...]) -> bool:
     return not patterns or any(fnmatchcase(path, pattern) or fnmatchcase(first, pattern) for pattern in patterns)
 
 
-def check_room(target: Path, files: Sequence[Entry], contents: Sequence[LocalContent]) -> None:
+def check_room(target: Path, needed: int) -> None:
     """Raise ExecuteError if the target's disk has too little space for what has to be fetched."""
     existing = next(path for path in (target, *target.absolute().parents) if path.exists())
-    needed = sum(entry.size - content.basis.size for entry, content in zip(files, contents, strict=True))
     free = shutil.disk_usage(existing).free
     if needed > free:
         raise ExecuteError(

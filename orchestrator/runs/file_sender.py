@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -86,11 +85,11 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
-    """The first bytes of a file, as this machine knows them; nothing if the hash is empty."""
+class Hash:
+    """The hash of a file, or why it cannot be read."""
 
-    size: int = 0
     sha256: str = ""
+    problem: str = ""
 
 
 class FileSender:
@@ -128,40 +127,28 @@ class FileSender:
             if len({entry.path for entry in self.entries}) < len(self.entries):
                 raise ProtocolError("it names a file twice.")
 
-    def request(self, requests: Iterable[tuple[Entry, Basis]]) -> None:
-        """Request files; what is in their basis is not sent."""
-        lines = (json.dumps([entry.path, basis.size, basis.sha256]) + "\n" for entry, basis in requests)
-        self.program.send("".join(lines).encode() + b"\n")
+    def hashes(self, files: Sequence[Entry]) -> Iterator[Entry]:
+        """Yield files with their hashes, or a problem."""
+        self.request([entry.path, entry.size] for entry in files)
+        for entry in files:
+            with self.checking(f"The hash of {self.folder}/{entry.path}"):
+                answer = values.parse(Hash, self.line(), "it")
+                if not answer.problem and not SHA256.fullmatch(answer.sha256):
+                    raise ProtocolError("its form is invalid.")
+            yield replace(entry, sha256=answer.sha256, problem=one_line(answer.problem)[:200])
 
-    def offset(self, entry: Entry, basis: Basis) -> int:
-        """Return where the content of the next file begins: after its basis, or at 0."""
-        with self.checking(f"The content of {self.folder}/{entry.path}"):
-            offset = values.loads(self.line(), "its offset")
-            if type(offset) is not int or offset not in (0, basis.size):
-                raise ProtocolError(f"{offset!r:.200} is not its offset.")
-        return offset
+    def request(self, requests: Iterable[Sequence[object]]) -> None:
+        """Send the lines of a request."""
+        self.program.send("".join(f"{json.dumps(line)}\n" for line in requests).encode() + b"\n")
 
-    def blocks(self, entry: Entry, offset: int) -> Iterator[bytes]:
-        """Yield the content of the file from the offset on, never more than was announced."""
-        with self.checking(f"The content of {self.folder}/{entry.path}"):
-            while size := struct.unpack(">I", self.read(4))[0]:
-                offset += size
-                if offset > entry.size or size > MAX_BLOCK:
-                    raise ProtocolError(f"it has more than the {entry.size} bytes that were announced.")
-                yield self.read(size)
-
-    def end(self, entry: Entry) -> Entry:
-        """Return the entry of the file that was sent, with its hash or a problem."""
-        with self.checking(f"The content of {self.folder}/{entry.path}"):
-            end = values.check_object(values.loads(self.line(), "its end"), "its end")
-            problem, sha256 = end.get("problem", ""), end.get("sha256", "")
-            if not isinstance(problem, str) or not isinstance(sha256, str):
-                raise ProtocolError("its end is invalid.")
-            if problem:
-                return replace(entry, problem=one_line(problem)[:200])
-            if not SHA256.fullmatch(sha256):
-                raise ProtocolError("its hash is invalid.")
-        return replace(entry, sha256=sha256)
+    def blocks(self, size: int) -> Iterator[bytes]:
+        """Yield the next bytes of the files that were requested."""
+        while size:
+            block = self.program.output.read(min(MAX_BLOCK, size))
+            if not block:
+                raise self.program.failure()
+            yield block
+            size -= len(block)
 
     def skip_greeting(self) -> None:
         """Skip what login scripts print before the program starts."""
@@ -186,13 +173,6 @@ class FileSender:
         if len(line) >= limit:
             raise ProtocolError("a line has no end.")
         raise self.program.failure()
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes of the output."""
-        data = self.program.output.read(size)
-        if len(data) < size:
-            raise self.program.failure()
-        return data
 
     @contextmanager
     def checking(self, subject: str) -> Iterator[None]:

@@ -98,11 +98,12 @@ def test_unchanged_files_are_not_fetched_again(remote: Ssh, source: Path, target
 
 
 def test_part_of_another_version_is_discarded(source: Path, target: Path) -> None:
-    part = target / fetch.part_of(NAMES[0])
+    part = target / fetch.part_of(NAMES[0], "0" * 64)
     part.parent.mkdir(parents=True)
     part.write_bytes(b"of an earlier version")
     collect(Local(), source, target, "model")
     assert (target / "model/two words.bin").read_bytes() == BIG
+    assert not part.exists()
 
 
 def test_endless_output_of_a_node_is_cut_off(remote: Ssh, monkeypatch: pytest.MonkeyPatch) -> None:

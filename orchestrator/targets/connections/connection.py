@@ -12,7 +12,6 @@ import pwd
 import re
 import shlex
 import socket
-import stat
 import struct
 import subprocess
 import threading
@@ -309,11 +308,6 @@ class Ssh:
                 return bytes(file.read(limit))
 
         return self.if_exists(act, f"read {path}")
-
-    def size(self, path: str) -> int:
-        """Return the size of a regular file in bytes, or 0 if the path is anything else."""
-        status = self.if_exists(lambda: self.sftp.stat(path), f"read {path}")
-        return status.st_size or 0 if status and stat.S_ISREG(status.st_mode or 0) else 0
 
     def if_exists(self, action: Callable[[], Result], description: str) -> Result | None:
         """Return the result of an action on a file or folder, or None if it does not exist; translate other errors."""

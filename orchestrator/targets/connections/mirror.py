@@ -66,8 +66,6 @@ class Mirror:
     def append(self, name: str, local_name: str | None = None, size: int | None = None) -> None:
         """Copy the bytes that a file has grown by since the last time, to the same path unless another is named.
 
-        Its size is read once unless it is known, because the file may grow without end.
-
         Several commands may watch a run at the same time: they write the same bytes at the same
         offsets.
 
@@ -76,11 +74,14 @@ class Mirror:
         """
         local_name = local_name or name
         with self.local_files.writing(local_name):
-            offset, path = self.local_files.size(local_name), f"{self.run_dir}/{name}"
-            size = min(self.remote.size(path) if size is None else size, MAX_LOG_BYTES)
-            while offset < size and (content := self.remote.read(path, offset, min(CHUNK_BYTES, size - offset))):
-                self.local_files.add(local_name, content, offset)
+            offset = self.local_files.size(local_name)
+            is_complete = size is not None and size <= offset
+            while not is_complete and offset < MAX_LOG_BYTES:
+                content = self.remote.read(f"{self.run_dir}/{name}", offset, CHUNK_BYTES) or b""
+                if content:
+                    self.local_files.add(local_name, content, offset)
                 offset += len(content)
+                is_complete = len(content) < CHUNK_BYTES
 
     def content(self, name: str) -> bytes | None:
         """Return the content of a small file on the node, or None if it does not exist."""

@@ -35,9 +35,6 @@ class Folder:
         file = Path(path)
         return file.read_bytes()[offset:][:most] if file.exists() else None
 
-    def size(self, path: str) -> int:
-        return Path(path).stat().st_size if Path(path).exists() else 0
-
     def sizes(self, folder: str) -> dict[str, int]:
         return {path.name: path.stat().st_size for path in sorted(Path(folder).glob("*"))}
 
@@ -116,9 +113,6 @@ class HostileFolder(Folder):
         if path.endswith((".json", "events.jsonl")):
             return None
         return CONTENT[offset:][:most]
-
-    def size(self, path: str) -> int:
-        return len(CONTENT)
 
     def sizes(self, folder: str) -> dict[str, int]:
         return dict.fromkeys(self.names, len(CONTENT))

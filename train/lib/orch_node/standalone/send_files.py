@@ -4,25 +4,23 @@ The controller sends this program and its requests to standard input, so that it
 
 1. a line with the folders to try; the first that exists is used.
    Output: MARKER, a line with the folder (or none of them), a line for each entry, and an empty line.
-2. a line for each requested file: its path, and the size and SHA-256 of what the controller has of it; an empty line.
-   Output for each file: a line with the offset from which it is sent, blocks (the size in 4 bytes, then the content)
-   up to one of size 0, and a line with the SHA-256 of the whole file, or the problem.
-
-A file is read once: its hash is computed while it is sent. It is sent up to the size that was listed, because the run
-may append to it.
+2. a line for each file: its path and the size that was listed, since the run may append to it; an empty line.
+   Output for each file: a line with the SHA-256 of these bytes, or the problem.
+3. a line for each file that the controller lacks: its path, the offset from which it is sent, and its size; an empty
+   line. Output: the bytes of all of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import stat
-import struct
 import sys
 from collections.abc import Iterator
 from io import FileIO
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 MARKER = b"orch-send-files:"  # login scripts may print something before it
 BLOCK = 1 << 18
@@ -30,30 +28,31 @@ FILE, LINK, FOLDER, SPECIAL = "file", "link", "folder", "special"
 
 
 def main() -> None:
-    """Serve the two requests of a controller."""
+    """Serve the requests of a controller."""
     requests, output = sys.stdin.buffer, sys.stdout.buffer
     folder = next(filter(os.path.isdir, json.loads(requests.readline())), None)
     output.write(MARKER + b"\n")
     send_line(folder)
     if folder is not None:
         folder = os.path.abspath(folder)
-        entries = {}
         for entry in list_entries(folder):
-            entries[entry["path"]] = entry
             send_line(entry)
         output.write(b"\n")
         output.flush()
-        for path, size, digest in read_requests(requests):
-            send_file(os.path.join(folder, path), entries[path], size, digest)
+        for path, size in read_requests(requests):
+            send_line(hash_of(os.path.join(folder, path), size))
+        output.flush()
+        for path, offset, size in read_requests(requests):
+            send_file(os.path.join(folder, path), offset, size)
     output.flush()
 
 
-def read_requests(requests: BinaryIO) -> list[tuple[str, int, str]]:
-    """Return the requested files; none if the controller has gone before the empty line."""
+def read_requests(requests: BinaryIO) -> list[list[Any]]:
+    """Return the lines up to an empty one; none if the controller has gone before it."""
     lines: list[bytes] = []
     for line in requests:
         if line == b"\n":
-            return [(path, size, digest) for path, size, digest in map(json.loads, lines)]
+            return [json.loads(line) for line in lines]
         lines.append(line)
     return []
 
@@ -111,40 +110,34 @@ def relative_target(path: str, folder: str) -> str:
     return target
 
 
-def send_file(path: str, entry: dict[str, object], known_size: int, known_sha256: str) -> None:
-    """Send a file from where the controller's content ends, or from its beginning if that content is another."""
-    output, size, has_begun = sys.stdout.buffer, int(str(entry["size"])), False
+def hash_of(path: str, size: int) -> dict[str, object]:
+    """Return the SHA-256 of the first bytes of a file, or the problem."""
+    digest, remaining = hashlib.sha256(), size
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0) as file:
-            digest = hashlib.sha256()
-            offset = add_blocks(file, min(known_size, size), digest, None) if known_sha256 else 0
-            if known_sha256 and digest.hexdigest() != known_sha256:
-                offset, digest = file.seek(0), hashlib.sha256()
-            send_line(offset)
-            has_begun = True
-            offset += add_blocks(file, size - offset, digest, output)
-            status = os.fstat(file.fileno())
-        is_longer = status.st_size > size  # something was appended
-        is_changed = offset < size or (not is_longer and stamp_of(status) != entry["stamp"])
-        end = {"problem": "it changed while it was read"} if is_changed else {"sha256": digest.hexdigest()}
+        with open_file(path) as file:
+            while block := file.read(min(BLOCK, remaining)):
+                digest.update(block)
+                remaining -= len(block)
     except OSError as error:
-        if not has_begun:
-            send_line(0)
-        end = {"problem": str(error.strerror)}
-    output.write(bytes(4))
-    send_line(end)
+        return {"problem": str(error.strerror)}
+    return {"problem": "it changed while it was read"} if remaining else {"sha256": digest.hexdigest()}
 
 
-def add_blocks(file: FileIO, size: int, digest: hashlib._Hash, output: BinaryIO | None) -> int:
-    """Add the next bytes of a file, at most `size`, to a hash, and send them to an output; return their number."""
-    total = 0
-    while block := file.read(min(BLOCK, size - total)):
-        digest.update(block)
-        if output:
-            output.write(struct.pack(">I", len(block)))
-            output.write(block)
-        total += len(block)
-    return total
+def send_file(path: str, offset: int, size: int) -> None:
+    """Send a file from an offset on, filled with zeros if it has become shorter or cannot be read any more."""
+    remaining = size - offset
+    with contextlib.suppress(OSError), open_file(path) as file:
+        file.seek(offset)
+        while block := file.read(min(BLOCK, remaining)):
+            sys.stdout.buffer.write(block)
+            remaining -= len(block)
+    while remaining:
+        remaining -= sys.stdout.buffer.write(bytes(min(BLOCK, remaining)))
+
+
+def open_file(path: str) -> FileIO:
+    """Open a file for reading unless it is a link."""
+    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0)
 
 
 if __name__ == "__main__":
