@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
@@ -67,7 +67,7 @@ class Source:
     python: str = "python3"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Collected:
     """The fetched files of a folder.
 
@@ -84,10 +84,10 @@ class Collected:
 
     folder: Path
     source: str = ""
-    files: tuple[Entry, ...]
-    downloaded: tuple[str, ...]
+    files: list[Entry] = field(default_factory=list)
+    downloaded: list[str] = field(default_factory=list)
     replaced: int = 0
-    skipped: tuple[Entry, ...] = ()
+    skipped: list[Entry] = field(default_factory=list)
     unchanged: int = 0
 
     @property
@@ -129,34 +129,26 @@ def collect(
         NoFolderError: if none of the folders exists.
         ExecuteError: if a file cannot be listed, read or written, or there is not enough space.
     """
-    fetch = Fetch(target, listener, unchanged, expected)
-    folder = ""
+    result = Collected(folder=target)
+    fetch = Fetch(result, listener, unchanged, expected)
     first_entries: Sequence[Entry] = ()
     for start in range(0, len(sources), MAX_PARALLEL_NODES):
         with ExitStack() as stack:
             group = sources[start : start + MAX_PARALLEL_NODES]
-            for name, sender in open_senders(stack, group, folders, fetch.skipped, is_first=start == 0).items():
-                folder = folder or sender.folder
+            for name, sender in open_senders(stack, group, folders, result.skipped, is_first=start == 0).items():
+                result.source = result.source or sender.folder
                 entries = [entry for entry in sender.entries if matches(entry.path, patterns)]
-                if not folder or sender.folder != folder:
+                if not sender.folder or sender.folder != result.source:
                     continue
                 if name == sources[0].name:
                     first_entries = sender.entries
                     fetch.download(sender, entries)
                 else:
                     fetch.download(sender, entries, prefix=f"{unused_name(name, first_entries)}/")
-    if not folder:
+    if not result.source:
         raise NoFolderError(f"There is no folder {' or '.join(dict.fromkeys(folders))}.")
     fetch.local.remove_folder(PARTS)
-    return Collected(
-        folder=target,
-        source=folder,
-        files=tuple(fetch.files),
-        downloaded=tuple(fetch.downloaded),
-        replaced=fetch.replaced,
-        skipped=tuple(fetch.skipped),
-        unchanged=fetch.unchanged_files,
-    )
+    return result
 
 
 def open_senders(
@@ -202,32 +194,28 @@ def unused_name(name: str, entries: Sequence[Entry]) -> str:
 
 
 class Fetch:
-    """The state of a fetch, and its results as Collected has them.
+    """The state of a fetch.
 
     Attributes:
+        result: what has been fetched so far.
         first: what the first node has, by path; first_hashes has the hashes of its files.
     """
 
     def __init__(
         self,
-        target: Path,
+        result: Collected,
         listener: FetchListener,
         unchanged: Mapping[str, str] | None,
         expected: Mapping[str, str] | None,
     ) -> None:
-        self.target = target
-        self.local = ConfinedFolder(target)
-        self.had_files = target.is_dir() and any(target.iterdir())
+        self.result = result
+        self.local = ConfinedFolder(result.folder)
+        self.had_files = result.folder.is_dir() and any(result.folder.iterdir())
         self.listener = listener
         self.unchanged = unchanged
         self.expected = expected
         self.first: dict[str, Entry] = {}
         self.first_hashes: dict[str, str] = {}
-        self.files: list[Entry] = []
-        self.downloaded: list[str] = []
-        self.replaced = 0
-        self.skipped: list[Entry] = []
-        self.unchanged_files = 0
 
     def download(self, sender: FileSender, entries: Sequence[Entry], prefix: str = "") -> None:
         """Fetch entries of a node, without those that the first node has, too.
@@ -246,7 +234,7 @@ class Fetch:
         with self.local.writing(hint=FETCH_HINT):
             hashed = list(sender.hashes(files))
             absent = {entry: self.part_size(entry, prefix) for entry in hashed if self.is_absent(entry, prefix)}
-            check_room(self.target, sum(entry.size - size for entry, size in absent.items()))
+            check_room(self.result.folder, sum(entry.size - size for entry, size in absent.items()))
             sender.request([entry.path, offset, entry.size] for entry, offset in absent.items())
             for entry, offset in absent.items():
                 self.receive(sender, entry, offset, prefix)
@@ -285,16 +273,16 @@ class Fetch:
 
     def leave_out(self, entry: Entry, prefix: str, problem: str) -> None:
         """Record an entry that cannot be fetched."""
-        self.skipped.append(replace(entry, path=prefix + entry.path, problem=problem))
+        self.result.skipped.append(replace(entry, path=prefix + entry.path, problem=problem))
 
     def is_absent(self, entry: Entry, prefix: str) -> bool:
         """Return whether a file has to be copied, and record it if that is not so."""
         if entry.problem:
             self.leave_out(entry, prefix, entry.problem)
         elif entry.sha256 in (self.first_hashes.get(entry.path), self.sent_hash(entry)):
-            self.unchanged_files += 1
+            self.result.unchanged += 1
         elif self.has_file(entry, prefix):
-            self.files.append(replace(entry, path=prefix + entry.path))
+            self.result.files.append(replace(entry, path=prefix + entry.path))
         else:
             return True
         self.listener.advance(entry.size)
@@ -345,18 +333,18 @@ class Fetch:
             self.local.remove(part)
             return
         with suppress(OSError):
-            self.replaced += bool(self.had_files and self.local.size(path))
+            self.result.replaced += bool(self.had_files and self.local.size(path))
         with self.naming(entry, prefix):
             self.local.move(part, path)
-            self.downloaded.append(path)
-            self.files.append(replace(entry, path=path))
+            self.result.downloaded.append(path)
+            self.result.files.append(replace(entry, path=path))
         self.local.remove(part)
 
     def make(self, entry: Entry, prefix: str) -> None:
         """Make a link, or a folder without entries."""
         path = prefix + entry.path
         if entry.kind == LINK and self.sent_hash(entry) == hash_of_target(entry):
-            self.unchanged_files += 1
+            self.result.unchanged += 1
             return
         with self.naming(entry, prefix):
             if entry.kind == FOLDER:
@@ -364,8 +352,8 @@ class Fetch:
             elif self.local.read_link(path) != entry.target:
                 self.local.make_link(part_of(path, ""), entry.target)
                 self.local.move(part_of(path, ""), path)
-                self.downloaded.append(path)
-            self.files.append(replace(entry, path=path))
+                self.result.downloaded.append(path)
+            self.result.files.append(replace(entry, path=path))
 
     @contextmanager
     def naming(self, entry: Entry, prefix: str) -> Iterator[None]:

@@ -96,11 +96,11 @@ def fetch_project(
             ) from None
         except OSError as error:
             raise ExecuteError(f"{disk.describe_error(target, error)}.", hint="--to names another folder.") from None
-    files = tuple(
+    files = [
         Entry(path=name, kind=FILE, size=(target / name).lstat().st_size, sha256=sha256)
         for name, sha256 in project.files.items()
-    )
-    return Collected(folder=target, source=store, files=files, downloaded=tuple(project.files) if is_new else ())
+    ]
+    return Collected(folder=target, source=store, files=files, downloaded=[*project.files] if is_new else [])
 
 
 def has_project(folder: Path, project: Project) -> bool:

@@ -90,10 +90,10 @@ def test_interrupted_fetch_continues_where_it_stopped(remote: Ssh, source: Path,
 def test_unchanged_files_are_not_fetched_again(remote: Ssh, source: Path, target: Path) -> None:
     collect(remote, source, target)
     copied_sizes: dict[str, int] = {}
-    assert collect(remote, source, target, file=copied_sizes.__setitem__).downloaded == ()
+    assert collect(remote, source, target, file=copied_sizes.__setitem__).downloaded == []
     assert copied_sizes == {}
     (source / "log.txt").write_text("changed")
-    assert collect(remote, source, target).downloaded == ("log.txt",)
+    assert collect(remote, source, target).downloaded == ["log.txt"]
     assert (target / "log.txt").read_text() == "changed"
 
 

@@ -199,7 +199,7 @@ def test_everything_that_a_run_writes_is_fetched_or_named(tmp_path: Path) -> Non
     assert (target / "latest").readlink() == Path("step-3")
     assert (target / "step-3/absolute").read_text() == "tool.sh"
     assert (target / "tool.sh").stat().st_mode & 0o7777 == 0o700
-    assert collect_local(output, target).downloaded == ()
+    assert collect_local(output, target).downloaded == []
 
 
 def test_files_of_other_nodes_are_fetched_where_they_differ(tmp_path: Path) -> None:
