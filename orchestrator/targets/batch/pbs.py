@@ -32,7 +32,7 @@ from orchestrator.targets.batch.system import (
 )
 from orchestrator.targets.batch.target import BatchTarget
 
-JOB_ID = re.compile(r"[0-9]{1,18}(?:\[[0-9]*\])?\.[A-Za-z0-9][\w.-]*", re.ASCII)
+JOB_ID = re.compile(r"(?P<job>[0-9]{1,18}(?:\[[0-9]*\])?\.[A-Za-z0-9][\w.-]*)", re.ASCII)
 MEMBER = re.compile(r"([0-9]+\[)([0-9]+)(\].*)", re.ASCII)
 NO_HISTORY = "not configured to maintain job history"
 # The exit codes of PBS's programs for a job that has ended, and for one that PBS does not know.
@@ -227,6 +227,7 @@ class Pbs(BatchSystem):
     on_nodes = ON_NODES
 
     submitter = "qsub"
+    job_id = JOB_ID
     directive = "#PBS "
     template: Mapping[str, str] = {
         "task": "${PBS_ARRAY_INDEX-0}",
@@ -268,14 +269,6 @@ class Pbs(BatchSystem):
         options = [word for line in step.options for word in shlex.split(line)]
         path = f"{step.run_dir}/{SCRIPT}"
         return ("qsub", "-f", *options, *NO_OUTPUT, "--", "/bin/bash", "-l", path, path)
-
-    def parse_job_id(self, output: str) -> tuple[str, str]:
-        """Return the only job id in qsub's output; '' if it is missing. The second value, a cluster, is always ''.
-
-        A login shell or a wrapper around qsub may print other lines before and after it.
-        """
-        jobs = {line.strip() for line in output.splitlines() if JOB_ID.fullmatch(line.strip())}
-        return (jobs.pop() if len(jobs) == 1 else "", "")
 
     def query(self, programs: Programs, job: str) -> dict[str, Any] | None:
         """Return what qstat reports about a job, or None if PBS does not know it.

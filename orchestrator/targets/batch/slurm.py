@@ -40,8 +40,6 @@ from orchestrator.targets.batch.target import BatchTarget
 
 # Settings of Slurm's programs; every other SLURM_* belongs to a job.
 PROGRAM_SETTINGS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT")
-# A job id as `sbatch --parsable` prints it, or as a wrapper without that option does.
-JOB_ID = re.compile(r"(?:Submitted batch job )?([0-9]{1,18})(?:;([\w.-]+)| on cluster ([\w.-]+))?", re.ASCII)
 # What squeue prints about a job or a task of an array: its id, its name, its state, its start, its nodes, why it waits.
 FIELDS = "%i|%j|%T|%S|%N|%r"
 LISTED_JOB = re.compile(r"(([0-9]{1,18})(?:_([0-9\[][^|]*))?)\|([^|]*)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|(.*)", re.ASCII)
@@ -70,6 +68,7 @@ ENDINGS = {
     "FAILED": (Phase.FAILED, "the job failed, and its run has left no outcome"),
     "BOOT_FAIL": (Phase.ENDED, "a node of the job did not boot"),
     "COMPLETED": (Phase.ENDED, "the job ended, and its run has left no outcome"),
+    **{word: (Phase.ENDED, f"the job ended as {word}") for word in ("LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED")},
     STEP_ENDED: (Phase.ENDED, "its step in the allocation ended, and its run has left no outcome"),
 }
 # The other states of jobs; a state that is unknown to orch counts as RUNNING.
@@ -77,7 +76,6 @@ STATES = {
     Phase.PENDING: "PENDING CONFIGURING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT",
     Phase.SUSPENDED: "SUSPENDED STOPPED",
     Phase.COMPLETING: "COMPLETING STAGE_OUT SIGNALING RESIZING EXPEDITING UPDATE_DB",
-    Phase.ENDED: "LAUNCH_FAILED RECONFIG_FAIL REVOKED",
 }
 PHASES = {state: phase for phase, states in STATES.items() for state in states.split()}
 PLAIN_REASONS = {"CONFIGURING": "its nodes are being prepared", "None": ""}  # for a state or Slurm's own reason
@@ -144,7 +142,7 @@ def run(programs: Programs, program: str, *options: str) -> CommandResult:
 
 def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: str = "") -> JobState:
     """Return a job in one of Slurm's states; one in a state that is unknown to orch has not ended."""
-    phase, explanation = ENDINGS.get(word) or (PHASES.get(word, Phase.RUNNING), f"the job ended as {word}")
+    phase, explanation = ENDINGS.get(word) or (PHASES.get(word, Phase.RUNNING), "")
     reason, hint = PLAIN_REASONS.get(word, PLAIN_REASONS.get(reason, reason)), ""
     for pattern, meaning, needed in REASONS if phase == Phase.PENDING else ():
         if re.match(rf"(?:{pattern})(?!\w)", reason):
@@ -291,6 +289,10 @@ class Slurm(BatchSystem):
     step_program = "srun --overlap --nodes=1 --ntasks=1 bash"
 
     submitter = "sbatch"
+    # As `sbatch --parsable` prints it, or as a wrapper without that option does.
+    job_id = re.compile(
+        r"(?:Submitted batch job )?(?P<job>\d{1,18})(?:(?:;| on cluster )(?P<cluster>[\w.-]+))?", re.ASCII
+    )
     directive = "#SBATCH "
     template: Mapping[str, str] = {
         "node": "${SLURMD_NODENAME-this node}",
@@ -337,15 +339,6 @@ class Slurm(BatchSystem):
         path = f"{step.run_dir}/{SCRIPT}"
         command = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path, path)
         return run_without((*names, *job_variables(os.environ)), command)
-
-    def parse_job_id(self, output: str) -> tuple[str, str]:
-        """Return the only job id in sbatch's output, and its cluster; '' for what is missing.
-
-        A login shell or a wrapper around sbatch may print other lines before and after it.
-        """
-        matches = (JOB_ID.fullmatch(line.strip()) for line in output.splitlines())
-        jobs = {(match[1], match[2] or match[3] or "") for match in matches if match}
-        return jobs.pop() if len(jobs) == 1 else ("", "")
 
     def cluster_of(self, step: SubmitScript) -> str:
         """Return the cluster that --clusters names, or ''."""

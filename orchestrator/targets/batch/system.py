@@ -7,6 +7,7 @@ subclass of NodeSystem in orch_node/batch, and an entry in registry.py.
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ class JobState:
         state: the state in the batch system's own words, such as RUNNING; it is only shown.
         phase: the same as orch distinguishes it.
         reason: why the job is pending or how it ended, in the batch system's own words.
-        explanation: how it ended, in plain words.
+        explanation: how it ended, or why it is pending if the system gives no reason, in plain words.
         problem: why a pending job can never start, and what to request in its place; '' if it can start.
         start: when the job started, or is expected to.
         nodes: the nodes of the job.
@@ -94,7 +95,7 @@ class JobState:
         """Return the message about the state of the job, for a run without a supervisor or without an outcome."""
         if self.phase == Phase.PENDING:
             start = f"; expected to start at {self.start}" if self.start else ""
-            return f"job {self.job} waits: {self.reason or 'it has not been considered yet'}{start}"
+            return f"job {self.job} waits: {self.reason or self.explanation or 'it has not been considered yet'}{start}"
         if self.phase == Phase.SUSPENDED:
             return f"job {self.job} is suspended: its processes are stopped until it is resumed"
         if self.ended:
@@ -200,6 +201,7 @@ class BatchSystem(ABC):
         step_program: the command that starts the script as a step, for a dry run; the script's path follows.
 
         submitter: the program that submits jobs, whose options --NAME takes.
+        job_id: a line of its output with the id of the job as the group `job`, and its cluster as `cluster`.
         directive: what precedes an option in a script: `#SBATCH `.
         template: the values of the script's template that differ from TEMPLATE: `node` and `task` are expressions of
             the shell for the node's name and the number of an array's task, `output` and `array_output` for the file of
@@ -237,6 +239,7 @@ class BatchSystem(ABC):
     step_program = ""
 
     submitter: str
+    job_id = re.compile(r"(?P<job>[0-9]\S*)", re.ASCII)
     directive: str
     template: Mapping[str, str] = {}
     example_option: str
@@ -274,9 +277,14 @@ class BatchSystem(ABC):
         The variables of the environment that would change the job must not reach it.
         """
 
-    @abstractmethod
     def parse_job_id(self, output: str) -> tuple[str, str]:
-        """Return the id in the output of that command, and its cluster; '' for what is missing."""
+        """Return the only job id in the output of that command, and its cluster; '' for what is missing.
+
+        A login shell or a wrapper around the program may print other lines before and after it.
+        """
+        matches = (self.job_id.fullmatch(line.strip()) for line in output.splitlines())
+        jobs = {(match["job"], match.groupdict("").get("cluster", "")) for match in matches if match}
+        return jobs.pop() if len(jobs) == 1 else ("", "")
 
     @abstractmethod
     def state(self, programs: Programs, job: str) -> JobState:

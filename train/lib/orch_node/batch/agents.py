@@ -186,7 +186,7 @@ class AgentConnections:
     def describe_missing(self, missing: Sequence[str]) -> str:
         """Return which agents have not connected, with the last line of the step's log."""
         output = tail.last_text(self.log, LOG_CHARACTERS).strip().splitlines()
-        reason = output[-1] if output else f"{self.system.starter} printed nothing"
+        reason = output[-1] if output else f"{self.system.title} has printed nothing"
         return f"no agent has connected from {fold(missing)}: {reason}"
 
     def close(self) -> None:

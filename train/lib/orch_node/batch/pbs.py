@@ -241,7 +241,6 @@ class PbsNodes(NodeSystem):
 
     name = "pbs"
     title = "PBS"
-    starter = "pbs_tmrsh"
     cores_hint = "--pbs select=ncpus=N"
     bf16_hint = "--pbs select=RESOURCE=VALUE"
     memory_hint = "--pbs select=mem=SIZE"

@@ -74,7 +74,6 @@ class SlurmNodes(NodeSystem):
 
     name = "slurm"
     title = "Slurm"
-    starter = "srun"
     cores_hint = "--slurm cpus-per-task=N or --slurm exclusive"
     bf16_hint = "--slurm constraint=FEATURE"
     memory_hint = "--slurm mem="

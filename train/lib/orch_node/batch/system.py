@@ -37,7 +37,6 @@ class NodeSystem(ABC):
     Attributes:
         name: the name of the system, as in run records: slurm, pbs.
         title: the name in messages: Slurm, PBS.
-        starter: the program that starts other programs on the nodes, in messages.
         cores_hint: how a user requests more cores.
         bf16_hint: how a user requests nodes with BF16 instructions.
         memory_hint: the setting of the memory, in messages: `--slurm mem=`.
@@ -45,7 +44,6 @@ class NodeSystem(ABC):
 
     name: str
     title: str
-    starter: str
     cores_hint: str
     bf16_hint: str
     memory_hint: str
