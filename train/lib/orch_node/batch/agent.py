@@ -68,6 +68,6 @@ def hello(system: NodeSystem, node: str, connection: socket.socket) -> Hello:
         confined=len(cpus) <= granted,
         flags=tuple(facts.cpu_flags()),
         address=address,
-        interface=next((name for name, found in facts.interfaces().items() if address in found), "lo"),
+        interface=next((name for name, addresses in facts.interfaces().items() if address in addresses), "lo"),
         gpus=tuple(-1 if gpu.get("numa") is None else int(str(gpu["numa"])) for gpu in facts.gpus()),
     )
