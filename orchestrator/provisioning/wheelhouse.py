@@ -167,10 +167,8 @@ def download_wheels(stack: Stack, platform: Platform, folder: Path, find_links: 
         for name, version in sorted(stack.requirements.items())
         if canonicalize_name(name) not in locked
     }
-    without_dependencies = [pins[name] for name in stack.without_dependencies if name in pins]
-    with_dependencies = [pin for pin in pins.values() if pin not in without_dependencies]
-    if "uv" not in locked:
-        with_dependencies.append(UV)
+    without_dependencies = [pins.pop(name) for name in stack.without_dependencies if name in pins]
+    with_dependencies = [*pins.values(), *([] if "uv" in locked else [UV])]
     options = ["--quiet", "--dest", str(folder), *pip.platform_options(platform)]
     sources = [option for path in find_links for option in ("--find-links", path)] + pip.index_options(stack)
     with pip.pip_options(packages) as (hashed, constraints):

@@ -28,7 +28,7 @@ from orch_node.agent.processes import read_process
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
 from orch_node.machine import ProcessHandle
 from orch_node.pod import project, rendezvous
-from orch_node.pod.relay import Relay, emit_event
+from orch_node.pod.relay import Relay, emit, emit_event
 from orch_node.protocol import events, files, pod
 from orch_node.protocol.layout import FLAGS_HINT, bf16_flag, check_flags
 from orch_node.protocol.outcome import EX_TEMPFAIL, ProcessRecord
@@ -145,7 +145,8 @@ class Torchrun:
         """Relay the lines of torchrun, and handle the events of the ranks among them."""
         for line in iter(lambda: stdout.readline(MAX_LAUNCHER_LINE_BYTES), b""):
             event = events.parse_from_rank(line)
-            self.relay.write(events.render(event) if isinstance(event, events.UnreadableEvent) else line)
+            line = events.render(event) if isinstance(event, events.UnreadableEvent) else line
+            emit(line if line.endswith(b"\n") else line + b"\n")
             if event is not None:
                 self.add_event(event)
 

@@ -51,10 +51,6 @@ class Relay:
         # A restarted pod skips the lines that it has already relayed.
         self.before = {path: path.stat().st_size for path in run_dir.glob("ranks/rank-*")}
 
-    def write(self, line: bytes) -> None:
-        """Write a line, and end it if necessary."""
-        emit(line if line.endswith(b"\n") else line + b"\n")
-
     def pump(self, *, last: bool = False) -> bool:
         """Relay new lines, and return whether there were any."""
         self.find()
