@@ -107,13 +107,11 @@ def trusted_record(record: RunRecord, settings: KubernetesSettings, *, label: st
         ExecuteError: if its location is damaged.
         UntrustedRecordError: if a value in it cannot be true.
     """
-    if record.target != "kubernetes" or record.run_id != label:
-        raise UntrustedRecordError(
-            f"An object labelled with run {label!r:.80} contains the record of {record.run_id}.", hint=HINT
-        )
     location = location_of(record)
     volume = {"claim": location.claim, "mount": location.mount, "uid": location.uid}
     try:
+        if record.target != "kubernetes" or record.run_id != label:
+            raise ValueError(f"the label {label!r:.80} and the target {record.target!r:.80}")
         if location.launcher not in KINDS or location.job != names.job_name(record.run_id):
             raise ValueError(f"the {location.launcher!r:.100} {location.job!r:.100}")
         settings = KubernetesSettings(**{**dict(settings), **volume})
