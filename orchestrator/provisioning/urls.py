@@ -81,8 +81,8 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
         for file in outdated:
             download_file(filesystem, remote[file], files / keys[file])
         content, new = folder / "content", folder / "new"
-        others = [path for path in files.iterdir() if path.name not in keys.values()]
-        if outdated or others or not content.exists():
+        unused = [path for path in files.iterdir() if path.name not in keys.values()]
+        if outdated or unused or not content.exists():
             shutil.rmtree(new, ignore_errors=True)
             for file, key in keys.items():
                 target = new / name / file  # a single file is `.`
@@ -90,7 +90,7 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
                 link_or_copy(files / key, target)
             shutil.rmtree(content, ignore_errors=True)
             new.rename(content)
-        for path in others:
+        for path in unused:
             path.unlink()
     return content / name
 

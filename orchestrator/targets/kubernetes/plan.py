@@ -149,9 +149,11 @@ def describe_pods(layout: Layout, kubernetes: KubernetesSettings) -> tuple[Decis
     """Return the decisions about the pods, their image and volume."""
     size = f"{kubernetes.cpu} CPUs, {kubernetes.memory}"
     gpus = f"{kubernetes.gpu} {kubernetes.gpu_resource} in each pod"
-    is_shared = layout.rank_places[0].local_world_size > kubernetes.cpus
-    whole = "" if kubernetes.cpus.denominator == 1 else ", but not whole cores, which are never exclusive"
-    cores = "ranks share cores, which is slow" if is_shared else f"guaranteed{whole}"
+    cores = "guaranteed"
+    if layout.rank_places[0].local_world_size > kubernetes.cpus:
+        cores = "ranks share cores, which is slow"
+    elif kubernetes.cpus.denominator != 1:
+        cores = "guaranteed, but not whole cores, which are never exclusive"
     labels = ", ".join(
         [*(f"{key}={value}" for key, value in kubernetes.node_selector.items()), *kubernetes.node_affinity]
     )
