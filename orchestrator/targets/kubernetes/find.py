@@ -123,9 +123,9 @@ def logged_pods(cluster: KubernetesClient) -> dict[str, list[PodState]]:
     """Return the states of the pods that have a log, by the id of their run; empty if pods may not be listed."""
     pods: dict[str, list[PodState]] = {}
     with suppress(OrchError):
-        for item in cluster.objects("Pod", names.selector()):
+        for item in cluster.objects("Pod", f"{names.selector()},!{names.PART}"):
             state = pod_state(item)
-            if state.started and not state.pod.endswith(names.READER_SUFFIX):
+            if state.started:
                 pods.setdefault(item["metadata"]["labels"][names.RUN], []).append(state)
     return pods
 

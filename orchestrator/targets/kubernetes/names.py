@@ -19,8 +19,7 @@ RUN = "orch/run"
 QUEUE = "kueue.x-k8s.io/queue-name"  # Kueue's label on a job
 # The containers in which orch's programs run; admission webhooks may add others, such as the proxies of a service mesh.
 CONTAINERS = ("torchrun", "pytorch", "node", "reader")
-PART = "orch/part"  # label of a ConfigMap with a part of a run's project
-READER_SUFFIX = "-reader"  # of the pod through which files are fetched
+PART = "orch/part"  # label of a ConfigMap with a part of a run's project, and of a pod through which files are fetched
 TTL = "orch/ttl"  # annotation of jobs that orch deletes: seconds that they are kept after their end
 
 

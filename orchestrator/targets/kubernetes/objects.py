@@ -35,7 +35,8 @@ STOPPED = "stop"  # a file of the run's local folder, which `orch stop` creates
 
 
 def pods_of(cluster: KubernetesClient, run_id: str) -> list[Object]:
-    return cluster.objects("Pod", names.selector(run_id))
+    """Return the pods of a run's job."""
+    return cluster.objects("Pod", f"{names.selector(run_id)},!{names.PART}")
 
 
 def delete_objects(cluster: KubernetesClient, location: JobLocation, run_id: str) -> None:
@@ -55,7 +56,7 @@ def delete_job(cluster: KubernetesClient, location: JobLocation, run_id: str) ->
 
 def delete_other_objects(cluster: KubernetesClient, location: JobLocation, run_id: str) -> None:
     """Delete what is labelled with a run id: reader pods, the ConfigMaps, the service, the runtime."""
-    for pod in pods_of(cluster, run_id):
+    for pod in cluster.objects("Pod", names.selector(run_id)):
         if not pod["metadata"].get("ownerReferences"):  # Kubernetes deletes the pods of the job
             delete_checked(cluster, pod, run_id)
     for item in other_objects(cluster, location, run_id):

@@ -165,8 +165,8 @@ def reader_pod(location: JobLocation, run_id: str) -> Object:
     """
     values = {
         **asdict(location),
-        "name": f"{location.job}-{secrets.token_hex(3)}{names.READER_SUFFIX}",
-        "labels": names.labels(run_id),
+        "name": f"{location.job}-{secrets.token_hex(3)}-reader",
+        "labels": {**names.labels(run_id), names.PART: READER},
         "pull_secrets": [{"name": name} for name in location.pull_secrets],
         "tolerations": [toleration(text) for text in location.tolerations],
     }

@@ -81,7 +81,7 @@ class Follower:
 
     def update(self, pods: Iterable[dict[str, Any]]) -> None:
         """Handle the changes of the run's pods since they were last listed."""
-        present = {pod["metadata"]["uid"]: pod for pod in pods if not is_reader(pod)}
+        present = {pod["metadata"]["uid"]: pod for pod in pods}
         for uid in self.pods.keys() - present.keys():
             state = self.pods[uid]
             if state.state in ("waiting", "running") and not state.lost:
@@ -154,11 +154,6 @@ class Follower:
             raise
         except ExecuteError:  # the container has no log yet
             pass
-
-
-def is_reader(pod: dict[str, Any]) -> bool:
-    """Return whether a pod does not belong to a job, but reads its volume."""
-    return str(pod["metadata"]["name"]).endswith(names.READER_SUFFIX)
 
 
 POLL_SECONDS = 2.0
@@ -402,8 +397,6 @@ class KubernetesHandle(RunHandle):
         if not self.acquire():  # another command copies it within moments
             return errors
         for pod in pods_of(self.cluster, self.record.run_id):
-            if is_reader(pod):
-                continue
             uid = pod["metadata"]["uid"]
             state = self.follower.pods[uid] = pod_state(pod)
             try:
