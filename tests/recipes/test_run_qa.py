@@ -37,7 +37,7 @@ SCRIPT = RECIPES / "bert_qa" / "run_qa.py"
 sys.path.insert(0, str(SCRIPT.parent))
 
 import squad  # noqa: E402
-from config import DataArguments, parse_arguments  # noqa: E402
+from config import QaArguments, parse_arguments  # noqa: E402
 from evaluation import Prediction, Scores, predict, score  # noqa: E402
 from features import Window, make_windows  # noqa: E402
 from orch_training import ArgumentError, RecipeError, checkpoint  # noqa: E402
@@ -158,7 +158,7 @@ def tokenizer() -> Any:
     arguments = parse_arguments(
         ["--model_name_or_path", MINILM, "--do_eval", "--validation_file", "x.json", "--output_dir", "x"]
     )
-    return load_tokenizer(arguments.model)
+    return load_tokenizer(arguments.args)
 
 
 def make_answerable(context: str, text: str, start: int) -> squad.Question:
@@ -220,7 +220,7 @@ QUESTION = squad.Question(id="q", question="?", context="The Danube", answers=()
 def test_best_span_of_all_windows_is_the_answer() -> None:
     weak = make_scores([0, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0])
     strong = make_scores([9, 9, 9, 1, 3, 9], [9, 9, 9, 1, 2, 9])  # tokens outside of the context are ignored
-    result = predict(QUESTION, [weak, strong], DataArguments())
+    result = predict(QUESTION, [weak, strong], QaArguments())
     assert result.text == "Danube"
     assert [candidate["text"] for candidate in result.nbest] == ["Danube", "The Danube", "The"]
     assert sum(candidate["probability"] for candidate in result.nbest) == pytest.approx(1)
@@ -228,13 +228,13 @@ def test_best_span_of_all_windows_is_the_answer() -> None:
 
 def test_answers_respect_the_length() -> None:
     scores = make_scores([0, 0, 0, 5, 0, 0], [0, 0, 0, 0, 5, 0])
-    assert predict(QUESTION, [scores], DataArguments()).text == "The Danube"
-    assert predict(QUESTION, [scores], DataArguments(max_answer_length=1)).text in {"The", "Danube"}
+    assert predict(QUESTION, [scores], QaArguments()).text == "The Danube"
+    assert predict(QUESTION, [scores], QaArguments(max_answer_length=1)).text in {"The", "Danube"}
 
 
 @pytest.mark.parametrize(("threshold", "text"), [(0.0, ""), (5.0, "Danube")])
 def test_no_answer_wins_only_by_more_than_the_threshold(threshold: float, text: str) -> None:
-    search = DataArguments(version_2_with_negative=True, null_score_diff_threshold=threshold)
+    search = QaArguments(version_2_with_negative=True, null_score_diff_threshold=threshold)
     scores = make_scores([4, 0, 0, 0, 3, 0], [4, 0, 0, 0, 2, 0])
     result = predict(QUESTION, [scores], search)
     assert result.text == text

@@ -28,8 +28,8 @@ COMPARED = (
 
 
 @dataclass
-class DataArguments(DataSetArguments):
-    """The arguments for the data and the search for answers."""
+class QaArguments(ModelArguments, DataSetArguments, CommunicationArguments):
+    """The arguments of the recipe apart from those of Trainer: those of run_qa.py, and a few more."""
 
     exclude_validation_ids: bool = option(False, "Do not train on questions of the evaluation.")
     overwrite_cache: bool = neutral(False, "Accepted; nothing is cached.")
@@ -41,12 +41,6 @@ class DataArguments(DataSetArguments):
     null_score_diff_threshold: float = option(0.0, "Lead that 'no answer' needs to be chosen.")
     n_best_size: int = option(20, "Candidates to keep per question.")
     max_answer_length: int = option(30, "Maximum length of an answer in tokens.")
-
-
-@dataclass
-class RunArguments(CommunicationArguments):
-    """The arguments of this recipe that run_qa.py does not have."""
-
     evaluate_before_training: bool = neutral(False, "Evaluate before training, too.")
 
 
@@ -127,13 +121,11 @@ def available_backend(requested: str | None) -> str | None:
 class Config(NamedTuple):
     """The parsed command line."""
 
-    model: ModelArguments
-    data: DataArguments
-    run: Any  # RunArguments, or those of another script
+    args: Any  # QaArguments, or those of another script
     training: TrainingOptions
 
 
-def parse_arguments(argv: list[str], run_arguments: type[RunArguments] = RunArguments) -> Config:
+def parse_arguments(argv: list[str], kind: type[QaArguments] = QaArguments) -> Config:
     """Parse and check the arguments, as far as is possible without reading a file.
 
     Arguments without an effect are accepted with a note.
@@ -141,27 +133,27 @@ def parse_arguments(argv: list[str], run_arguments: type[RunArguments] = RunArgu
     Raises:
         ArgumentError: if an argument is unknown or invalid.
     """
-    config = Config(*arguments.parse(argv, (ModelArguments, DataArguments, run_arguments, TrainingOptions)))
+    config = Config(*arguments.parse(argv, (kind, TrainingOptions)))
     arguments.check_requirements(requirements(config))
-    if config.data.overwrite_cache or config.data.preprocessing_num_workers:
+    if config.args.overwrite_cache or config.args.preprocessing_num_workers:
         note("--overwrite_cache and --preprocessing_num_workers have no effect here.")
     return config
 
 
 def requirements(config: Config) -> list[tuple[bool, str]]:
     """Return each requirement as whether it is violated, and the message."""
-    model, data, run, training = config
+    args, training = config
     return [
-        *arguments.task_requirements(model, data, training),
+        *arguments.task_requirements(args, training),
         (training.do_predict, "--do_predict is not supported; evaluate with --do_eval."),
         (
-            data.exclude_validation_ids and data.dataset_name is None and not data.validation_file,
+            args.exclude_validation_ids and args.dataset_name is None and not args.validation_file,
             "--exclude_validation_ids needs --validation_file or --dataset_name.",
         ),
-        (run.evaluate_before_training and not training.do_eval, "--evaluate_before_training needs --do_eval."),
+        (args.evaluate_before_training and not training.do_eval, "--evaluate_before_training needs --do_eval."),
         (
-            not 0 <= data.doc_stride < data.max_seq_length,
-            f"--doc_stride {data.doc_stride} must be less than --max_seq_length {data.max_seq_length}.",
+            not 0 <= args.doc_stride < args.max_seq_length,
+            f"--doc_stride {args.doc_stride} must be less than --max_seq_length {args.max_seq_length}.",
         ),
         (training.load_best_model_at_end, "--load_best_model_at_end is not supported: the last model is kept."),
         (training.push_to_hub, "--push_to_hub is not supported."),
@@ -171,7 +163,7 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
             or getattr(training, "train_sampling_strategy", "random") != "random",
             "the order of the data is random, or with --length_grouping that of their lengths.",
         ),
-        *run.communication_requirements(),
+        *args.communication_requirements(),
         (training.max_steps < 1 and training.max_steps != -1, "--max_steps must be at least 1."),  # -1: not set
         (training.num_train_epochs <= 0 and training.max_steps <= 0, "--num_train_epochs must be over 0."),
     ]

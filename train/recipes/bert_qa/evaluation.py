@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from config import Config, DataArguments
+from config import Config, QaArguments
 from features import ANSWER, Window, make_windows
 from orch_training import ranks
 from orch_training.script import score_in_batches
@@ -86,7 +86,7 @@ class Evaluator:
             phase: the name under which progress is reported.
         """
         began = time.perf_counter()
-        data, training = self.config.data, self.config.training
+        data, training = self.config
         local_questions = self.questions[ranks.rank() :: ranks.world_size()]
         with ranks.raise_together():
             windows = make_windows(local_questions, self.tokenizer, max_length=self.max_length, stride=data.doc_stride)
@@ -113,7 +113,7 @@ class Evaluator:
         return Evaluation(scores, len(self.questions) / seconds, predictions)
 
 
-def predict(question: Question, scores: Sequence[Scores], data: DataArguments) -> Prediction:
+def predict(question: Question, scores: Sequence[Scores], data: QaArguments) -> Prediction:
     """Predict the answer to a question from the scores of its windows.
 
     "No answer" is always among the candidates if questions may have none, and is predicted if it leads the best text
@@ -135,7 +135,7 @@ def predict(question: Question, scores: Sequence[Scores], data: DataArguments) -
     return Prediction(text, with_probabilities(best))
 
 
-def window_candidates(question: Question, part: Scores, data: DataArguments) -> list[tuple[str, float]]:
+def window_candidates(question: Question, part: Scores, data: QaArguments) -> list[tuple[str, float]]:
     """Return the spans between the best starts and ends of a window, with their scores."""
     # Only the tokens of the context have characters in it.
     characters = {index: offset for index, offset in enumerate(part.window.offsets) if offset is not None}

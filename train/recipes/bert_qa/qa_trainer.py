@@ -6,7 +6,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from config import RunArguments
+from config import QaArguments
 from evaluation import Evaluator
 from orch_node import preemption
 from orch_node.events import note
@@ -62,10 +62,10 @@ class QaTrainer(Trainer):  # type: ignore[misc]
     """A Trainer for question answering that resumes with any number of ranks."""
 
     def __init__(
-        self, *, evaluator: Evaluator | None, course: Course, facts: dict[str, Any], run: RunArguments, **kwargs: Any
+        self, *, evaluator: Evaluator | None, course: Course, facts: dict[str, Any], qa_args: QaArguments, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.evaluator, self.facts, self.run_arguments = evaluator, facts, run
+        self.evaluator, self.facts, self.qa_args = evaluator, facts, qa_args
         self.order = EpochSampler(self.train_dataset)
         self.add_callback(TrainingMetrics(course, self.order))
         self.remove_callback(PrinterCallback)
@@ -98,8 +98,8 @@ class QaTrainer(Trainer):  # type: ignore[misc]
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any) -> Any:
         """Run a micro batch forward and backward and return its share of the step's loss."""
         if self.local_steps is None:  # the first step: Trainer has just wrapped the model
-            compress(model, self.run_arguments.gradient_compression)
-            self.local_steps = LocalSteps(model, self.optimizer, self.run_arguments.local_sgd)
+            compress(model, self.qa_args.gradient_compression)
+            self.local_steps = LocalSteps(model, self.optimizer, self.qa_args.local_sgd)
             self.local_steps.resume(self.state.global_step)
         weight = inputs.pop(WEIGHT)
         model.train()

@@ -64,7 +64,7 @@ def run(config: Config) -> None:
         return result.scores, result.questions_per_second
 
     train = partial(train_model, config, model, windows, evaluator)
-    evaluates_before = config.run.evaluate_before_training
+    evaluates_before = config.args.evaluate_before_training
     train_and_evaluate(config.training, model, evaluator.tokenizer, train, evaluate, evaluates_before=evaluates_before)
 
 
@@ -75,13 +75,13 @@ def load(config: Config, calibration: int = 0) -> tuple[Sequence[Window], Any, E
         config: the command line.
         calibration: without a training, the number of questions whose windows are returned.
     """
-    data, training = config.data, config.training
+    data, training = config
     has_training_data = bool(data.train_file or data.dataset_name)
     with ranks.raise_together():
         train = load_training(data) if training.do_train or (calibration and has_training_data) else []
         validation = load_validation(data) if training.do_eval else []
-        tokenizer = load_tokenizer(config.model)
-        model = load_model(AutoModelForQuestionAnswering, config.model, training.seed)
+        tokenizer = load_tokenizer(config.args)
+        model = load_model(AutoModelForQuestionAnswering, config.args, training.seed)
         length = sequence_length(data.max_seq_length, tokenizer, model)
         questions = train if training.do_train else (train or validation)[:calibration]
         windows = make_windows(questions, tokenizer, max_length=length, stride=data.doc_stride)
@@ -101,9 +101,9 @@ def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator
     training = config.training
     provenance = provenance_of(
         __file__,
-        config.model,
+        config.args,
         {"training data": (window.inputs for window in windows), "evaluation data": evaluator.questions},
-        *(config.model, config.data, config.run, {name: getattr(training, name) for name in COMPARED}),
+        *(config.args, {name: getattr(training, name) for name in COMPARED}),
     )
     start, dealing = begin(training, provenance, len(windows), "windows")
     training.gradient_accumulation_steps = dealing.micro_batches
@@ -111,7 +111,7 @@ def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator
     start_step = checkpoint.step_of(start) if start else 0
     course = Course(Path(training.output_dir), samples_per_step=dealing.batch.size, start_step=start_step)
     seed = training.seed if training.data_seed is None else training.data_seed
-    lengths = [window.length for window in windows] if config.data.length_grouping else []
+    lengths = [window.length for window in windows] if config.args.length_grouping else []
     trainer = QaTrainer(
         model=model,
         args=training,
@@ -119,7 +119,7 @@ def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator
         course=course,
         evaluator=evaluator if training.do_eval else None,
         facts={**dealing.batch.facts, FACT: provenance},
-        run=config.run,
+        qa_args=config.args,
     )
     # Trainer seeds all ranks equally: they would drop the same units for different examples.
     set_seed(training.seed + ranks.rank())

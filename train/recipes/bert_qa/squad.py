@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config import DataArguments
+from config import QaArguments
 from orch_training import RecipeError
 from orch_training.models import hub_rows
 from orch_training.ranks import note
@@ -37,18 +37,18 @@ class Question:
     answers: tuple[Answer, ...]
 
 
-def load_training(args: DataArguments) -> list[Question]:
+def load_training(args: QaArguments) -> list[Question]:
     questions = load(args, args.train_file, "train")
     if args.exclude_validation_ids:
         questions = excluding(questions, load(args, args.validation_file, "validation"))
     return questions[: args.max_train_samples]
 
 
-def load_validation(args: DataArguments) -> list[Question]:
+def load_validation(args: QaArguments) -> list[Question]:
     return load(args, args.validation_file, "validation")[: args.max_eval_samples]
 
 
-def load(args: DataArguments, path: str | None, split: str) -> list[Question]:
+def load(args: QaArguments, path: str | None, split: str) -> list[Question]:
     """Load the questions of a split from the hub or from a file."""
     if args.dataset_name is None:
         return read_questions(Path(str(path)), unanswerable=args.version_2_with_negative)

@@ -20,7 +20,7 @@ from orch_training import speed_up_imports
 speed_up_imports()
 
 import torch
-from config import Config, RunArguments, parse_arguments
+from config import Config, QaArguments, parse_arguments
 from evaluation import Evaluator
 from features import ANSWER, Window
 from int8 import Quantized, check_alike, compiled, largest_difference, prepared
@@ -38,7 +38,7 @@ MEASURED_BATCHES, ROUNDS = 4, 5
 
 
 @dataclass
-class QuantArguments(RunArguments):
+class QuantArguments(QaArguments):
     """The arguments of this recipe that run_qa.py does not have."""
 
     apply_quantization: bool = neutral(True, "Quantize the model after training.")
@@ -57,10 +57,10 @@ def parse_quant_arguments(argv: list[str]) -> Config:
         ArgumentError: if an argument is unknown or invalid.
     """
     config = parse_arguments(argv, QuantArguments)
-    needs_evaluation = config.run.apply_quantization and not config.training.do_eval
+    needs_evaluation = config.args.apply_quantization and not config.training.do_eval
     check_requirements(
         [
-            (config.run.verify_tolerance <= 0, "--verify_tolerance must be over 0."),
+            (config.args.verify_tolerance <= 0, "--verify_tolerance must be over 0."),
             (needs_evaluation, "--apply_quantization needs --do_eval."),
         ]
     )
@@ -74,7 +74,7 @@ def main() -> int:
 
 def run(config: Config) -> None:
     """Fine-tune and quantize a model, then compare its precisions."""
-    quant: QuantArguments = config.run
+    quant: QuantArguments = config.args
     # ranks: accelerate joins them here unless they have joined already
     _ = config.training.device
     output_dir = Path(config.training.output_dir)

@@ -61,7 +61,7 @@ def parse_arguments(argv: list[str]) -> MrpcArguments:
     (args,) = arguments.parse(argv, (MrpcArguments,))
     arguments.check_requirements(
         [
-            *arguments.task_requirements(args, args, args),
+            *arguments.task_requirements(args, args),
             (args.num_train_epochs < 1, "--num_train_epochs must be at least 1."),
             (args.max_steps is not None and args.max_steps < 1, "--max_steps must be at least 1."),
             *args.requirements(),
