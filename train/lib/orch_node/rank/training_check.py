@@ -209,7 +209,7 @@ class FirstStepsCheck(TrainingCheck):
 
     def finish_unless_ipex_pending(self) -> None:
         """Stop checking, unless detached IPEX layers may still differ visibly after more steps."""
-        if not weights.detached_layers():
+        if not weights.packed_layers()[1]:
             self.finish()
 
     def optimizer_holds_computing_weight(self) -> bool:
@@ -226,11 +226,10 @@ class FirstStepsCheck(TrainingCheck):
 
     def check_ipex_layers(self) -> None:
         """Raise RankError if the optimizer has changed weights but not their packed copies."""
-        detached = weights.detached_layers()
+        packed, detached = weights.packed_layers()
         wrong = [layer for layer in detached if not self.torch.equal(layer.ctx.get_weight(), layer.weight.detach())]
         if wrong:
-            layers = len(weights.packed_layers())
-            raise RankError(DETACHED_IPEX_WEIGHTS_MESSAGE.format(detached=len(wrong), layers=layers))
+            raise RankError(DETACHED_IPEX_WEIGHTS_MESSAGE.format(detached=len(wrong), layers=len(packed)))
 
     def check_wrong_weights(self) -> None:
         """Raise RankError if the optimizer updates weights that the model does not use.
