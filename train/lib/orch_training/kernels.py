@@ -77,7 +77,7 @@ def selected() -> str:
     return ORCH if orch_kernels and orch_kernels.is_in_use() else TORCH
 
 
-def configure_ipex(use: bool, optimizer: str) -> str:
+def configure_ipex(use: bool, optimizer: str = PLAIN) -> str:
     """Choose whether accelerate uses IPEX, which it otherwise does if it is installed; call this before accelerate.
 
     Returns:

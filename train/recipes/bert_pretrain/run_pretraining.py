@@ -49,7 +49,7 @@ def main() -> int:
 def run(args: PretrainArguments) -> None:
     """Pretrain a model, then save it and the results."""
     # ranks: accelerate joins them here unless they have joined already
-    kernels.configure_ipex(False, "")
+    kernels.configure_ipex(use=False)
     accelerator = make_accelerator(args)
     phases = phases_of(args)
     output_dir = Path(args.output_dir)
