@@ -24,7 +24,7 @@ from orch_node.protocol.environment import (
     override,
 )
 from orch_node.protocol.layout import RankEntry, RunLayout
-from orch_node.rank.checks import RankError, fail, repair_command
+from orch_node.rank.checks import RankError, repair_command
 from orch_node.standalone import facts
 
 # `accelerate launch` sets it for ranks on CPUs (accelerate/utils/launch.py). It would pin the main thread to one core.
@@ -62,10 +62,7 @@ def training_environment(
         inherited = {**os.environ, **setvars_variables(layout, placement.node)}
     launcher = {name: value for name, value in inherited.items() if ACCELERATE_AFFINITY.get(name) != value}
     environment = {**launcher, **rank_environment(run_dir, layout, placement)}
-    try:
-        signals = {name: str(configured_signal(environment, name)) for name in DEFAULT_SIGNALS}
-    except ValueError as error:
-        fail(str(error))
+    signals = {name: str(configured_signal(environment, name)) for name in DEFAULT_SIGNALS}
     return {**environment, **signals}
 
 
@@ -74,7 +71,7 @@ def rank_environment(run_dir: Path, layout: RunLayout, placement: RankEntry) -> 
     planned = read_env_file(run_dir / files.ENVIRONMENT)
     provisioned = provisioned_environment()
     if reserved := find_reserved(provisioned):
-        fail(f"{placement.node}: {reserved[0]} in orch_env or orch_secrets of the inventory: {reserved[1]}.")
+        raise RankError(f"{placement.node}: {reserved[0]} in orch_env or orch_secrets of the inventory: {reserved[1]}.")
     settings = {
         **facts.isa_variables(),
         **planned,
@@ -138,7 +135,7 @@ def setvars_variables(layout: RunLayout, node: str) -> dict[str, str]:
     try:
         return sourced_variables(layout.setvars, os.environ)
     except RankError as error:
-        fail(f"{error}. To repair it: {repair_command(layout.entry(node), None)}.")
+        raise RankError(f"{error}. To repair it: {repair_command(layout.entry(node), None)}.") from None
 
 
 def sourced_variables(path: str | Path, environ: Mapping[str, str]) -> dict[str, str]:

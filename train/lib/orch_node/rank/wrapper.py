@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orch_node.agent.containers import read_spec
@@ -21,13 +21,13 @@ from orch_node.disk import describe_on_node
 from orch_node.events import send
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.container import ContainerSpec, EnvFileError, RankRequest
+from orch_node.protocol.container import EnvFileError, RankRequest
 from orch_node.protocol.events import Exited, Started
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.values import ProtocolError
 from orch_node.rank import container as rank_container
-from orch_node.rank.checks import fail
+from orch_node.rank.checks import RankError, fail
 from orch_node.rank.environment import secret_names, training_environment
 from orch_node.rank.listening_sockets import close_listening
 from orch_node.rank.output import log_tail, oom_evidence, oom_kill_count
@@ -48,9 +48,22 @@ def main(argv: list[str]) -> int:
     run_dir, command = Path(argv[1]), argv[3:]
     close_listening()
     os.environ["ORCH_EVENTS_FD"] = str(os.dup(1))
-    layout, spec = read_files(run_dir)
-    placement = find_placement(layout, os.environ)
-    os.environ["RANK"] = str(placement.rank)
+    oom_kills = oom_kill_count()
+    try:
+        layout = layouts.parse((run_dir / files.LAYOUT).read_text())
+        placement = find_placement(layout, os.environ)
+        os.environ["RANK"] = str(placement.rank)
+        child = start_rank(run_dir, layout, placement, command)
+    except (EnvFileError, OSError, ProtocolError, RankError, ValueError) as error:
+        fail(str(error))
+    host = socket.gethostname()
+    send(Started(node=placement.node, pid=child.pid, wrapper=os.getpid(), host=host))
+    return wait(child, placement, oom_kills, run_dir)
+
+
+def start_rank(run_dir: Path, layout: RunLayout, placement: RankEntry, command: Sequence[str]) -> Child:
+    """Start the training process, in a container if the run has containers."""
+    spec = read_spec(run_dir)
     environment = training_environment(run_dir, layout, placement, spec)
     log_path = run_dir / files.rank_log(placement.rank)
     for mark in (files.preempted_mark(placement.rank), files.finished_mark(placement.rank)):
@@ -58,29 +71,11 @@ def main(argv: list[str]) -> int:
     try:
         log = open_log(log_path, placement.node)
     except OSError as error:
-        fail(describe_on_node(placement.node, log_path, error))
-    oom_kills = oom_kill_count()
-    child: Child
-    if spec:
-        order = RankRequest(
-            placement, environment, tuple(command), str(log_path), layout.setvars, secrets=secret_names()
-        )
-        try:
-            child = rank_container.start(run_dir, spec, order)
-        except EnvFileError as error:
-            fail(f"{placement.node}: {error}.")
-    else:
-        child = start(placement, environment, log, command)
-    host = socket.gethostname()
-    send(Started(node=placement.node, pid=child.pid, wrapper=os.getpid(), host=host))
-    return wait(child, placement, oom_kills, run_dir)
-
-
-def read_files(run_dir: Path) -> tuple[RunLayout, ContainerSpec | None]:
-    try:
-        return layouts.parse((run_dir / files.LAYOUT).read_text()), read_spec(run_dir)
-    except (OSError, ProtocolError) as error:
-        fail(str(error))
+        raise RankError(describe_on_node(placement.node, log_path, error)) from None
+    if spec is None:
+        return start(placement, environment, log, command)
+    order = RankRequest(placement, environment, tuple(command), str(log_path), layout.setvars, secrets=secret_names())
+    return rank_container.start(run_dir, spec, order)
 
 
 def launcher_numbers(environ: Mapping[str, str]) -> tuple[int, int]:
@@ -88,7 +83,7 @@ def launcher_numbers(environ: Mapping[str, str]) -> tuple[int, int]:
     for rank, size in RANK_VARIABLES:
         if rank in environ and size in environ:
             return int(environ[rank]), int(environ[size])
-    fail(
+    raise RankError(
         "this rank was not started by mpiexec, torchrun or srun: none of "
         f"{', '.join(rank for rank, _ in RANK_VARIABLES)} is in the environment."
     )
@@ -102,13 +97,13 @@ def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> RankEntry:
     """
     rank, world_size = launcher_numbers(environ)
     if world_size != layout.world_size:
-        fail(f"the launcher started {world_size} ranks, the layout has {layout.world_size}.")
+        raise RankError(f"the launcher started {world_size} ranks, the layout has {layout.world_size}.")
     if "ORCH_NODE" not in environ:
         return layout.placement(rank)
     node, local_rank = environ["ORCH_NODE"], int(environ["LOCAL_RANK"])
     placement = next((p for p in layout.ranks_on(node) if p.local_rank == local_rank), None)
     if placement is None:
-        fail(f"the layout has no local rank {local_rank} on {node}.")
+        raise RankError(f"the layout has no local rank {local_rank} on {node}.")
     return placement
 
 
