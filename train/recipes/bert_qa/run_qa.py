@@ -88,7 +88,7 @@ def load(config: Config, calibration: int = 0) -> tuple[Sequence[Window], Any, E
     pad = DataCollatorWithPadding(
         tokenizer,
         padding="max_length" if data.pad_to_max_length else True,
-        max_length=length,
+        max_length=length if data.pad_to_max_length else None,
         pad_to_multiple_of=math.gcd(length, LENGTH_MULTIPLE),  # never more than the model's positions
     )
     batch = partial(collate, pad)
