@@ -121,11 +121,11 @@ def raise_together() -> Iterator[None]:
     problems = gather(problem and (str(problem), problem.code, f"rank {rank()} on {socket.gethostname()}"))
     failed = [entry for entry in problems if entry]
     if failed:
-        text, code, place = failed[0]
+        text, code, origin = failed[0]
         is_same = len(failed) == len(problems) and len({text for text, _, _ in failed}) == 1
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise (ArgumentError if code == ArgumentError.code else RecipeError)(
-            text if is_same else f"{place}{more}: {text}"
+            text if is_same else f"{origin}{more}: {text}"
         )
 
 

@@ -34,11 +34,11 @@ def epoch_order(size: int, seed: int, lengths: Sequence[int] = (), batch: int = 
     order: list[int] = torch.randperm(size, generator=generator).tolist()
     if not lengths:
         return order
-    whole, pool = size // batch * batch, POOL * batch
-    pools = (order[first : min(first + pool, whole)] for first in range(0, whole, pool))
+    filled, pool = size // batch * batch, POOL * batch
+    pools = (order[first : min(first + pool, filled)] for first in range(0, filled, pool))
     rows = [row for part in pools for row in sorted(part, key=lengths.__getitem__)]
-    firsts = torch.randperm(whole // batch, generator=generator) * batch
-    return [*(row for first in firsts.tolist() for row in rows[first : first + batch]), *order[whole:]]
+    firsts = torch.randperm(filled // batch, generator=generator) * batch
+    return [*(row for first in firsts.tolist() for row in rows[first : first + batch]), *order[filled:]]
 
 
 class Micros(Dataset[dict[str, Any]]):

@@ -27,8 +27,8 @@ def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> No
 def after_import(name: str, function: Callable[[ModuleType], None]) -> None:
     """Call a function with a module right after its import, which comes later."""
 
-    def find_spec(found: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if found != name:
+    def find_spec(fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname != name:
             return None
         sys.meta_path.remove(finder)
         spec = importlib.util.find_spec(name)
