@@ -29,7 +29,7 @@ def make_accelerator(args: LoopArguments) -> Accelerator:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a training.
+    """A part of a training; rate(step) of a subclass is the learning rate of a step.
 
     Attributes:
         name: under which its progress is reported.
