@@ -80,23 +80,21 @@ def train_and_evaluate(
     tokenizer: Any,
     train: Callable[[], dict[str, Any]],
     evaluate: Callable[[str], tuple[dict[str, float], float]],
-    *,
-    evaluates_before: bool,
 ) -> None:
     """Train and evaluate a model as the arguments request, and save it and the results.
 
     Args:
-        args: have do_train, do_eval, resume and output_dir.
+        args: have do_train, do_eval, evaluate_before_training, resume and output_dir. A resumed run reads the scores of
+            the untrained model from a file.
         model: the model, not wrapped in DDP.
         tokenizer: of the model.
         train: trains the model in place, and returns figures for the results.
         evaluate: returns scores in percent and the speed of an evaluation with the name of its phase.
-        evaluates_before: whether the untrained model is evaluated; a resumed run reads its scores from a file.
     """
     output_dir = Path(args.output_dir)
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
     if args.do_train:
-        if evaluates_before:
+        if args.evaluate_before_training and args.do_eval:
             file = output_dir / "before.json"
             resumed = args.resume != "none" and bool(checkpoint.list_checkpoints(output_dir))
             recorded_scores = ranks.from_main(checkpoint.read_json(file) if resumed else None)

@@ -41,7 +41,6 @@ class QaArguments(ModelArguments, DataSetArguments, CommunicationArguments):
     null_score_diff_threshold: float = option(0.0, "Lead that 'no answer' needs to be chosen.")
     n_best_size: int = option(20, "Candidates to keep per question.")
     max_answer_length: int = option(30, "Maximum length of an answer in tokens.")
-    evaluate_before_training: bool = neutral(False, "Evaluate before training, too.")
 
 
 @dataclass
@@ -68,6 +67,7 @@ class TrainingOptions(TrainingArguments):
     warmup_ratio: float = option(0.0, "Share of the steps in which the learning rate rises.")
     overwrite_output_dir: bool = neutral(False, "Start from the beginning instead of from the newest checkpoint.")
     use_ipex: bool = neutral(False, "Use IPEX (transformers before 4.57).")
+    evaluate_before_training: bool = option(False, "Evaluate before training, too.")
     jit_mode_eval: bool = option(False, "Evaluate with PyTorch's JIT (transformers before 5.0).")
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
             args.exclude_validation_ids and args.dataset_name is None and not args.validation_file,
             "--exclude_validation_ids needs --validation_file or --dataset_name.",
         ),
-        (args.evaluate_before_training and not training.do_eval, "--evaluate_before_training needs --do_eval."),
+        (training.evaluate_before_training and not training.do_eval, "--evaluate_before_training needs --do_eval."),
         (
             not 0 <= args.doc_stride < args.max_seq_length,
             f"--doc_stride {args.doc_stride} must be less than --max_seq_length {args.max_seq_length}.",

@@ -64,8 +64,7 @@ def run(config: Config) -> None:
         return result.scores, result.questions_per_second
 
     train = partial(train_model, config, model, windows, evaluator)
-    evaluates_before = config.args.evaluate_before_training
-    train_and_evaluate(config.training, model, evaluator.tokenizer, train, evaluate, evaluates_before=evaluates_before)
+    train_and_evaluate(config.training, model, evaluator.tokenizer, train, evaluate)
 
 
 def load(config: Config, calibration: int = 0) -> tuple[Sequence[Window], Any, Evaluator]:

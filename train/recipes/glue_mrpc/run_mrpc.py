@@ -105,15 +105,7 @@ def run(args: MrpcArguments) -> None:
         facts = {**dealing.batch.facts, FACT: provenance}
         return Training(args, accelerator, [phase], micros, optimizer, model=model, facts=facts).run(start, args.optim)
 
-    evaluates_before = args.evaluate_before_training and args.do_eval
-    train_and_evaluate(
-        args,
-        model,
-        tokenizer,
-        train,
-        partial(evaluate, args, model, validation, collate),
-        evaluates_before=evaluates_before,
-    )
+    train_and_evaluate(args, model, tokenizer, train, partial(evaluate, args, model, validation, collate))
 
 
 @dataclass(frozen=True)
