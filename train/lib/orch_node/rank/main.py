@@ -33,18 +33,8 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.environment import DEFAULTS, IMAGE_PACKAGES, USER_VARIABLES, user_names
 from orch_node.protocol.events import Heartbeat, Joined, Raised, ScriptEnded
 from orch_node.protocol.outcome import EX_TEMPFAIL
-from orch_node.rank import child_processes, communication, computation, frameworks, training_check
+from orch_node.rank import checks, child_processes, communication, computation, frameworks, training_check
 from orch_node.rank import metrics as rank_metrics
-from orch_node.rank.checks import (
-    RankError,
-    check_environment,
-    check_image_packages,
-    check_node,
-    check_placement,
-    check_preload,
-    check_torch,
-    repair_command,
-)
 from orch_node.rank.output import TRACEBACK, StackTraces, reason_in, record_stderr
 from orch_node.rank.process_group import compare_weights, join, set_mpi_variables
 from orch_node.rank.script import add_module_folders, check_program, enter, link_bindings, run_program
@@ -75,18 +65,18 @@ def main(argv: list[str]) -> None:
         enter(layout.working_directory)
         link_bindings(run_dir, os.environ)
         add_module_folders(os.environ)
-        cpus = check_placement(placement)
-        check_node(node)
-        check_environment(environment)
+        cpus = checks.check_placement(placement)
+        checks.check_node(node)
+        checks.check_environment(environment)
         spec = read_spec(run_dir)
-        check_preload(environment.get("LD_PRELOAD", ""), repair_command(node, spec))
+        checks.check_preload(environment.get("LD_PRELOAD", ""), checks.repair_command(node, spec))
         check_program(argv)
-        check_image_packages(os.environ.get(IMAGE_PACKAGES, ""), spec)
+        checks.check_image_packages(os.environ.get(IMAGE_PACKAGES, ""), spec)
         torch = import_torch()
-        check_torch(node, torch.__version__, spec)
+        checks.check_torch(node, torch.__version__, spec)
         torch.set_num_threads(placement.threads)
         join(torch, layout, environment)
-        check_environment(environment)  # importing the backend may have changed it
+        checks.check_environment(environment)  # importing the backend may have changed it
         argv = computation.choose_precision(torch, layout, placement.rank, argv)
         computation.use_kernels(torch, layout, placement)
     except Exception as error:
@@ -138,7 +128,7 @@ def train(
             child_processes.check(placement.rank)
             for check_end in end_checks:
                 check_end()
-        except RankError as error:
+        except checks.RankError as error:
             give_up(error, counts)
         collectives = communication.collectives(torch)
         end = ScriptEnded(
@@ -310,7 +300,7 @@ def script_traceback(error: BaseException, *, is_short: bool = False) -> str:
         is_short: whether to omit what does not fit into an event: C++ frames, and of long tracebacks all but the last
             exception, its innermost frames, and the first and last characters of its message.
     """
-    if isinstance(error, RankError):
+    if isinstance(error, checks.RankError):
         return f"error: {error}"
     frame = error.__traceback__
     while frame and frame.tb_next and frame.tb_frame.f_code.co_filename.startswith(HIDDEN_FRAMES):
