@@ -407,14 +407,11 @@ def fabrics(output: str, devices: list[dict[str, object]], root: Path = ROOT) ->
         devices: the RDMA devices of this node.
         root: of the file system.
     """
-    loaded = set(PROVIDER_LINE.findall(output))
+    loaded, names = set(PROVIDER_LINE.findall(output)), ("tcp", "shm", *RDMA)
     if not loaded:
-        return dict.fromkeys(("tcp", "shm", *RDMA), "no libfabric in the stack (fi_info)")
+        return dict.fromkeys(names, "no libfabric in the stack (fi_info)")
     libraries = dict(MISSING_LIBRARY.findall(output))
-    software = {name: "" if name in loaded else "no such provider" for name in ("tcp", "shm")}
-    return software | {
-        name: missing_software(name, loaded, libraries) or missing_device(name, devices, root) for name in RDMA
-    }
+    return {name: missing_software(name, loaded, libraries) or missing_device(name, devices, root) for name in names}
 
 
 def missing_software(name: str, loaded: set[str], libraries: dict[str, str]) -> str:
@@ -426,6 +423,8 @@ def missing_software(name: str, loaded: set[str], libraries: dict[str, str]) -> 
 
 def missing_device(name: str, devices: list[dict[str, object]], root: Path) -> str:
     """Return why no device can be used; psm3 also runs on sockets without one."""
+    if name not in RDMA:
+        return ""
     supported = [device for device in devices if supports_driver(name, str(device["driver"]))]
     if not supported:
         drivers = f" of the driver {RDMA[name][0]}" if RDMA[name] else ""

@@ -98,11 +98,9 @@ class Channel:
 
     def shorten_log(self) -> None:
         """Cut the log to its limit: a node must not fill node0's disk."""
-        try:
+        with contextlib.suppress(OSError):  # there is none yet
             if self.log.stat().st_size > LOG_BYTES:
                 os.truncate(self.log, LOG_BYTES)
-        except OSError:  # there is none yet
-            pass
 
     def request(self, request: Request) -> None:
         """Send a request. If it cannot be sent, the missing response shows that the node is lost."""

@@ -70,10 +70,8 @@ class EventLog:
         self.record(Finished(state=ending.state))
         self.events.close()
         self.launcher_output.close()
+        path = self.run_dir / files.OUTCOME
         try:
-            self.write(ending)
+            self.outcome.become(path, outcome.render(ending).encode())
         except OSError:  # larger than the reserved space
-            self.write(replace(ending, nodes={}))
-
-    def write(self, ending: Outcome) -> None:
-        self.outcome.become(self.run_dir / files.OUTCOME, outcome.render(ending).encode())
+            self.outcome.become(path, outcome.render(replace(ending, nodes={})).encode())
