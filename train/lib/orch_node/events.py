@@ -119,10 +119,8 @@ def _complain(text: str) -> None:
     if text in COMPLAINTS or len(COMPLAINTS) >= MOST_COMPLAINTS:
         return
     COMPLAINTS.add(text)
-    try:
+    with contextlib.suppress(Exception):  # the script may have closed or replaced stderr
         print(f"orch: report(): {text}", file=sys.stderr, flush=True)
-    except Exception:  # the script has closed or replaced stderr
-        pass
 
 
 def _write(line: bytes) -> None:

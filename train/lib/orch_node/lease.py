@@ -49,7 +49,7 @@ class Lease:
             return self.lost
         self.checked = now
         self.is_stop_requested = (self.run_dir / files.STOP).exists()
-        try:
+        with contextlib.suppress(OSError):  # the file system is away; the next check shows who came first
             content = read(self.path)
             if content is None:
                 atomic_write.write(self.path, self.content)
@@ -58,8 +58,6 @@ class Lease:
             elif now - self.renewed >= RENEW_SECONDS:
                 os.utime(self.path)
                 self.renewed = now
-        except OSError:  # the file system is away; the next check shows who came first
-            pass
         return self.lost
 
     def release(self) -> None:

@@ -52,7 +52,7 @@ def test_nodes_that_read_nothing_delay_a_large_request_once(tmp_path: Path, monk
     try:
         begin = time.monotonic()
         assert agents.request(Request(WRITE, content="x" * 200_000), seconds=0.1) == {}
-        assert time.monotonic() - begin < 3 * supervisor_agents.SEND_SECONDS
+        assert time.monotonic() - begin < 1.0
     finally:
         for channel in agents.channels.values():
             channel.kill()

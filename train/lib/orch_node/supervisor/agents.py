@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import select
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from orch_node import atomic_write, program, tail
@@ -31,10 +29,7 @@ LOST_SECONDS = 15.0  # without a response
 CONNECT_SECONDS = 30.0
 # All connections are opened at the same time, and each takes some processor time of node0.
 CONNECT_SECONDS_PER_NODE = 0.25
-# A node has this time to read a request, and more for a long one.
-SEND_SECONDS, SEND_BYTES_PER_SECOND = 2.0, 100_000
 END_SECONDS = 12.0  # longer than an agent's own limit plus the time its container engine takes
-MAX_PARALLEL_WRITES = 16
 # A longer pause between two calls of watch() means that this process did not run, because its job was
 # suspended or its machine was frozen. No response could be read in that time either.
 SUSPENSION_SECONDS = 5.0
@@ -61,12 +56,14 @@ class Channel:
         self.preempted = False  # whether its agent has received SIGTERM
         self.lost_launcher = ""  # what its agent says about a lost process of the launcher
         self.stdin = self.stdout = -1  # descriptors for requests and responses
+        self.unsent: list[memoryview] = []  # the requests, and the end of one, that the node has not read yet
 
     def open(self, pipes: Pipes) -> None:
         """Start the agent, or the connection to it."""
         self.pipes = pipes
         self.last_response = time.monotonic()
         self.has_responded = False
+        self.unsent.clear()
         with open(self.log, "ab", opener=private) as log:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
@@ -107,16 +104,15 @@ class Channel:
         self.responses.pop(request.kind, None)
         self.requested_at = time.time()
         self.claimed = request.claim or self.claimed
-        data = self.sign(protocol.render_request(request))
-        deadline = time.monotonic() + SEND_SECONDS + len(data) / SEND_BYTES_PER_SECOND
-        with contextlib.suppress(ConnectionError):
-            while data and time.monotonic() < deadline:
-                try:
-                    data = data[os.write(self.stdin, data) :]
-                except BlockingIOError:
-                    poll = select.poll()  # select() knows only descriptors below 1024
-                    poll.register(self.stdin, select.POLLOUT)
-                    poll.poll(SEND_SECONDS * 1000)
+        self.unsent.append(memoryview(self.sign(protocol.render_request(request))))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the node can take now of the requests."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while self.unsent and self.stdin >= 0:
+                remaining = self.unsent[0][os.write(self.stdin, self.unsent[0]) :]
+                self.unsent[:1] = [remaining] if remaining else []
 
     def sign(self, line: bytes) -> bytes:
         """Return a line as it is sent. ssh and pipes need no signature."""
@@ -231,6 +227,7 @@ class Agents:
         channels = self.living
         self.ping(channels, now)
         for channel in channels:
+            channel.flush()
             if now - channel.last_response > (LOST_SECONDS if channel.has_responded else self.connect_seconds):
                 self.lose(channel, f"no answer for {now - channel.last_response:.0f} s")
             elif not channel.connected:
@@ -273,14 +270,14 @@ class Agents:
     def request_each(self, requests: Mapping[str, Request], *, seconds: float) -> dict[str, Response]:
         """Send a request to each of some nodes; return the responses in time, by node."""
         waiting = [channel for channel in self.living if channel.node in requests]
-        # A layout of many nodes fills the pipes, and a node that reads nothing must not delay the others.
-        with ThreadPoolExecutor(MAX_PARALLEL_WRITES) as pool:
-            list(pool.map(lambda channel: channel.request(requests[channel.node]), waiting))
+        for channel in waiting:
+            channel.request(requests[channel.node])
         deadline = time.monotonic() + seconds
         responses: dict[str, Response] = {}
         while time.monotonic() < deadline and any(channel.connected for channel in waiting):
-            self.pipes.pump(0.05)
+            self.pipes.pump(0.001 if any(channel.unsent for channel in waiting) else 0.05)
             for channel in [*waiting]:
+                channel.flush()
                 if response := channel.responses.get(requests[channel.node].kind):
                     responses[channel.node] = response
                     waiting.remove(channel)
