@@ -37,9 +37,10 @@ class Pipes:
             self.selector.unregister(descriptor)
             del self.handlers[descriptor], self.pending[descriptor], self.max_bytes[descriptor]
 
-    def pump(self, seconds: float) -> None:
-        """Wait for data for at most this many seconds, then pass the complete lines on."""
-        for key, _ in self.selector.select(seconds):
+    def pump(self, seconds: float) -> bool:
+        """Wait for data for at most this many seconds, and pass complete lines on; return whether there was any."""
+        ready = self.selector.select(seconds)
+        for key, _ in ready:
             descriptor = key.fd
             try:
                 chunk = os.read(descriptor, 1 << 16)
@@ -51,6 +52,7 @@ class Pipes:
             handle_line = self.handlers[descriptor]
             for line in self.complete_lines(descriptor, chunk):
                 handle_line(line)
+        return bool(ready)
 
     def complete_lines(self, descriptor: int, chunk: bytes) -> list[bytes]:
         """Add a chunk to the unfinished line of a pipe, and return the lines that are complete.

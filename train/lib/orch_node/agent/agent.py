@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import select
 import signal
 import sys
 import time
@@ -24,6 +23,7 @@ from orch_node.agent import containers, processes, rank_signals, shared_memory
 from orch_node.agent.containers import ContainerError
 from orch_node.agent.core_claims import Claims
 from orch_node.disk import describe_on_node
+from orch_node.line_pipes import Pipes
 from orch_node.protocol import agent as protocol
 from orch_node.protocol import files
 from orch_node.protocol.agent import Request, Response
@@ -36,6 +36,7 @@ SILENCE_SECONDS = 30.0  # the supervisor sends a request every 2 s
 RETURN_SECONDS = 15.0
 SHM_SECONDS = 10.0  # between scans of who uses /dev/shm; a new name there causes one at once
 LISTEN_SECONDS = 0.25
+MAX_REQUEST_BYTES = 1 << 30  # the layout of many nodes
 # After a longer round this process was suspended, and the supervisor may have been, too.
 SUSPENSION_SECONDS = 5.0
 TERM_SECONDS = 5.0
@@ -93,7 +94,7 @@ class Agent:
 
     def __init__(self, run_dir: Path, node: str, claims: Claims, lines: SignedLines | None = None) -> None:
         self.lines = lines
-        self.preempted = False
+        self.preempted = self.has_left = False
         self.run_dir = run_dir
         self.node = node
         self.claims = claims
@@ -106,34 +107,28 @@ class Agent:
 
     def serve(self) -> None:
         """Respond until the supervisor is gone, then remove everything of the run here."""
+        pipes = Pipes()
+        pipes.add(0, self.respond, MAX_REQUEST_BYTES)
         last_request = now = time.monotonic()
-        pending = b""
-        while now - last_request < SILENCE_SECONDS:
-            if select.select([0], [], [], LISTEN_SECONDS)[0]:
-                chunk = os.read(0, 65536)
-                if not chunk:
-                    break
+        while pipes.open(0) and now - last_request < SILENCE_SECONDS:
+            if pipes.pump(LISTEN_SECONDS):
                 last_request = time.monotonic()
-                *complete, pending = (pending + chunk).split(b"\n")
-                for line in complete:
-                    line += b"\n"
-                    request = protocol.parse_request(self.lines.verify(line) if self.lines else line)
-                    self.respond(request)
-                    if request.kind == protocol.LEAVE:
-                        return
+            if self.has_left:
+                return
             self.note_segments()
             previous, now = now, time.monotonic()
             if now - previous > SUSPENSION_SECONDS:
                 last_request += now - previous
         self.end_without_supervisor()
 
-    def respond(self, request: Request) -> None:
-        """Do what is requested, and write the response."""
-        line = protocol.render_response(HANDLERS[request.kind](self, request))
+    def respond(self, line: bytes) -> None:
+        """Do what a line requests, and write the response."""
+        request = protocol.parse_request(self.lines.verify(line) if self.lines else line)
+        response = protocol.render_response(HANDLERS[request.kind](self, request))
         if self.lines:
-            line = self.lines.sign(line)
-        while line:  # a signal may interrupt a write
-            line = line[os.write(1, line) :]
+            response = self.lines.sign(response)
+        while response:  # a signal may interrupt a write
+            response = response[os.write(1, response) :]
 
     def take_claim(self, request: Request) -> Response:
         assert request.claim is not None
@@ -142,6 +137,7 @@ class Agent:
     def leave(self, request: Request) -> Response:
         shared_memory.forget(self.notes)
         self.claims.release(self.run_dir.name)
+        self.has_left = True
         return Response(request.kind)
 
     def ping(self, request: Request) -> Response:
