@@ -174,13 +174,13 @@ class Agent:
         self.note_segments(now=True)
         self.launcher = LauncherProcesses()
         began = time.monotonic()
-        ended, left = processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
+        ended, living = processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
         seconds = round(time.monotonic() - began, 3)
         removed, remaining = containers.remove_all(self.run_dir, self.node)
         segments = shared_memory.remove(self.notes)
         end = NodeEnd(
             ended=len(ended) + len(removed),
-            left=(*left, *remaining),
+            left=(*living, *remaining),
             segments=segments.removed,
             segments_left=segments.remaining,
             seconds=seconds,

@@ -65,16 +65,16 @@ def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) ->
         lambda: (node0 and is_starting(folder)) or bool(processes.run_processes(run_dir)),
         SUPERVISOR_SECONDS if supervisors else patience,
     )
-    ended, left = end_here(folder)
+    ended, remaining = end_here(folder)
     elsewhere = wait_for_another_host(folder) if node0 and not supervisors else ()
     has_not_begun = node0 and planned and is_starting(folder) and not elsewhere
-    if (supervisors or has_not_begun) and not left:
+    if (supervisors or has_not_begun) and not remaining:
         record_stop(folder, supervisors[0].pid if supervisors else None)
     segments, run = remove_segments(folder), folder.name
-    later = {process.key for process in (*ended, *left)}
+    later = {process.key for process in (*ended, *remaining)}
     return Cleaned(
         ended={run: (*(process for process in initial if process.key not in later), *ended)},
-        left={run: (*left, *elsewhere)},
+        left={run: (*remaining, *elsewhere)},
         segments={run: segments.removed},
         segments_left={run: segments.remaining},
     )
@@ -83,9 +83,9 @@ def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) ->
 def end_here(run_dir: Path) -> tuple[tuple[ProcessRecord, ...], tuple[ProcessRecord, ...]]:
     """End the run's processes and containers here; return those that have ended, and those that remain."""
     find = functools.partial(processes.run_processes, str(run_dir))
-    ended, left = processes.terminate(find, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
+    ended, living = processes.terminate(find, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
     removed, remaining = containers.remove_all(run_dir)
-    return (*ended, *removed), (*left, *remaining)
+    return (*ended, *removed), (*living, *remaining)
 
 
 def wait_for_another_host(run_dir: Path) -> tuple[ProcessRecord, ...]:
@@ -146,9 +146,9 @@ def clean(options: argparse.Namespace) -> Cleaned:
     elsewhere = [folder.name for folder in folders if lease.may_run_elsewhere(folder) is not None]
     living = {*watched, *options.excluded, *elsewhere}
     ended: dict[str, tuple[ProcessRecord, ...]] = {}
-    left = {run: tuple(by_run[run]) for run in by_run if run not in living}
-    for run in left if not options.dry_run else ():
-        ended[run], left[run] = end_here(base / run)
+    leftovers = {run: tuple(by_run[run]) for run in by_run if run not in living}
+    for run in leftovers if not options.dry_run else ():
+        ended[run], leftovers[run] = end_here(base / run)
     removals = {
         folder.name: remove_segments(folder, dry_run=options.dry_run) for folder in folders if folder.name not in living
     }
@@ -156,7 +156,7 @@ def clean(options: argparse.Namespace) -> Cleaned:
     targets = {run.folder: run_folders.set_aside(base / run.folder) for run in damaged if not options.dry_run}
     return Cleaned(
         ended=ended,
-        left=left,
+        left=leftovers,
         segments={run: removal.removed for run, removal in removals.items() if removal.removed},
         segments_left={run: removal.remaining for run, removal in removals.items() if removal.remaining},
         unused=unused_folders(options.store, options),

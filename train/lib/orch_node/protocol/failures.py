@@ -30,7 +30,7 @@ ELASTIC_FRAME = re.compile(r"^(?:[=-]{20,}|  traceback : To enable traceback .*)
 
 
 def without_frames(text: str) -> str:
-    """Return the text without the lines that say nothing in failures of elastic."""
+    """Return the text without the lines that frame failures of elastic."""
     return ELASTIC_FRAME.sub("", text).rstrip("\n")
 
 
