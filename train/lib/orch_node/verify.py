@@ -42,7 +42,10 @@ def run_rank(measure: Callable[[int, int, int], Mapping[str, object]]) -> int:
     Args:
         measure: returns the report, from the rank, the number of ranks and that of the ranks of this node.
     """
-    rank, ranks = take_numbers()
+    # The numbers come from hydra, or else from the environment.
+    os.environ["RANK"] = os.environ.get("PMI_RANK", os.environ.get("RANK", "0"))
+    os.environ["WORLD_SIZE"] = os.environ.get("PMI_SIZE", os.environ.get("WORLD_SIZE", "1"))
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
         report = measure(rank, ranks, int(os.environ.get("MPI_LOCALNRANKS", ranks)))
     except Exception as error:  # any error is the result of this node
@@ -51,16 +54,6 @@ def run_rank(measure: Callable[[int, int, int], Mapping[str, object]]) -> int:
     if rank == 0 and report:
         print(json.dumps(report), flush=True)
     return 0
-
-
-def take_numbers() -> tuple[int, int]:
-    """Return the rank and the number of ranks, and set their variables for torch.
-
-    They come from hydra, or else from the environment.
-    """
-    os.environ["RANK"] = os.environ.get("PMI_RANK", os.environ.get("RANK", "0"))
-    os.environ["WORLD_SIZE"] = os.environ.get("PMI_SIZE", os.environ.get("WORLD_SIZE", "1"))
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def hold_to_interface() -> str:

@@ -67,14 +67,10 @@ class PreemptionMonitor:
 
     def adjust_result(self, result: Outcome, tracker: RankTracker) -> Outcome:
         """Return the result as preempted if ranks ended after a checkpoint, or by the signals that follow a request."""
-        if result.state == DONE:
-            is_preempted = tracker.any_preempted()
-        elif result.state == FAILED and (self.requested_at or tracker.any_preempted()):
-            failure = result.first_failure
-            is_preempted = failure is None or (not failure.oom and failure.signal in ENDING_SIGNALS)
-        else:
-            is_preempted = False
-        if not is_preempted:
+        failure = result.first_failure
+        is_signal = failure is None or (not failure.oom and failure.signal in ENDING_SIGNALS)
+        is_requested = tracker.any_preempted() or (result.state == FAILED and self.requested_at)
+        if result.state not in (DONE, FAILED) or not is_requested or not is_signal:
             return result
         return replace(result, state=PREEMPTED, problem=self.describe(tracker), first_failure=None)
 
