@@ -231,11 +231,9 @@ def describe_differences(versions: Mapping[str, Mapping[str, str]]) -> str:
     for node, installed in versions.items():
         different = {name for name in {**expected, **installed} if expected.get(name) != installed.get(name)}
         if names := sorted(different.difference(INSTALLERS)):
-            rows = ((name, expected.get(name, "missing"), installed.get(name, "missing")) for name in names[:3])
-            listing = "; ".join(
-                f"{name} is {version} on {first} and {actual} on {node}" for name, version, actual in rows
-            )
-            return listing + (f"; {len(names) - 3} more" if names[3:] else "")
+            rows = [(name, expected.get(name, "missing"), installed.get(name, "missing")) for name in names[:3]]
+            parts = [f"{name} is {version} on {first} and {actual} on {node}" for name, version, actual in rows]
+            return "; ".join([*parts, *([f"{len(names) - 3} more"] if names[3:] else [])])
     return ""
 
 

@@ -1,12 +1,21 @@
-"""Watch for states of an attempt in which it cannot continue: a start that hangs, and ranks without a peer."""
+"""Watch for states in which an attempt cannot continue: a start that hangs, ranks without a peer, a preemption."""
 
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from orch_node.agent.processes import has_children
+from orch_node.protocol.agent import PREEMPT, Request
+from orch_node.protocol.events import Stopping
+from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Outcome
 from orch_node.supervisor.launcher import LauncherLog
 from orch_node.supervisor.rank_tracker import Position, RankTracker
+
+if TYPE_CHECKING:
+    from orch_node.supervisor.supervisor import Supervisor
 
 REPORT_SECONDS = 20.0
 NO_CHILDREN_SECONDS = 30.0  # hydra took 6 s with 20 runnable processes per core, 11 s if no name server responds
@@ -15,6 +24,8 @@ CHECK_SECONDS = 1.0
 PARENTS = ("mpiexec", "mpiexec.hydra", "mpirun")
 # Time for a backend that reports the lost peer itself, or a script that does not need the result.
 GRACE_SECONDS = 10.0
+RESPONSE_SECONDS = 3.0
+ENDING_SIGNALS = ("SIGTERM", "SIGKILL")  # by which ranks end when a batch system takes their cores
 
 
 class StartupMonitor:
@@ -84,3 +95,52 @@ class MismatchedCollectives:
         if waiting != self.waiting:  # a rank that makes progress does not wait
             self.waiting, self.since = waiting, now
         return tracker.describe_mismatched_collectives(waiting) if waiting and now - self.since > GRACE_SECONDS else ""
+
+
+class PreemptionMonitor:
+    """The preemption of an attempt, requested from the supervisor or directly from a rank."""
+
+    def __init__(self, run: Supervisor) -> None:
+        self.run = run
+        self.requested_at: float | None = None
+        self.problem = ""
+
+    def poll(self, tracker: RankTracker) -> Outcome | None:
+        """Ask the ranks for a checkpoint when requested; return the result once they are too late."""
+        if self.requested_at is None and (self.run.is_preempted() or tracker.any_preempted()):
+            self.request_checkpoints(tracker)
+        if self.requested_at is not None and time.monotonic() - self.requested_at > self.run.preempt_seconds:
+            self.problem = f"none was written within {self.run.preempt_seconds:.0f} s"
+        return Outcome(PREEMPTED, problem=self.describe(tracker)) if self.problem else None
+
+    def add_suspension(self, seconds: float) -> None:
+        """Extend the time for the checkpoint: this process and its ranks were suspended for some seconds."""
+        if self.requested_at is not None:
+            self.requested_at += seconds
+
+    def request_checkpoints(self, tracker: RankTracker) -> None:
+        """Ask all ranks to write a checkpoint and end."""
+        self.requested_at = time.monotonic()
+        self.run.event_log.record(Stopping(text="preempted: the ranks write a checkpoint and end"))
+        responses = self.run.agents.request(Request(PREEMPT), seconds=RESPONSE_SECONDS)
+        if not responses and not tracker.any_preempted():
+            self.problem = "no agent of its nodes responds"
+        elif not any(response.ranks for response in responses.values()) and not tracker.any_preempted():
+            self.problem = "the script does not support preemption, or does not train yet"
+
+    def describe(self, tracker: RankTracker) -> str:
+        """Return which checkpoint the ranks wrote, or why there is none."""
+        if tracker.checkpoints:
+            return f"checkpoint at step {max(event.step for event in tracker.checkpoints.values())}"
+        if tracker.any_preempted():
+            return "the ranks ended after a checkpoint but reported no step"
+        return f"without a checkpoint: {self.problem or 'the ranks were ended before they wrote one'}"
+
+    def adjust_result(self, result: Outcome, tracker: RankTracker) -> Outcome:
+        """Return the result as preempted if ranks ended after a checkpoint, or by the signals that follow a request."""
+        failure = result.first_failure
+        is_signal = failure is None or (not failure.oom and failure.signal in ENDING_SIGNALS)
+        is_requested = tracker.any_preempted() or (result.state == FAILED and self.requested_at)
+        if result.state not in (DONE, FAILED) or not is_requested or not is_signal:
+            return result
+        return replace(result, state=PREEMPTED, problem=self.describe(tracker), first_failure=None)

@@ -31,18 +31,21 @@ from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.agent import CLAIM, WRITE, Claim, Request
+from orch_node.protocol.environment import PREEMPT_SIGNAL, configured_signal
 from orch_node.protocol.events import Launched, NodeNews, Restarting
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, NodeEnd, Outcome
 from orch_node.protocol.values import ProtocolError, record
+from orch_node.rank.environment import provisioned_environment, read_env_file
 from orch_node.reach import BY_STEP
 from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.attempt import POLL_SECONDS, Attempt
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.file_sharing import FileSharing
-from orch_node.supervisor.preemption import preemption_settings
 from orch_node.supervisor.recovery import recover
 
+PREEMPT_SECONDS = "ORCH_PREEMPT_SECONDS"
+DEFAULT_PREEMPT_SECONDS = 120.0  # for the checkpoint, unless the variable is set
 OpenAgents = Callable[[Path, list[str], str, Pipes], Agents]
 # Nodes that get a file of some hundred bytes per node of the run at the same time, and their time limit.
 PASS_ON_NODES, PASS_ON_SECONDS = 64, 20.0
@@ -80,6 +83,22 @@ def parse(argv: list[str]) -> argparse.Namespace:
     options = parser.parse_args(supervisor_argv)
     options.launcher = launcher
     return options
+
+
+def preemption_settings(run_dir: Path) -> tuple[int, float]:
+    """Return the signal that requests a preemption in addition to SIGTERM (0 for none), and the seconds for it.
+
+    This process' environment overrides the plan, which overrides what `orch provision` has stored. The ranks report
+    what is wrong with the files and the signal.
+    """
+    variables, number, seconds = dict(os.environ), 0, DEFAULT_PREEMPT_SECONDS
+    with contextlib.suppress(OSError, ValueError):
+        variables = {**provisioned_environment(), **read_env_file(run_dir / files.ENVIRONMENT), **os.environ}
+    with contextlib.suppress(ValueError):
+        number = configured_signal(variables, PREEMPT_SIGNAL)
+    with contextlib.suppress(ValueError):
+        seconds = float(variables.get(PREEMPT_SECONDS, DEFAULT_PREEMPT_SECONDS))
+    return number, seconds
 
 
 def describe_conflicts(node: str, conflicts: Iterable[Claim]) -> str:
