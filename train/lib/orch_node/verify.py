@@ -16,7 +16,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from orch_node.standalone import facts
@@ -65,18 +65,6 @@ def hold_to_interface() -> str:
     return name
 
 
-@contextlib.contextmanager
-def alone_on_node() -> Iterator[None]:
-    """Hold a lock of this node within the context.
-
-    The first import compiles the bytecode of torch, which the other ranks then use.
-    """
-    with open(__file__, "rb") as file:
-        with contextlib.suppress(OSError):  # without locks, every rank compiles
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def check(backend: str, rank: int, ranks: int, per_node: int) -> dict[str, object]:
     """Run all checks of this rank, which report nothing."""
     hold_to_interface()
@@ -92,7 +80,9 @@ def load(backend: str) -> None:
 
     The programs of orch are compiled here, too: the first run would spend 0.5 s of each node on it.
     """
-    with alone_on_node():
+    with open(__file__, "rb") as lock:  # the first import compiles the bytecode of torch for the other ranks
+        with contextlib.suppress(OSError):  # without locks, every rank compiles
+            fcntl.flock(lock, fcntl.LOCK_EX)
         import torch  # noqa: F401
 
         compileall.compile_dir(LIB, quiet=2)  # fails without consequences in a folder of another user
