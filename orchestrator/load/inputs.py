@@ -25,7 +25,14 @@ from orchestrator.load.definitions import stack as load_stack
 from orchestrator.load.files import read_text, read_toml
 from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import has_module, project_of
-from orchestrator.load.requirements import PYPROJECT, Pyproject, requirements_of, source_folder, with_image_requirements
+from orchestrator.load.requirements import (
+    PYPROJECT,
+    Pyproject,
+    folders_up,
+    requirements_of,
+    source_folder,
+    with_image_requirements,
+)
 from orchestrator.load.scripts import RanksPython, check_script, with_parser
 from orchestrator.model.cluster import Facts
 from orchestrator.model.printable import SECRET_VARIABLE
@@ -235,15 +242,11 @@ def tool_options() -> ToolOptions:
     Raises:
         RequestError: if the table has an unknown key or a wrong value, or the file belongs to another user.
     """
-    folder = Path.cwd()
-    in_repository = any((parent / ".git").exists() for parent in (folder, *folder.parents))
-    for parent in (folder, *folder.parents):
-        path = parent / PYPROJECT
+    for folder in folders_up(Path.cwd()):
+        path = folder / PYPROJECT
         table = read_toml(path, Pyproject).tool.orch if path.is_file() and b"orch" in path.read_bytes() else None
         if table is not None:
             return parse_table(path, table)
-        if not in_repository or (parent / ".git").exists():
-            break
     return ToolOptions()
 
 

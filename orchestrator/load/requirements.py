@@ -231,19 +231,19 @@ def script_requirements(script: Path) -> Requirements | None:
     )
 
 
-def project_folders(recipe: Recipe) -> Iterator[Path]:
-    """Yield the script's folder and those above it, up to its project: a repository, or outside of git that folder."""
-    start = Path(recipe.script_file).parent if recipe.script_file else Path.cwd()
-    folders = (start, *start.parents)
-    in_repository = any((folder / ".git").exists() for folder in folders)
-    for folder in folders:
+def folders_up(start: Path, top: str = "") -> Iterator[Path]:
+    """Yield a folder and those above it, up to `top` or else the root of the git repository; outside of git only it."""
+    in_repository = any((folder / ".git").exists() for folder in (start, *start.parents))
+    for folder in (start, *start.parents):
         yield folder
-        if recipe.project:
-            is_top = folder == Path(recipe.project.folder)
-        else:
-            is_top = (folder / ".git").exists() if in_repository else folder == start
-        if is_top:
+        if (str(folder) == top) if top else (not in_repository or (folder / ".git").exists()):
             return
+
+
+def project_folders(recipe: Recipe) -> Iterator[Path]:
+    """Return the script's folder and those above it, up to its project."""
+    start = Path(recipe.script_file).parent if recipe.script_file else Path.cwd()
+    return folders_up(start, recipe.project.folder if recipe.project else "")
 
 
 def find_pyproject(recipe: Recipe, extras: tuple[str, ...] = ()) -> Path | None:
