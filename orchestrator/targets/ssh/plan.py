@@ -228,10 +228,11 @@ def decisions_of(
 ) -> tuple[Decision, ...]:
     """Return all decisions, in the order in which they are printed."""
     options, docker = inputs.accelerate, inputs.docker
+    has_gpus = any(node.facts.gpus for node in resolved.all_nodes)
     reasons = (launch.summary, resolved.mpi.reason if "MPI" in launch.summary else "")
     return (
         *all_decisions(resolved.stack, resolved.nodes, resolved.spares, resolved.layout),
-        *gpu_decisions(resolved.all_nodes, resolved.backend.value),
+        *(gpu_decisions(resolved.all_nodes, resolved.backend.value) if has_gpus else ()),
         Decision(topic="launcher", value=resolved.launcher, reason="; ".join(filter(None, reasons))),
         *([docker.decision()] if docker else []),
         *(accelerate_options.option_decisions(options, spec) if options else ()),
