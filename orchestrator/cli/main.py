@@ -128,15 +128,10 @@ def main() -> None:
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # such as that of the help, which rich prints
             closed_output.end(1, f"error: {error.filename or 'The output'} cannot be written: {error.strerror}.")
-        print_text(f"error: This is a bug in orch. Details: {save_traceback()}", err=True)
+        with tempfile.NamedTemporaryFile("w", prefix="orch-bug-", suffix=".log", delete=False) as log:
+            log.write(f"{sys.argv}\n{traceback.format_exc()}")
+        print_text(f"error: This is a bug in orch. Details: {log.name}", err=True)
         sys.exit(3)
-
-
-def save_traceback() -> str:
-    """Write the current exception to a log file and return its path."""
-    with tempfile.NamedTemporaryFile("w", prefix="orch-bug-", suffix=".log", delete=False) as log:
-        log.write(f"{sys.argv}\n{traceback.format_exc()}")
-    return log.name
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import State
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.inventory import read_inventory
-from orchestrator.load.records import DamagedRecord, NodeRecord, parse_facts, read_record
+from orchestrator.load.records import DamagedRecord, parse_facts, read_record
 from orchestrator.model.cluster import Facts, describe_gpus
 from orchestrator.model.hosts import Nodes, ranges
 from orchestrator.operations.runs import find
@@ -66,10 +66,8 @@ def recorded_row(name: str, state: State) -> dict[str, Any]:
         record = read_record(state.record(name))
     except DamagedRecord:
         return {**without_record, "state": "damaged"}
-    return row(name, record) if record else without_record
-
-
-def row(name: str, record: NodeRecord) -> dict[str, Any]:
+    if record is None:
+        return without_record
     facts = parse_facts(record)
     return {
         "node": name,
