@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orch_node.protocol import files, values
-
 from orchestrator.model.packages import Packages
 from orchestrator.model.printable import Command, mask, masked
 from orchestrator.model.project import Project
@@ -97,15 +95,6 @@ def origin_of(plan: Plan) -> Origin:
         scripts=script_of(Path(resolved.recipe.script_file)) if resolved.recipe.script_file else None,
         command=Command(argv=tuple(mask(word, secrets) for word in command.argv), env=command.env),
     )
-
-
-def parse(value: object) -> Origin:
-    """Return the origin in the content of plan.json; missing fields get their defaults.
-
-    Raises:
-        ProtocolError: if the value is invalid.
-    """
-    return values.read(Origin, value, files.PLAN, ignore_unknown=True)
 
 
 def script_of(path: Path) -> Script:

@@ -28,7 +28,6 @@ from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import make_user_folder, other_owner, write_whole
 from orchestrator.model.decision import array_values
 from orchestrator.planning.plan import Plan
-from orchestrator.runs import origin as origins
 from orchestrator.runs import queued
 from orchestrator.runs.events import stored
 from orchestrator.runs.origin import Origin, origin_of
@@ -142,7 +141,7 @@ def load(folder: Path) -> Run:
     path = folder / PLAN
     try:
         value = values.loads(atomic_write.read(path), PLAN)
-        record, origin = records.parse(value), origins.parse(value)
+        record, origin = records.parse(value), values.read(Origin, value, PLAN, ignore_unknown=True)
         if record.run_id != folder.name:
             raise ProtocolError(f"it is the plan of run {record.run_id}.")
     except (OSError, ProtocolError) as error:

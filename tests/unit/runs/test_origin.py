@@ -10,7 +10,7 @@ from pathlib import Path
 from orch_node.protocol import values
 
 from orchestrator.planning.request import TrainRequest
-from orchestrator.runs.origin import git_state, origin_of, parse, script_of
+from orchestrator.runs.origin import Origin, git_state, origin_of, script_of
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, require_program
@@ -48,4 +48,4 @@ def test_origin_has_the_settings_and_the_command(test_stack: Stack, tmp_path: Pa
     assert result.settings == {"seed": 3, "epochs": 2}
     assert result.command.argv[0] == "/venv/bin/python"
     assert result.fingerprints == {"": "node0"}
-    assert parse(json.loads(json.dumps(values.record(result)))) == result
+    assert values.read_known(Origin, json.loads(json.dumps(values.record(result))), "") == result
