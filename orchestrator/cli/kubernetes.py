@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +31,7 @@ DECLARED = {item.name: typer.Option(**item.metadata[OPTION]) for item in fields(
 SettingOptions = Annotated[list[str] | None, DECLARED["k8s"]]
 SettingsFile = Annotated[Path | None, DECLARED["k8s_file"]]
 Image = Annotated[str | None, typer.Option("--image", metavar="NAME", help="Image of the pods.")]
+TOKEN_FILE_HINT = "--token-file needs a file that contains only the token, or - for standard input."
 
 
 @app.command()
@@ -59,8 +61,7 @@ def check(
 @app.command()
 def init(
     token_file: Annotated[
-        typer.FileText | None,
-        typer.Option(metavar="FILE", help="File with a Hugging Face Hub token; - reads standard input."),
+        Path | None, typer.Option(metavar="FILE", help="File with a Hugging Face Hub token; - reads standard input.")
     ] = None,
     runtime: Annotated[
         bool, typer.Option("--runtime", help="Also create a TrainingRuntime for your own TrainJobs.")
@@ -79,8 +80,7 @@ def init(
     settings = kubernetes_settings(k8s_file, list(k8s or ()), image)
     if runtime:
         settings.check_image()
-    token = read_token(token_file) if token_file else None
-    objects = namespace_objects.init_objects(settings, token, runtime=runtime)
+    objects = namespace_objects.init_objects(settings, read_token(token_file), runtime=runtime)
     if not apply:
         print_text(namespace_objects.as_printable_yaml(objects), nl=False, program=True)
         return
@@ -104,16 +104,20 @@ def role(
     print_text(as_yaml((role,)), nl=False, program=True)
 
 
-def read_token(file: typer.FileText) -> str:
-    """Return the token in a file.
+def read_token(path: Path | None) -> str | None:
+    """Return the token in a file or on standard input, or None without a path.
 
     The token is not a command-line argument because all users of a machine can read those.
 
     Raises:
-        RequestError: if the file does not contain exactly one token.
+        RequestError: if the file cannot be read or does not contain exactly one token.
     """
-    words = file.read().split()
-    if len(words) != 1:
-        hint = "--token-file needs a file that contains only the token, or - for standard input."
-        raise RequestError(f"{file.name} does not contain a token.", hint=hint)
-    return words[0]
+    if path is None:
+        return None
+    try:
+        token = (sys.stdin.read() if str(path) == "-" else path.read_text()).strip()
+    except OSError as error:
+        raise RequestError(f"Cannot read {path}: {error.strerror}.", hint=TOKEN_FILE_HINT) from None
+    if not token or any(letter.isspace() for letter in token):
+        raise RequestError(f"{path} does not contain a token.", hint=TOKEN_FILE_HINT)
+    return token
