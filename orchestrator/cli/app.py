@@ -127,8 +127,8 @@ def with_defaults(request: TrainRequest, context: Any) -> TrainRequest:
 
 def target_in(arguments: Sequence[str]) -> str | None:
     """Return the last value of --on before `--`, or None."""
-    words = [word for argument in takewhile("--".__ne__, arguments) for word in argument.split("=", 1)]
-    return next((target for target, option in pairwise(words[::-1]) if option == "--on"), None)
+    parts = [part for argument in takewhile("--".__ne__, arguments) for part in argument.split("=", 1)]
+    return next((target for target, option in pairwise(parts[::-1]) if option == "--on"), None)
 
 
 class Command(TyperCommand):

@@ -228,21 +228,21 @@ def read_figures(events: Iterator[Event], notify: Notify) -> Figures:
 def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunRecord) -> Measurement:
     """Return the measurement with the figures of a run."""
     places = {rank_place.rank: rank_place for rank_place in record.layout}
-    known = [(places[rank], part) for rank, part in sorted(figures, key=itemgetter(0)) if rank in places]
-    run = next((part for _, part in known if isinstance(part, RunFigures)), RunFigures())
+    reported = [(places[rank], part) for rank, part in sorted(figures, key=itemgetter(0)) if rank in places]
+    run = next((part for _, part in reported if isinstance(part, RunFigures)), RunFigures())
     fabric, ppn = plan.request.fabric or "", ranks_per_node(plan)
     rates = RunRates(run=record.run_id, backend=record.backend, fabric=fabric, ppn=ppn, **asdict(run))
     ranks: dict[str, list[RankRates]] = {}
     cores: Counter[str] = Counter()
     links: list[LinkRate] = []
-    for place, part in known:
+    for rank_place, part in reported:
         if isinstance(part, RankRates):
-            ranks.setdefault(place.node, []).append(part)
-            cores[place.node] += place.threads or max(run.threads, 1)  # 0: the batch system decides
+            ranks.setdefault(rank_place.node, []).append(part)
+            cores[rank_place.node] += rank_place.threads or max(run.threads, 1)  # 0: the batch system decides
         elif isinstance(part, LinkFigures):
             peers = ((places[row.peer].node, row) for row in part.rows if row.peer in places)
             links += (
-                LinkRate(source=peer, destination=place.node, gbit=row.gbit, microseconds=row.microseconds)
+                LinkRate(source=peer, destination=rank_place.node, gbit=row.gbit, microseconds=row.microseconds)
                 for peer, row in peers
             )
     nodes = (NodeRates(node=node, cores=cores[node], rates=merge_ranks(parts)) for node, parts in ranks.items())

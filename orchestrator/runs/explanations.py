@@ -99,9 +99,9 @@ def explain(
                 finding = Finding(subject=signature.name, message=cause, evidence=line.strip(), hint=hint)
                 explanations.setdefault(signature.name, finding)
                 break
-    found = [signature for signature in known_signatures() if signature.name in explanations]
-    hidden = {name for signature in found for name in signature.hides}
-    names = dict.fromkeys(signature.name for signature in found)  # several signatures may have the same
+    matched = [signature for signature in known_signatures() if signature.name in explanations]
+    hidden = {name for signature in matched for name in signature.hides}
+    names = dict.fromkeys(signature.name for signature in matched)  # several signatures may have the same
     return tuple(explanations[name] for name in names if name not in hidden)
 
 

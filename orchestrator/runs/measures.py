@@ -101,15 +101,15 @@ class RankMeasures:
         step before it. The timed duration of the steps is exact, and replaces the duration of the samples if the two
         differ by no more than the duration of a sample.
         """
-        found: list[Stretch] = []
+        periods: list[Stretch] = []
         waited = 0.0  # seconds without a step since the first one
         for sample in self.samples:
             trained = None if sample.samples_per_second is None else sample.samples_per_second * sample.seconds
             if not sample.steps:
-                waited += sample.seconds if found else 0.0
-                if found and trained:
-                    rate = (found[-1].samples_per_second or 0.0) + trained / found[-1].seconds
-                    found[-1] = replace(found[-1], samples_per_second=rate)
+                waited += sample.seconds if periods else 0.0
+                if periods and trained:
+                    rate = (periods[-1].samples_per_second or 0.0) + trained / periods[-1].seconds
+                    periods[-1] = replace(periods[-1], samples_per_second=rate)
                 continue
             seconds, waited = sample.seconds + waited, 0.0
             timed = (sample.step_seconds or 0.0) * sample.steps
@@ -121,8 +121,8 @@ class RankMeasures:
                 steps_per_second=sample.steps / seconds,
                 samples_per_second=None if trained is None else trained / seconds,
             )
-            found.append(stretch)
-        return found
+            periods.append(stretch)
+        return periods
 
     @property
     def peak_rss(self) -> float:
