@@ -247,11 +247,15 @@ def fallback_home() -> Path:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
+        is_private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077 and status.st_uid == os.getuid()
+        problem = "" if is_private else f"others may access {folder}"
     except OSError as error:
-        raise home_error(f"{folder} cannot be created: {error.strerror}") from None
-    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
-    if not private or status.st_uid != os.getuid():
-        raise home_error(f"others may access {folder}")
+        problem = f"{folder} cannot be created: {error.strerror}"
+    if problem:
+        raise ExecuteError(
+            f"The home folder is not writable, and {problem}.",
+            hint="Set HOME, or XDG_STATE_HOME and XDG_CACHE_HOME, to a writable folder.",
+        )
     note_fallback(folder)
     return folder
 
@@ -259,13 +263,6 @@ def fallback_home() -> Path:
 @cache  # once in a process
 def note_fallback(folder: Path) -> None:
     PROGRESS.info("note: the home directory is not writable; using %s", folder)
-
-
-def home_error(reason: str) -> ExecuteError:
-    return ExecuteError(
-        f"The home folder is not writable, and {reason}.",
-        hint="Set HOME, or XDG_STATE_HOME and XDG_CACHE_HOME, to a writable folder.",
-    )
 
 
 def ansible_home() -> dict[str, str]:
