@@ -16,7 +16,7 @@ from orch_node.protocol.node_reports import Cleaned, ListedRun, Listing, RunRepo
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.load.inputs import run_paths_of
-from orchestrator.runs import origin
+from orchestrator.runs.origin import Origin
 from tests.conftest import HOSTILE_TEXTS
 from tests.support.hostile import JSON, UNSAFE_NAMES
 from tests.support.layouts import make_layout
@@ -34,7 +34,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "container.json": container.parse,
     "pod.json": pod.parse,
     "run.json": lambda text: record.parse(values.loads(text, "it")),
-    "plan.json": lambda text: origin.parse(values.loads(text, "it")),
+    "plan.json": make_parser(Origin),
     "event": events.parse,
     "request": agent.parse_request,
     "response": agent.parse_response,
