@@ -12,6 +12,7 @@ import pwd
 import re
 import shlex
 import socket
+import stat
 import struct
 import subprocess
 import threading
@@ -300,9 +301,11 @@ class Ssh:
         self.attempt(lambda: self.run(argv), f"start {command.argv[0]}")
 
     def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes | None:
-        """Return at most `limit` bytes of a file from `offset` on, or None if there is no file."""
+        """Return at most `limit` bytes of a regular file from `offset` on, or None if there is no file."""
 
         def act() -> bytes:
+            if not stat.S_ISREG(self.sftp.stat(path).st_mode or 0):  # a device has no end, a pipe may wait for ever
+                return b""
             with self.sftp.open(path, "rb") as file:
                 file.seek(offset)
                 return bytes(file.read(limit))
