@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from orchestrator.errors import RequestError, describe_invalid, did_you_mean, first_problem
 from orchestrator.files import tomllib
 
+READABLE_HINT = "Name an existing file that you may read."
+
 
 class StrictModel(BaseModel):
     model_config = ConfigDict(defer_build=True, extra="forbid", strict=True)
@@ -48,7 +50,7 @@ def read_current_folder_toml(name: Path, model: type[Model], option: str) -> Mod
     except permissions.UntrustedError as error:
         raise RequestError(f"{error}.", hint=f"If you trust its author, name the file: {option} {name}") from None
     except OSError as error:
-        raise RequestError(f"{name} cannot be read: {error.strerror}.") from None
+        raise RequestError(f"{name} cannot be read: {error.strerror}.", hint=READABLE_HINT) from None
     return parse_toml(content.decode("utf-8-sig", errors="replace"), name, model)
 
 
@@ -61,7 +63,7 @@ def read_toml(path: Path, model: type[Model]) -> Model:
     return parse_toml(read_text(path), path, model)
 
 
-def read_text(path: Path, hint: str = "Name an existing file that you may read.") -> str:
+def read_text(path: Path, hint: str = READABLE_HINT) -> str:
     """Return the text of a file; raise RequestError with the hint if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8-sig")

@@ -81,9 +81,9 @@ MAX_HOSTS = 10_000  # of one list
 Nodes = int | str  # a number of nodes; or names, ranges, groups or patterns
 
 
-def parse_nodes(text: str) -> Nodes:
-    """Return the nodes that a value of --nodes selects."""
-    return int(text) if text.isdecimal() and len(text) < 10 else text
+def parse_nodes(value: Nodes) -> Nodes:
+    """Return the nodes that a value of --nodes selects; from the command line, numbers are text."""
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else value
 
 
 def expand(pattern: str, is_group: Callable[[str], bool]) -> list[str]:

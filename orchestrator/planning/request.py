@@ -39,7 +39,7 @@ def find_options(kind: type[Options], options: Iterable[TargetOptions]) -> Optio
     return next((target_options for target_options in options if isinstance(target_options, kind)), kind())
 
 
-def parse_ppn(ppn: str) -> int | None:
+def parse_ppn(ppn: str | int) -> int | None:
     """Return the ranks per node, or None for auto.
 
     Raises:
@@ -47,7 +47,7 @@ def parse_ppn(ppn: str) -> int | None:
     """
     if ppn == "auto":
         return None
-    if not ppn.isdecimal() or int(ppn) < 1:
+    if not str(ppn).isdecimal() or int(ppn) < 1:
         raise RequestError(
             f"--ppn {ppn}: expected a number or auto, one or more.", hint="For four ranks per node: --ppn 4"
         )

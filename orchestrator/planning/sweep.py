@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import random
 import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from random import Random
 
 from orch_node.protocol.record import RunRecord
 
@@ -83,7 +83,7 @@ def combinations(arguments: Sequence[str], sample: int | None) -> list[Member]:
         if not 0 < sample <= total:
             problem = f"--array-sample {sample}, but --array has {total} combinations."
             raise PlanError(problem, hint=f"Use 1 to {total}.")
-        numbers = sorted(random.Random(SAMPLE_SEED).sample(numbers, sample))
+        numbers = sorted(Random(SAMPLE_SEED).sample(numbers, sample))
     check_number(len(numbers))
     return [Member(values=combination(axes, number)) for number in numbers]
 
