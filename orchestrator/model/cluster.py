@@ -290,11 +290,11 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0, *, on_gp
         kind = (id(node.facts.cores), devices)  # thousands of equal nodes share one tuple of cores
         if kind not in kinds:
             kinds[kind] = shares_of(node, ppn, workers, devices)
-        rank_places += places_of(node.name, len(rank_places), kinds[kind])
+        rank_places += placements_of(node.name, len(rank_places), kinds[kind])
     return Layout(rank_places=tuple(rank_places))
 
 
-def places_of(node: str, first: int, shares: Sequence[Share], threads: int | None = None) -> list[RankPlacement]:
+def placements_of(node: str, first: int, shares: Sequence[Share], threads: int | None = None) -> list[RankPlacement]:
     """Return the places of a node's ranks, with a thread for each CPU unless their number is given."""
     return [
         RankPlacement(
@@ -313,8 +313,8 @@ def places_of(node: str, first: int, shares: Sequence[Share], threads: int | Non
 def uniform_layout(*, prefix: str, nodes: int, ppn: int, threads: int) -> Layout:
     """Return a layout of equal nodes PREFIX-0, PREFIX-1, ...; each node chooses the CPUs of its ranks."""
     shares = [((), ())] * ppn
-    places = (places_of(f"{prefix}-{node}", node * ppn, shares, threads) for node in range(nodes))
-    return Layout(rank_places=tuple(place for node_places in places for place in node_places))
+    placements = (placements_of(f"{prefix}-{node}", node * ppn, shares, threads) for node in range(nodes))
+    return Layout(rank_places=tuple(placement for of_node in placements for placement in of_node))
 
 
 def shares_of(node: Node, ppn: int | None, workers: int, devices: tuple[int | None, ...] = ()) -> tuple[Share, ...]:
@@ -412,20 +412,20 @@ def link(node: Node, nodes: frozenset[str]) -> Link:
     """
     interfaces, routes = node.facts.interfaces, routes_to(node, nodes)
     holder = next((name for name, addresses in interfaces.items() if node.address in addresses), None)
-    others = " and ".join(sorted(routes - {holder}))
-    if holder and others:
-        reason = f"has the node's address; packets to some nodes leave through {others}"
+    detours = " and ".join(sorted(routes - {holder}))
+    if holder and detours:
+        reason = f"has the node's address; packets to some nodes leave through {detours}"
     elif holder:
         reason = "route to the other nodes" if routes else "has the node's address"
-    elif len(routes) == 1 and interfaces.get(others):
+    elif len(routes) == 1 and interfaces.get(detours):
         reason = "route to the other nodes, which use another address of this node"
     else:
         listing = ", ".join(f"{name} {' '.join(addresses)}" for name, addresses in interfaces.items())
-        route_text = f", and reaches the other nodes through {others}" if others else ""
+        route_text = f", and reaches the other nodes through {detours}" if detours else ""
         problem = f"{node.name}: no interface has the address {node.address} ({listing}){route_text}."
         raise PlanError(problem, hint=ORCH_ADDRESS)
-    address = node.address if holder else interfaces[others][0]
-    return Link(node=node.name, interface=holder or others, address=address, reason=reason)
+    address = node.address if holder else interfaces[detours][0]
+    return Link(node=node.name, interface=holder or detours, address=address, reason=reason)
 
 
 def routes_to(node: Node, nodes: frozenset[str]) -> set[str]:

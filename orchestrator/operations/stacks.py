@@ -55,11 +55,11 @@ def check(
     environments: Sequence[Environment], expected: Stack | None
 ) -> list[tuple[Environment, Stack, tuple[Finding, ...]]]:
     """Return each environment, the expected stack or a similar one, and the mismatches."""
-    stacks, entries, checked = load.all_stacks(), load.incompatibilities(), []
+    stacks, incompatibilities, checked = load.all_stacks(), load.incompatibilities(), []
     for env in environments:
         torch = env.version(TORCH)
         similar = nearest_to_torch(stacks, torch) if torch else reference_stack(env, stacks)
-        checked.append((env, expected or similar, mismatches(env, stacks, entries, expected)))
+        checked.append((env, expected or similar, mismatches(env, stacks, incompatibilities, expected)))
     return checked
 
 

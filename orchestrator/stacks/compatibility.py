@@ -64,11 +64,11 @@ def is_gpu_wheel(bindings: Version) -> bool:
     return bindings.local in ("xpu", "gpu") or bindings.public in XPU_ONLY_BINDINGS
 
 
-Known = Mapping[str, Any]  # the content of incompatible.toml
+Incompatibilities = Mapping[str, Any]  # the content of incompatible.toml
 
 
 def mismatches(
-    environment: Environment, stacks: Sequence[Stack], known: Known, stack: Stack | None = None
+    environment: Environment, stacks: Sequence[Stack], incompatibilities: Incompatibilities, stack: Stack | None = None
 ) -> tuple[Finding, ...]:
     """Return all mismatches of an environment; with a stack, also the differences from it."""
     names = [*torch_problems(environment, stacks), *shell_problems(environment)]
@@ -76,9 +76,10 @@ def mismatches(
         names.insert(0, "no_torch")
     values = message_values(environment, stacks) if names else {}
     violations = [
-        Finding(**{field: text.format_map(values) for field, text in known["findings"][name].items()}) for name in names
+        Finding(**{field: text.format_map(values) for field, text in incompatibilities["findings"][name].items()})
+        for name in names
     ]
-    violations += incompatible_versions(environment, stacks, known)
+    violations += incompatible_versions(environment, stacks, incompatibilities)
     if stack is None:
         return tuple(violations)
     reported = {mismatch.subject for mismatch in violations}
@@ -148,12 +149,14 @@ def shell_problems(env: Environment) -> Iterator[str]:
         yield "libmpi"
 
 
-def incompatible_versions(env: Environment, stacks: Sequence[Stack], known: Known) -> Iterator[Finding]:
+def incompatible_versions(
+    env: Environment, stacks: Sequence[Stack], incompatibilities: Incompatibilities
+) -> Iterator[Finding]:
     """Yield the first known problem of each package with the versions of others."""
     bindings = env.version(BINDINGS)
     intel_bindings = None if bindings is None or built_by_orch(bindings) else bindings
     reported: set[str] = set()
-    for entry in known["entries"]:
+    for entry in incompatibilities["entries"]:
         package = entry["package"]
         versions = [(env.version(name), specifier) for name, specifier in entry["versions"].items()]
         versions += [(intel_bindings, entry["intel_bindings"])] if "intel_bindings" in entry else []
@@ -228,7 +231,7 @@ def nearest_to_torch(stacks: Sequence[Stack], torch: Version | None) -> Stack:
 
     def distance(stack: Stack) -> list[int]:
         parts = zip(Version(stack.torch).release, torch.release if torch else (), strict=False)
-        return [abs(part - other) for part, other in parts]
+        return [abs(part - requested) for part, requested in parts]
 
     return min(stacks, key=distance)
 
