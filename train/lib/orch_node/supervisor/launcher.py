@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orch_node.atomic_write import private
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
@@ -20,10 +19,8 @@ from orch_node.protocol import files
 from orch_node.protocol.events import Exited, Started
 from orch_node.protocol.layout import RunLayout
 from orch_node.reach import JOINING, START_MARKER
+from orch_node.supervisor.run import SupervisedRun
 from orch_node.tail import last_text
-
-if TYPE_CHECKING:
-    from orch_node.supervisor.supervisor import Supervisor
 
 # A grandchild may hold the pipe open for longer than the launcher lives.
 DRAIN_SECONDS = 1.0
@@ -34,7 +31,7 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 class Launcher:
     """A running launcher."""
 
-    def __init__(self, run: Supervisor, handle_line: Callable[[bytes], None]) -> None:
+    def __init__(self, run: SupervisedRun, handle_line: Callable[[bytes], None]) -> None:
         """Start the launcher.
 
         Raises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from orch_node.agent.processes import has_children
 from orch_node.protocol.agent import PREEMPT, Request
@@ -13,9 +12,7 @@ from orch_node.protocol.events import Stopping
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Outcome
 from orch_node.supervisor.launcher import LauncherLog
 from orch_node.supervisor.rank_tracker import Position, RankTracker
-
-if TYPE_CHECKING:
-    from orch_node.supervisor.supervisor import Supervisor
+from orch_node.supervisor.run import SupervisedRun
 
 REPORT_SECONDS = 20.0
 NO_CHILDREN_SECONDS = 30.0  # hydra took 6 s with 20 runnable processes per core, 11 s if no name server responds
@@ -100,7 +97,7 @@ class MismatchedCollectives:
 class PreemptionMonitor:
     """The preemption of an attempt, requested from the supervisor or directly from a rank."""
 
-    def __init__(self, run: Supervisor) -> None:
+    def __init__(self, run: SupervisedRun) -> None:
         self.run = run
         self.requested_at: float | None = None
         self.problem = ""

@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 from orch_node import atomic_write
 from orch_node.protocol import files
 from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.node_names import fold
-
-if TYPE_CHECKING:
-    from orch_node.supervisor.supervisor import Supervisor
+from orch_node.supervisor.run import SupervisedRun
 
 # The number of ranks behind the address in a hostfile: `:2` for hydra, ` slots=2` for Open MPI.
 RANKS_OF_HOST = re.compile(r"(:| slots=)\d+\s*$")
 
 
-def recover(run: Supervisor, lost: set[str]) -> str:
+def recover(run: SupervisedRun, lost: set[str]) -> str:
     """Change the layout, the launcher's command and the hostfile of a run that has lost nodes.
 
     Return why it cannot continue without them, or ''.

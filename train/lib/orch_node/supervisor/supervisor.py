@@ -15,37 +15,30 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
-from orch_node import atomic_write, machine
+from orch_node import atomic_write
 from orch_node.agent.run_folders import read_record
 from orch_node.disk import describe_on_node
-from orch_node.lease import Lease
 from orch_node.line_pipes import Pipes
-from orch_node.protocol import files, outcome
+from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.agent import CLAIM, WRITE, Claim, Request
-from orch_node.protocol.environment import PREEMPT_SIGNAL, configured_signal
-from orch_node.protocol.events import Launched, NodeNews, Restarting
+from orch_node.protocol.events import Launched
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, NodeEnd, Outcome
-from orch_node.protocol.values import ProtocolError, record
-from orch_node.rank.environment import provisioned_environment, read_env_file
+from orch_node.protocol.values import ProtocolError
 from orch_node.reach import BY_STEP
 from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.attempt import POLL_SECONDS, Attempt
-from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.file_sharing import FileSharing
 from orch_node.supervisor.recovery import recover
+from orch_node.supervisor.run import SupervisedRun
 
-PREEMPT_SECONDS = "ORCH_PREEMPT_SECONDS"
-DEFAULT_PREEMPT_SECONDS = 120.0  # for the checkpoint, unless the variable is set
 OpenAgents = Callable[[Path, list[str], str, Pipes], Agents]
 # Nodes that get a file of some hundred bytes per node of the run at the same time, and their time limit.
 PASS_ON_NODES, PASS_ON_SECONDS = 64, 20.0
@@ -85,29 +78,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return options
 
 
-def preemption_settings(run_dir: Path) -> tuple[int, float]:
-    """Return the signal that requests a preemption in addition to SIGTERM (0 for none), and the seconds for it.
-
-    This process' environment overrides the plan, which overrides what `orch provision` has stored. The ranks report
-    what is wrong with the files and the signal.
-    """
-    variables, number, seconds = dict(os.environ), 0, DEFAULT_PREEMPT_SECONDS
-    with contextlib.suppress(OSError, ValueError):
-        variables = {**provisioned_environment(), **read_env_file(run_dir / files.ENVIRONMENT), **os.environ}
-    with contextlib.suppress(ValueError):
-        number = configured_signal(variables, PREEMPT_SIGNAL)
-    with contextlib.suppress(ValueError):
-        seconds = float(variables.get(PREEMPT_SECONDS, DEFAULT_PREEMPT_SECONDS))
-    return number, seconds
-
-
 def describe_conflicts(node: str, conflicts: Iterable[Claim]) -> str:
     """Return which runs have the cores or GPUs of a node."""
     parts = [f"run {claim.run} has {claim.describe()}" for claim in conflicts]
     return f"{node} is taken: {'; '.join(parts)}"
 
 
-class Supervisor:
+class Supervisor(SupervisedRun):
     """The supervisor of a run: its launcher, its nodes and its attempts."""
 
     def __init__(self, run_dir: Path, options: argparse.Namespace, open_agents: OpenAgents = Agents) -> None:
@@ -121,28 +98,8 @@ class Supervisor:
         Raises:
             OSError: if the folder cannot be written.
         """
-        self.run_dir = run_dir
-        self.options = options
+        super().__init__(run_dir, options)
         self.open_agents = open_agents
-        self.launcher_argv: list[str] = options.launcher
-        self.layout = layouts.parse((run_dir / files.LAYOUT).read_text())
-        self.began = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self.attempts = 0
-        self.restarts = 0  # by the supervisor or by the launcher itself
-        self.stop_signal: int | None = None
-        self.preempted = False
-        self.preempt_signal, self.preempt_seconds = preemption_settings(run_dir)
-        for number in {signal.SIGTERM, signal.SIGINT, self.preempt_signal or signal.SIGTERM}:
-            signal.signal(number, self.handle_signal)
-        nodes = [*self.layout.node_names, *self.layout.spares]
-        self.event_log = EventLog(run_dir, nodes)
-        # Once the file SUPERVISOR exists, `orch stop` sends a signal; before, it only writes the file STOP.
-        identity = machine.this_process()
-        self.lease = Lease(run_dir, identity)
-        process = outcome.SupervisorProcess(pid=identity.pid, started=time.time(), identity=identity)
-        atomic_write.write(run_dir / files.SUPERVISOR, outcome.render(process))
-        if (run_dir / files.STOP).exists():
-            self.stop_signal = signal.SIGTERM
         self.nodes: dict[str, NodeEnd] = {}  # the result of ending the processes of each node
 
     def run(self) -> int:
@@ -200,48 +157,6 @@ class Supervisor:
                 return Outcome(REFUSED, problem=describe_conflicts(node, taken))
         return None
 
-    def claim_of(self, node: str) -> Claim:
-        """Return the claim on the cores and GPUs of a node, for its ranks and their oneCCL workers.
-
-        The cores of a spare node are those of the nodes that it may replace.
-        """
-        ranks = self.layout.ranks_on(self.layout.node_names[0] if node in self.layout.spares else node)
-        cpus = {cpu for placement in ranks for cpu in (*placement.cpus, *placement.worker_cpus)}
-        gpus = {placement.gpu for placement in ranks if placement.gpu is not None}
-        return Claim(self.run_dir.name, str(self.run_dir), cpus=tuple(sorted(cpus)), gpus=tuple(sorted(gpus)))
-
-    def handle_signal(self, number: int, frame: FrameType | None) -> None:
-        """Stop at SIGINT (Ctrl-C) or after `orch stop`; any other SIGTERM, or the signal for it, is a preemption."""
-        is_stop = number == signal.SIGINT or (self.run_dir / files.STOP).exists()
-        if is_stop and number != self.preempt_signal:
-            self.stop_signal = number
-        else:
-            self.preempted = True
-
-    def is_preempted(self) -> bool:
-        """Return whether the run must free its nodes after a checkpoint."""
-        return self.preempted or self.agents.preempted
-
-    def is_to_end(self) -> bool:
-        """Return whether no further attempt may start."""
-        return self.preempted or self.is_stopped() or bool(self.lease.problem())
-
-    def is_stopped(self) -> bool:
-        """Return whether to stop; a host that cannot signal this process leaves a file."""
-        self.lease.problem()
-        if self.lease.is_stop_requested:
-            self.stop_signal = self.stop_signal or signal.SIGTERM
-        return self.stop_signal is not None
-
-    def problem(self) -> str:
-        """Return why the run can no longer write its files, or ''."""
-        return self.lease.problem() or self.event_log.problem()
-
-    @property
-    def attempt_number(self) -> int:
-        """Return the number of the newest attempt, also counting those before the run was resumed."""
-        return self.attempts + int(self.options.first_attempt) - 1
-
     def attempt(self) -> Outcome:
         """Start the launcher once; return how that ended."""
         self.attempts += 1
@@ -253,19 +168,6 @@ class Supervisor:
         return ending
 
     # Restarts.
-
-    def launcher_will_restart(self, ending: Outcome) -> bool:
-        """Return whether the launcher itself starts all ranks again; count it as a restart."""
-        if not self.options.launcher_restarts or self.restarts >= self.options.max_restarts:
-            return False
-        self.count_restart(ending)
-        return True
-
-    def count_restart(self, ending: Outcome) -> None:
-        """Record that the next attempt starts, and why."""
-        self.restarts += 1
-        after = ending.problem or record(ending.first_failure)
-        self.event_log.record(Restarting(attempt=self.restarts + 1, of=self.options.max_restarts, after=after))
 
     def will_restart(self, ending: Outcome) -> bool:
         """Return whether to start another attempt, after preparing it."""
@@ -335,10 +237,6 @@ class Supervisor:
         for text in sharing.news:
             self.record_news(text)
         return sharing.problem
-
-    def record_news(self, text: str) -> None:
-        """Record a message about the nodes of the run."""
-        self.event_log.record(NodeNews(text=text))
 
     def finish(self, ending: Outcome) -> int:
         """Write outcome.json; return the exit code."""

@@ -1,0 +1,147 @@
+"""A run while it is supervised: its files and nodes, the signals that end it, and how often it has restarted."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+
+from orch_node import atomic_write, machine
+from orch_node.lease import Lease
+from orch_node.protocol import files, outcome
+from orch_node.protocol import layout as layouts
+from orch_node.protocol.agent import Claim
+from orch_node.protocol.environment import PREEMPT_SIGNAL, configured_signal
+from orch_node.protocol.events import NodeNews, Restarting
+from orch_node.protocol.outcome import Outcome
+from orch_node.protocol.values import record
+from orch_node.rank.environment import provisioned_environment, read_env_file
+from orch_node.supervisor.agents import Agents
+from orch_node.supervisor.event_log import EventLog
+
+PREEMPT_SECONDS = "ORCH_PREEMPT_SECONDS"
+DEFAULT_PREEMPT_SECONDS = 120.0  # for the checkpoint, unless the variable is set
+
+
+def preemption_settings(run_dir: Path) -> tuple[int, float]:
+    """Return the signal that requests a preemption in addition to SIGTERM (0 for none), and the seconds for it.
+
+    This process' environment overrides the plan, which overrides what `orch provision` has stored. The ranks report
+    what is wrong with the files and the signal.
+    """
+    variables, number, seconds = dict(os.environ), 0, DEFAULT_PREEMPT_SECONDS
+    with contextlib.suppress(OSError, ValueError):
+        variables = {**provisioned_environment(), **read_env_file(run_dir / files.ENVIRONMENT), **os.environ}
+    with contextlib.suppress(ValueError):
+        number = configured_signal(variables, PREEMPT_SIGNAL)
+    with contextlib.suppress(ValueError):
+        seconds = float(variables.get(PREEMPT_SECONDS, DEFAULT_PREEMPT_SECONDS))
+    return number, seconds
+
+
+class SupervisedRun:
+    """A run while it is supervised.
+
+    Attributes:
+        run_dir: the run's folder.
+        options: of the supervisor.
+        launcher_argv: the command of the next attempt.
+        layout: which rank runs on which cores of which node in the next attempt.
+        agents: connections to the agents of all nodes, once they are open.
+        event_log: receives the events of the ranks and of the attempts.
+        attempts: how many attempts have started.
+        restarts: how often the supervisor, or the launcher itself, has started all ranks again.
+    """
+
+    agents: Agents
+
+    def __init__(self, run_dir: Path, options: argparse.Namespace) -> None:
+        """Open the files of a run, and handle signals from now on.
+
+        Raises:
+            OSError: if the folder cannot be written.
+        """
+        self.run_dir = run_dir
+        self.options = options
+        self.launcher_argv: list[str] = options.launcher
+        self.layout = layouts.parse((run_dir / files.LAYOUT).read_text())
+        self.began = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self.attempts = 0
+        self.restarts = 0  # by the supervisor or by the launcher itself
+        self.stop_signal: int | None = None
+        self.preempted = False
+        self.preempt_signal, self.preempt_seconds = preemption_settings(run_dir)
+        for number in {signal.SIGTERM, signal.SIGINT, self.preempt_signal or signal.SIGTERM}:
+            signal.signal(number, self.handle_signal)
+        nodes = [*self.layout.node_names, *self.layout.spares]
+        self.event_log = EventLog(run_dir, nodes)
+        # Once the file SUPERVISOR exists, `orch stop` sends a signal; before, it only writes the file STOP.
+        identity = machine.this_process()
+        self.lease = Lease(run_dir, identity)
+        process = outcome.SupervisorProcess(pid=identity.pid, started=time.time(), identity=identity)
+        atomic_write.write(run_dir / files.SUPERVISOR, outcome.render(process))
+        if (run_dir / files.STOP).exists():
+            self.stop_signal = signal.SIGTERM
+
+    def claim_of(self, node: str) -> Claim:
+        """Return the claim on the cores and GPUs of a node, for its ranks and their oneCCL workers.
+
+        The cores of a spare node are those of the nodes that it may replace.
+        """
+        ranks = self.layout.ranks_on(self.layout.node_names[0] if node in self.layout.spares else node)
+        cpus = {cpu for placement in ranks for cpu in (*placement.cpus, *placement.worker_cpus)}
+        gpus = {placement.gpu for placement in ranks if placement.gpu is not None}
+        return Claim(self.run_dir.name, str(self.run_dir), cpus=tuple(sorted(cpus)), gpus=tuple(sorted(gpus)))
+
+    def handle_signal(self, number: int, frame: FrameType | None) -> None:
+        """Stop at SIGINT (Ctrl-C) or after `orch stop`; any other SIGTERM, or the signal for it, is a preemption."""
+        is_stop = number == signal.SIGINT or (self.run_dir / files.STOP).exists()
+        if is_stop and number != self.preempt_signal:
+            self.stop_signal = number
+        else:
+            self.preempted = True
+
+    def is_preempted(self) -> bool:
+        """Return whether the run must free its nodes after a checkpoint."""
+        return self.preempted or self.agents.preempted
+
+    def is_to_end(self) -> bool:
+        """Return whether no further attempt may start."""
+        return self.preempted or self.is_stopped() or bool(self.lease.problem())
+
+    def is_stopped(self) -> bool:
+        """Return whether to stop; a host that cannot signal this process leaves a file."""
+        self.lease.problem()
+        if self.lease.is_stop_requested:
+            self.stop_signal = self.stop_signal or signal.SIGTERM
+        return self.stop_signal is not None
+
+    def problem(self) -> str:
+        """Return why the run can no longer write its files, or ''."""
+        return self.lease.problem() or self.event_log.problem()
+
+    @property
+    def attempt_number(self) -> int:
+        """Return the number of the newest attempt, also counting those before the run was resumed."""
+        return self.attempts + int(self.options.first_attempt) - 1
+
+    def launcher_will_restart(self, ending: Outcome) -> bool:
+        """Return whether the launcher itself starts all ranks again; count it as a restart."""
+        if not self.options.launcher_restarts or self.restarts >= self.options.max_restarts:
+            return False
+        self.count_restart(ending)
+        return True
+
+    def count_restart(self, ending: Outcome) -> None:
+        """Record that the next attempt starts, and why."""
+        self.restarts += 1
+        after = ending.problem or record(ending.first_failure)
+        self.event_log.record(Restarting(attempt=self.restarts + 1, of=self.options.max_restarts, after=after))
+
+    def record_news(self, text: str) -> None:
+        """Record a message about the nodes of the run."""
+        self.event_log.record(NodeNews(text=text))
