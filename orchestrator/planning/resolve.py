@@ -341,6 +341,15 @@ def gpu_decisions(nodes: tuple[Node, ...], backend: Backend) -> Iterator[Decisio
         yield Decision(topic=GPUS, value=listing, reason=reason)
 
 
+def torch_decisions(nodes: tuple[Node, ...]) -> Iterator[Decision]:
+    """Yield the nodes with each build of torch, if there are several builds of one version."""
+    builds = by_value({node.name: node.facts.packages.get(TORCH, "none") for node in nodes})
+    listing = "; ".join(f"{build} on {fold(names)}" for build, names in sorted(builds.items()))
+    reason = "different builds of one version: they can train together, but may round differently"
+    if len(builds) > 1:
+        yield Decision(topic="torch", value=listing, reason=reason)
+
+
 def python_decisions(node0: Node) -> Iterator[Decision]:
     """Yield the user's interpreter, its versions, what orch adds to it, and warnings about its packages."""
     python = node0.user_python

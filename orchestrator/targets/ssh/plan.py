@@ -38,6 +38,7 @@ from orchestrator.planning.resolve import (
     idle_core_decisions,
     python_decisions,
     resolve,
+    torch_decisions,
 )
 from orchestrator.planning.run_files import (
     Files,
@@ -236,6 +237,7 @@ def decisions_of(
         Decision(topic="launcher", value=resolved.launcher, reason="; ".join(filter(None, reasons))),
         *([docker.decision()] if docker else []),
         *(accelerate_options.option_decisions(options, spec) if options else ()),
+        *(torch_decisions(resolved.all_nodes) if len(resolved.all_nodes) > 1 and not docker else ()),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload, resolved.links),
         *idle_core_decisions(resolved.nodes.value, resolved.layout.value),
         *(python_decisions(resolved.nodes.value[0]) if request.python else []),

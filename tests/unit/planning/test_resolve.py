@@ -10,7 +10,16 @@ import pytest
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Decision
-from orchestrator.planning.resolve import MEASURED_SPLIT, Inputs, Resolved, RunNodes, count_nodes, place_later, resolve
+from orchestrator.planning.resolve import (
+    MEASURED_SPLIT,
+    Inputs,
+    Resolved,
+    RunNodes,
+    count_nodes,
+    place_later,
+    resolve,
+    torch_decisions,
+)
 from orchestrator.stacks.stack import Stack
 from tests.conftest import make_facts
 from tests.support.plans import ONE_NODE, QA_RECIPE, QA_REQUEST, USER_SCRIPT, known_nodes
@@ -52,6 +61,14 @@ def test_measured_split_is_advised_on_nodes_of_the_measured_kind_only(test_stack
         nodes = known_nodes((replace(ONE_NODE[0], facts=facts),), ppn=ppn or 1)
         (decision,) = resolved(test_stack, nodes, ppn=ppn).layout.decisions
         assert (MEASURED_SPLIT in decision.reason) == advised
+
+
+def test_different_builds_of_torch_are_named() -> None:
+    first = ONE_NODE[0]
+    other = replace(first, name="other", facts=replace(first.facts, packages={"torch": "9.9+site"}))
+    assert not list(torch_decisions((first, first)))
+    (decision,) = torch_decisions((first, other))
+    assert "9.9+site on other" in decision.value
 
 
 def test_stack_of_counted_nodes_is_checked_only_if_it_is_known(test_stack: Stack) -> None:
