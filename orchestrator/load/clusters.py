@@ -5,6 +5,7 @@ Ansible matches the patterns of --nodes and --exclude. The variables that all ho
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import re
@@ -176,6 +177,8 @@ def inventory_hint(name: str) -> str:
     if path := next((path for path in candidates if path.exists()), None):
         return f"As a path: {path if '/' in str(path) else f'./{path}'}."
     names = sorted(path.name for path in INVENTORY.iterdir() if path.is_dir())
+    if similar := difflib.get_close_matches(name, names, n=1, cutoff=0.5):
+        return f"Did you mean '{similar[0]}'?"
     match = re.fullmatch(r"(?:\./)?inventory/([A-Za-z0-9][\w.-]*)/?", name)
     new = match[1] if match else "NAME"
     return f"`orch init {new} HOST...` creates inventory/{new}. Included in orch: {', '.join(names)}."
