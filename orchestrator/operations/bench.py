@@ -227,8 +227,8 @@ def read_figures(events: Iterator[Event], notify: Notify) -> Figures:
 
 def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunRecord) -> Measurement:
     """Return the measurement with the figures of a run."""
-    places = {rank_place.rank: rank_place for rank_place in record.layout}
-    reported = [(places[rank], part) for rank, part in sorted(figures, key=itemgetter(0)) if rank in places]
+    placements = {rank_place.rank: rank_place for rank_place in record.layout}
+    reported = [(placements[rank], part) for rank, part in sorted(figures, key=itemgetter(0)) if rank in placements]
     run = next((part for _, part in reported if isinstance(part, RunFigures)), RunFigures())
     fabric, ppn = plan.request.fabric or "", ranks_per_node(plan)
     rates = RunRates(run=record.run_id, backend=record.backend, fabric=fabric, ppn=ppn, **asdict(run))
@@ -240,7 +240,7 @@ def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunR
             ranks.setdefault(rank_place.node, []).append(part)
             cores[rank_place.node] += rank_place.threads or max(run.threads, 1)  # 0: the batch system decides
         elif isinstance(part, LinkFigures):
-            peers = ((places[row.peer].node, row) for row in part.rows if row.peer in places)
+            peers = ((placements[row.peer].node, row) for row in part.rows if row.peer in placements)
             links += (
                 LinkRate(source=peer, destination=rank_place.node, gbit=row.gbit, microseconds=row.microseconds)
                 for peer, row in peers

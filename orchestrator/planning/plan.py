@@ -363,7 +363,7 @@ def describe_places(rank_places: tuple[RankPlacement, ...]) -> list[str]:
     for bindings, nodes in nodes_by_bindings.items():
         if len(nodes) == 1:
             bound_ranks = zip(by_node[nodes[0]], bindings, strict=True)
-            lines += [f"rank {place.rank}: {place.node}, {binding}" for place, binding in bound_ranks]
+            lines += [f"rank {rank_place.rank}: {rank_place.node}, {binding}" for rank_place, binding in bound_ranks]
             continue
         ranks = number_ranges(rank_place.rank for node in nodes for rank_place in by_node[node])
         lines.append(f"ranks {ranks}: {len(bindings)} on each of {fold(nodes)}: {merge_bindings(bindings)}")

@@ -91,9 +91,9 @@ def different_arguments(rows: Sequence[RunRow]) -> dict[str, str]:
     parsed = {row.id: parse_arguments(row.arguments) for row in rows}
     texts = {}
     for row in rows:
-        group = [parsed[other.id] for other in rows if other.recipe == row.recipe]
+        group = [parsed[run.id] for run in rows if run.recipe == row.recipe]
         texts[row.id] = " ".join(
-            text for key, text in parsed[row.id].items() if any(other.get(key) != text for other in group)
+            text for key, text in parsed[row.id].items() if any(arguments.get(key) != text for arguments in group)
         )
     return texts
 

@@ -134,7 +134,7 @@ class ConfinedFolder:
             os.unlink(name, dir_fd=folder_fd)
 
     def remove_folder(self, path: str) -> None:
-        """Delete a folder and its files, if it exists and has no other folders."""
+        """Delete a folder and its files, if it exists and has no folders."""
         with suppress(OSError):
             with self.parent(f"{path}/file", make=False) as (folder_fd, _):
                 for name in os.listdir(folder_fd):

@@ -132,10 +132,10 @@ class FileSender:
         self.request([entry.path, entry.size] for entry in files)
         for entry in files:
             with self.checking(f"The hash of {self.folder}/{entry.path}"):
-                answer = values.parse(Hash, self.line(), "it")
-                if not answer.problem and not SHA256.fullmatch(answer.sha256):
+                response = values.parse(Hash, self.line(), "it")
+                if not response.problem and not SHA256.fullmatch(response.sha256):
                     raise ProtocolError("its form is invalid.")
-            yield replace(entry, sha256=answer.sha256, problem=one_line(answer.problem)[:200])
+            yield replace(entry, sha256=response.sha256, problem=one_line(response.problem)[:200])
 
     def request(self, requests: Iterable[Sequence[object]]) -> None:
         """Send the lines of a request."""

@@ -256,7 +256,7 @@ def match_id(
         records: the known runs, the oldest first.
         location: the place of the runs as part of messages: `in runs`.
         notify: called with the id if several runs have the name.
-        refused: the ids of runs that are the last one only if there is no other.
+        refused: the ids of runs that are the last one if there are only such runs.
 
     Raises:
         RequestError: if there is no such run, or several ids begin with `name`.

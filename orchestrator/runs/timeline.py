@@ -124,9 +124,9 @@ def describe_cleanup(event: kinds.Ended) -> Iterator[str]:
     texts = {}
     for node, end in event.nodes.items():
         pids = ", ".join(str(process.pid) for process in end.left)
-        left = f"{counted(len(end.left), 'process')} did not end: {pids}"
+        unfinished = f"{counted(len(end.left), 'process')} did not end: {pids}"
         ended = f"ended {counted(end.ended, 'process')}, none left"
-        texts[node] = end.lost or (left if end.left else ended)
+        texts[node] = end.lost or (unfinished if end.left else ended)
     yield from (f"{nodes}: {text}" for nodes, text in fold_by_text(texts))
 
 

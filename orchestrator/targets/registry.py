@@ -96,8 +96,10 @@ def create(entry: TargetEntry | None) -> Target:
     target = resolve(name, path, lambda kind: kind())
     if not isinstance(target, Target):
         raise RequestError(f"--on {name}: {path} is not a subclass of Target.", hint=HINT)
-    if unknown := ", ".join(sorted(target.refuses.keys() - {field.name for field in fields(TrainRequest)})):
-        raise RequestError(f"--on {name}: {path} refuses {unknown}, which TrainRequest does not have.", hint=HINT)
+    if unknown_fields := ", ".join(sorted(target.refuses.keys() - {field.name for field in fields(TrainRequest)})):
+        raise RequestError(
+            f"--on {name}: {path} refuses {unknown_fields}, which TrainRequest does not have.", hint=HINT
+        )
     return target
 
 

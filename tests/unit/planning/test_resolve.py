@@ -65,10 +65,10 @@ def test_measured_split_is_advised_on_nodes_of_the_measured_kind_only(test_stack
 
 def test_different_builds_of_torch_are_named() -> None:
     first = ONE_NODE[0]
-    other = replace(first, name="other", facts=replace(first.facts, packages={"torch": "9.9+site"}))
+    second = replace(first, name="second", facts=replace(first.facts, packages={"torch": "9.9+site"}))
     assert not list(torch_decisions((first, first)))
-    (decision,) = torch_decisions((first, other))
-    assert "9.9+site on other" in decision.value
+    (decision,) = torch_decisions((first, second))
+    assert "9.9+site on second" in decision.value
 
 
 def test_stack_of_counted_nodes_is_checked_only_if_it_is_known(test_stack: Stack) -> None:

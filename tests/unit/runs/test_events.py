@@ -64,9 +64,9 @@ def test_long_log_keeps_all_events_and_some_progress_of_each_rank(tmp_path: Path
 
 
 def test_ranks_of_a_larger_attempt_before_a_resume_are_known() -> None:
-    begun, other = ('{"event": "launched", "rank": -1, "ranks": 2}', '{"event": "started", "rank": %d, "pid": 1}')
-    found = events.events_in([begun.encode(), *((other % rank).encode() for rank in (1, 2))], ranks=1)
-    assert [type(event).__name__ for event in found] == ["Launched", "Started", "UnreadableEvent"]
+    begun, started = ('{"event": "launched", "rank": -1, "ranks": 2}', '{"event": "started", "rank": %d, "pid": 1}')
+    read_events = events.events_in([begun.encode(), *((started % rank).encode() for rank in (1, 2))], ranks=1)
+    assert [type(event).__name__ for event in read_events] == ["Launched", "Started", "UnreadableEvent"]
 
 
 @given(st.lists(st.sampled_from([b"", b"a", b"bb" * 9, b"\n", b"\n\n"])))

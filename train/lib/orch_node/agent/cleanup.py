@@ -173,9 +173,9 @@ def leftovers_by_run(runs_dir: str) -> dict[str, list[ProcessRecord]]:
         for run in {os.path.basename(run) for run in map(os.fsdecode, runs) if os.path.dirname(run) in bases}:
             by_run.setdefault(run, []).append(process)
     by_run = {run: processes.with_proxies(by_run[run]) for run in sorted(by_run)}
-    for folder, found in containers.list_all().items():
+    for folder, contained in containers.list_all().items():
         if os.path.dirname(folder) in bases:
-            by_run.setdefault(os.path.basename(folder), []).extend(found)
+            by_run.setdefault(os.path.basename(folder), []).extend(contained)
     return by_run
 
 

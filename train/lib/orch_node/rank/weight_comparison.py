@@ -389,7 +389,7 @@ class WeightComparison(TrainingCheck):
         Raises:
             RankError: if a DistributedDataParallel holds them.
         """
-        apart = [part.moved_apart(other) for part, other in zip(state.parts, reference.parts, strict=True)]
+        apart = [part.moved_apart(first) for part, first in zip(state.parts, reference.parts, strict=True)]
         if not any(apart) or has_separate_models():
             return False
         shared_now = shared_weights(self.torch)

@@ -153,8 +153,8 @@ class Supervisor(SupervisedRun):
                 return Outcome(STOPPED)
             if node in agents.lost:
                 return Outcome(FAILED, problem=f"{node} cannot be reached: {agents.lost[node]}")
-            if taken := channel.responses[CLAIM].taken:
-                return Outcome(REFUSED, problem=describe_conflicts(node, taken))
+            if conflicts := channel.responses[CLAIM].taken:
+                return Outcome(REFUSED, problem=describe_conflicts(node, conflicts))
         return None
 
     def attempt(self) -> Outcome:

@@ -106,8 +106,8 @@ def launch(arguments: list[str], command: list[str], options: argparse.Namespace
     key = secrets.token_hex(32).encode() + b"\n"
     variables = [f"ORCH_RUN_DIR={options.run_dir}", f"ORCH_ATTEMPT={options.attempt}"]
     for node in nodes:
-        here = program.command("torchrun", *arguments, f"--attempt={options.attempt}", f"--here={node}", *command)
-        argv = here if node == nodes[0] else remote_command(node, here, variables)
+        on_node = program.command("torchrun", *arguments, f"--attempt={options.attempt}", f"--here={node}", *command)
+        argv = on_node if node == nodes[0] else remote_command(node, on_node, variables)
         child = children[node] = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert child.stdin is not None
         assert child.stdout is not None
