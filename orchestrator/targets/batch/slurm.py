@@ -87,7 +87,8 @@ REASONS = (
     ("JobHeldUser|launch.failed.requeued.held", "it is held: `scontrol release` releases it", ""),
     ("DependencyNeverSatisfied", "the job that it waits for has failed", "no --slurm dependency"),
     ("ReservationDeleted", "its reservation was deleted", "no --slurm reservation"),
-    ("PartitionTimeLimit|(Assoc|QOS)MaxWallDurationPerJobLimit", "jobs this long are not allowed", "--slurm time=LESS"),
+    ("PartitionTimeLimit", "its partition does not allow jobs this long", "--slurm time=LESS"),
+    ("(Assoc|QOS)MaxWallDurationPerJobLimit", "its account or QOS does not allow jobs this long", "--slurm time=LESS"),
     (
         "PartitionConfig",
         "its partition does not have the requested resources, or is not open to you",
