@@ -140,6 +140,10 @@ def test_a_run_continues_while_accounting_is_down(strict_site: Site) -> None:
     finally:
         as_slurm = ("setpriv", "--reuid", "slurm", "--regid", "slurm", "--clear-groups")
         strict_site.stdout_of(*as_slurm, "slurmdbd", user="root")
+    find_job = ("sacct", "--noheader", "--format=State", f"--name=orch-{result['run_id']}")
+    wait_until(
+        lambda: "COMPLETED" in strict_site.run_on(LOGIN, *find_job).stdout, "that accounting has the job", seconds=60
+    )
 
 
 def test_a_run_on_a_named_cluster_queries_that_cluster_and_has_its_accounting(strict_site: Site) -> None:
