@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
-from orch_node.supervisor.torchrun import SignedBackend, signature
+from orch_node.line_pipes import Pipes
+from orch_node.supervisor.torchrun import SignedBackend, await_end, signature
 
 
 class MemoryBackend:
@@ -39,3 +42,11 @@ def test_state_of_a_stranger_is_not_used() -> None:
             signed.get_state()
         with pytest.raises(ValueError, match="not a node of this run"):
             signed.set_state(b"mine", b"an old token")
+
+
+def test_failure_of_the_last_node_to_end_is_returned() -> None:
+    """Let a node fail right after it was seen running."""
+    polls = iter((None, None, 1))
+    ended, failing = mock.Mock(), mock.Mock()
+    ended.poll.return_value, failing.poll.side_effect = 0, polls.__next__
+    assert await_end({"node0": ended, "node1": failing}, Pipes(), []) == {"node0": 0, "node1": 1}

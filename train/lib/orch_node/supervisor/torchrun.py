@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -113,16 +113,25 @@ def launch(arguments: list[str], command: list[str], options: argparse.Namespace
         assert child.stdout is not None
         os.write(child.stdin.fileno(), key)  # it fits into the pipe's buffer
         pipes.add(child.stdout.fileno(), write_line, MAX_LAUNCHER_LINE_BYTES)
-    failed: dict[str, int] = {}
-    while not failed and not stop_signals and any(child.poll() is None for child in children.values()):
-        pipes.pump(TICK_SECONDS)
-        failed = {node: child.returncode for node, child in children.items() if child.poll()}
+    codes = await_end(children, pipes, stop_signals)
     end_all(list(children.values()), pipes)
-    for node, code in failed.items():
-        code = code if code > 0 else 128 - code
-        print(f"torchrun on {node} ended with {code}", file=sys.stderr, flush=True)
-        return code
+    for node, code in codes.items():
+        if code:
+            code = code if code > 0 else 128 - code
+            print(f"torchrun on {node} ended with {code}", file=sys.stderr, flush=True)
+            return code
     return 128 + signal.SIGTERM if stop_signals else 0
+
+
+def await_end(
+    children: Mapping[str, subprocess.Popen[bytes]], pipes: Pipes, stop_signals: Sequence[int]
+) -> dict[str, int | None]:
+    """Return the exit codes once all have ended, or one has failed, or this process was asked to stop."""
+    while True:
+        codes = {node: child.poll() for node, child in children.items()}
+        if any(codes.values()) or None not in codes.values() or stop_signals:
+            return codes
+        pipes.pump(TICK_SECONDS)
 
 
 def end_all(children: Sequence[subprocess.Popen[bytes]], pipes: Pipes) -> None:
