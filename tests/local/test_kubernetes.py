@@ -195,7 +195,7 @@ def test_first_failing_rank_is_named_although_streams_break(api: Api, run: Kuber
 
 def test_run_survives_failures_of_the_api(api: Api, orch: Orch, tmp_path: Path) -> None:
     """Be busy, and refuse requests as an API server that has not loaded its roles yet."""
-    api.fail_requests("PATCH", "pytorchjobs", 429, 1, Retry_After="0")
+    api.fail_requests("PATCH", "pytorchjobs", 429, 1, Retry_After="3600")
     api.fail_requests("PATCH", "configmaps", 503, 2)
     run = start_run(api, orch, tmp_path)
     api.fail_requests("GET", "/pods\\?", 504)

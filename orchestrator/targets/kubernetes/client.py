@@ -278,9 +278,14 @@ def connect(context: str | None = None, namespace: str | None = None, *, retries
         ) from None
     config: Any = kubernetes.config
     configuration = kubernetes.client.Configuration()
-    # Also changes can be repeated: objects are applied, and deleted by their uid.
+    # Also changes can be repeated: objects are applied, and deleted by their uid. A Retry-After could ask for hours.
     configuration.retries = Retry(
-        retries, status_forcelist=TEMPORARY_STATUSES, allowed_methods=None, backoff_factor=0.25, raise_on_status=False
+        retries,
+        status_forcelist=TEMPORARY_STATUSES,
+        allowed_methods=None,
+        backoff_factor=0.25,
+        raise_on_status=False,
+        respect_retry_after_header=False,
     )
     configuration.connection_pool_maxsize = 64
     try:
