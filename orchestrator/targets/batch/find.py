@@ -163,8 +163,8 @@ def clean(system: BatchSystem, inventory: str | None, base: Path, *, dry_run: bo
     login = login_of(system, inventory)
     runs = [run for run in recorded_runs(system, base) if location_of(run.record).login == login]
     clusters = clusters_of(system, login, runs)
-    for problem in (cluster.problem for cluster in clusters.values() if cluster.problem):
-        raise ExecuteError(problem, hint=system.check_hint)
+    if problems := [cluster.problem for cluster in clusters.values() if cluster.problem]:
+        raise ExecuteError(problems[0], hint=system.check_hint)
     active, nodes = [], []
     for run in runs:
         cluster = clusters[cluster_of(run)]

@@ -112,10 +112,8 @@ class BatchTarget(Target):
                 f"There is no run '{name}' {scope}.",
                 hint="Runs are recorded in the folder in which they were started. --runs-dir selects another folder.",
             )
-        records, refused = (
-            [run.record for run in runs.values()],
-            [id for id, run in runs.items() if run.state == REFUSED],
-        )
+        records = [run.record for run in runs.values()]
+        refused = [run.id for run in runs.values() if run.state == REFUSED]
         run = runs[store.match_id(name, records, scope, notify, refused=refused)]
         return BatchHandle(self.system, run.record, run.folder)
 

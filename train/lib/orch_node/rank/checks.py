@@ -111,7 +111,7 @@ def check_torch(node: NodeEntry, version: str, spec: ContainerSpec | None) -> No
     """Check that torch has the planned version, build aside.
 
     Different versions can make ranks hang or train wrongly. Builds of one version train together;
-    the plan shows different builds.
+    the plan names different builds.
 
     Raises:
         RankError: if the version is another one.
