@@ -7,6 +7,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from signal import Signals
 from typing import Any
 
@@ -14,6 +15,7 @@ from orch_node.batch.pbs import NO_OUTPUT, time_seconds
 from orch_node.batch.pbs import SYSTEM as ON_NODES
 
 from orchestrator.errors import ExecuteError, PlanError, RequestError
+from orchestrator.load.files import read_table
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
@@ -46,29 +48,14 @@ LIST = (
 )
 DOCUMENT = re.compile(r"^\{$", re.MULTILINE)
 KILOBYTES = re.compile(r"([0-9]+)kb", re.ASCII)
-PHASES = {
-    **dict.fromkeys("QTWHM", Phase.PENDING),
-    **dict.fromkeys("RB", Phase.RUNNING),
-    **dict.fromkeys("SU", Phase.SUSPENDED),
-    "E": Phase.COMPLETING,
-}
-WAITING = {"H": "it is held; `qrls` releases a hold of yours", "W": "its start is delayed"}
+TABLES = read_table(Path(__file__).with_name("pbs.toml"))
 NEVER = "can never run"
 FEWER = (
     "fewer --nodes, less of each (--pbs select=ncpus=N:mem=SIZE), or --pbs queue=ANOTHER (`pbsnodes -aS` lists nodes)"
 )
 SIGNALS = {256 + signal.value: signal.name for signal in Signals}  # by the Exit_status of a job that one has ended
+NOT_STARTED = ("ended", "NOT_STARTED", "PBS could not start the job")  # for another negative Exit_status
 DELETED = 91  # the substate of a job that a user has deleted
-MEMORY = (Phase.KILLED, "MEMORY", "the job used more memory than it requested (--pbs select=mem=SIZE)")
-CPU_LIMIT = (Phase.KILLED, "CPU_LIMIT", "the job used more CPU time than it requested")
-# How a job ended, by its Exit_status: the phase, orch's word for it, and the explanation.
-ENDINGS = {
-    -11: (Phase.KILLED, "RERUN", "PBS put the job back into the queue"),
-    -20: (Phase.KILLED, "NODE_LOST", "the first node of the job failed"),
-    -29: (Phase.KILLED, "WALLTIME", "the job reached its time limit (--pbs walltime=)"),
-    **dict.fromkeys((-26, -27), MEMORY),
-    **dict.fromkeys((-24, -25, -28), CPU_LIMIT),
-}
 
 
 # Querying jobs.
@@ -111,13 +98,13 @@ def job_state(job: str, fields: Mapping[str, Any]) -> JobState:
     letter, comment = str(fields.get("job_state", "")), str(fields.get("comment", ""))
     if letter in ("F", "X"):
         return ended_state(job, fields, comment)
-    phase = PHASES.get(letter, Phase.RUNNING)
+    phase = Phase(TABLES["states"].get(letter, "running"))
     can_never_run = phase == Phase.PENDING and comment.lower().startswith(NEVER)
     return JobState(
         job=job,
         state=letter,
         phase=phase,
-        reason=comment or WAITING.get(letter, ""),
+        reason=comment or TABLES["reasons"].get(letter, ""),
         problem=f"use {FEWER}" if can_never_run else "",
         start=str(fields.get("stime") or fields.get("estimated", {}).get("start_time") or ""),
         nodes=re.sub(r"/[0-9*]+", "", str(fields.get("exec_host", ""))).replace("+", ","),
@@ -138,38 +125,21 @@ def ended_state(job: str, fields: Mapping[str, Any], comment: str) -> JobState:
         phase, word, explanation = Phase.FAILED, "FAILED", "the job failed, and its run has left no outcome"
         reason = SIGNALS.get(code, f"exit code {code}")
     else:
-        not_started = (Phase.ENDED, "NOT_STARTED", "PBS could not start the job")
-        phase, word, explanation = ENDINGS.get(code, not_started)
-        reason = "" if code in ENDINGS else comment or f"Exit_status {code}"
+        name, word, explanation = TABLES["endings"].get(str(code), NOT_STARTED)
+        phase, reason = Phase(name), "" if str(code) in TABLES["endings"] else comment or f"Exit_status {code}"
     return JobState(job=job, state=word, phase=phase, reason=reason, explanation=explanation)
 
 
 # Options of qsub.
 
 LETTER_OF_FLAG = {FLAG_ON: "y", FLAG_OFF: "n"}  # of -r
-# The options with a letter, and those of -W, in qsub's and in orch's words; all others are resources of -l.
-LETTERS = "A=account a=start M=mail-users m=mail-points P=project p=priority q=queue r=rerun"
-ATTRIBUTES = {"depend": "depend", "group_list": "group", "umask": "umask"}
-OTHER_LETTERS = "e=error h=hold I=interactive J=array j=join k=keep N=name o=output V=variables v=variables"
-LONG_NAMES = dict(option.split("=") for option in f"{LETTERS} {OTHER_LETTERS}".split())
+LETTERS, ATTRIBUTES = TABLES["letters"], TABLES["attributes"]
+LONG_NAMES = {**LETTERS, **TABLES["reserved_letters"]}
 PREFIXES = {
-    **{name: f"-{letter} " for letter, name in (option.split("=") for option in LETTERS.split())},
+    **{name: f"-{letter} " for letter, name in LETTERS.items()},
     **{name: f"-W {attribute}=" for attribute, name in ATTRIBUTES.items()},
 }
 NEXT_ASSIGNMENT = re.compile(r",(?=[A-Za-z_]+=)")
-SELECT_HINT = "Use --pbs select=ncpus=N:mem=SIZE, which describes each node."
-RESERVED_OPTIONS = {
-    "nodect": "Use --nodes.",
-    "ncpus": SELECT_HINT,
-    "mem": SELECT_HINT,
-    "mpiprocs": "Use --ppn.",
-    "name": "The job has the name of the run.",
-    "join": "The output of the job is in the run's folder.",
-    "keep": "The output of the job is in the run's folder.",
-    "interactive": "A job of orch runs in the background; `orch attach` follows it.",
-    "variables": "Use --env NAME=VALUE: other users can read the variables of a job of PBS.",
-    "umask": "The files of the run are readable by you alone.",
-}
 ARRANGEMENTS = ("free", "pack", "scatter", "vscatter")
 
 
@@ -225,37 +195,7 @@ class Pbs(BatchSystem):
     """PBS: its programs, the options of qsub, and what to say about them."""
 
     on_nodes = ON_NODES
-
-    submitter = "qsub"
     job_id = JOB_ID
-    directive = "#PBS "
-    template: Mapping[str, str] = {
-        "task": "${PBS_ARRAY_INDEX-0}",
-        "output": "pbs-${ORCH_JOB_RESTARTS-0}.out",
-        "array_output": "pbs-${PBS_ARRAY_INDEX-0}.out",
-    }
-    example_option = "queue=NAME"
-    gpu_hint = "Request them: --pbs select=ncpus=N:ngpus=N."
-    reserved = RESERVED_OPTIONS
-    flags = ("hold", "rerun")
-    hardware_options = ("queue", "select")
-    rejection_hint = (
-        "`qstat -Qf` shows queues with their limits, `pbsnodes -aS` nodes, and `man pbs_resources` resources. "
-        "To change an option of the job: --pbs KEY=VALUE."
-    )
-    resubmits = True
-
-    # pbs_tmrsh, which the job finds, starts hydra's proxies; many sites forbid ssh between their nodes.
-    launcher_env: Mapping[str, str] = {"I_MPI_HYDRA_BOOTSTRAP": "rsh", "HYDRA_LAUNCHER": "rsh"}
-
-    node_hints: Mapping[str, str] = {
-        "nodes": "--pbs select=host=NAME requests a specific node.",
-        "inventory": "Use --pbs queue=NAME to choose nodes.",
-        "exclude": "Use --pbs select=RESOURCE=VALUE to choose nodes.",
-    }
-    node_shell = "qsub -I"
-    job_shell = "ssh NODE (`qstat -n {job}` lists the nodes)"
-    check = "qstat -B"
 
     # Jobs. There is no interrupt(): qsig reaches all processes of the job on its first node.
 
@@ -405,7 +345,7 @@ class Pbs(BatchSystem):
         return options.get("rerun") != FLAG_OFF
 
 
-PBS = Pbs(ENTRY)
+PBS = Pbs(ENTRY, **TABLES["system"])
 
 
 def target() -> BatchTarget:

@@ -19,6 +19,7 @@ from orch_node.batch.system import clock_seconds
 from orch_node.protocol import files
 
 from orchestrator.errors import ExecuteError, PlanError
+from orchestrator.load.files import read_table
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
@@ -58,52 +59,7 @@ MAX_SOCKETS = 8  # of one machine; more of them are the CPUs of a virtual machin
 CHECKPOINT_SECONDS = 150
 WARNING = re.compile(r"(?:[BR]+:)?(?:SIG)?(?:TERM|15)(?:@[0-9]+)?", re.ASCII | re.IGNORECASE)  # values of --signal
 STEP_ENDED = "STEP_ENDED"  # orch's word for a step that squeue does not list any more.
-ENDINGS = {
-    "CANCELLED": (Phase.CANCELLED, "the job was cancelled (scancel)"),
-    "TIMEOUT": (Phase.KILLED, "the job reached its time limit (--slurm time=)"),
-    "DEADLINE": (Phase.KILLED, "the job passed its deadline"),
-    "PREEMPTED": (Phase.KILLED, "the job was preempted"),
-    "NODE_FAIL": (Phase.KILLED, "a node of the job failed"),
-    "OUT_OF_MEMORY": (Phase.KILLED, "the job ran out of memory (--slurm mem=)"),
-    "FAILED": (Phase.FAILED, "the job failed, and its run has left no outcome"),
-    "BOOT_FAIL": (Phase.ENDED, "a node of the job did not boot"),
-    "COMPLETED": (Phase.ENDED, "the job ended, and its run has left no outcome"),
-    **{word: (Phase.ENDED, f"the job ended as {word}") for word in ("LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED")},
-    STEP_ENDED: (Phase.ENDED, "its step in the allocation ended, and its run has left no outcome"),
-}
-# The other states of jobs; a state that is unknown to orch counts as RUNNING.
-STATES = {
-    Phase.PENDING: "PENDING CONFIGURING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT",
-    Phase.SUSPENDED: "SUSPENDED STOPPED",
-    Phase.COMPLETING: "COMPLETING STAGE_OUT SIGNALING RESIZING EXPEDITING UPDATE_DB",
-}
-PHASES = {state: phase for phase, states in STATES.items() for state in states.split()}
-PLAIN_REASONS = {"CONFIGURING": "its nodes are being prepared", "None": ""}  # for a state or Slurm's own reason
-# Reasons why a job is pending, as patterns (see JOB REASON CODES in squeue(1)); what they mean; and, for a job that can
-# never start, what to request in its place. Other reasons are shown as Slurm reports them.
-REASONS = (
-    ("Priority", "jobs with a higher priority come first", ""),
-    ("Resources", "not enough nodes are free", ""),
-    ("JobHeldUser|launch.failed.requeued.held", "it is held: `scontrol release` releases it", ""),
-    ("DependencyNeverSatisfied", "the job that it waits for has failed", "no --slurm dependency"),
-    ("ReservationDeleted", "its reservation was deleted", "no --slurm reservation"),
-    ("PartitionTimeLimit", "its partition does not allow jobs this long", "--slurm time=LESS"),
-    ("(Assoc|QOS)MaxWallDurationPerJobLimit", "its account or QOS does not allow jobs this long", "--slurm time=LESS"),
-    (
-        "PartitionConfig",
-        "its partition does not have the requested resources, or is not open to you",
-        "fewer --nodes, fewer ranks on each (--ppn), less time, or --slurm partition=ANOTHER",
-    ),
-    # Newer versions of Slurm give a sentence as the reason that a partition is closed to a group, an account or a QOS.
-    (".*to use this partition", "its partition is not open to you", "another --slurm partition=, account= or qos="),
-    ("BadConstraints", "no nodes can fulfil its request", "other --slurm constraint=, cpus-per-task=, mem="),
-    (
-        "Invalid(Account|QOS)|(Account|QOS)NotAllowed",
-        "its account or QOS is not accepted",
-        "other --slurm account=, qos=",
-    ),
-    ("(Assoc|QOS)Max(Cpu|Node)PerJobLimit", "its account or QOS does not allow so many per job", "fewer --nodes"),
-)
+TABLES = read_table(Path(__file__).with_name("slurm.toml"))
 
 
 # Submitting jobs.
@@ -143,16 +99,17 @@ def run(programs: Programs, program: str, *options: str) -> CommandResult:
 
 def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: str = "") -> JobState:
     """Return a job in one of Slurm's states; one in a state that is unknown to orch has not ended."""
-    phase, explanation = ENDINGS.get(word) or (PHASES.get(word, Phase.RUNNING), "")
-    reason, hint = PLAIN_REASONS.get(word, PLAIN_REASONS.get(reason, reason)), ""
-    for pattern, meaning, needed in REASONS if phase == Phase.PENDING else ():
-        if re.match(rf"(?:{pattern})(?!\w)", reason):
-            reason, hint = f"{meaning} ({reason})", needed
+    phase, explanation = TABLES["states"].get(word, ("running", ""))
+    plain, hint = TABLES["reasons"], ""
+    reason = plain.get(word, plain.get(reason, reason))
+    for entry in TABLES["pending"] if phase == "pending" else ():
+        if re.match(rf"(?:{entry['pattern']})(?!\w)", reason):
+            reason, hint = f"{entry['meaning']} ({reason})", entry.get("request", "")
             break
     return JobState(
         job=job,
         state=word,
-        phase=phase,
+        phase=Phase(phase),
         reason=reason,
         explanation=explanation,
         problem=hint and f"use {hint}",
@@ -244,29 +201,6 @@ def node_kinds(text: str, options: Mapping[str, str]) -> Counter[tuple[int, int,
 
 # Options of sbatch.
 
-RESERVED_OPTIONS = {
-    "ntasks": "Use --nodes and --ppn.",
-    "ntasks-per-node": "Use --ppn.",
-    "job-name": "The job has the name of the run.",
-    "chdir": "The job starts in the run's folder.",
-    "overcommit": "Use --ppn with at most as many ranks as there are cores.",
-    "container": "Use --image IMAGE.",
-    "wrap": "Name the script in place of the recipe.",
-    "parsable": "orch parses the output of sbatch.",
-    "wait": "Use --wait.",
-    "test-only": "Use --dry-run.",
-    "no-kill": "Use --spare-nodes.",
-    "open-mode": "The output of a requeued job is appended.",
-    "export": "The job gets the environment of orch.",
-}
-# The short options of sbatch(1).
-SHORT_OPTIONS = (
-    "A=account a=array B=extra-node-info b=begin C=constraint c=cpus-per-task D=chdir d=dependency e=error "
-    "F=nodefile G=gpus H=hold I=immediate i=input J=job-name k=no-kill L=licenses M=clusters m=distribution N=nodes "
-    "n=ntasks O=overcommit o=output p=partition Q=quiet q=qos S=core-spec s=oversubscribe t=time v=verbose W=wait "
-    "w=nodelist x=exclude"
-)
-LETTERS = dict(option.split("=") for option in SHORT_OPTIONS.split())
 # Options that limit the share of a node; without any of them the job gets whole nodes.
 SIZES = ("exclusive", "cpus-per-task", "mem", "mem-per-cpu", "oversubscribe", "gres", "cores-per-socket")
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
@@ -286,45 +220,10 @@ class Slurm(BatchSystem):
     """Slurm: its programs, the options of sbatch, and what to say about them."""
 
     on_nodes = job_programs.SYSTEM
-    allocation_request = "salloc"
-    step_program = "srun --overlap --nodes=1 --ntasks=1 bash"
-
-    submitter = "sbatch"
     # As `sbatch --parsable` prints it, or as a wrapper without that option does.
     job_id = re.compile(
         r"(?:Submitted batch job )?(?P<job>\d{1,18})(?:(?:;| on cluster )(?P<cluster>[\w.-]+))?", re.ASCII
     )
-    directive = "#SBATCH "
-    template: Mapping[str, str] = {
-        "node": "${SLURMD_NODENAME-this node}",
-        "task": "${SLURM_ARRAY_TASK_ID-0}",
-        "output": "",
-        "array_output": "slurm-${SLURM_ARRAY_JOB_ID-$SLURM_JOB_ID}_${SLURM_ARRAY_TASK_ID-0}.out",
-    }
-    example_option = "partition=cpu"
-    gpu_hint = "Request them: --slurm gpus-per-node=N, or --slurm gres=gpu:N."
-    reserved = RESERVED_OPTIONS
-    flags = ("exclusive", "requeue", "contiguous", "spread-job", "hold", "oversubscribe")
-    hardware_options = ("clusters", "partition", "constraint", "nodelist", "cpus-per-task")
-    rejection_hint = (
-        "`sinfo` shows partitions with their limits, `sinfo --Node --long` the resources of nodes, and "
-        "`sacctmgr show assoc user=$USER` your accounts and QOS. To change an option of the job: --slurm KEY=VALUE."
-    )
-
-    launcher = "srun"
-    launcher_summary = "one step of Slurm for all ranks"
-    # Many sites forbid ssh between their nodes.
-    launcher_env: Mapping[str, str] = {"I_MPI_HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER": "slurm"}
-    launcher_settings: Mapping[str, tuple[str, ...]] = {"pmi": ("auto", "none", "pmi2", "pmix")}
-
-    node_hints: Mapping[str, str] = {
-        "nodes": "--slurm nodelist=NAMES selects specific nodes.",
-        "inventory": "Use --slurm partition=NAME to choose nodes.",
-        "exclude": "Use --slurm exclude=NODES to leave nodes out.",
-    }
-    node_shell = "srun --pty bash"
-    job_shell = "srun --jobid={job} --overlap --pty bash"
-    check = "scontrol ping"
 
     # Jobs.
 
@@ -542,7 +441,7 @@ class Slurm(BatchSystem):
         if name.replace("_", "-") == "no-requeue":
             yield "requeue", FLAG_ON if FLAG_VALUES.get(value.lower()) == FLAG_OFF else FLAG_OFF
         else:
-            yield LETTERS.get(name, name), value
+            yield TABLES["letters"].get(name, name), value
 
     def options_in(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
         """Yield the options of sbatch in the environment, as (name, value, variable)."""
@@ -592,7 +491,7 @@ class Slurm(BatchSystem):
         return options.get("requeue") != FLAG_OFF
 
 
-SLURM = Slurm(ENTRY)
+SLURM = Slurm(ENTRY, **TABLES["system"])
 
 
 def target() -> BatchTarget:
