@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import socket
 import sys
@@ -21,6 +22,9 @@ UPDATE_FACTS = {
     False: "The node has changed since the run was planned: start it again.",
 }
 SEPARATE_MODELS = "ORCH_SEPARATE_MODELS"
+# The lines of each long message by its name, as JSON, because Python 3.9 does not read TOML. They are read at the
+# start of a rank, whose installation may be replaced later.
+MESSAGES: dict[str, list[str]] = json.loads(Path(__file__).with_name("messages.json").read_text())
 
 
 class RankError(Exception):
@@ -53,6 +57,11 @@ class TrainingCheck:
         """Raise the error again at the end of a script that has caught it."""
         if self.error and os.getpid() == self.pid:
             raise self.error
+
+
+def describe(name: str, **values: object) -> str:
+    """Return a message of messages.json with these values in its fields."""
+    return " ".join(MESSAGES[name]).format(**values)
 
 
 def has_separate_models() -> bool:

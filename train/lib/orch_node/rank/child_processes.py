@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from orch_node.agent import processes
 from orch_node.protocol import files
-from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
+from orch_node.rank.checks import RankError, describe, has_separate_models
 from orch_node.rank.hooks import after_import, watch_steps, wrap, wrap_later
 
 SCAN_SECONDS = 0.5  # importing torch takes longer
@@ -33,22 +33,6 @@ LAUNCHED_MARK = b"TORCHELASTIC_RUN_ID="  # in the environment of torchrun's proc
 END_SECONDS = 5.0
 PARENT = "ORCH_PARENT_RANK"  # "RANK WORLD_SIZE" of the rank that started a process
 FOLDER = Path(__file__).resolve().parent.parent / "child_python"
-MESSAGE = (
-    "every rank of the script starts further processes, which form a process group: each of the {size} ranks would "
-    "train a separate model. orch starts one process per rank: call the training function directly instead of "
-    "mp.spawn(), notebook_launcher(), torchrun or Parallel(nproc_per_node=...), with RANK and WORLD_SIZE of the "
-    "environment; or run the script with --nodes 1 --ppn 1. If every rank is meant to train a separate model, set "
-    f"{SEPARATE_MODELS}=1 by --env or in the script."
-)
-IMPORTED_AGAIN_MESSAGE = (
-    "a process that the script starts, such as a worker of a DataLoader, imports the script again and creates a "
-    'process group there. Put the part of the script that trains below `if __name__ == "__main__":`.'
-)
-REPLACED_MESSAGE = (
-    "the script replaces its process by another program (os.exec), which does not belong to the process group: each "
-    "of the {size} ranks would work alone. Call the training function directly. If every rank is meant to train a "
-    f"separate model, set {SEPARATE_MODELS}=1 by --env or in the script."
-)
 
 
 def begin(rank: int, world_size: int, environment: MutableMapping[str, str]) -> None:
@@ -80,7 +64,7 @@ def begin_scans(rank: int, world_size: int, end: Callable[[RankError], object]) 
     """Start a daemon thread that ends this rank if a process below it that is not watched has a process group."""
     if world_size > 1:
         refuse_replacement(world_size)
-        arguments = (refused_mark(rank), MESSAGE.format(size=world_size), end)
+        arguments = (refused_mark(rank), describe("child-group", size=world_size), end)
         threading.Thread(target=scan_processes, args=arguments, name="orch-children", daemon=True).start()
 
 
@@ -90,7 +74,7 @@ def refuse_replacement(world_size: int) -> None:
 
     def check_replacement(*_: Any) -> None:
         if os.getpid() == process and not has_separate_models():
-            raise RankError(REPLACED_MESSAGE.format(size=world_size))
+            raise RankError(describe("replaced-process", size=world_size))
 
     for name in ("execv", "execve"):  # the others call these
         wrap(os, name, check_replacement)
@@ -161,7 +145,7 @@ def check_process(process: int) -> None:
 
 def refuse_group() -> NoReturn:
     """Raise RankError, and record that for the rank, which may ignore how its processes end."""
-    message = IMPORTED_AGAIN_MESSAGE if is_imported_again() else MESSAGE.format(size=parent_size())
+    message = describe("imported-again" if is_imported_again() else "child-group", size=parent_size())
     write_mark(refused_mark(parent_rank()), message)
     raise RankError(message)
 

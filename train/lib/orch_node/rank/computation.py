@@ -30,17 +30,13 @@ from orch_node.protocol.layout import (
     describe_lack,
     insert_arguments,
 )
-from orch_node.rank.checks import RankError
+from orch_node.rank.checks import RankError, describe
 from orch_node.rank.hooks import after_import
 from orch_node.standalone import facts
 
 PACKAGE = "orch_kernels"
 FAST_FLAGS = ("amx_bf16", "avx512_bf16")  # with which BF16 was faster
 ADVISED_STEPS = 10  # shorter trainings get no advice
-ADVICE = (
-    "orch: the training was in FP32, and these CPUs have {flag}: BF16 was 1.4 to 2 times as fast elsewhere "
-    "(bf16=True of TrainingArguments, torch.autocast('cpu', torch.bfloat16))."
-)
 
 
 def choose_precision(torch: ModuleType, layout: RunLayout, rank: int, argv: list[str]) -> list[str]:
@@ -75,7 +71,7 @@ def advise(steps: int) -> None:
     """
     flag = bf16_flag(facts.cpu_flags())
     if steps >= ADVISED_STEPS and flag in FAST_FLAGS and "orch_training" not in sys.modules:
-        print(ADVICE.format(flag=flag), file=sys.stderr)
+        print(describe("bf16-is-faster", flag=flag), file=sys.stderr)
 
 
 def decide(precision: RunPrecision, lacking: list[str], spares: Sequence[str] = ()) -> tuple[str, str]:

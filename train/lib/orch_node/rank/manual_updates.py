@@ -69,7 +69,7 @@ class ManualUpdates:
             return
         if self.has_equal_start:
             self.comparison.end_never_averaged(reference.rank)
-        self.comparison.warn_once(comparing.SEPARATE_MESSAGE, reference, UPDATES)
+        self.comparison.warn_once("separate-models", reference, UPDATES)
 
     def is_active(self) -> bool:
         comparison = self.comparison
@@ -151,8 +151,8 @@ class ManualUpdates:
         elif self.changes == WARNED_CHANGE:
             self.held, self.samples = [], []
             if self.reference and not self.has_averaged():
-                message = comparing.WARNING if self.has_equal_start else comparing.SEPARATE_MESSAGE
-                self.comparison.warn_once(message, self.reference, UPDATES)
+                name = "apart" if self.has_equal_start else "separate-models"
+                self.comparison.warn_once(name, self.reference, UPDATES)
 
     def compare(self) -> None:
         """Compare the weights after some changes with those of the reference."""

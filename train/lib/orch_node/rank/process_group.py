@@ -26,7 +26,7 @@ from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank import child_processes, communication, frameworks, manual_updates, weight_comparison
-from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
+from orch_node.rank.checks import RankError, describe, has_separate_models
 from orch_node.rank.hooks import watch_steps, wrap
 
 # A collective in a source that can average weights, as far as names show: local SGD does not communicate before its
@@ -219,14 +219,7 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: RankE
         has_script_groups = len(communication.distributed_world(torch).pg_map) > 1
         is_counted = torch.distributed.is_initialized() and not has_script_groups and not communication.uses_rpc(torch)
         if is_counted and not has_communicated() and not has_separate_models():
-            pending.append(
-                RankError(
-                    "the script trains alone on every rank: it made an optimizer step before the ranks "
-                    f"had communicated. {frameworks.hint(layout, placement)}; or run it with "
-                    "--nodes 1 --ppn 1. If the weights are averaged later, or every rank is meant to train a "
-                    f"separate model, set {SEPARATE_MODELS}=1 by --env or in the script."
-                )
-            )
+            pending.append(RankError(describe("no-communication", hint=frameworks.hint(layout, placement))))
             if not any(AVERAGING.search(source) for source in script_sources()):
                 raise pending[0]
 

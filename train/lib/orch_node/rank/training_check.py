@@ -20,7 +20,7 @@ from typing import Any
 
 from orch_node.events import warn
 from orch_node.rank import weight_inspection as weights
-from orch_node.rank.checks import RankError, TrainingCheck
+from orch_node.rank.checks import RankError, TrainingCheck, describe
 from orch_node.rank.hooks import watch_gradients, watch_steps
 
 CHECK_BEFORE_STEP = 3  # errors are raised when this step begins, at the latest
@@ -29,33 +29,6 @@ MAX_LOSSES = 20  # a loss that stays equal for so many steps is reported
 MAX_GRAPHS = 32  # backward() calls per step whose graph is searched for weights
 # The fused optimizers of IPEX run no step hooks: check on these backward() calls instead.
 IPEX_BACKWARD_CALLS = range(3, 30)
-
-WRONG_WEIGHTS_MESSAGE = (
-    "training does not change the weights that the model uses: after {steps} optimizer steps none "
-    "of these {count} weights has changed, and no optimizer holds them. It holds {held} others"
-    "{detail}. Create the optimizer from the parameters of the module whose forward() is called, "
-    "after that module was copied, cast or wrapped."
-)
-DETACHED_IPEX_WEIGHTS_MESSAGE = (
-    "training does not change the weights that the model uses: {detached} of {layers} layers "
-    "compute with weights that IPEX packed, and the optimizer changes copies of them. The model "
-    "was moved after ipex.optimize() (accelerate moves it from cpu to cpu:0). Set "
-    "ACCELERATE_TORCH_DEVICE=cpu before creating the Accelerator or Trainer, or call "
-    "ipex.optimize() after any model.to()."
-)
-REPLACED_WEIGHTS_MESSAGE = (
-    "{count} weights that get gradients are in no optimizer and do not change, while an optimizer "
-    "holds as many weights of the same shapes that get none. It was probably created before a part "
-    "of the model was replaced."
-)
-UNCHANGED_WEIGHTS_MESSAGE = (
-    "the weights have not changed after {steps} optimizer steps, although gradients and learning "
-    "rate are not zero. Something restores them, or the optimizer does not step."
-)
-CONSTANT_LOSS_MESSAGE = (
-    "the loss is exactly {loss} in each of the first {steps} steps although the weights change. It "
-    "probably does not depend on them."
-)
 
 
 def begin(torch: ModuleType) -> FirstStepsCheck | None:
@@ -200,7 +173,7 @@ class FirstStepsCheck(TrainingCheck):
         elif changed and self.step == CHECK_BEFORE_STEP:
             self.check_replaced_weights()
         elif not changed and self.unexplained_steps > 2:
-            warn(UNCHANGED_WEIGHTS_MESSAGE.format(steps=self.step - 1))
+            warn(describe("unchanged-weights", steps=self.step - 1))
             self.finish()
         if changed and self.step >= CHECK_BEFORE_STEP:
             self.check_loss()
@@ -229,7 +202,7 @@ class FirstStepsCheck(TrainingCheck):
         packed, detached = weights.packed_layers()
         wrong = [layer for layer in detached if not self.torch.equal(layer.ctx.get_weight(), layer.weight.detach())]
         if wrong:
-            raise RankError(DETACHED_IPEX_WEIGHTS_MESSAGE.format(detached=len(wrong), layers=len(packed)))
+            raise RankError(describe("detached-ipex-weights", detached=len(wrong), layers=len(packed)))
 
     def check_wrong_weights(self) -> None:
         """Raise RankError if the optimizer updates weights that the model does not use.
@@ -250,8 +223,12 @@ class FirstStepsCheck(TrainingCheck):
             return
         detail = ", which get no gradients" if without_gradients else ", which do change"
         raise RankError(
-            WRONG_WEIGHTS_MESSAGE.format(
-                steps=self.step - 1, count=len(self.computing.by_id), held=len(self.held), detail=detail
+            describe(
+                "wrong-weights",
+                steps=self.step - 1,
+                count=len(self.computing.by_id),
+                held=len(self.held),
+                detail=detail,
             )
         )
 
@@ -270,7 +247,7 @@ class FirstStepsCheck(TrainingCheck):
             if weights.storage_address(weight) not in used and id(weight) not in self.with_gradients
         )
         if not_updated and not Counter(tuple(w.shape) for w in not_updated) - idle_shapes:
-            warn(REPLACED_WEIGHTS_MESSAGE.format(count=len(not_updated)))
+            warn(describe("replaced-weights", count=len(not_updated)))
 
     def check_loss(self) -> None:
         """Warn if the loss stays equal while the weights change; otherwise stop checking."""
@@ -278,5 +255,5 @@ class FirstStepsCheck(TrainingCheck):
             self.finish_unless_ipex_pending()
         elif len(self.losses) >= MAX_LOSSES:
             if self.computing.moved_far():
-                warn(CONSTANT_LOSS_MESSAGE.format(loss=self.losses[0], steps=len(self.losses)))
+                warn(describe("constant-loss", loss=self.losses[0], steps=len(self.losses)))
             self.finish_unless_ipex_pending()

@@ -30,7 +30,7 @@ from orch_node.protocol import values
 from orch_node.protocol.values import Measured
 from orch_node.rank import communication
 from orch_node.rank import weight_inspection as weights
-from orch_node.rank.checks import SEPARATE_MODELS, RankError, TrainingCheck, has_separate_models
+from orch_node.rank.checks import RankError, TrainingCheck, describe, has_separate_models
 
 UNKNOWN_STEPS = -2  # a rank may hold no part of sharded weights, and so no state
 COMPARED_STEP = 3  # after so many steps of an optimizer its weights are compared for the first time
@@ -46,55 +46,6 @@ MAX_LOGGED = 16  # elements that ranks exchange for a log; a loss of the outputs
 # DDP hooks of these packages leave equal gradients on all ranks, apart from LOCAL_HOOKS.
 HOOK_PACKAGES = ("torch.", "orch_training.")
 LOCAL_HOOKS = ("post_localSGD_hook", "noop_hook")
-
-ALONE_MESSAGE = (
-    "the ranks do not train one model: after {steps} the weights of rank {rank} differ from those of rank {reference}, "
-    "although {cause}. Call the DistributedDataParallel itself, not the module inside it, create the optimizer from "
-    "its parameters, and make the same steps with the same learning rate on every rank."
-)
-WARNING = (
-    "after {steps} the weights of rank {rank} differ from those of rank {reference}, which started "
-    "equal: unless they are averaged later, every rank trains alone, and the run will fail at its end."
-)
-NEVER_AVERAGED_MESSAGE = (
-    "every rank trained alone: the weights of rank {rank} differ from those of rank {reference}, which started equal, "
-    "and they were never averaged. {hint}. If every rank is meant to train a separate model, set "
-    f"{SEPARATE_MODELS}=1 by --env or in the script."
-)
-NOT_SYNCED_HINT = (
-    "A DistributedDataParallel exists: call it, call backward() outside of no_sync() before each step, and wrap the "
-    "model again after weights are added or unfrozen"
-)
-TOGETHER_WARNING = (
-    "after {steps} the weights of rank {rank} differ from those of rank {reference}, which started equal: unless the "
-    "ranks compute one model together, every rank trains alone."
-)
-SEPARATE_MESSAGE = (
-    "the weights of rank {rank}{condition} differ from those of rank {reference} from the start: unless they are "
-    "averaged later, every rank trains a separate model."
-)
-NO_EXCHANGE_MESSAGE = (
-    "{steps} were made without any collective operation: unless the weights are averaged later, every "
-    "rank trains alone."
-)
-UNSHARDED_WARNING = (
-    "after {steps} the weights of rank {rank} that are not sharded differ from those of rank {reference}: every rank "
-    "trains them alone. Call fully_shard() on the whole model after its parts, and with tensor parallelism give the "
-    "ranks of a model the same data."
-)
-SAME_DATA_WARNING = (
-    "the losses of rank {rank} are exactly those of rank {reference} in the first {steps}: the ranks train on the same "
-    "data. Give each rank its part of the data, as by a DistributedSampler."
-)
-UNEQUAL_START_MESSAGE = (
-    "the ranks do not start with the same weights: before the first optimizer step those of rank {rank} differ from "
-    "those of rank {reference}, {cause}. Load a checkpoint on every rank, or before the model is passed to "
-    "DistributedDataParallel."
-)
-RESUMED_MESSAGE = (
-    "the ranks do not start from the same state: {resumed} has resumed from a checkpoint{step}, and {fresh}. Every "
-    "rank must load the same checkpoint: make sure that the file exists on every node."
-)
 
 
 @dataclass(frozen=True)
@@ -347,7 +298,7 @@ class WeightComparison(TrainingCheck):
         # DistributedDataParallel exists, these may be the weights of a copy, trained to find a learning rate.
         exchanged_nothing = 0 < communication.operations(self.torch) == self.operations_at_start
         if record.steps == COMPARED_STEP and exchanged_nothing and (held[0] or not shared_weights(self.torch)):
-            self.warn_once(NO_EXCHANGE_MESSAGE, reference, steps)
+            self.warn_once("no-exchange", reference, steps)
 
     def state_of(self, starts: Sequence[Summary], held: Sequence[Any], losses: tuple[float, ...] = ()) -> State:
         """Return the state of weights now, after some steps from their starts."""
@@ -381,7 +332,7 @@ class WeightComparison(TrainingCheck):
             if state.starts_like(reference) and state.rank != reference.rank and not self.restarted:
                 self.mark_of(record).touch(0o600)
             return
-        raise RankError(UNEQUAL_START_MESSAGE.format(rank=state.rank, reference=reference.rank, cause=cause))
+        raise RankError(describe("unequal-start", rank=state.rank, reference=reference.rank, cause=cause))
 
     def moved_apart(self, state: State, reference: State, held: Sequence[Any], steps: str) -> bool:
         """Return whether weights of this rank and the reference have moved apart.
@@ -413,19 +364,19 @@ class WeightComparison(TrainingCheck):
             self.warn_of_one_model(record, reference, steps, same_start=same_start)
         elif not same_start:
             condition = " that no DistributedDataParallel holds" if self.has_shared else ""
-            self.warn_once(SEPARATE_MESSAGE, reference, steps, condition)
+            self.warn_once("separate-models", reference, steps, condition)
         elif self.suspicion or not has_reduced:
             self.suspicion = self.suspicion or Suspicion(reference.rank, held)
-            self.warn_once(WARNING, reference, steps)
+            self.warn_once("apart", reference, steps)
         else:  # the weights may be averaged after each step, which then changes them
             self.suspicion = Suspicion(reference.rank, held)
 
     def warn_of_one_model(self, record: OptimizerRecord, reference: State, steps: str, *, same_start: bool) -> None:
         """Warn of weights that have moved apart although the ranks may compute one model together."""
         if record.is_sharded and not communication.COUNTS.point_to_point:
-            self.warn_once(UNSHARDED_WARNING, reference, steps)
+            self.warn_once("not-sharded", reference, steps)
         if same_start and not record.is_sharded:
-            self.warn_once(TOGETHER_WARNING, reference, steps)
+            self.warn_once("perhaps-together", reference, steps)
 
     def check_data(self, record: OptimizerRecord, state: State, reference: State) -> None:
         """Warn on one rank if the ranks of a DistributedDataParallel compute the same losses from the same data."""
@@ -433,19 +384,19 @@ class WeightComparison(TrainingCheck):
         is_first = (record.index, record.steps) == (0, COMPARED_STEP) and state.rank == next_rank
         is_same = record.parts[0] and state.losses == reference.losses and len(set(state.losses)) > 1
         if is_first and is_same and communication.COUNTS.largest_exchange <= MAX_LOGGED and not has_separate_models():
-            self.warn_once(SAME_DATA_WARNING, reference, f"{record.steps} steps")
+            self.warn_once("same-data", reference, f"{record.steps} steps")
 
     def end_alone(self, reference: State, cause: str, steps: str) -> None:
-        raise RankError(ALONE_MESSAGE.format(steps=steps, rank=self.rank, reference=reference.rank, cause=cause))
+        raise RankError(describe("trains-alone", steps=steps, rank=self.rank, reference=reference.rank, cause=cause))
 
     def end_never_averaged(self, reference: int) -> None:
-        hint = NOT_SYNCED_HINT if self.has_ddp else self.hint()
-        raise RankError(NEVER_AVERAGED_MESSAGE.format(rank=self.rank, reference=reference, hint=hint))
+        hint = describe("not-synced") if self.has_ddp else self.hint()
+        raise RankError(describe("never-averaged", rank=self.rank, reference=reference, hint=hint))
 
-    def warn_once(self, message: str, reference: State, steps: str, condition: str = "") -> None:
+    def warn_once(self, name: str, reference: State, steps: str, condition: str = "") -> None:
         if not self.has_warned:
             self.has_warned = True
-            warn(message.format(steps=steps, rank=self.rank, reference=reference.rank, condition=condition))
+            warn(describe(name, steps=steps, rank=self.rank, reference=reference.rank, condition=condition))
 
 
 class Suspicion:
@@ -490,7 +441,7 @@ def check_resumed(state: State, reference: State) -> None:
     fresh = f"rank {second.rank} has not"
     if second.steps > 0:
         fresh = f"rank {second.rank} from one at optimizer step {second.steps}"
-    raise RankError(RESUMED_MESSAGE.format(resumed=f"rank {first.rank}", step=step, fresh=fresh))
+    raise RankError(describe("unequal-checkpoints", resumed=f"rank {first.rank}", step=step, fresh=fresh))
 
 
 def largest_size(held: Iterable[Any]) -> int:
