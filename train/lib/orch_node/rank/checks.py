@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from orch_node.events import send
 from orch_node.protocol.container import ContainerSpec
@@ -42,9 +43,21 @@ class TrainingCheck:
     def finish(self) -> None:
         self.finished = True
 
-    def run_safely(self, check: Callable[[], None]) -> None:
+    def check_end(self) -> None:
+        """Raise the error again at the end of a script that has caught it."""
+        if self.error and os.getpid() == self.pid:
+            raise self.error
+
+
+def safely(check: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a method of a TrainingCheck that torch calls: it does nothing after the check's end or failure."""
+
+    @functools.wraps(check)
+    def run(self: TrainingCheck, *args: Any, **kwargs: Any) -> None:
+        if self.finished or os.getpid() != self.pid:
+            return
         try:
-            check()
+            check(self, *args, **kwargs)
         except RankError as error:
             self.error = error
             self.finish()
@@ -53,10 +66,7 @@ class TrainingCheck:
             print(f"orch: the {self.name} failed and is off: {error!r:.300}", file=sys.stderr)
             self.finish()
 
-    def check_end(self) -> None:
-        """Raise the error again at the end of a script that has caught it."""
-        if self.error and os.getpid() == self.pid:
-            raise self.error
+    return run
 
 
 def describe(name: str, **values: object) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from orch_node.rank import communication
 from orch_node.rank import weight_comparison as comparing
 from orch_node.rank import weight_inspection as weights
-from orch_node.rank.checks import has_separate_models
+from orch_node.rank.checks import TrainingCheck, has_separate_models, safely
 from orch_node.rank.hooks import watch_gradients
 
 KEY = "manual"  # in the place of an optimizer's number
@@ -31,32 +31,35 @@ def begin(torch: ModuleType, comparison: comparing.WeightComparison) -> ManualUp
     return updates
 
 
-class ManualUpdates:
+class ManualUpdates(TrainingCheck):
     """Watches the weights that this rank computes gradients for until an optimizer makes a step."""
 
+    name = comparing.WeightComparison.name
+
     def __init__(self, torch: ModuleType, comparison: comparing.WeightComparison) -> None:
-        self.torch = torch
+        self.torch, self.pid = torch, comparison.pid
         self.comparison = comparison
         self.held: list[Any] = []
         self.samples: list[Any] = []
         self.is_shared: list[bool] = []  # whether a DistributedDataParallel keeps each of them equal
         self.starts: list[comparing.Summary] = []  # of the shared and of the other weights
-        self.changes = 0
         self.reference: comparing.State | None = None  # of a rank whose weights have moved apart from those of this one
         self.has_equal_start = False
         self.size = 0  # of the largest weight
-        self.reduced: list[bool] = []  # whether the script has summed tensors as large as that before each change
+        # For each change, whether the script has summed tensors as large as that before.
+        self.reduced: list[bool] = []
         self.parameter_shapes: set[tuple[int, ...]] | None = None
 
     # Entry points: called before gradients are computed, and at the end of the script.
 
+    @safely
     def before_backward(self, tensors: Any = None, *_: Any, **__: Any) -> None:
-        if self.is_active():
-            self.comparison.run_safely(lambda: self.inspect(self.leaves(weights.as_list(self.torch, tensors))))
+        nodes = weights.graph_nodes(self.torch, weights.as_list(self.torch, tensors))
+        self.inspect([node.variable for node in nodes if hasattr(node, "variable")])
 
+    @safely
     def before_grad(self, outputs: Any = None, inputs: Any = None, *_: Any, **__: Any) -> None:
-        if self.is_active():
-            self.comparison.run_safely(lambda: self.inspect(weights.as_list(self.torch, inputs)))
+        self.inspect(weights.as_list(self.torch, inputs))
 
     def check_end(self) -> None:
         """Check at the end of the script that weights which moved apart were averaged.
@@ -64,6 +67,7 @@ class ManualUpdates:
         Raises:
             RankError: if this rank has trained alone.
         """
+        super().check_end()
         reference = self.reference
         if reference is None or self.comparison.recorded or self.has_averaged() or has_separate_models():
             return
@@ -71,15 +75,7 @@ class ManualUpdates:
             self.comparison.end_never_averaged(reference.rank)
         self.comparison.warn_once("separate-models", reference, UPDATES)
 
-    def is_active(self) -> bool:
-        comparison = self.comparison
-        return not comparison.recorded and self.changes < WARNED_CHANGE and comparison.is_active()
-
     # Find the weights.
-
-    def leaves(self, roots: list[Any]) -> list[Any]:
-        nodes = weights.graph_nodes(self.torch, roots)
-        return [node.variable for node in nodes if hasattr(node, "variable")]
 
     def weights_among(self, candidates: list[Any]) -> list[Any]:
         """Return those that are weights: parameters, otherwise tensors with the shapes of parameters.
@@ -110,6 +106,9 @@ class ManualUpdates:
     # Follow their changes.
 
     def inspect(self, candidates: list[Any]) -> None:
+        if self.comparison.recorded:
+            self.finish()
+            return
         held = self.weights_among(candidates)
         if held and not self.starts:
             self.begin(held)
@@ -118,18 +117,14 @@ class ManualUpdates:
 
     def begin(self, held: list[Any]) -> None:
         if not self.torch.distributed.is_initialized() or comparing.fsdp_modules():
-            self.changes = WARNED_CHANGE
+            self.finish()
             return
+        self.held, self.samples = held, list(map(weights.sample, held))
         shared = comparing.shared_weights(self.torch)
         self.is_shared = [id(weight) in shared for weight in held]
-        self.record_values(held)
         self.starts = [comparing.summarize(self.torch, part) for part in self.parts()]
         self.size = comparing.largest_size(held)
         communication.COUNTS.reset_largest()
-
-    def record_values(self, held: list[Any]) -> None:
-        self.held = held
-        self.samples = [weights.sample(weight) for weight in held]
 
     def parts(self) -> list[list[Any]]:
         """Return the shared and the other weights."""
@@ -139,20 +134,24 @@ class ManualUpdates:
         return divided
 
     def count_change(self, held: list[Any]) -> None:
-        now = map(weights.sample, held)
-        if all(self.torch.equal(first, second) for first, second in zip(now, self.samples, strict=True)):
+        samples = list(map(weights.sample, held))
+        if all(map(self.torch.equal, samples, self.samples)):
             return
-        self.record_values(held)
-        self.changes += 1
+        self.held, self.samples = held, samples
         self.reduced.append(self.has_reduced())
         communication.COUNTS.reset_largest()
-        if self.changes == comparing.COMPARED_STEP:
+        if len(self.reduced) == comparing.COMPARED_STEP:
             self.compare()
-        elif self.changes == WARNED_CHANGE:
-            self.held, self.samples = [], []
+        elif len(self.reduced) == WARNED_CHANGE:
+            self.finish()
             if self.reference and not self.has_averaged():
                 name = "apart" if self.has_equal_start else "separate-models"
                 self.comparison.warn_once(name, self.reference, UPDATES)
+
+    def finish(self) -> None:
+        """Stop watching, and release all tensors."""
+        super().finish()
+        self.held, self.samples = [], []
 
     def compare(self) -> None:
         """Compare the weights after some changes with those of the reference."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from orch_node.events import warn
 from orch_node.rank import weight_inspection as weights
-from orch_node.rank.checks import RankError, TrainingCheck, describe
+from orch_node.rank.checks import RankError, TrainingCheck, describe, safely
 from orch_node.rank.hooks import watch_gradients, watch_steps
 
 CHECK_BEFORE_STEP = 3  # errors are raised when this step begins, at the latest
@@ -114,19 +114,25 @@ class FirstStepsCheck(TrainingCheck):
 
     # Entry points: called by torch before each backward() and each optimizer step.
 
+    @safely
     def before_backward(self, tensors: Any = None, *_: Any, **__: Any) -> None:
-        if not self.finished:
-            self.backward_calls += 1
-            self.run_safely(lambda: self.inspect_graph(weights.as_list(self.torch, tensors)))
+        self.backward_calls += 1
+        roots = weights.as_list(self.torch, tensors)
+        if self.backward_calls == 1:
+            self.record_loss(roots)
+        if self.backward_calls in ((1,) if self.step else IPEX_BACKWARD_CALLS):
+            self.check_ipex_layers()
+        self.has_skipped_graphs |= self.backward_calls > MAX_GRAPHS
+        if self.backward_calls <= MAX_GRAPHS and self.step < CHECK_BEFORE_STEP:
+            self.computing.add_from_graph(roots)
 
+    @safely
     def before_step(self, optimizer: Any, *_: Any) -> None:
-        if self.finished:
-            return
         if not any(existing is optimizer for existing in self.optimizers):
             self.optimizers.append(optimizer)
         if self.backward_calls:
             self.backward_calls = 0
-            self.run_safely(self.inspect_weights)
+            self.inspect_weights()
 
     def finish(self) -> None:
         """Stop checking, and release all tensors."""
@@ -135,15 +141,6 @@ class FirstStepsCheck(TrainingCheck):
         self.optimizers, self.held = [], []
 
     # Gather what is known.
-
-    def inspect_graph(self, roots: list[Any]) -> None:
-        if self.backward_calls == 1:
-            self.record_loss(roots)
-        if self.backward_calls in ((1,) if self.step else IPEX_BACKWARD_CALLS):
-            self.check_ipex_layers()
-        self.has_skipped_graphs |= self.backward_calls > MAX_GRAPHS
-        if self.backward_calls <= MAX_GRAPHS and self.step < CHECK_BEFORE_STEP:
-            self.computing.add_from_graph(roots)
 
     def record_loss(self, roots: list[Any]) -> None:
         loss = roots[0] if roots and len(self.losses) < MAX_LOSSES else None

@@ -30,7 +30,7 @@ from orch_node.protocol import values
 from orch_node.protocol.values import Measured
 from orch_node.rank import communication
 from orch_node.rank import weight_inspection as weights
-from orch_node.rank.checks import RankError, TrainingCheck, describe, has_separate_models
+from orch_node.rank.checks import RankError, TrainingCheck, describe, has_separate_models, safely
 
 UNKNOWN_STEPS = -2  # a rank may hold no part of sharded weights, and so no state
 COMPARED_STEP = 3  # after so many steps of an optimizer its weights are compared for the first time
@@ -163,41 +163,11 @@ class WeightComparison(TrainingCheck):
 
     # Entry points: called by torch before and after each optimizer step, and at the end of the script.
 
+    @safely
     def before_step(self, optimizer: Any, *_: Any) -> None:
-        if self.stepping is not None or not self.is_active():
+        if self.stepping is not None:
             return
         self.stepping = optimizer
-        self.run_safely(lambda: self.begin_step(optimizer))
-
-    def after_step(self, optimizer: Any, *_: Any) -> None:
-        if self.stepping is not optimizer:
-            return
-        self.stepping = None
-        if self.is_active():
-            self.run_safely(lambda: self.end_step(optimizer))
-
-    def check_end(self) -> None:
-        """Check at the end of the script that weights which moved apart were averaged.
-
-        Raises:
-            RankError: if this rank has trained alone.
-        """
-        super().check_end()
-        suspicion = self.suspicion
-        if suspicion is None or not self.is_active() or has_separate_models():
-            return
-        counts = communication.COUNTS
-        has_reduced = counts.largest_reduction >= suspicion.size and not suspicion.reduces_in_vain
-        has_exchanged = has_reduced or counts.largest_object >= suspicion.bytes
-        if not (has_exchanged or suspicion.has_changed(self.torch)):
-            self.end_never_averaged(suspicion.reference)
-
-    def is_active(self) -> bool:
-        return not self.finished and os.getpid() == self.pid
-
-    # Steps.
-
-    def begin_step(self, optimizer: Any) -> None:
         record = self.find_record(optimizer)
         is_new = record is not None and record.steps == 0  # as in each round of federated learning
         suspicion = self.suspicion
@@ -205,12 +175,16 @@ class WeightComparison(TrainingCheck):
             suspicion.has_changed(self.torch) or (is_new and communication.COUNTS.largest_exchange >= suspicion.size)
         ):
             self.end_suspicion()
-        if record and record.steps == 0:
+        if record and is_new:
             self.begin_record(record, optimizer)
         if self.suspicion or (record and record.steps + 1 == record.compared_step):
             self.operations_before_step = communication.operations(self.torch)
 
-    def end_step(self, optimizer: Any) -> None:
+    @safely
+    def after_step(self, optimizer: Any, *_: Any) -> None:
+        if self.stepping is not optimizer:
+            return
+        self.stepping = None
         record = self.find_record(optimizer)
         if self.suspicion:
             if communication.operations(self.torch) > self.operations_before_step:
@@ -223,6 +197,23 @@ class WeightComparison(TrainingCheck):
         if record.steps == record.compared_step:
             record.compared_step *= 2
             self.compare_updated(record)
+
+    def check_end(self) -> None:
+        """Check at the end of the script that weights which moved apart were averaged.
+
+        Raises:
+            RankError: if this rank has trained alone.
+        """
+        super().check_end()
+        suspicion, counts = self.suspicion, communication.COUNTS
+        if suspicion is None or self.finished or os.getpid() != self.pid or has_separate_models():
+            return
+        has_reduced = counts.largest_reduction >= suspicion.size and not suspicion.reduces_in_vain
+        has_exchanged = has_reduced or counts.largest_object >= suspicion.bytes
+        if not (has_exchanged or suspicion.has_changed(self.torch)):
+            self.end_never_averaged(suspicion.reference)
+
+    # Steps.
 
     def end_suspicion(self) -> None:
         self.suspicion, self.averages = None, True
