@@ -10,13 +10,14 @@ import threading
 import weakref
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from orch_node import preemption
 from orch_node.rank import child_processes
-from orch_node.rank.hooks import wrap
+from orch_node.rank.hooks import replace_function, wrap
 
 # Methods of torch's ProcessGroup that its Python functions call; the last ones reduce.
 COLLECTIVES = ("allgather", "_allgather_base", "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "scatter")
@@ -75,28 +76,21 @@ def begin(torch: ModuleType) -> None:
     if not torch.distributed.is_available():
         return
     for name in ("send", "recv", "recv_anysource"):
-        count_calls(torch, name)
+        replace_function(torch.distributed.ProcessGroup, name, functools.partial(count_call, torch))
     for name in (*COLLECTIVES, *REDUCTIONS):
         measure_calls(torch, name)
     count_remote_calls(torch)
     keep_counts(torch)
 
 
-def count_calls(torch: ModuleType, name: str) -> None:
-    group_type = torch.distributed.ProcessGroup
-    original = getattr(group_type, name)
-
-    @functools.wraps(original)
-    def counted(group: Any, *args: Any, **kwargs: Any) -> Any:
-        before = sequence_numbers(torch, group)
-        result = original(group, *args, **kwargs)
-        COUNTS.point_to_point += 1
-        if in_sequence := sequence_numbers(torch, group) - before:
-            counts = COUNTS.point_to_point_in_sequence
-            counts[group] = counts.get(group, 0) + in_sequence
-        return result
-
-    setattr(group_type, name, counted)
+def count_call(torch: ModuleType, original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
+    before = sequence_numbers(torch, group)
+    result = original(group, *args, **kwargs)
+    COUNTS.point_to_point += 1
+    if in_sequence := sequence_numbers(torch, group) - before:
+        counts = COUNTS.point_to_point_in_sequence
+        counts[group] = counts.get(group, 0) + in_sequence
+    return result
 
 
 def measure_calls(torch: ModuleType, name: str) -> None:
@@ -166,18 +160,16 @@ def keep_counts(torch: ModuleType) -> None:
     The lock makes sure that a group ends in the thread that destroys it: the heartbeat must not be
     the last to hold it.
     """
-    original = torch.distributed.destroy_process_group
 
-    @functools.wraps(original)
-    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+    def destroy_process_group(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         with LOCK:
             counts = live_collectives(torch)
             original(*args, **kwargs)
             counts.subtract(live_collectives(torch))
             COUNTS.destroyed.update(counts)
 
-    torch.distributed.destroy_process_group = destroy_process_group
-    torch.distributed.distributed_c10d.destroy_process_group = destroy_process_group
+    for module in (torch.distributed, torch.distributed.distributed_c10d):
+        replace_function(module, "destroy_process_group", destroy_process_group)
 
 
 def operations(torch: ModuleType) -> int:

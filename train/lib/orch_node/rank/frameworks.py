@@ -18,7 +18,7 @@ from orch_node.events import note
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank.checks import RankError
 from orch_node.rank.environment import HUB, HUB_CACHES, OFFLINE
-from orch_node.rank.hooks import after_import, wrap_later
+from orch_node.rank.hooks import after_import, replace_function, wrap_later
 
 # What Accelerate and the Trainer pass if the user has chosen no timeout.
 DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
@@ -141,17 +141,12 @@ def name_backend_for_libraries() -> None:
     """
 
     def patch_ignite(module: ModuleType) -> None:
-        model_class = getattr(module, "_NativeDistModel", None)
-        if model_class is None:
-            return
-        original, supported = model_class.backend, tuple(model_class.available_backends)
+        def backend(original: Callable[[Any], str], model: Any) -> str:
+            name = original(model)
+            return name if name in model.available_backends else "gloo"
 
-        @functools.wraps(original)
-        def backend(model: Any) -> str:
-            name = str(original(model))
-            return name if name in supported else "gloo"
-
-        model_class.backend = backend
+        if hasattr(module, "_NativeDistModel"):
+            replace_function(module._NativeDistModel, "backend", backend)
 
     def patch_deepspeed(module: ModuleType) -> None:
         module.CPU_Accelerator.communication_backend_name = lambda _: "gloo"
@@ -179,17 +174,11 @@ def use_synced_data() -> None:
     if os.environ.get(HUB_CACHES[0]) != str(folder) or os.environ.get(OFFLINE) in (None, "", "0"):
         return
 
-    def patch(module: ModuleType) -> None:
-        original = module.dataset_module_factory
+    def load_copy(original: Callable[..., Any], path: str, revision: Any = None, *args: Any, **kwargs: Any) -> Any:
+        copy = None if Path(path).exists() else data_copy(folder, path, str(revision or "main"))
+        return original(str(copy or path), revision, *args, **kwargs)
 
-        @functools.wraps(original)
-        def load_copy(path: str, revision: Any = None, *args: Any, **kwargs: Any) -> Any:
-            copy = None if Path(path).exists() else data_copy(folder, path, str(revision or "main"))
-            return original(str(copy) if copy else path, revision, *args, **kwargs)
-
-        module.dataset_module_factory = load_copy  # type: ignore[attr-defined]
-
-    after_import("datasets.load", patch)
+    after_import("datasets.load", lambda module: replace_function(module, "dataset_module_factory", load_copy))
 
 
 def data_copy(folder: Path, name: str, revision: str) -> Path | None:

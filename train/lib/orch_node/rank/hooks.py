@@ -12,16 +12,25 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 
-def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> None:
-    """Replace a function by one that first calls `before` with the same arguments."""
+def replace_function(owner: type | ModuleType, name: str, replacement: Callable[..., Any]) -> None:
+    """Replace a function by one that is called with the original function before the arguments."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return replacement(original, *args, **kwargs)
+
+    setattr(owner, name, wrapper)
+
+
+def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> None:
+    """Replace a function by one that first calls `before` with the same arguments."""
+
+    def call_both(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         before(*args, **kwargs)
         return original(*args, **kwargs)
 
-    setattr(owner, name, wrapper)
+    replace_function(owner, name, call_both)
 
 
 def after_import(name: str, function: Callable[[ModuleType], None]) -> None:

@@ -35,6 +35,7 @@ from orch_node.protocol.events import Heartbeat, Joined, Raised, ScriptEnded
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.rank import checks, child_processes, communication, computation, frameworks, training_check
 from orch_node.rank import metrics as rank_metrics
+from orch_node.rank.hooks import replace_function
 from orch_node.rank.output import TRACEBACK, StackTraces, reason_in, record_stderr
 from orch_node.rank.process_group import compare_weights, join, set_mpi_variables
 from orch_node.rank.script import add_module_folders, check_program, enter, link_bindings, run_program
@@ -163,14 +164,14 @@ def report_exits(report_end: Callable[[], None]) -> None:
     """
     process = os.getpid()
 
-    def exit_with_report(status: int) -> NoReturn:
+    def exit_with_report(original: Callable[[int], NoReturn], status: int) -> None:
         # A signal handler may interrupt a thread that holds the lock; then the process ends unreported.
         if status == 0 and os.getpid() == process and communication.LOCK.acquire(timeout=LOCK_SECONDS):
             communication.LOCK.release()
             report_end()
-        EXIT(status)
+        original(status)
 
-    vars(os)["_exit"] = exit_with_report
+    replace_function(os, "_exit", exit_with_report)
 
 
 def import_torch() -> ModuleType:

@@ -27,7 +27,7 @@ from orch_node.protocol import files
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank import child_processes, communication, frameworks, manual_updates, weight_comparison
 from orch_node.rank.checks import RankError, describe, has_separate_models
-from orch_node.rank.hooks import watch_steps, wrap
+from orch_node.rank.hooks import replace_function, watch_steps, wrap
 
 # A collective in a source that can average weights, as far as names show: local SGD does not communicate before its
 # first steps.
@@ -96,24 +96,20 @@ def adopt_group(distributed: ModuleType, run_backend: str, run_timeout: datetime
     uses the store of the first one: with a new store, a rank could connect to the server of the old
     one while that shuts down.
     """
-    original = distributed.init_process_group
-    signature = inspect.signature(original)
+    signature = inspect.signature(distributed.init_process_group)
     store = distributed.distributed_c10d._get_default_store()
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
     groups, calls = itertools.count(1), itertools.count()
     process = os.getpid()
-    original_name = distributed.get_backend
     reports_gloo = [False]  # whether the script has requested gloo
 
     # Libraries choose what they do by names that they know, and ccl is not among them. torch itself uses the function
     # of distributed_c10d, which returns the true name.
-    @functools.wraps(original_name)
-    def get_backend(*args: Any, **kwargs: Any) -> Any:
-        name = original_name(*args, **kwargs)
+    def get_backend(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
+        name = original(*args, **kwargs)
         return "gloo" if reports_gloo[0] and name == run_backend else name
 
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> None:
+    def init_process_group(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         child_processes.check_process(process)
         requested = signature.bind(*args, **kwargs).arguments
         backend = group_backend(run_backend, requested)
@@ -140,9 +136,9 @@ def adopt_group(distributed: ModuleType, run_backend: str, run_timeout: datetime
         if requested.get("timeout") is not None:
             set_timeout(distributed, requested["timeout"])
 
-    vars(distributed)["get_backend"] = get_backend
+    replace_function(distributed, "get_backend", get_backend)
     for module in (distributed, distributed.distributed_c10d):
-        vars(module)["init_process_group"] = init_process_group
+        replace_function(module, "init_process_group", init_process_group)
 
 
 def group_backend(backend: str, requested: Mapping[str, Any]) -> str:
