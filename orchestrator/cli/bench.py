@@ -9,22 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.app import with_defaults
-from orchestrator.cli.options import (
-    NODES,
-    PANELS,
-    RANKS,
-    RUNS_DIR,
-    TRAINING,
-    AsJson,
-    Group,
-    RunsDir,
-    make_command,
-    print_error,
-)
+from orchestrator.cli.options import PANELS, RUNS_DIR, AsJson, Group, RunsDir, make_command, print_error
 from orchestrator.cli.train import TARGET_OPTION, TARGETS, group_of
 from orchestrator.model.measurement import find_slow
 from orchestrator.operations import bench as operation
-from orchestrator.planning.request import TrainRequest, parse_ppn
+from orchestrator.planning.request import NODES, RANKS, TRAINING, TrainRequest, parse_ppn
 from orchestrator.report import bench as report
 from orchestrator.report.page import write_page
 from orchestrator.screen import print_text

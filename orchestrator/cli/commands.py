@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import NODES, PANELS, RUNS_DIR, AsJson, RunsDir, print_error
+from orchestrator.cli.options import PANELS, RUNS_DIR, AsJson, RunsDir, print_error
 from orchestrator.cli.provision import Inventory
 from orchestrator.errors import RequestError
 from orchestrator.operations import nodes as operation
+from orchestrator.planning.request import NODES
 from orchestrator.report import listing
 from orchestrator.report.output_lines import NodeOutput
 from orchestrator.screen import print_text

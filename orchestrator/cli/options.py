@@ -16,8 +16,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from orchestrator import load
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.load.files import read_table
-from orchestrator.planning.request import flag, parse_nodes, parse_ppn
+from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL, TRAINING, TrainRequest, flag
 from orchestrator.runs import store
 from orchestrator.screen import print_text
 
@@ -217,16 +216,13 @@ def preset_names() -> list[str]:
 
 complete_stacks = completer(load.stack_names)
 COMPLETIONS = {"preset": completer(preset_names), "recipe": completer(load.recipe_folders), "stack": complete_stacks}
-PARSERS = {"nodes": parse_nodes, "ppn": parse_ppn}
-TRAINING, NODES, RANKS = "What", "Where", "Ranks"  # panels of the help
-# The options of TrainRequest, by their panels and fields.
-PANELS: dict[str, dict[str, ParameterInfo]] = {
-    panel: {
-        name: (typer.Argument if panel == "Arguments" else typer.Option)(
-            *arguments.pop("flags", ()), **arguments, parser=PARSERS.get(name), autocompletion=COMPLETIONS.get(name)
-        )
-        for name, arguments in options.items()
-    }
-    for panel, options in read_table(Path(__file__).with_name("train_options.toml")).items()
-}
+# The options that TrainRequest declares, by their panels and fields.
+PANELS: dict[str, dict[str, ParameterInfo]] = {}
+for request_field in fields(TrainRequest):
+    if OPTION in request_field.metadata:
+        panel, flags, arguments = (request_field.metadata[key] for key in (PANEL, FLAGS, OPTION))
+        panel = panel or [*PANELS][-1]  # that of the option before
+        make = typer.Argument if panel == ARGUMENTS else typer.Option
+        completion = COMPLETIONS.get(request_field.name)
+        PANELS.setdefault(panel, {})[request_field.name] = make(*flags, **arguments, autocompletion=completion)
 RecipePath = Annotated[list[Path] | None, PANELS[TRAINING]["recipe_path"]]

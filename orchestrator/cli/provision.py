@@ -18,14 +18,14 @@ from typer.models import ParameterInfo
 
 from orchestrator import load
 from orchestrator.cli import options as cli_options
-from orchestrator.cli.options import PANELS, TRAINING, USER_PACKAGES, AsJson, Group, UserPackages, print_error
+from orchestrator.cli.options import PANELS, USER_PACKAGES, AsJson, Group, UserPackages, print_error
 from orchestrator.cli.train import TARGETS, group_of
 from orchestrator.errors import RequestError
 from orchestrator.load.hostfile import load_hostfile
 from orchestrator.operations import provision as operation
 from orchestrator.operations.init import init as create_inventory
 from orchestrator.operations.setup import set_up
-from orchestrator.planning.request import check_foreign
+from orchestrator.planning.request import TRAINING, check_foreign
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.playbook import TaskResult
 from orchestrator.provisioning.session import Listener

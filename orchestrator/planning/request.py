@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -75,55 +75,210 @@ def check_name(name: str) -> None:
         )
 
 
+OPTION, PANEL, FLAGS, FOR_SHARED_FOLDER = "option", "panel", "flags", "for_shared_folder"  # in the metadata of a field
+ARGUMENTS, TRAINING, NODES, RANKS = "Arguments", "What", "Where", "Ranks"  # panels of the help
+PRECISION, RESTARTS, IMAGE = "Precision", "Restarts", "Image"
+LAUNCHER_NAMES = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # copied: importing LAUNCHERS is slow
+
+
+def option(
+    default: Any = None,
+    *,
+    panel: str = "",
+    flags: tuple[str, ...] = (),
+    for_shared_folder: bool = False,
+    **arguments: Any,
+) -> Any:
+    """Return a field that the command line, the Python interface and [tool.orch] have as an option.
+
+    Args:
+        default: the value without the option; MISSING for an argument that is required.
+        panel: the heading in the help of the option and of those after it; a target's options have that of the target.
+        flags: its flags, if they do not follow from the name of the field.
+        for_shared_folder: whether `orch provision --on` has this option of a target, too.
+        arguments: what typer.Option takes, such as `help`, `metavar` and `envvar`.
+    """
+    metadata = {OPTION: arguments, PANEL: panel, FLAGS: flags, FOR_SHARED_FOLDER: for_shared_folder}
+    return field(default=default, metadata=metadata)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """The options of a command line as the user gave them, with their types and defaults.
+    """The options of a command line as the user gave them: the only place that declares them.
 
     An option that was omitted is None, files and folders are names, settings are KEY=VALUE. Every target uses or
-    refuses every field. The help of each option is in cli/train_options.toml.
+    refuses every field.
     """
 
-    recipe: str
-    script_args: tuple[str, ...] = ()
-    module: bool = False
-    name: str | None = None
-    preset: str | None = None
-    settings: tuple[str, ...] = ()
-    array: tuple[str, ...] = ()
-    array_sample: int | None = None
-    recipe_path: tuple[PurePath, ...] = ()
-    project: str | None = None
-    project_limit: int = PROJECT_MEGABYTES
-    requirements: str | None = None
-    extra: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    env_file: PurePath | None = None
-    stack: str = "current"
-    python: str | None = None
+    recipe: str = option(
+        MISSING,
+        panel=ARGUMENTS,
+        metavar="RECIPE_OR_SCRIPT",
+        help="Name of a recipe (`orch recipes` lists them) or path of a script.",
+    )
+    script_args: tuple[str, ...] = option((), metavar="-- SCRIPT ARGS", help="Arguments for the script.")
+    module: bool = option(
+        False,
+        panel=TRAINING,
+        flags=("--module", "-m"),
+        help="Run RECIPE_OR_SCRIPT as a Python module, like `python -m`.",
+    )
+    name: str | None = option(
+        metavar="NAME", help="Name of the run, which `orch runs` shows and other commands take in place of its ID."
+    )
+    preset: str | None = option(
+        metavar="NAME", help="Named set of settings; `orch recipes` lists the presets of each recipe."
+    )
+    settings: tuple[str, ...] = option(
+        (),
+        flags=("--set",),
+        metavar="KEY=VALUE",
+        help="Setting of the recipe, such as learning_rate=1e-4; may be repeated. `orch recipes show NAME` lists them.",
+    )
+    array: tuple[str, ...] = option(
+        (),
+        metavar="KEY=VALUE,VALUE",
+        help="Start one run per value, or (@FILE) per line of a file; repeat to run all combinations. Append %N "
+        "to run at most N at a time.",
+    )
+    array_sample: int | None = option(metavar="N", help="Start only N combinations of --array, drawn at random.")
+    recipe_path: tuple[PurePath, ...] = option(
+        (),
+        envvar="ORCH_RECIPE_PATH",
+        metavar="FOLDER",
+        help="Folder with a recipe.toml, or with several recipe folders; may be repeated.",
+    )
+    project: str | None = option(
+        metavar="FOLDER|none",
+        help="Folder to send to the nodes with your own script; the ranks work in a copy of it. Default: the script's "
+        "git repository without ignored files, or its folder; none: only the script.",
+    )
+    project_limit: int = option(PROJECT_MEGABYTES, metavar="MB", help="Maximum size of the project.")
+    requirements: str | None = option(
+        metavar="FILE|none",
+        help="Packages to add to the stack: a requirements file or a pyproject.toml. Default: those of the script's "
+        "`# /// script` block, or of the project's pyproject.toml; none: no packages.",
+    )
+    extra: tuple[str, ...] = option(
+        (), metavar="NAME", help="Optional dependencies of the pyproject.toml; may be repeated."
+    )
+    packages: tuple[str, ...] = option(
+        (),
+        flags=("--with",),
+        metavar="PACKAGE",
+        help="Package to add to the stack and to the packages of --requirements or its default, such as einops>=0.8; "
+        "may be repeated.",
+    )
+    env: tuple[str, ...] = option(
+        (),
+        metavar="NAME|NAME=VALUE",
+        help="Environment variable of the ranks; without a value, that of this shell; may be repeated. For all "
+        "runs: orch_env in the inventory.",
+    )
+    env_file: PurePath | None = option(metavar="FILE", help="File with such variables, one in each line.")
+    stack: str = option("current", metavar="NAME", help="Stack (set of versions) to use; `orch stacks` lists them.")
+    python: str | None = option(
+        metavar="PATH",
+        help="Run the ranks on this Python, which the nodes have already (conda, uv, venv), instead of that of the "
+        "stack. It needs torch; the stack's bindings for ccl are added if they fit.",
+    )
     on: str | None = None  # its option names the targets, which packages can add
-    inventory: str = "local"
-    nodes: Nodes | None = None
-    exclude: str | None = None
-    wait_for_cores: bool = False
-    ppn: int | None = None
-    launcher: str | None = None
-    mpi: str | None = None
-    accelerate_config: str | None = None
-    backend: str | None = None
-    ccl_workers: int = 0
-    fabric: str | None = None
-    precision: str = AUTO
-    allow_slow_bf16: bool = False
-    ipex: bool = False
-    kernels: str = AUTO
-    stall_timeout: float = STALL_SECONDS
-    max_restarts: int = 0
-    spare_nodes: int = 0
-    min_nodes: int = 0
-    stop_on_nan: bool = False
-    image: str | None = None
-    image_options: tuple[str, ...] = ()
+    inventory: str = option(
+        "local",
+        panel=NODES,
+        envvar="ORCH_INVENTORY",
+        metavar="INVENTORY",
+        help="Ansible inventory of the cluster; `orch init` creates one. local: this machine.",
+    )
+    nodes: Nodes | None = option(
+        metavar="N|PATTERN",
+        parser=parse_nodes,
+        help="Number of nodes, taken from the start of the inventory, or an Ansible pattern such as "
+        "node[1-3],node7 or a group. Default: all.",
+    )
+    exclude: str | None = option(metavar="PATTERN", help="Nodes to exclude: a pattern as for --nodes.")
+    wait_for_cores: bool = option(False, help="Wait until other runs have released their cores.")
+    ppn: int | None = option(
+        panel=RANKS,
+        metavar="N|auto",
+        parser=parse_ppn,
+        help="Ranks per node. Default: auto, one rank per NUMA node, or the number that `orch bench` found to be "
+        "faster; in jobs one per known socket, in pods one.",
+    )
+    launcher: str | None = option(
+        metavar="NAME",
+        help=f"Program that starts the ranks: {', '.join(LAUNCHER_NAMES)}. Default: {LAUNCHER_NAMES[0]}.",
+    )
+    mpi: str | None = option(
+        metavar="NAME", help="intel, mpich or openmpi. Default: orch_mpi in the inventory, otherwise the stack's MPI."
+    )
+    accelerate_config: str | None = option(
+        metavar="FILE", help="Configuration file of accelerate; settings that have no effect are reported."
+    )
+    backend: str | None = option(
+        metavar="NAME",
+        help="Process-group backend: ccl, gloo or the backend of a plug-in. Default: the stack's first backend, "
+        "or the one that `orch bench` found to be faster.",
+    )
+    ccl_workers: int = option(0, metavar="N", help="Cores per rank that oneCCL uses for communication only.")
+    fabric: str | None = option(
+        metavar="NAME",
+        help="Network for MPI and oneCCL: tcp, psm3, verbs, efa, mlx or shm. Default: auto, the fastest one "
+        "that `orch provision` has verified between all nodes, otherwise tcp. For all runs: orch_fabric "
+        "in the inventory.",
+    )
+    precision: str = option(
+        AUTO,
+        panel=PRECISION,
+        metavar="auto|bf16|fp32",
+        help="Precision of a recipe. Default: auto, which is bf16 if all nodes have BF16 "
+        "instructions (avx512_bf16, amx_bf16, ARM's bf16), otherwise fp32.",
+    )
+    allow_slow_bf16: bool = option(
+        False, help="Emulate BF16 on CPUs without BF16 instructions; about 10 times slower than fp32."
+    )
+    ipex: bool = option(False, help="Use the Intel Extension for PyTorch (IPEX), on stacks that have it.")
+    kernels: str = option(
+        AUTO,
+        metavar="auto|torch",
+        help="Dropout, attention, matrix products on CPUs. auto: orch's kernels, which are faster; torch: torch's.",
+    )
+    stall_timeout: float = option(
+        STALL_SECONDS,
+        panel=RESTARTS,
+        metavar="SECONDS",
+        help="Stop a run that makes no progress for this long (no event, collective, optimizer step or "
+        "log line); 0: never.",
+    )
+    max_restarts: int = option(
+        0, metavar="N", help="Restart up to N times after a failure, from the newest checkpoint."
+    )
+    spare_nodes: int = option(
+        0,
+        metavar="K",
+        help="Reserve K spare nodes that replace failed nodes at a restart: the next ones of the "
+        "inventory, or the last ones of the nodes that --nodes names.",
+    )
+    min_nodes: int = option(
+        0,
+        metavar="K",
+        help="Restart with as few as K nodes after node failures; also works for your own scripts. With "
+        "torchrun, sets --nnodes K:N.",
+    )
+    stop_on_nan: bool = option(False, help="Stop the run when the loss has been NaN in 10 backward passes in a row.")
+    image: str | None = option(
+        panel=IMAGE,
+        metavar="IMAGE",
+        help="Run the ranks in this image: of Docker on nodes, of the pods, or in batch jobs a .sif file or a folder "
+        "with Apptainer or Singularity.",
+    )
+    image_options: tuple[str, ...] = option(
+        (),
+        flags=("--image-option",),
+        metavar="KEY=VALUE",
+        help="Setting of the containers on nodes and in batch jobs: python, mounts, env_file or arguments, on nodes "
+        "also shm, memlock and others; may be repeated. For all runs: orch_docker in the inventory.",
+    )
     options: tuple[TargetOptions, ...] = ()  # of single targets
     runs_dir: PurePath = RUNS_DIR  # the folder of run records
     defaults: tuple[Decision, ...] = ()  # which options come from the environment or from a file
@@ -196,7 +351,7 @@ class RunPaths:
 
 
 # Options whose names differ from those of their fields.
-NAMES = {"settings": "--set", "packages": "--with", "image_options": "--image-option"}
+NAMES = {item.name: item.metadata[FLAGS][0] for item in fields(TrainRequest) if item.metadata.get(FLAGS)}
 
 
 @dataclass(frozen=True, slots=True)

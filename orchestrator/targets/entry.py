@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+from orchestrator.planning.request import FOR_SHARED_FOLDER as FOR_SHARED_FOLDER
+from orchestrator.planning.request import OPTION as OPTION
 from orchestrator.planning.request import TargetOptions, UnsupportedOption
-
-OPTION, FOR_SHARED_FOLDER = "option", "for_shared_folder"  # in the metadata of a field
-
-
-def option(default: Any = None, *, for_shared_folder: bool = False, **arguments: Any) -> Any:
-    """Return a field that the command line, the Python interface and [tool.orch] have as an option.
-
-    Args:
-        default: the value without the option.
-        for_shared_folder: whether `orch provision --on` has this option, too.
-        arguments: what typer.Option takes, such as `help`, `metavar` and `envvar`.
-    """
-    return field(default=default, metadata={OPTION: arguments, FOR_SHARED_FOLDER: for_shared_folder})
+from orchestrator.planning.request import option as option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

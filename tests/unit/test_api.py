@@ -14,17 +14,17 @@ from typer.testing import CliRunner
 import orch
 from orchestrator import api
 from orchestrator.cli import main
-from orchestrator.cli.train import CHANGES, TRAIN_OPTIONS
-from orchestrator.planning.request import TrainRequest
+from orchestrator.cli.train import CHANGES
+from orchestrator.planning.request import OPTION, TrainRequest
 
 RENAMED = {"script_args": "args", "options": "target_options"}
 
 
 def test_train_submit_and_resume_have_all_options_of_the_command_line() -> None:
     parameters = {*inspect.signature(api.train).parameters} - {"options"}
-    own_names = {RENAMED.get(item.name, item.name) for item in fields(TrainRequest) if item.name not in TRAIN_OPTIONS}
+    own_names = {RENAMED.get(item.name, item.name) for item in fields(TrainRequest) if OPTION not in item.metadata}
     assert own_names - {"defaults"} <= parameters
-    options = {*TRAIN_OPTIONS} - {*parameters, *RENAMED}
+    options = {item.name for item in fields(TrainRequest) if OPTION in item.metadata} - {*parameters, *RENAMED}
     assert {*api.TrainOptions.__annotations__} == {*options, "venv"}
     parameters |= {*api.TrainOptions.__annotations__}
     assert parameters - {*api.SubmitOptions.__annotations__} == {"recipe", "args", "settings"}
