@@ -16,8 +16,8 @@ from orch_node.protocol.environment import find_reserved
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, create_model, field_validator
 
 from orchestrator.errors import PlanError, RequestError, did_you_mean
-from orchestrator.files import RECIPES, STACKS, entry_points, tomllib
-from orchestrator.load.files import StrictModel, check_script_file, read_toml
+from orchestrator.files import RECIPES, STACKS, entry_points
+from orchestrator.load.files import StrictModel, check_script_file, read_table, read_toml
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Setting, Value
 from orchestrator.stacks.stack import BINDINGS, Stack
@@ -330,8 +330,7 @@ def all_stacks() -> tuple[Stack, ...]:
 
 def incompatibilities() -> dict[str, Any]:
     """Return what is known about packages that do not work together."""
-    content: dict[str, Any] = tomllib.loads(STACKS.with_name("incompatible.toml").read_text(encoding="utf-8"))
-    return content
+    return dict(read_table(STACKS.with_name("incompatible.toml")))
 
 
 def age(stack: Stack) -> tuple[bool, list[int]]:

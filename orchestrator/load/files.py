@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from orch_node import permissions
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -133,14 +133,14 @@ FOREIGN_FILES = Path(__file__).with_name("foreign_files.toml")
 
 
 @cache
-def foreign_files() -> dict[str, list[dict[str, str]]]:
-    content: dict[str, list[dict[str, str]]] = tomllib.loads(FOREIGN_FILES.read_text(encoding="utf-8"))
-    return content
+def read_table(path: Path) -> Any:
+    """Return the content of a TOML file that comes with orch."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def foreign_kind(table: str, path: Path, text: str, kinds: int | None = None) -> dict[str, str] | None:
     """Return the kind of a file of another tool, among the first ones in a table of foreign_files.toml."""
-    entries = foreign_files()[table][:kinds]
+    entries = read_table(FOREIGN_FILES)[table][:kinds]
     return next((e for e in entries if re.fullmatch(e["name"], path.name) or re.search(e["content"], text)), None)
 
 

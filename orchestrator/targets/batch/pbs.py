@@ -195,7 +195,33 @@ class Pbs(BatchSystem):
     """PBS: its programs, the options of qsub, and what to say about them."""
 
     on_nodes = ON_NODES
+
+    submitter = "qsub"
     job_id = JOB_ID
+    directive = "#PBS "
+    template: Mapping[str, str] = {
+        "task": "${PBS_ARRAY_INDEX-0}",
+        "output": "pbs-${ORCH_JOB_RESTARTS-0}.out",
+        "array_output": "pbs-${PBS_ARRAY_INDEX-0}.out",
+    }
+    example_option = "queue=NAME"
+    gpu_hint = "Request them: --pbs select=ncpus=N:ngpus=N."
+    reserved: Mapping[str, str] = TABLES["reserved"]
+    flags = ("hold", "rerun")
+    hardware_options = ("queue", "select")
+    rejection_hint = (
+        "`qstat -Qf` shows queues with their limits, `pbsnodes -aS` nodes, and `man pbs_resources` resources. "
+        "To change an option of the job: --pbs KEY=VALUE."
+    )
+    resubmits = True
+
+    # pbs_tmrsh, which the job finds, starts hydra's proxies; many sites forbid ssh between their nodes.
+    launcher_env: Mapping[str, str] = {"I_MPI_HYDRA_BOOTSTRAP": "rsh", "HYDRA_LAUNCHER": "rsh"}
+
+    node_hints: Mapping[str, str] = TABLES["node_hints"]
+    node_shell = "qsub -I"
+    job_shell = "ssh NODE (`qstat -n {job}` lists the nodes)"
+    check = "qstat -B"
 
     # Jobs. There is no interrupt(): qsig reaches all processes of the job on its first node.
 
@@ -345,7 +371,7 @@ class Pbs(BatchSystem):
         return options.get("rerun") != FLAG_OFF
 
 
-PBS = Pbs(ENTRY, **TABLES["system"])
+PBS = Pbs(ENTRY)
 
 
 def target() -> BatchTarget:

@@ -220,10 +220,41 @@ class Slurm(BatchSystem):
     """Slurm: its programs, the options of sbatch, and what to say about them."""
 
     on_nodes = job_programs.SYSTEM
+    allocation_request = "salloc"
+    step_program = "srun --overlap --nodes=1 --ntasks=1 bash"
+
+    submitter = "sbatch"
     # As `sbatch --parsable` prints it, or as a wrapper without that option does.
     job_id = re.compile(
         r"(?:Submitted batch job )?(?P<job>\d{1,18})(?:(?:;| on cluster )(?P<cluster>[\w.-]+))?", re.ASCII
     )
+    directive = "#SBATCH "
+    template: Mapping[str, str] = {
+        "node": "${SLURMD_NODENAME-this node}",
+        "task": "${SLURM_ARRAY_TASK_ID-0}",
+        "output": "",
+        "array_output": "slurm-${SLURM_ARRAY_JOB_ID-$SLURM_JOB_ID}_${SLURM_ARRAY_TASK_ID-0}.out",
+    }
+    example_option = "partition=cpu"
+    gpu_hint = "Request them: --slurm gpus-per-node=N, or --slurm gres=gpu:N."
+    reserved: Mapping[str, str] = TABLES["reserved"]
+    flags = ("exclusive", "requeue", "contiguous", "spread-job", "hold", "oversubscribe")
+    hardware_options = ("clusters", "partition", "constraint", "nodelist", "cpus-per-task")
+    rejection_hint = (
+        "`sinfo` shows partitions with their limits, `sinfo --Node --long` the resources of nodes, and "
+        "`sacctmgr show assoc user=$USER` your accounts and QOS. To change an option of the job: --slurm KEY=VALUE."
+    )
+
+    launcher = "srun"
+    launcher_summary = "one step of Slurm for all ranks"
+    # Many sites forbid ssh between their nodes.
+    launcher_env: Mapping[str, str] = {"I_MPI_HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER": "slurm"}
+    launcher_settings: Mapping[str, tuple[str, ...]] = {"pmi": ("auto", "none", "pmi2", "pmix")}
+
+    node_hints: Mapping[str, str] = TABLES["node_hints"]
+    node_shell = "srun --pty bash"
+    job_shell = "srun --jobid={job} --overlap --pty bash"
+    check = "scontrol ping"
 
     # Jobs.
 
@@ -491,7 +522,7 @@ class Slurm(BatchSystem):
         return options.get("requeue") != FLAG_OFF
 
 
-SLURM = Slurm(ENTRY, **TABLES["system"])
+SLURM = Slurm(ENTRY)
 
 
 def target() -> BatchTarget:

@@ -1,8 +1,7 @@
 """A batch system as a class: what distinguishes one from another. The rest of this package is common to all of them.
 
-A new batch system is a module with a subclass of BatchSystem, whose attributes can be in a TOML file next to it, the
-class of its options in options.py, a module with a subclass of NodeSystem in orch_node/batch, and an entry in
-registry.py.
+A new batch system is a module with a subclass of BatchSystem, the class of its options in options.py, a module with a
+subclass of NodeSystem in orch_node/batch, and an entry in registry.py.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from orch_node.batch.system import NodeSystem
 from orch_node.protocol import files
@@ -261,9 +260,7 @@ class BatchSystem(ABC):
     job_shell: str
     check: str
 
-    def __init__(self, entry: TargetEntry, **attributes: Any) -> None:
-        """Set the attributes of this class that a subclass has in a file, and those that follow from the entry."""
-        vars(self).update(attributes)
+    def __init__(self, entry: TargetEntry) -> None:
         self.name, self.title, self.options = entry.name, entry.title, entry.options
         self.flag, self.settings_file = f"--{self.name}", Path(f"orch-{self.name}.toml")
         self.own_launcher = self.launcher if self.launcher_summary else ""
