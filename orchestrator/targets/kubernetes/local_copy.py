@@ -73,14 +73,18 @@ class Position:
     time: str = ""  # of the last line
     same: int = 0  # lines with that time
 
+    @property
+    def since(self) -> str | None:
+        """Return the time from which to request the log, in whole seconds as the API requires."""
+        return re.sub(r"\.\d+", "", self.time) or None
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class ReadLine:
-    """A line of a pod's log."""
+    """A line of a pod's log with its time, or the mark that the log is read again from a second on."""
 
     pod: str  # uid
-    position: Position  # after this line
-    text: str
+    text: str | None
 
 
 def with_current_time(event: Event) -> Event:
@@ -91,34 +95,6 @@ def split_time(line: str) -> tuple[str, str]:
     """Return the time and the text of a line: 2026-01-01T12:00:00.123456789Z TEXT."""
     stamp, _, text = line.partition(" ")
     return (stamp, text) if re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)", stamp) else ("", line)
-
-
-class Reader:
-    """A filter that passes each line of a pod's log once, however often the log is reopened."""
-
-    def __init__(self, position: Position) -> None:
-        self.position = position
-        self.repeated = 0
-
-    @property
-    def since(self) -> str | None:
-        """Return the time from which to request the log, in whole seconds as the API requires."""
-        self.repeated = 0
-        return re.sub(r"\.\d+", "", self.position.time) or None
-
-    def new(self, line: str) -> str | None:
-        """Return the text of a line, or None if it has been read before."""
-        stamp, text = split_time(line)
-        if not stamp:
-            return text
-        if order(stamp) < order(self.position.time):
-            return None
-        is_later = stamp != self.position.time
-        self.repeated = 1 if is_later else self.repeated + 1
-        if not is_later and self.repeated <= self.position.same:
-            return None
-        self.position = Position(time=stamp, same=self.repeated)
-        return text
 
 
 def order(stamp: str) -> tuple[str, str]:
@@ -190,6 +166,7 @@ class RunCopy:
         self.ranks = ranks
         self.files = ConfinedFolder(folder)
         self.positions: dict[str, Position] = {}  # by uid of the pod
+        self.repeated: dict[str, int] = {}  # lines with the time of the position since the log was opened
         self.rewritten = RewrittenLines(self.files, {})
         self.lock: IO[bytes] | None = None
         self.began = time.time()
@@ -216,7 +193,7 @@ class RunCopy:
             pass
         self.lock = lock
         state = read_state(self.folder)
-        self.positions = dict(state.pods)
+        self.positions.update(state.pods)
         self.rewritten = RewrittenLines(self.files, dict(state.sizes))
         return True
 
@@ -237,13 +214,29 @@ class RunCopy:
 
     def write(self, line: ReadLine) -> Event | None:
         """Copy a line of a pod's log, and return its event unless it was copied before."""
-        parsed = parse(line.text, ranks=self.ranks)
+        if line.text is None:
+            self.repeated[line.pod] = 0
+            return None
+        stamp, text = split_time(line.text)
+        position = self.next_position(line.pod, stamp) if stamp else self.positions.get(line.pod, Position())
+        if position is None:
+            return None
+        parsed = parse(text, ranks=self.ranks)
         written = isinstance(parsed.event, Heartbeat) or self.append(parsed.file, parsed.text)
-        if written and parsed.rank is not None and (time := seconds(line.position.time)):
+        if written and parsed.rank is not None and (time := seconds(stamp)):
             start = self.files.size(parsed.file) - len(parsed.text.encode(errors="replace")) - 1
             self.append(files.rank_times(parsed.rank), f"{start} {time:.3f}")
-        self.positions[line.pod] = line.position
+        self.positions[line.pod] = position
         return parsed.event if written else None
+
+    def next_position(self, pod: str, stamp: str) -> Position | None:
+        """Return the position after a line with this time, or None if an earlier response of the API had the line."""
+        position = self.positions.get(pod, Position())
+        if order(stamp) < order(position.time):
+            return None
+        self.repeated[pod] = self.repeated.get(pod, 0) + 1 if stamp == position.time else 1
+        is_repeated = stamp == position.time and self.repeated[pod] <= position.same
+        return None if is_repeated else Position(time=stamp, same=self.repeated[pod])
 
     def add_event(self, event: Event) -> None:
         self.append(files.EVENTS, render(event).decode().rstrip("\n"))

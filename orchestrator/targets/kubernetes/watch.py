@@ -9,7 +9,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -30,7 +30,7 @@ from orchestrator.runs.outcome import CleanupReport, NodeCleanup, RunOutcome, ou
 from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
 from orchestrator.targets.kubernetes import names, volume
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
-from orchestrator.targets.kubernetes.local_copy import Position, Reader, ReadLine, RunCopy, with_current_time
+from orchestrator.targets.kubernetes.local_copy import Position, ReadLine, RunCopy, with_current_time
 from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of, refusal_of
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 from orchestrator.targets.kubernetes.status import (
@@ -53,9 +53,9 @@ POD_NAME = re.compile(r'pods? "[^"]*"')  # in a refusal: random, and another one
 class Follower:
     """The pods of a run as they were last listed, and the threads that follow their logs."""
 
-    def __init__(self, cluster: KubernetesClient) -> None:
+    def __init__(self, cluster: KubernetesClient, positions: Mapping[str, Position]) -> None:
         self.cluster = cluster
-        self.read_positions: dict[str, Position] = {}  # by uid
+        self.positions = positions  # up to which the logs are copied, by uid
         self.items: queue.Queue[Event | ReadLine | OrchError] = queue.Queue()  # an error ends it
         self.pods: dict[str, PodState] = {}  # the newest state, by uid
         self.versions: dict[str, str] = {}  # of these states
@@ -136,20 +136,18 @@ class Follower:
             self.ended.wait(RETRY_SECONDS)
 
     def read(self, uid: str, pod: str, *, follow: bool) -> None:
-        """Put the lines of a pod's log into the queue, from the last position on.
+        """Put the lines of a pod's log into the queue, from the position of its copy on.
 
         Raises:
             ConnectionLost: if the stream breaks.
             Refused: if the user may not read logs.
             NotThere: if the pod is gone.
         """
-        reader = Reader(self.read_positions.get(uid, Position()))
+        since = self.positions.get(uid, Position()).since
+        self.items.put(ReadLine(uid, None))
         try:
-            for line in self.cluster.log(pod, self.pods[uid].container, follow=follow, since=reader.since):
-                text = reader.new(line)
-                self.read_positions[uid] = reader.position
-                if text is not None:
-                    self.items.put(ReadLine(pod=uid, position=reader.position, text=text))
+            for line in self.cluster.log(pod, self.pods[uid].container, follow=follow, since=since):
+                self.items.put(ReadLine(uid, line))
         except (ConnectionLost, Refused, NotThere):
             raise
         except ExecuteError:  # the container has no log yet
@@ -187,21 +185,11 @@ class KubernetesHandle(RunHandle):
 
     @cached_property
     def follower(self) -> Follower:
-        return Follower(self.cluster)
+        return Follower(self.cluster, self.copy.positions)
 
     @cached_property
     def copy(self) -> RunCopy:
         return RunCopy(self.folder, ranks=len(self.record.layout))
-
-    def job(self) -> dict[str, Any]:
-        return self.cluster.job(self.location)
-
-    def acquire(self) -> bool:
-        """Return whether this command is the one that copies the logs of the run."""
-        if not self.copy.acquire():
-            return False
-        self.follower.read_positions.update(self.copy.positions)
-        return True
 
     def leave(self) -> None:
         """Stop following the pods."""
@@ -212,12 +200,12 @@ class KubernetesHandle(RunHandle):
 
     def started(self) -> None:
         """Raise an error unless the API has the job, which is all that a start needs."""
-        self.job()
+        self.cluster.job(self.location)
 
     def record_start(self) -> None:
         """Record that an attempt begins, also for commands that read the run after nobody has watched it."""
         with suppress(OrchError):  # events() records it otherwise
-            if self.acquire():
+            if self.copy.acquire():
                 self.copy.add_event(self.launched())
             self.copy.release()
 
@@ -227,7 +215,7 @@ class KubernetesHandle(RunHandle):
         attempt = 1 + sum(isinstance(event, Launched) for event in store.load(self.folder).events())
         event = with_current_time(Launched(attempt=attempt, ranks=len(self.record.layout), nodes=nodes))
         try:
-            created = created_at(self.job())
+            created = created_at(self.cluster.job(self.location))
         except OrchError:  # poll() reports it
             created = None
         return replace(event, time=created) if created else event
@@ -256,7 +244,7 @@ class KubernetesHandle(RunHandle):
         path, position = self.folder / files.EVENTS, self.earlier.events
         first = reported = path.read_bytes()[:position].count(b"\n") if position and path.exists() else 0
         while True:
-            acquired = self.acquire()
+            acquired = self.copy.acquire()
             run = store.load(self.folder)
             events = run.events()
             yield from events[reported:]
@@ -290,7 +278,7 @@ class KubernetesHandle(RunHandle):
         job: dict[str, Any] | None = None
         try:
             with suppress(NotThere):
-                job = self.job()
+                job = self.cluster.job(self.location)
             if self.watched:
                 self.follower.update(pods_of(self.cluster, self.record.run_id))
         except ExecuteError as error:  # also a response that a proxy may have sent
@@ -394,7 +382,7 @@ class KubernetesHandle(RunHandle):
             ExecuteError: if the pods cannot be listed.
         """
         errors: dict[str, ExecuteError] = {}
-        if not self.acquire():  # another command copies it within moments
+        if not self.copy.acquire():  # another command copies it within moments
             return errors
         for pod in pods_of(self.cluster, self.record.run_id):
             uid = pod["metadata"]["uid"]
@@ -413,13 +401,13 @@ class KubernetesHandle(RunHandle):
 
     def refresh(self) -> None:
         with suppress(NotThere):  # poll() reports a job that was deleted as failed
-            self.job()
+            self.cluster.job(self.location)
         self.finish()
 
     def finish(self) -> RunOutcome:
         """Return how the run ended or stands, after its logs are copied, unless another command copies them."""
         try:
-            if not (self.folder / files.OUTCOME).exists() and self.acquire():
+            if not (self.folder / files.OUTCOME).exists() and self.copy.acquire():
                 for node, error in self.catch_up().items():
                     self.notify(f"{node}: {error.message}")
                 if (state := self.poll()) is not None:
@@ -478,7 +466,7 @@ class KubernetesHandle(RunHandle):
     def copy_from_volume(self) -> None:
         """Copy logs from the volume if the run has ended and some of its pods are gone."""
         ended = self.poll()
-        if ended is None or not self.acquire():
+        if ended is None or not self.copy.acquire():
             return
         if {host.node for host in self.record.nodes} - {pod.node for pod in self.follower.pods.values()}:
             remote, local = f"{self.record.run_dir}/{files.RANKS}", self.folder.absolute() / files.RANKS

@@ -26,7 +26,7 @@ from orchestrator.runs import store
 from orchestrator.runs.follow import LocalRun, follow
 from orchestrator.runs.measures import measures
 from orchestrator.runs.outcome import outcome_of
-from orchestrator.targets.kubernetes.local_copy import Position, ReadLine, RunCopy
+from orchestrator.targets.kubernetes.local_copy import ReadLine, RunCopy
 from orchestrator.targets.kubernetes.status import JobState
 from orchestrator.targets.kubernetes.status import outcome as kubernetes_outcome
 from tests.support.hostile import DEEP_EVENT, FILES, HUGE_NUMBER_EVENT, JSON, LINES, TEXTS
@@ -253,7 +253,7 @@ def test_any_pod_log_can_be_copied(lines: list[str], tmp_path_factory: pytest.Te
     folder = make_small_run(tmp_path_factory)
     copy = RunCopy(folder, ranks=2)
     for line in lines:
-        copy.write(ReadLine(pod="uid", position=Position(), text=line.replace("\n", " ")))
+        copy.write(ReadLine("uid", line.replace("\n", " ")))
     events = store.load(folder).events()
     assert kubernetes_outcome(events, [], JobState(state="failed"), began=0.0, now=1.0).state
     training.full_report(outcome_of(store.load(folder)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orch_node.protocol.events import Joined, UnreadableEvent
 
 from orchestrator.errors import ExecuteError
-from orchestrator.targets.kubernetes.local_copy import Position, Reader, ReadLine, RunCopy, parse
+from orchestrator.targets.kubernetes.local_copy import ReadLine, RunCopy, parse
 from tests.support.hostile import UNSAFE_NAMES
 
 JOINED = json.dumps({"event": "joined", "rank": 0, "time": 1.0, "node": "worker-0"})
@@ -31,9 +31,9 @@ def kill(copy: RunCopy) -> None:
 
 def follow(copy: RunCopy, log: list[str], until: int, *, pod: str = "uid-0") -> None:
     """Copy the lines of a pod's log that the saved position has not reached."""
-    position = copy.positions.get(pod, Position())
-    for index in range(int(position.time or 0), until):
-        copy.write(ReadLine(pod=pod, position=Position(time=str(index + 1)), text=log[index]))
+    copy.write(ReadLine(pod, None))
+    for index in range(until):
+        copy.write(ReadLine(pod, f"2026-01-01T00:00:{index:02}Z {log[index]}"))
 
 
 @given(
@@ -72,7 +72,7 @@ def test_line_that_was_not_written_whole_is_written_again(tmp_path: Path) -> Non
     copy = open_copy(tmp_path)
     follow(copy, ["[0] one", "[0] two"], 2)
     assert log.read_text() == "one\ntwo\n"
-    event = ReadLine(pod="uid-0", position=Position(time="3"), text=JOINED)
+    event = ReadLine("uid-0", f"2026-01-01T00:00:09Z {JOINED}")
     assert copy.write(event) is not None
     kill(copy)
     copy = open_copy(tmp_path)
@@ -107,7 +107,7 @@ LINES = (
 def test_log_lines_create_only_files_of_the_run(tmp_path: Path) -> None:
     copy = RunCopy(tmp_path, ranks=2)
     for line in (*LINES, "[1] mine", '{"metrics": 0, "line": "mine"}'):
-        copy.write(ReadLine(pod="uid", position=Position(), text=line))
+        copy.write(ReadLine("uid", line))
     written_files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert written_files == {"launcher.log", "ranks/rank-1.log", "ranks/rank-0.metrics.jsonl"}
 
@@ -117,7 +117,7 @@ def test_link_in_the_copy_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "r/ranks").mkdir(parents=True)
     (tmp_path / "r/ranks/rank-0.log").symlink_to(tmp_path / "mine")
     with pytest.raises(ExecuteError, match=r"rank-0\.log"):
-        RunCopy(tmp_path / "r", ranks=1).write(ReadLine(pod="uid", position=Position(), text="[0] evil"))
+        RunCopy(tmp_path / "r", ranks=1).write(ReadLine("uid", "[0] evil"))
     assert (tmp_path / "mine").read_text() == "mine"
 
 
@@ -156,15 +156,20 @@ TIMES = st.lists(st.integers(0, 5), max_size=30).map(sorted)
 
 
 @given(times=TIMES, cuts=st.lists(st.integers(0, 30), max_size=4), nano=st.sampled_from([1, 10**8]))
-def test_each_line_is_read_once_however_often_the_stream_breaks(times: list[int], cuts: list[int], nano: int) -> None:
-    """Read each line once although lines share timestamps and the API resumes at whole seconds."""
+def test_each_line_is_copied_once_however_often_the_stream_breaks(
+    tmp_path_factory: pytest.TempPathFactory, times: list[int], cuts: list[int], nano: int
+) -> None:
+    """Copy each line once although lines share timestamps and the API resumes at whole seconds."""
     log = []
     for index, time in enumerate(times):
         fraction = f"{time * nano:09d}".rstrip("0")
         log.append(f"2026-01-01T00:00:01{'.' if fraction else ''}{fraction}Z line {index}")
-    reader, lines_read = Reader(Position()), []
+    copy = open_copy(tmp_path_factory.mktemp("run"))
     for cut in [*cuts, len(log)]:
-        assert reader.since in (None, "2026-01-01T00:00:01Z")
-        lines_read += [text for line in log[:cut] if (text := reader.new(line)) is not None]
-        reader = Reader(reader.position)
-    assert lines_read == [f"line {index}" for index in range(len(log))]
+        assert all(position.since == "2026-01-01T00:00:01Z" for position in copy.positions.values())
+        copy.write(ReadLine("uid", None))
+        for line in log[:cut]:
+            copy.write(ReadLine("uid", line))
+    copy.release()
+    lines = (copy.folder / "launcher.log").read_text().splitlines() if log else []
+    assert lines == [f"line {index}" for index in range(len(log))]

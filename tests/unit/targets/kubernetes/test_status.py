@@ -69,7 +69,7 @@ def test_pod_state_explains_why_a_pod_or_its_container_does_not_run() -> None:
 
 
 def test_image_that_cannot_be_pulled_is_reported_once() -> None:
-    follower = Follower(cast(KubernetesClient, None))
+    follower = Follower(cast(KubernetesClient, None), {})
     for reason, message in 3 * [("ErrImagePull", "denied"), ("ImagePullBackOff", "Back-off")]:
         # The phase is Running because the follower queries the events of pending pods only.
         changed_pod = make_pod(phase="Running", containerStatuses=waiting_for(reason, message))
