@@ -12,17 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.printable import one_line, program_name
 from orchestrator.planning.plan import Object
-from orchestrator.runs.fetch import Collected, FetchListener, Source
-from orchestrator.targets.fetch import fetch_files
-from orchestrator.targets.interface import FetchRequest
 from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere
 from orchestrator.targets.kubernetes.manifests import render, toleration
@@ -226,23 +222,3 @@ def await_running(cluster: KubernetesClient, path: str) -> None:
                 hint=f"`kubectl describe pod {path.rpartition('/')[2]}` shows more while it exists.",
             )
         time.sleep(POLL_SECONDS)
-
-
-def fetch(
-    cluster: KubernetesClient, record: RunRecord, folder: Path, request: FetchRequest, listener: FetchListener
-) -> Collected:
-    """Copy files of a run from its volume to this machine.
-
-    Raises:
-        RequestError: if a node is named, or a project as it was sent.
-        ExecuteError: if files cannot be read.
-    """
-    if request.node:
-        raise RequestError("--node has no meaning on Kubernetes: all pods share one volume.", hint="Leave --node out.")
-    if request.project:
-        raise RequestError(
-            "--code: pods keep no copy of the project as it was sent.",
-            hint=f"The run's copy, with the files that the run has changed: --from {record.run_dir}/project.",
-        )
-    with reader(cluster, record) as pod:
-        return fetch_files([Source(name="the volume", remote=pod)], folder, request, listener)

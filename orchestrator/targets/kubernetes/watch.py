@@ -18,7 +18,6 @@ from typing import Any
 from orch_node.protocol import files
 from orch_node.protocol.events import Ended, Event, Heartbeat, Launched, NodeNews, NodesLost, Started
 from orch_node.protocol.outcome import FAILED
-from orch_node.protocol.pod import node_name
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError, RequestError
 from orchestrator.model.hosts import Nodes
@@ -27,6 +26,7 @@ from orchestrator.runs.events import last_attempt
 from orchestrator.runs.fetch import Collected, FetchListener, Source, collect
 from orchestrator.runs.logs import LogLine, copied_lines, followed_lines, requested_ranks
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, RunOutcome, outcome_of
+from orchestrator.targets.fetch import fetch_files
 from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
 from orchestrator.targets.kubernetes import names, volume
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
@@ -93,7 +93,11 @@ class Follower:
                 self.handle_change(uid, pod)
 
     def handle_change(self, uid: str, pod: dict[str, Any]) -> None:
-        state = pod_state(pod, self.pod_events(pod))
+        events = []
+        if pod.get("status", {}).get("phase", "Pending") == "Pending":
+            with suppress(OrchError):  # the user may not list events
+                events = self.cluster.events(f"involvedObject.name={pod['metadata']['name']}")
+        state = pod_state(pod, events)
         before, self.pods[uid] = self.pods.get(uid), state
         # The kubelet reports that an image cannot be pulled alternately with and without the cause.
         if state.reason and not (before and before.reason.startswith(state.reason)):
@@ -102,15 +106,6 @@ class Follower:
         if state.started and (reader is None or (not reader.is_alive() and state.state == "running")):
             self.readers[uid] = threading.Thread(target=self.read_to_end, args=(uid, state.pod), daemon=True)
             self.readers[uid].start()
-
-    def pod_events(self, pod: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the events of a waiting pod, or none if the user may not list events."""
-        if pod.get("status", {}).get("phase", "Pending") != "Pending":
-            return []
-        try:
-            return self.cluster.events(f"involvedObject.name={pod['metadata']['name']}")
-        except OrchError:
-            return []
 
     def read_to_end(self, uid: str, name: str) -> None:
         """Read the log of a pod until it is complete, although streams may end earlier."""
@@ -396,7 +391,6 @@ class KubernetesHandle(RunHandle):
                 errors[state.node] = error
         for _ in self.drain():
             pass
-        self.copy.save_positions()
         return errors
 
     def refresh(self) -> None:
@@ -476,7 +470,23 @@ class KubernetesHandle(RunHandle):
         self.end(ended)
 
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
-        return volume.fetch(self.cluster, self.record, self.folder, request, listener)
+        """Copy files of the run from its volume to this machine.
+
+        Raises:
+            RequestError: if a node is named, or a project as it was sent.
+            ExecuteError: if files cannot be read.
+        """
+        if request.node:
+            raise RequestError(
+                "--node has no meaning on Kubernetes: all pods share one volume.", hint="Leave --node out."
+            )
+        if request.project:
+            raise RequestError(
+                "--code: pods keep no copy of the project as it was sent.",
+                hint=f"The run's copy, with the files that the run has changed: --from {self.record.run_dir}/project.",
+            )
+        with volume.reader(self.cluster, self.record) as pod:
+            return fetch_files([Source(name="the volume", remote=pod)], self.folder, request, listener)
 
     def commands(self, nodes: Nodes | None) -> NodeCommands:
         kubectl = f"kubectl --namespace {self.location.namespace}"
@@ -516,11 +526,17 @@ class KubernetesHandle(RunHandle):
             raise
         remaining = await_pods_gone(self.cluster, run_id)
         self.end(JobState(state="failed"))
-        return CleanupReport(
-            run_id=run_id,
-            seconds=round(time.monotonic() - began, 2),
-            nodes=tuple(node_cleanup(state.pod, remaining, errors.get(state.node)) for state in states),
+        nodes = tuple(
+            NodeCleanup(
+                node=pod.node,
+                state="left" if pod.pod in remaining else "clean",
+                ended=() if pod.pod in remaining else (f"pod {pod.pod}",),
+                left=(f"pod {pod.pod} is still ending",) if pod.pod in remaining else (),
+                problem=f"its log could not be copied: {errors[pod.node].message}" if pod.node in errors else "",
+            )
+            for pod in states
         )
+        return CleanupReport(run_id=run_id, seconds=round(time.monotonic() - began, 2), nodes=nodes)
 
 
 def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[PodState]) -> None:
@@ -536,14 +552,3 @@ def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[PodState]
             program.output.read()
             if program.code() == 0:
                 return
-
-
-def node_cleanup(pod: str, remaining: list[str], error: ExecuteError | None) -> NodeCleanup:
-    remains = pod in remaining
-    return NodeCleanup(
-        node=node_name(pod),
-        state="left" if remains else "clean",
-        ended=() if remains else (f"pod {pod}",),
-        left=(f"pod {pod} is still ending",) if remains else (),
-        problem=f"its log could not be copied: {error.message}" if error else "",
-    )
