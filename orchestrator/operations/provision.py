@@ -21,7 +21,7 @@ from orchestrator.model.provision_report import Report as Report
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.plan import Host, ProvisionPlan, plan_provision
 from orchestrator.provisioning.plan import ProvisionRequest as ProvisionRequest
-from orchestrator.provisioning.preflight import shared_folder_problems
+from orchestrator.provisioning.preflight import describe_problem, shared_folder_problems
 from orchestrator.provisioning.probe import fabric_checks_version
 from orchestrator.provisioning.session import Listener as Listener
 from orchestrator.provisioning.session import Session
@@ -267,8 +267,8 @@ def provision_shared(
     with session.state.lock("provision"):
         session.run("preflight", variables)
         for name, probe in session.probes.items():
-            for message, hint in shared_folder_problems(probe, stack):
-                session.nodes[name].fail(Finding(subject=name, message=message, hint=hint))
+            for problem in shared_folder_problems(probe, stack):
+                session.nodes[name].fail(describe_problem(probe, problem))
         if session.probes and not session.stopped and not any(node.failed for node in session.nodes.values()):
             platforms = {name: probe.platform for name, probe in session.probes.items()}
             nodes = {

@@ -41,8 +41,13 @@ class Release(records.FromNode):
     like: records.Line
 
 
-class ProbeResult(records.FromNode):
-    """The result of the module orch_probe: the state of a node before provisioning."""
+class Probe(records.FromNode):
+    """The result of the module orch_probe: the state of a node before provisioning.
+
+    Attributes:
+        name: of the node in the inventory.
+        skew: seconds by which its clock differs from the controller's.
+    """
 
     user: records.User
     uid: records.Count
@@ -62,6 +67,8 @@ class ProbeResult(records.FromNode):
     peers: dict[records.Host, Peer]
     facts: records.RawFacts
     time: float
+    name: str = ""  # this and the next field are not the node's: parse_probe() and the session set them
+    skew: float = 0.0
 
     @property
     def family(self) -> Family:
@@ -71,36 +78,20 @@ class ProbeResult(records.FromNode):
             return "debian"
         return "rhel" if names & {"rhel", "fedora"} else ""
 
-
-class Probe(ProbeResult):
-    """The state of a node, with what the node does not report itself.
-
-    Attributes:
-        name: of the node in the inventory.
-        skew: seconds by which its clock differs from the controller's.
-    """
-
-    name: str
-    skew: float
-
     @property
     def platform(self) -> Platform:
         major, minor, _ = self.python
         return Platform(python=f"{major}.{minor}", machine=self.machine, libc=self.libc)
 
 
-def parse_result(name: str, result: object) -> ProbeResult:
-    """Return the checked result of the module orch_probe.
+def parse_probe(name: str, result: object) -> Probe:
+    """Return the checked result of the module orch_probe on a node, without its skew.
 
     Raises:
         InvalidResponse: if a field is missing or invalid.
     """
-    return records.validate(ProbeResult, result, f"{name} returned an invalid probe")
-
-
-def make_probe(name: str, result: ProbeResult, skew: float) -> Probe:
-    """Return the probe of a node."""
-    return Probe.model_construct(**dict(result), name=name, skew=skew)
+    parsed = records.validate(Probe, result, f"{name} returned an invalid probe")
+    return parsed.model_copy(update={"name": name, "skew": 0.0})
 
 
 class FabricResults(records.FromNode):

@@ -157,9 +157,9 @@ class Session:
                 record = facts.get(RECORD_VARIABLE) if isinstance(facts, dict) else None
                 write_private(self.state.record(result.node), render_record(recorded(record, result.node)))
             elif result.task.startswith(PROBE_TASK) and result.role in PROBING_ROLES:
-                parsed = probe.parse_result(result.node, result.result.get("probe"))
+                parsed = probe.parse_probe(result.node, result.result.get("probe"))
                 if result.role == "preflight":
-                    self.probes[result.node] = probe.make_probe(result.node, parsed, clock_skew(result, parsed.time))
+                    self.probes[result.node] = parsed.model_copy(update={"skew": clock_skew(result, parsed.time)})
             elif result.task.startswith(probe.FABRIC_TASK) and result.role == "fabric":
                 self.store_fabric_results(result)
             elif result.task == COMPARE_TASK and result.role == "stack" and not self.request.dry_run:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.provisioning import probe as probe_module
-from orchestrator.provisioning.probe import Peer, Probe
+from orchestrator.provisioning.probe import Peer, Probe, parse_probe
 from tests.support.node_responses import make_probe_result, make_reported_facts
 
 ADDRESSES = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
@@ -24,8 +23,7 @@ def make_probe(name: str = "node0", **changes: Any) -> Probe:
     facts = make_reported_facts(hostname=name, packages={}, flags=flags, interfaces=interfaces)
     result = make_probe_result(facts=facts, missing=[])
     host_keys, peers = [f"ssh-ed25519 AAAA{name}"], {peer: make_peer(peer) for peer in ADDRESSES}
-    probe = probe_module.make_probe(name, probe_module.parse_result(name, result), 0.0)
-    return probe.model_copy(update={"host_keys": host_keys, "peers": peers, **changes})
+    return parse_probe(name, result).model_copy(update={"host_keys": host_keys, "peers": peers, **changes})
 
 
 TWO_PROBES = (make_probe("node0"), make_probe("node1"))

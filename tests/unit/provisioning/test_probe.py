@@ -28,15 +28,15 @@ NODE = "train/lib/orch_node"
 
 
 def test_valid_result_becomes_a_probe_with_the_family_of_its_distribution() -> None:
-    node = probe.make_probe("node0", probe.parse_result("node0", make_probe_result()), 0.0)
-    assert (node.name, node.family, node.python, node.facts.hostname) == ("node0", "debian", [3, 11, 2], "node0")
+    node = probe.parse_probe("node0", make_probe_result(name="x", skew=9.0))
+    assert (node.name, node.family, node.python, node.skew) == ("node0", "debian", [3, 11, 2], 0.0)
     for release, family in (
         ({"id": "ubuntu", "like": "debian"}, "debian"),
         ({"id": "rocky", "like": "rhel centos fedora"}, "rhel"),
         ({"id": "fedora", "like": ""}, "rhel"),
         ({"id": "sles", "like": "suse"}, ""),
     ):
-        assert probe.parse_result("node0", make_probe_result(os=release)).family == family
+        assert probe.parse_probe("node0", make_probe_result(os=release)).family == family
 
 
 def test_facts_of_this_machine_are_valid() -> None:
@@ -54,7 +54,7 @@ def test_invalid_text_in_a_result_is_rejected() -> None:
             continue  # musl
         value = [text] if name in ("host_keys", "missing") else text
         with pytest.raises(InvalidResponse, match=f"node0 returned an invalid probe: {name}"):
-            probe.parse_result("node0", make_probe_result(**{name: value}))
+            probe.parse_probe("node0", make_probe_result(**{name: value}))
 
 
 def test_invalid_text_in_the_facts_is_rejected() -> None:
@@ -74,7 +74,7 @@ def test_invalid_text_in_the_facts_is_rejected() -> None:
             "package": {"packages": {str(text): "1"}},
         }.get(name, {name: text})
         with pytest.raises(InvalidResponse):
-            probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**changes)))
+            probe.parse_probe("node0", make_probe_result(facts=make_reported_facts(**changes)))
 
 
 def test_invalid_numbers_and_gpus_in_the_facts_are_rejected() -> None:
@@ -83,9 +83,9 @@ def test_invalid_numbers_and_gpus_in_the_facts_are_rejected() -> None:
     changes = [{name: value} for name in ("cpus", "memory_bytes", "shm_bytes") for value in numbers]
     for change in (*changes, *({"gpus": [gpu]} for gpu in gpus)):
         with pytest.raises(InvalidResponse):
-            probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**change)))
+            probe.parse_probe("node0", make_probe_result(facts=make_reported_facts(**change)))
     with pytest.raises(InvalidResponse):
-        probe.parse_result("node0", make_probe_result(time=float("nan")))
+        probe.parse_probe("node0", make_probe_result(time=float("nan")))
 
 
 def test_unsafe_names_are_rejected_with_a_printable_message() -> None:
@@ -95,7 +95,7 @@ def test_unsafe_names_are_rejected_with_a_printable_message() -> None:
         {"packages": {ESCAPE_SEQUENCE: "1"}},
     ):
         with pytest.raises(InvalidResponse) as error:
-            probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**changes)))
+            probe.parse_probe("node0", make_probe_result(facts=make_reported_facts(**changes)))
         assert error.value.message.isprintable()
     with pytest.raises(ValueError, match="not a valid name of a variable"):
         render_variables({"facts": {UNSAFE: "{{ 1 }}"}})
@@ -115,7 +115,7 @@ def test_any_change_of_a_result_is_accepted_or_rejected(data: st.DataObject) -> 
             break
         container = inner
     try:
-        node = probe.make_probe("node0", probe.parse_result("node0", result), 0.0)
+        node = probe.parse_probe("node0", result)
     except InvalidResponse:
         return
     addresses = {"node0": "10.0.0.1"}
