@@ -319,9 +319,9 @@ def with_user_hashes(lock: str, requirements: Requirements) -> str:
 
 
 def parse_lock(lock: str) -> Iterator[tuple[Requirement, list[str]]]:
-    """Yield the packages in the output of uv, each with the hashes of its files."""
+    """Yield the packages in the output of uv, each with the hashes of its files, such as sha256:HEXADECIMAL."""
     for block in re.split(r"\n(?=\S)", lock.strip()):
-        if block:
+        if block and not block.startswith("#"):
             yield Requirement(re.split(r"\s+(?:\\|--hash)", block)[0]), HASH.findall(block)
 
 

@@ -8,7 +8,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from orch_node.standalone.facts import packages
@@ -91,10 +90,11 @@ def build_wheel(stack: Stack, cache: Path) -> Path:
     if any(target.glob("*.whl")):
         return target
     staging, prefix = target.with_name(f"{target.name}.{os.getpid()}"), Path(sys.prefix)
-    if not torch_is_installed(stack):
+    torch = packages(prefix).get(TORCH)
+    if torch is None or not same_version(torch, stack.torch):
         build((f"{TORCH}=={stack.torch}", "numpy"), staging, stack, cache)
     # `orch setup` records the torch for which it has built a wheel.
-    elif wheel := find_wheel(prefix / "wheels", packages(prefix).get(TORCH) or version(TORCH)):
+    elif wheel := find_wheel(prefix / "wheels", torch):
         staging.mkdir()
         shutil.copy(wheel, staging)
     else:
@@ -121,11 +121,3 @@ def build(requirements: tuple[str, ...], target: Path, stack: Stack, cache: Path
         pip.run_pip("install", "--quiet", "--no-index", "--no-deps", "--target", str(packages), *map(str, paths))
         command = ("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(target))
         pip.run_pip(*command, str(SHARE / "bindings"), variables={"PYTHONPATH": str(packages)})
-
-
-def torch_is_installed(stack: Stack) -> bool:
-    """Return whether this environment has the stack's torch."""
-    try:
-        return same_version(version(TORCH), stack.torch)
-    except PackageNotFoundError:
-        return False

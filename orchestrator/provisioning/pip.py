@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,11 +23,11 @@ from packaging.utils import canonicalize_name
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import STACKS
+from orchestrator.load.packages import parse_lock
 from orchestrator.model.packages import Platform
 from orchestrator.stacks.stack import MPI_WHEELS, TORCH, Stack
 
 LOCKS = STACKS / "locks"
-HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +35,12 @@ class LockedPackage:
     """A package version, and the environments that its marker selects."""
 
     requirement: Requirement
-    hashes: tuple[str, ...]  # SHA-256, hexadecimal, of its wheels and its sdist
+    hashes: tuple[str, ...]  # of its wheels and its sdist, such as sha256:HEXADECIMAL
 
     @property
     def name(self) -> str:
         """Return the normalized name (PEP 503)."""
         return canonicalize_name(self.requirement.name)
-
-    def fits(self, platform: Platform) -> bool:
-        """Return whether nodes of this platform install it."""
-        marker = self.requirement.marker
-        return marker is None or marker.evaluate({**platform.markers})
 
     @property
     def pin(self) -> str:
@@ -56,7 +50,7 @@ class LockedPackage:
     @property
     def line(self) -> str:
         """Return the line of a requirements file for pip --require-hashes."""
-        return " ".join([self.pin, *(f"--hash=sha256:{digest}" for digest in self.hashes)])
+        return " ".join([self.pin, *(f"--hash={digest}" for digest in self.hashes)])
 
 
 def local_platform() -> Platform:
@@ -70,24 +64,18 @@ def locked_packages(stack: Stack, platform: Platform) -> tuple[LockedPackage, ..
     path = LOCKS / f"{stack.name}.txt"
     if not path.exists():
         return ()
-    packages = [package for package in parse_lock(path) if package.fits(platform)]
+    text = path.read_text()
+    if text.startswith("-r "):  # the lock of another stack
+        text = path.with_name(text.removeprefix("-r ").strip()).read_text()
+    packages = [
+        LockedPackage(requirement=requirement, hashes=tuple(hashes))
+        for requirement, hashes in parse_lock(text)
+        if requirement.marker is None or requirement.marker.evaluate({**platform.markers})
+    ]
     unused = {name for name in MPI_WHEELS if name not in stack.requirements}
     if TORCH not in stack.requirements:  # MPI alone, whose wheels require no others
         unused = {package.name for package in packages} - {"uv", *stack.requirements}
     return tuple(package for package in packages if package.name not in unused)
-
-
-def parse_lock(path: Path) -> list[LockedPackage]:
-    """Return the packages of a lock, or of the one that it names by `-r`."""
-    text = re.sub(r"\s*\\\n\s*", " ", path.read_text())
-    packages: list[LockedPackage] = []
-    for line in (line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"):
-        if line.startswith("-r "):
-            packages += parse_lock(path.with_name(line.removeprefix("-r ").strip()))
-        else:
-            requirement = Requirement(line.partition(" --hash=")[0])
-            packages.append(LockedPackage(requirement=requirement, hashes=tuple(HASH.findall(line))))
-    return packages
 
 
 def check_hashes(hashes: Mapping[str, str], packages: tuple[LockedPackage, ...]) -> None:
@@ -104,7 +92,8 @@ def check_hashes(hashes: Mapping[str, str], packages: tuple[LockedPackage, ...])
     """
     locked = {package.name: package.hashes for package in packages}
     for file, digest in hashes.items():
-        if digest not in locked.get(canonicalize_name(file.partition("-")[0]), (digest,)):
+        hashes_of_package = locked.get(canonicalize_name(file.partition("-")[0]))
+        if hashes_of_package is not None and f"sha256:{digest}" not in hashes_of_package:
             raise ExecuteError(
                 f"{file} does not have the content that the lock of the stack names: its hash is {digest}.",
                 hint="Check the index that pip uses (`pip config list`), and delete the file.",

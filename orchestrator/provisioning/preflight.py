@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from orchestrator.files import tomllib
 from orchestrator.load.clusters import Limits
@@ -63,7 +64,7 @@ def find_problems(
 def describe_problem(probe: Probe, problem: Problem) -> Finding:
     """Return a problem of a node with its message and its hint."""
     name, values = problem
-    texts = {field: text.format(probe=probe, **values) for field, text in TEXTS[name].items()}
+    texts: dict[str, Any] = {field: text.format(probe=probe, **values) for field, text in TEXTS[name].items()}
     return Finding(subject=probe.name, **texts)
 
 
