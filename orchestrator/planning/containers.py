@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Decision
+from orchestrator.planning.request import RunPaths
 from orchestrator.stacks.stack import IMAGE_NAME
 
 FILE = "container.json"  # in the run folder; orch_node reads it
@@ -143,14 +144,22 @@ def bind(source: str, target: str = "") -> str:
     return "type=bind," + ",".join(f'"{field}"' for field in fields)
 
 
-def shared_folders(base: str, train: str, script: str, paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the folders that a container shares with its node: runs, programs, the script's folder and data.
+def shared_folders(run_paths: RunPaths, script: str, paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the folders that a container shares with its node, at the same paths.
 
-    `script` is empty for a module, which is in the image.
+    They hold the runs, orch's programs, models and data; on this machine also the script, its recipe
+    and its data. orch's whole folder is not shared: as /opt/orch it would hide the image's stack.
+
+    Args:
+        run_paths: the folders of the run.
+        script: the path of the script; '' for a module, which is in the image.
+        paths: the paths of all files of the run.
     """
-    folder = str(PurePosixPath(script).parent)
+    base, folder = str(PurePosixPath(run_paths.run_dir).parent), str(PurePosixPath(script).parent)
+    if run_paths.root:
+        return (base, run_paths.train, *(f"{run_paths.root}/{name}" for name in ("data", "models", "hub")))
     is_shared = script and folder not in IMAGE_FOLDERS
-    return (base, train, *((folder,) if is_shared else ()), *paths)
+    return (base, run_paths.train, *((folder,) if is_shared else ()), *paths)
 
 
 def outermost_folders(folders: Iterable[str]) -> list[str]:

@@ -296,7 +296,7 @@ class Plan:
 
     Attributes:
         run: the record of the run.
-        request: the request.
+        request: the request, which the run's folder records.
         resolved: the request in which everything is decided.
         fingerprints: the nodes by the fingerprint of their packages.
         project: the files that are sent with the script, as they were or will be sent.

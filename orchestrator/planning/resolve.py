@@ -35,7 +35,7 @@ from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.containers import Docker
 from orchestrator.planning.launchers import ACCELERATE_LAUNCHERS
 from orchestrator.planning.measured import Preference, prefer
-from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.stacks.stack import TORCH, Stack
 
 NO_NODES: Choice[tuple[Node, ...]] = Choice(())
@@ -102,6 +102,8 @@ class Resolved:
     """A request in which everything is decided.
 
     Attributes:
+        request: the request.
+        run_paths: the identity and the folders of the run, and the run whose next attempt is planned.
         nodes: the nodes with ranks; placeholders if they are chosen later.
         spares: the nodes that replace lost ones, if they are known.
         layout: the ranks on the nodes.
@@ -116,6 +118,8 @@ class Resolved:
         links: the network between the nodes, if they are known.
     """
 
+    request: TrainRequest
+    run_paths: RunPaths
     nodes: Choice[tuple[Node, ...]]
     spares: Choice[tuple[Node, ...]]
     layout: Choice[Layout]
@@ -134,12 +138,17 @@ class Resolved:
         """Return the nodes of the run and its spare nodes."""
         return (*self.nodes.value, *self.spares.value)
 
+    @property
+    def output_dir(self) -> str | None:
+        """Return the script's --output_dir; None for a user's own script."""
+        return None if self.recipe.own_script else f"{self.run_paths.run_dir}/output"
+
 
 def resolve(
     request: TrainRequest,
     inputs: Inputs,
     nodes: RunNodes,
-    resume: Resume | None = None,
+    run_paths: RunPaths,
     *,
     launcher: str,
     mpi: Decision,
@@ -151,7 +160,7 @@ def resolve(
         request: the request.
         inputs: the files that it names.
         nodes: the nodes of the run.
-        resume: the unfinished run whose next attempt is planned.
+        run_paths: the identity and the folders of the run.
         launcher: the program that starts the ranks.
         mpi: the MPI whose mpirun starts them; its value is '' without mpirun.
         contained: whether it starts each rank in a separate container.
@@ -173,7 +182,9 @@ def resolve(
     stack = software.fit_stack(inputs.stack, requested, nodes.with_stack)
     backend = software.adapt_backend(requested, launcher, mpi.value, contained=contained)
     accelerates = launcher in ACCELERATE_LAUNCHERS
-    precision = software.choose_precision(recipe, known_nodes, request, resume, through_accelerate=accelerates)
+    precision = software.choose_precision(
+        recipe, known_nodes, request, run_paths.resume, through_accelerate=accelerates
+    )
     if request.ccl_workers:
         software.check_workers(backend, request.ccl_workers)
     if backend.gpu:
@@ -183,6 +194,8 @@ def resolve(
     reasons = (preference.backend_reason, backend.summary, backend.source and f"a plug-in of {backend.source}")
     owner = nodes.software or ("the image has" if contained else "")
     return Resolved(
+        request=request,
+        run_paths=run_paths,
         nodes=nodes.nodes,
         spares=nodes.spares,
         layout=nodes.layout or choose_layout(request, nodes, preference, on_gpus=backend.gpu),

@@ -19,6 +19,7 @@ from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.plan import SendFile, SendFolder, StoreFolder
 from orchestrator.planning.request import RunPaths
+from orchestrator.planning.resolve import Resolved
 
 TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
 
@@ -130,10 +131,9 @@ def claims_folder(store: str) -> str:
     return str(PurePosixPath(store).with_name("claims"))
 
 
-def sent_packages(
-    recipe: Recipe, nodes: tuple[RunNode, ...], run_paths: RunPaths, *, python: str
-) -> tuple[StoreFolder, ...]:
+def sent_packages(resolved: Resolved, nodes: tuple[RunNode, ...], *, python: str) -> tuple[StoreFolder, ...]:
     """Return the step that puts the recipe's packages into the store of nodes, if there are any."""
+    recipe, run_paths = resolved.recipe, resolved.run_paths
     if recipe.packages is None:
         return ()
     step = StoreFolder(
@@ -171,19 +171,19 @@ def working_directory(project: Project | None, run_dir: str) -> str:
     return project.working_directory(project_copy(run_dir)) if project else ""
 
 
-def project_of_copy(recipe: Recipe, run_paths: RunPaths) -> Project | None:
+def project_of_copy(resolved: Resolved) -> Project | None:
     """Return the project as the run's copy of it was or will be made from; None without a project."""
-    resume = run_paths.resume
+    recipe, resume = resolved.recipe, resolved.run_paths.resume
     if resume and resume.project and recipe.project and not resume.sends_code:
         return resume.project
     return recipe.project
 
 
 def sent_project(
-    recipe: Recipe, nodes: tuple[RunNode, ...], run_paths: RunPaths, store: str, *, python: str
+    resolved: Resolved, nodes: tuple[RunNode, ...], store: str, *, python: str
 ) -> tuple[dict[str, str], tuple[StoreFolder, ...]]:
     """Return the path of the script in the run's copy of the project, and the step that makes it from a store."""
-    project = project_of_copy(recipe, run_paths)
+    project, recipe, run_paths = project_of_copy(resolved), resolved.recipe, resolved.run_paths
     if project is None:
         return {}, ()
     copy, digest = project_copy(run_paths.run_dir), project.digest
@@ -200,16 +200,15 @@ def sent_project(
     return {script: project.path_in(copy, script) for script in [recipe.script_file] if script}, (step,)
 
 
-def sent_files(
-    recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[RunNode, ...], run_paths: RunPaths, *, python: str
-) -> Files:
+def sent_files(resolved: Resolved, nodes: tuple[RunNode, ...], *, python: str) -> Files:
     """Return the paths of local files on other machines; files of train/ are already there, others are sent.
 
     The files of a plug-in recipe and of a project keep their relative paths.
     """
-    paths, project = sent_project(recipe, nodes, run_paths, run_paths.store, python=python)
+    recipe, run_paths = resolved.recipe, resolved.run_paths
+    paths, project = sent_project(resolved, nodes, run_paths.store, python=python)
     sent: list[SendFile | StoreFolder] = [*project]
-    for path in named_files(recipe, settings):
+    for path in named_files(recipe, resolved.settings):
         if path in paths:
             continue
         destination = in_train(path, run_paths)

@@ -29,16 +29,14 @@ from orchestrator.model.recipe import Recipe, as_arguments
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.launchers import Launch, LaunchSpec
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import Resume, RunPaths, TrainRequest
+from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.run_files import master_port, project_of_copy
 from orchestrator.stacks.stack import TORCH
 
 
 def new_plan(
-    request: TrainRequest,
     resolved: Resolved,
-    run_paths: RunPaths,
     *,
     decisions: tuple[Decision, ...],
     fingerprints: Mapping[str, str] = MappingProxyType({}),
@@ -47,15 +45,14 @@ def new_plan(
     """Return the plan of a run, still without steps.
 
     Args:
-        request: the request.
         resolved: all that is decided.
-        run_paths: the identity and the folders of the run.
         decisions: the target's decisions, to print first.
         fingerprints: the nodes by the fingerprint of their packages.
         fields: the other fields of the run's record: `nodes`, `python` and those that not all targets have.
     """
+    request, recipe, run_paths = resolved.request, resolved.recipe, resolved.run_paths
+    project, resume = project_of_copy(resolved), run_paths.resume
     arguments = (*([f"preset={request.preset}"] if request.preset else []), *request.settings, *request.script_args)
-    recipe, project, resume = resolved.recipe, project_of_copy(resolved.recipe, run_paths), run_paths.resume
     all_decisions = (
         Decision(topic="run", value=run_paths.run_id),
         *([Decision(topic="name", value=request.name)] if request.name else []),
@@ -63,7 +60,7 @@ def new_plan(
         *([resume_decision(recipe, resume)] if resume and resume.attempt > 1 else []),
         *decisions,
         *(environment_decisions(request) if request.env else []),
-        kernels_decision(request, resolved),
+        kernels_decision(resolved),
         *([project.decision()] if project else []),
         *(changed_project_decisions(recipe, resume) if resume else []),
         *([recipe.packages.decision()] if recipe.packages else []),
@@ -78,7 +75,7 @@ def new_plan(
         train=run_paths.train,
         recipe=recipe.name,
         resumes=recipe.resumes,
-        output_dir=output_of(recipe, run_paths.run_dir),
+        output_dir=resolved.output_dir,
         backend=resolved.backend.value.name,
         precision=resolved.precision.value,
         started_by=run_paths.started_by,
@@ -92,22 +89,15 @@ def new_plan(
     return Plan(run=run, request=request, resolved=resolved, fingerprints=fingerprints, project=project, hidden=secrets)
 
 
-def launch_spec(
-    request: TrainRequest,
-    resolved: Resolved,
-    run_paths: RunPaths,
-    accelerate: AccelerateOptions | None = None,
-    **fields: Any,
-) -> LaunchSpec:
+def launch_spec(resolved: Resolved, accelerate: AccelerateOptions | None = None, **fields: Any) -> LaunchSpec:
     """Return the ranks that a launcher has to start, and how.
 
     Args:
-        request: the request.
         resolved: the request in which everything is decided.
-        run_paths: the identity and the folders of the run.
         accelerate: the user's configuration of accelerate.
         fields: `ranks`, `links` and `address`, as the target gives them.
     """
+    request, run_paths = resolved.request, resolved.run_paths
     return LaunchSpec(
         nodes=resolved.nodes.value,
         layout=resolved.layout.value,
@@ -130,14 +120,10 @@ def launch_spec(
     )
 
 
-def rank_command(python: str, run_paths: RunPaths, script: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command of a rank."""
-    return (python, f"{run_paths.train}/node.py", "rank", "--run", run_paths.run_dir, "--", *script)
-
-
-def output_of(recipe: Recipe, run_dir: str) -> str | None:
-    """Return the script's --output_dir; None for a user's own script."""
-    return None if recipe.own_script else f"{run_dir}/output"
+def rank_command(resolved: Resolved, python: str, paths: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command of a rank, given its interpreter and where it finds each local file."""
+    program = (python, f"{resolved.run_paths.train}/node.py", "rank", "--run", resolved.run_paths.run_dir)
+    return (*program, "--", *script_command(resolved, paths))
 
 
 def resume_decision(recipe: Recipe, resume: Resume) -> Decision:
@@ -162,9 +148,10 @@ def changed_project_decisions(recipe: Recipe, resume: Resume) -> Iterator[Decisi
         yield Decision(topic="code", value=value, reason=reason if changed else "")
 
 
-def restart_decisions(restarts: int, recipe: Recipe, min_nodes: int | None) -> Iterator[Decision]:
+def restart_decisions(resolved: Resolved) -> Iterator[Decision]:
     """Yield the number of restarts, and whether the run can continue on fewer nodes."""
-    if recipe.elastic:
+    restarts, min_nodes = resolved.request.max_restarts, resolved.request.min_nodes
+    if resolved.recipe.elastic:
         reason = "also without lost nodes: the recipe keeps its global batch, order and schedule"
     elif min_nodes:
         reason = f"on {min_nodes} nodes or more, as requested; the script must adapt its global batch"
@@ -175,8 +162,7 @@ def restart_decisions(restarts: int, recipe: Recipe, min_nodes: int | None) -> I
 
 
 def rank_variables(
-    request: TrainRequest,
-    recipe: Recipe,
+    resolved: Resolved,
     module_folders: tuple[str, ...],
     python: UserPython | None = None,
     settings: Mapping[str, str] = MappingProxyType({}),
@@ -184,14 +170,14 @@ def rank_variables(
     """Return the variables of all ranks that the recipe, the user and the user's modules set.
 
     Args:
-        request: the request, whose variables override all others.
-        recipe: the recipe.
+        resolved: the request in which everything is decided, whose variables override all others.
         module_folders: where the ranks find the user's modules.
         python: the user's interpreter.
         settings: the variables in the user's settings of the target.
     """
+    request = resolved.request
     requested = dict((name, value) for name, _, value in (item.partition("=") for item in request.env))
-    variables = planned_variables(recipe.environment, {**settings, **requested})
+    variables = planned_variables(resolved.recipe.environment, {**settings, **requested})
     if python:
         variables |= {USER_PYTHON: python.path, **({BINDINGS: python.bindings} if python.bindings else {})}
     folders = {PYTHON_PATH: ":".join(module_folders)} if module_folders else {}
@@ -200,15 +186,16 @@ def rank_variables(
     return {**variables, **folders, **stop, **kernels}
 
 
-def kernels_decision(request: TrainRequest, resolved: Resolved) -> Decision:
+def kernels_decision(resolved: Resolved) -> Decision:
     """Return whose kernels compute dropout, attention and matrix products.
 
     Raises:
         PlanError: if the value is unknown.
     """
-    if request.kernels not in (AUTO, TORCHS_KERNELS):
-        raise PlanError(f"Unknown kernels '{request.kernels}'.", hint=f"Use {AUTO} or {TORCHS_KERNELS}.")
-    if request.kernels == TORCHS_KERNELS:
+    kernels = resolved.request.kernels
+    if kernels not in (AUTO, TORCHS_KERNELS):
+        raise PlanError(f"Unknown kernels '{kernels}'.", hint=f"Use {AUTO} or {TORCHS_KERNELS}.")
+    if kernels == TORCHS_KERNELS:
         return Decision(topic="kernels", value=TORCHS_KERNELS, reason="requested")
     stack = resolved.stack.value
     if stack.bindings is None or stack.bindings.built_by != "orch":
@@ -231,39 +218,36 @@ def image_decision(requirements: str) -> Decision:
     return Decision(topic="packages", value="those of the image", reason=reason)
 
 
-def script_command(
-    request: TrainRequest, resolved: Resolved, paths: Mapping[str, str], output_dir: str | None
-) -> tuple[str, ...]:
+def script_command(resolved: Resolved, paths: Mapping[str, str]) -> tuple[str, ...]:
     """Return the training script and its arguments, as the ranks run them.
 
     Args:
-        request: the request.
         resolved: the request in which everything is decided.
         paths: where the ranks find each local file.
-        output_dir: the script's output folder.
     """
-    recipe, precision = resolved.recipe, resolved.precision.value
+    request, recipe, precision = resolved.request, resolved.recipe, resolved.precision.value
     mapped = {name: paths[str(value)] if name in recipe.paths else value for name, value in resolved.settings.items()}
     return (
         *(("-m", recipe.script) if recipe.module else (paths[recipe.script],)),
         *as_arguments(mapped),
         *((PRECISION_PLACEHOLDER,) if precision == AUTO else recipe.precisions.get(precision, ())),
         *(["--use_ipex"] if request.ipex else []),
-        *([f"--output_dir={output_dir}"] if output_dir else []),
+        *([f"--output_dir={resolved.output_dir}"] if resolved.output_dir else []),
         *request.script_args,
     )
 
 
-def run_precision(resolved: Resolved, output_dir: str | None) -> RunPrecision | None:
+def run_precision(resolved: Resolved) -> RunPrecision | None:
     """Return what the ranks need to choose the precision; None if the plan has chosen it."""
     if resolved.precision.value != AUTO:
         return None
-    file = f"{output_dir}/{PRECISION}" if output_dir else ""
+    file = f"{resolved.output_dir}/{PRECISION}" if resolved.output_dir else ""
     return RunPrecision(arguments=dict(resolved.recipe.precisions), file=file)
 
 
-def supervisor_options(request: TrainRequest, recipe: Recipe, launch: Launch, resume: Resume | None) -> tuple[str, ...]:
+def supervisor_options(resolved: Resolved, launch: Launch) -> tuple[str, ...]:
     """Return the options of the supervisor that do not depend on the target."""
+    request, recipe, resume = resolved.request, resolved.recipe, resolved.run_paths.resume
     positions = (("size", launch.size_at), ("nodes", launch.nodes_at))  # of these numbers in the launcher's command
     position_options = [f"--{name}-at={position}" for name, position in positions if position is not None]
     return (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 import jinja2
 from orch_node.protocol import files as protocol_files
@@ -226,28 +225,24 @@ def plan_run(
     """
     launcher, mpi = choose_launcher(request, loaded.stack, batch.system)
     contained = batch.image is not None
-    resolved = resolve(request, loaded, nodes, run_paths.resume, launcher=launcher, mpi=mpi, contained=contained)
-    recipe, node0 = resolved.recipe, resolved.nodes.value[0]
-    output = training.output_of(recipe, run_paths.run_dir)
-    files = files_of(resolved, batch, run_paths)
-    script = training.script_command(request, resolved, files.paths, output)
-    launch = launch_of(request, resolved, batch, run_paths, script)
+    resolved = resolve(request, loaded, nodes, run_paths, launcher=launcher, mpi=mpi, contained=contained)
+    node0 = resolved.nodes.value[0]
+    files = files_of(resolved, batch)
+    launch = launch_of(resolved, batch, files.paths)
     decisions = (
         *all_decisions(resolved.stack),
-        *job_decisions(request, resolved, batch),
+        *job_decisions(resolved, batch),
         *all_decisions(resolved.layout),
         *gpu_decisions(resolved.nodes.value, resolved.backend.value),
         Decision(topic="launcher", value=launcher, reason=launch.summary),
         *([batch.image.describe()] if batch.image else ()),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
-        *training.restart_decisions(request.max_restarts, recipe, request.min_nodes),
+        *training.restart_decisions(resolved),
         *python_decisions(node0),
     )
     location = JobLocation(name=f"{JOB_NAME_PREFIX}{run_paths.run_id}", login=batch.login or "")
     plan = training.new_plan(
-        request,
         resolved,
-        run_paths,
         decisions=decisions,
         nodes=tuple(RunNode(node=node.name) for node in resolved.nodes.value),
         python=node0.python,
@@ -255,30 +250,30 @@ def plan_run(
         target=batch.system.name,
         location=values.record(location),
     )
-    config = config_of(request, resolved, batch, run_paths, launch, output)
+    config = config_of(resolved, batch, launch)
     if batch.image:
         # The settings that depend on libraries of the nodes are left out, because the image has its own.
-        base = str(PurePosixPath(run_paths.run_dir).parent)
-        folders = shared_folders(base, run_paths.train, files.paths.get(recipe.script, ""), files.paths.values())
+        folders = shared_folders(run_paths, files.paths.get(resolved.recipe.script, ""), files.paths.values())
         text = batch.image.file(folders, run_paths.run_dir, preload=config.preload)
         config = replace(config, torch=None, preload=(), files={**config.files, protocol_files.CONTAINER: text})
     return replace(plan, steps=files.sent), config
 
 
-def files_of(resolved: Resolved, batch: BatchSettings, run_paths: RunPaths) -> run_files.Files:
+def files_of(resolved: Resolved, batch: BatchSettings) -> run_files.Files:
     """Return the paths of the run's files as the ranks find them, and the steps that copy them.
 
     Shared folders have the same path everywhere, and files of train/ are in the nodes' copy of it. Other
     files and train/ are sent if the run is started over a login node. A project is copied in any case.
     """
-    recipe, settings, host = resolved.recipe, resolved.settings, (login_of(batch),)
-    packages = run_files.sent_packages(recipe, host, run_paths, python=LOGIN_PYTHON)
+    run_paths, host = resolved.run_paths, (login_of(batch),)
+    packages = run_files.sent_packages(resolved, host, python=LOGIN_PYTHON)
     if not batch.login:
         python = resolved.nodes.value[0].python
-        script, project = run_files.sent_project(recipe, host, run_paths, run_paths.store_here, python=python)
-        paths = {path: run_files.in_train(path, run_paths) or path for path in run_files.named_files(recipe, settings)}
+        script, project = run_files.sent_project(resolved, host, run_paths.store_here, python=python)
+        named = run_files.named_files(resolved.recipe, resolved.settings)
+        paths = {path: run_files.in_train(path, run_paths) or path for path in named}
         return run_files.Files(paths={**paths, **script}, sent=(*project, *packages))
-    files = run_files.sent_files(recipe, settings, host, run_paths, python=LOGIN_PYTHON)
+    files = run_files.sent_files(resolved, host, python=LOGIN_PYTHON)
     train = SendFolder(nodes=host, source=run_paths.train_here, path=run_paths.train)
     return replace(files, sent=(train, *files.sent, *packages))
 
@@ -290,12 +285,10 @@ def login_of(batch: BatchSettings) -> RunNode:
     return RunNode(node=batch.login, via=("ssh", "--", batch.login))
 
 
-def launch_of(
-    request: TrainRequest, resolved: Resolved, batch: BatchSettings, run_paths: RunPaths, script: tuple[str, ...]
-) -> Launch:
+def launch_of(resolved: Resolved, batch: BatchSettings, paths: Mapping[str, str]) -> Launch:
     """Return the command that starts the ranks; the job fills in the address of node0."""
-    python, system = resolved.nodes.value[0].python, batch.system
-    ranks = training.rank_command(python, run_paths, script)
+    python, system, run_paths = resolved.nodes.value[0].python, batch.system, resolved.run_paths
+    ranks = training.rank_command(resolved, python, paths)
     if resolved.launcher == system.own_launcher:
         head = (python, f"{run_paths.train}/node.py", f"{system.name}-ranks", run_paths.run_dir)
         options = (f"--{name}={value}" for name, value in batch.launcher.items())
@@ -303,16 +296,17 @@ def launch_of(
     links = tuple(
         Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes.value
     )
-    spec = training.launch_spec(request, resolved, run_paths, ranks=ranks, links=links, address=NODE0)
+    spec = training.launch_spec(resolved, ranks=ranks, links=links, address=NODE0)
     return LAUNCHERS[resolved.launcher](spec)
 
 
-def job_decisions(request: TrainRequest, resolved: Resolved, batch: BatchSettings) -> Iterator[Decision]:
+def job_decisions(resolved: Resolved, batch: BatchSettings) -> Iterator[Decision]:
     """Yield the decisions about the job: its login node, nodes, allocation or options, and setup commands."""
     system = batch.system
     if batch.login:
         yield Decision(topic="login", value=batch.login, reason="by SSH")
-    spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
+    spare_nodes = resolved.request.spare_nodes
+    spare = f" and {spare_nodes} spare" if spare_nodes else ""
     yield Decision(topic="nodes", value=f"{len(resolved.nodes.value)}{spare}", reason=f"chosen by {system.title}")
     if batch.held:
         reason = f"already held; {system.new_job_hint[:-1]}"
@@ -327,16 +321,10 @@ def job_decisions(request: TrainRequest, resolved: Resolved, batch: BatchSetting
         yield Decision(topic="setup", value=command, reason="requested")
 
 
-def config_of(
-    request: TrainRequest,
-    resolved: Resolved,
-    batch: BatchSettings,
-    run_paths: RunPaths,
-    launch: Launch,
-    output: str | None,
-) -> JobConfig:
+def config_of(resolved: Resolved, batch: BatchSettings, launch: Launch) -> JobConfig:
     """Return the settings for orch's program in the job."""
-    backend, recipe, system = resolved.backend.value, resolved.recipe, batch.system
+    request, recipe, run_paths = resolved.request, resolved.recipe, resolved.run_paths
+    backend, system = resolved.backend.value, batch.system
     launcher_env = launch.command.env
     if system.launcher_env:  # Many sites forbid ssh between their nodes: the batch system starts hydra's proxies.
         hydra = ("I_MPI_HYDRA", "HYDRA")
@@ -356,9 +344,7 @@ def config_of(
             **ALWAYS,
             **backend.env,
             **launch.environment,
-            **training.rank_variables(
-                request, recipe, run_files.module_folders(recipe, run_paths.run_dir, run_paths.store)
-            ),
+            **training.rank_variables(resolved, run_files.module_folders(recipe, run_paths.run_dir, run_paths.store)),
         },
         preload=tuple(resolved.stack.value.preload),
         torch=resolved.nodes.value[0].facts.packages.get("torch"),
@@ -367,10 +353,10 @@ def config_of(
         launcher=launch.command.argv,
         launcher_env=dict(launcher_env),
         files={**launch.files, **launch.shared, **system.node_module},
-        options=training.supervisor_options(request, recipe, launch, run_paths.resume),
+        options=training.supervisor_options(resolved, launch),
         requeue=system.can_resume(batch.options) and batch.held is None,
         max_requeues=batch.max_requeues,
-        precision=training.run_precision(resolved, output),
+        precision=training.run_precision(resolved),
         working_directory=run_files.working_directory(recipe.project, run_paths.run_dir),
         on_gpus=backend.gpu,
     )

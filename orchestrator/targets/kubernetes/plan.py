@@ -19,17 +19,10 @@ from orchestrator.model.process_group import uses_gpus
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import ApplyObjects, Object, Plan
-from orchestrator.planning.request import Resume, RunPaths, TrainRequest
+from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs, Resolved, RunNodes, count_nodes, place_later, resolve
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, in_train, module_folders, project_copy, working_directory
-from orchestrator.planning.training import (
-    new_plan,
-    output_of,
-    rank_variables,
-    restart_decisions,
-    run_precision,
-    script_command,
-)
+from orchestrator.planning.training import new_plan, rank_variables, restart_decisions, run_precision, script_command
 from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.manifests import (
     ELASTIC,
@@ -60,9 +53,7 @@ class PodInputs:
     project: bytes = b""  # a gzipped tar archive of the recipe's project
 
 
-def resolve_pods(
-    request: TrainRequest, inputs: PodInputs, resume: Resume | None = None
-) -> tuple[Resolved, Choice[str]]:
+def resolve_pods(request: TrainRequest, inputs: PodInputs, run_paths: RunPaths) -> tuple[Resolved, Choice[str]]:
     """Return the request with all decisions made, and the kind of the job.
 
     Raises:
@@ -76,7 +67,7 @@ def resolve_pods(
     check_min_nodes(inputs.loaded.recipe, request, launcher.value)
     no_mpi = Decision(topic="mpi", value="")
     pods = pods_of(request, count, launcher.value, inputs.kubernetes)
-    resolved = resolve(request, inputs.loaded, pods, resume, launcher="torchrun", mpi=no_mpi)
+    resolved = resolve(request, inputs.loaded, pods, run_paths, launcher="torchrun", mpi=no_mpi)
     return resolved, launcher
 
 
@@ -180,25 +171,22 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, run_paths: RunPath
         PlanError: if the request cannot be fulfilled.
         RequestError: if it is malformed.
     """
-    resolved, launcher = resolve_pods(request, inputs, run_paths.resume)
+    resolved, launcher = resolve_pods(request, inputs, run_paths)
     layout, kubernetes = resolved.layout.value, inputs.kubernetes
-    output = output_of(resolved.recipe, run_paths.run_dir)
-    script = script_command(request, resolved, pod_paths(inputs, resolved, run_paths), output)
+    script = script_command(resolved, pod_paths(inputs, resolved))
     is_elastic = 0 < request.min_nodes < len(layout.nodes)
     decisions = (
         *resolved.stack.decisions,
         *describe_pods(layout, kubernetes),
         *all_decisions(resolved.layout, launcher),
-        *restart_decisions(request.max_restarts if is_elastic else 0, resolved.recipe, request.min_nodes),
+        *(restart_decisions(resolved) if is_elastic else ()),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *(Decision(topic="patch", value=describe(operation), reason="--k8s-patch") for operation in inputs.patch),
     )
     wait_limit = request.options_of(KubernetesOptions).wait_limit
     job_location = replace(new_location(run_paths.run_id, launcher.value, kubernetes), wait_limit=wait_limit)
     plan = new_plan(
-        request,
         resolved,
-        run_paths,
         decisions=decisions,
         nodes=tuple(RunNode(node=node) for node in layout.nodes),
         python=kubernetes.python,
@@ -214,7 +202,7 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, run_paths: RunPath
         threads=layout.rank_places[0].threads,
         max_restarts=request.max_restarts,
         script=script,
-        config=values.record(pod_config(request, plan, resolved, inputs, run_paths)),
+        config=values.record(pod_config(plan, inputs)),
         record=without_lists(plan.run),
         files=dict(zip(sent_names(inputs).values(), inputs.contents.values(), strict=True)),
         project=project_parts(inputs.project),
@@ -229,9 +217,9 @@ def sent_names(inputs: PodInputs) -> dict[str, str]:
     return {path: f"files/{recipe.sent_path(path, index)}" for index, path in enumerate(inputs.contents)}
 
 
-def pod_paths(inputs: PodInputs, resolved: Resolved, run_paths: RunPaths) -> dict[str, str]:
+def pod_paths(inputs: PodInputs, resolved: Resolved) -> dict[str, str]:
     """Return the paths in a pod of the script and of the data: sent, of the image, of the volume, of the project."""
-    recipe = resolved.recipe
+    recipe, run_paths = resolved.recipe, resolved.run_paths
     paths = {path: f"{inputs.kubernetes.files}/{name}" for path, name in sent_names(inputs).items()}
     if recipe.project and recipe.script_file:
         paths[recipe.script_file] = recipe.project.path_in(project_copy(run_paths.run_dir), recipe.script_file)
@@ -239,11 +227,12 @@ def pod_paths(inputs: PodInputs, resolved: Resolved, run_paths: RunPaths) -> dic
     return {path: paths.get(path) or in_train(path, run_paths) or path for path in used}
 
 
-def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings, resume: Resume | None) -> PodProject | None:
+def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings) -> PodProject | None:
     """Return what the pods need to unpack the project."""
     project = plan.project
     if project is None:
         return None
+    resume = plan.resolved.run_paths.resume
     before = resume.project if resume and resume.sends_code else None
     changed = set(project.changes_since(before)) if before else set()  # in the copy of a resumed run
     return PodProject(
@@ -256,14 +245,13 @@ def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings, resume
     )
 
 
-def pod_config(
-    request: TrainRequest, plan: Plan, resolved: Resolved, inputs: PodInputs, run_paths: RunPaths
-) -> PodConfig:
+def pod_config(plan: Plan, inputs: PodInputs) -> PodConfig:
     """Return the content of pod.json, which all pods of the run read."""
-    kubernetes = inputs.kubernetes
+    kubernetes, request, resolved = inputs.kubernetes, plan.request, plan.resolved
+    resume = resolved.run_paths.resume
     backend, first = resolved.backend.value, plan.layout.rank_places[0]
     folders = module_folders(resolved.recipe, plan.run.run_dir)
-    user_variables = rank_variables(request, resolved.recipe, folders, settings=kubernetes.env)
+    user_variables = rank_variables(resolved, folders, settings=kubernetes.env)
     return PodConfig(
         run_dir=plan.run.run_dir,
         pods=len(plan.layout.nodes),
@@ -279,9 +267,9 @@ def pod_config(
         stack=plan.resolved.stack.value.name,
         needs_bf16=plan.run.precision == "bf16" and not request.allow_slow_bf16,
         stall_timeout=request.stall_timeout,
-        precision=run_precision(resolved, plan.run.output_dir),
-        project=pod_project(plan, inputs.project, kubernetes, run_paths.resume),
-        attempt=run_paths.resume.attempt if run_paths.resume else 1,
+        precision=run_precision(resolved),
+        project=pod_project(plan, inputs.project, kubernetes),
+        attempt=resume.attempt if resume else 1,
     )
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 from orch_node.protocol.cores import default_ranks
 from orch_node.protocol.environment import ALWAYS, preload_variables
@@ -13,12 +11,11 @@ from orch_node.protocol.files import BINDINGS, LAYOUT, RECORD
 from orch_node.protocol.record import RunNode, RunRecord, render
 
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import LOOPBACK_ADDRESS, Node
+from orchestrator.model.cluster import LOOPBACK_ADDRESS
 from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.hosts import fold
 from orchestrator.model.printable import Command
 from orchestrator.model.project import Imports
-from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import accelerate_options, fabrics
 from orchestrator.planning.containers import FILE as CONTAINER_FILE
 from orchestrator.planning.containers import Docker, shared_folders
@@ -53,11 +50,9 @@ from orchestrator.planning.run_files import (
 from orchestrator.planning.training import (
     launch_spec,
     new_plan,
-    output_of,
     rank_command,
     rank_variables,
     restart_decisions,
-    script_command,
     supervisor_options,
 )
 
@@ -72,7 +67,7 @@ WAITS = Decision(topic="start", value="on the first free nodes, once there are e
 GIVE_SECONDS = 3600.0  # time limit for node0 of the last attempt to give its files to other nodes
 
 
-def resolve_hosts(request: TrainRequest, inputs: Inputs, resume: Resume | None = None) -> Resolved:
+def resolve_hosts(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Resolved:
     """Decide everything that a request leaves open.
 
     Raises:
@@ -105,7 +100,7 @@ def resolve_hosts(request: TrainRequest, inputs: Inputs, resume: Resume | None =
         replace(request, ppn=1, backend=NO_BACKEND) if starts_ranks else request,
         inputs,
         nodes,
-        resume,
+        run_paths,
         launcher=launcher,
         mpi=mpi,
         contained=docker is not None,
@@ -130,6 +125,7 @@ def without_choices_of_image(resolved: Resolved, request: TrainRequest) -> Resol
     ranks = Decision(topic="ranks", value=value, reason="NPROC_PER_NODE, for the image")
     return replace(
         resolved,
+        request=request,
         layout=Choice(resolved.layout.value, (ranks,)),
         backend=Choice(resolved.backend.value),
         preload=Choice(()),
@@ -175,18 +171,14 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
         PlanError: if the nodes or the stack cannot do what is requested.
         RequestError: if the request contradicts itself or names something unknown.
     """
-    resolved = resolve_hosts(request, inputs, run_paths.resume)
+    resolved = resolve_hosts(request, inputs, run_paths)
     inputs = replace(inputs, docker=inputs.docker and with_devices(inputs.docker, resolved))
-    recipe, node0, links = resolved.recipe, resolved.nodes.value[0], resolved.links.value
+    node0, links = resolved.nodes.value[0], resolved.links.value
     run_nodes = tuple(node.run_node for node in resolved.all_nodes)
-    files = reachable_files(recipe, resolved.settings, resolved.all_nodes, run_paths)
-    output = output_of(recipe, run_paths.run_dir)
-    script = script_command(request, resolved, files.paths, output)
+    files = reachable_files(resolved)
     spec = launch_spec(
-        request,
         resolved,
-        run_paths,
-        ranks=rank_command(node0.ranks_python, run_paths, script),
+        ranks=rank_command(resolved, node0.ranks_python, files.paths),
         links=links,
         address=links[0].address if links else LOOPBACK_ADDRESS,  # of rank 0's rendezvous
         accelerate=inputs.accelerate,
@@ -195,8 +187,8 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
         accelerate_options.check_device(inputs.accelerate, spec)
     launch = LAUNCHERS[resolved.launcher](spec)
     decisions = (
-        *decisions_of(request, inputs, resolved, spec, launch),
-        *(restart_decisions(request.max_restarts, recipe, request.min_nodes) if request.max_restarts else ()),
+        *decisions_of(inputs, resolved, spec, launch),
+        *(restart_decisions(resolved) if request.max_restarts else ()),
         *([WAITS] if request.wait_for_cores else []),
         *(file_decisions(run_nodes, run_paths.resume) if run_paths.resume else []),
     )
@@ -204,9 +196,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
     names = {node.node for node in run_nodes}
     earlier = run_paths.resume.nodes if run_paths.resume else ()
     plan = new_plan(
-        request,
         resolved,
-        run_paths,
         earlier_nodes=tuple(node for node in earlier if node.node not in names),
         decisions=decisions,
         nodes=run_nodes,
@@ -218,15 +208,13 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
         *([prepare_attempt(plan.run)] if run_paths.resume else []),
         *files.sent,
         *(give_files(plan.run, run_paths.resume) if run_paths.resume else []),
-        *put_files(request, inputs, resolved, run_paths, plan.run, files=files, spec=spec, launch=launch),
-        start_run(request, resolved, run_paths, launch),
+        *put_files(inputs, resolved, plan.run, files=files, spec=spec, launch=launch),
+        start_run(resolved, launch),
     )
     return replace(plan, steps=steps)
 
 
-def decisions_of(
-    request: TrainRequest, inputs: Inputs, resolved: Resolved, spec: LaunchSpec, launch: Launch
-) -> tuple[Decision, ...]:
+def decisions_of(inputs: Inputs, resolved: Resolved, spec: LaunchSpec, launch: Launch) -> tuple[Decision, ...]:
     """Return all decisions, in the order in which they are printed."""
     options, docker = inputs.accelerate, inputs.docker
     has_gpus = any(node.facts.gpus for node in resolved.all_nodes)
@@ -240,41 +228,32 @@ def decisions_of(
         *(torch_decisions(resolved.all_nodes) if len(resolved.all_nodes) > 1 and not docker else ()),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload, resolved.links),
         *idle_core_decisions(resolved.nodes.value, resolved.layout.value),
-        *(python_decisions(resolved.nodes.value[0]) if request.python else []),
+        *(python_decisions(resolved.nodes.value[0]) if resolved.request.python else []),
         *(damaged_node_decisions(inputs.cluster) if inputs.cluster.damaged else []),
     )
 
 
-def reachable_files(
-    recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[Node, ...], run_paths: RunPaths
-) -> Files:
+def reachable_files(resolved: Resolved) -> Files:
     """Return the paths of the script and the data files on the nodes, and the steps that send them."""
+    recipe, nodes = resolved.recipe, resolved.all_nodes
     if nodes[0].local and recipe.project is None:
-        return Files(paths={path: path for path in named_files(recipe, settings)}, sent=())
+        return Files(paths={path: path for path in named_files(recipe, resolved.settings)}, sent=())
     python, run_nodes = nodes[0].python, tuple(node.run_node for node in nodes)
-    files = sent_files(recipe, settings, run_nodes, run_paths, python=python)
+    files = sent_files(resolved, run_nodes, python=python)
     if all(node.local for node in nodes):
         return files
-    return replace(files, sent=(*files.sent, *sent_packages(recipe, run_nodes, run_paths, python=python)))
+    return replace(files, sent=(*files.sent, *sent_packages(resolved, run_nodes, python=python)))
 
 
 def put_files(
-    request: TrainRequest,
-    inputs: Inputs,
-    resolved: Resolved,
-    run_paths: RunPaths,
-    run: RunRecord,
-    *,
-    files: Files,
-    spec: LaunchSpec,
-    launch: Launch,
+    inputs: Inputs, resolved: Resolved, run: RunRecord, *, files: Files, spec: LaunchSpec, launch: Launch
 ) -> tuple[PutFile, ...]:
     """Return the steps that write the files in the run's folder.
 
     Those that grow with the nodes are written on node0, whose supervisor passes them on; the others are the same on
     every node.
     """
-    recipe, backend = resolved.recipe, resolved.backend.value
+    recipe, backend, run_paths = resolved.recipe, resolved.backend.value, resolved.run_paths
     python = resolved.nodes.value[0].user_python
     bindings = [f"{run_paths.run_dir}/{BINDINGS}"] if python and python.bindings else []
     store = "" if all(node.local for node in resolved.all_nodes) else run_paths.store
@@ -287,7 +266,7 @@ def put_files(
         **preload_variables(resolved.preload.value),
         **backend.env,
         **launch.environment,
-        **rank_variables(request, recipe, folders, python),
+        **rank_variables(resolved, folders, python),
     }
     contents = {
         **launch.files,
@@ -297,7 +276,7 @@ def put_files(
     shared = {
         "env.json": json.dumps(environment, indent=1) + "\n",
         **launch.shared,
-        **(container_files(request, inputs.docker, resolved, run_paths, files) if inputs.docker else {}),
+        **(container_files(inputs.docker, resolved, files) if inputs.docker else {}),
     }
     return tuple(
         PutFile(nodes=nodes, path=f"{run_paths.run_dir}/{name}", content=content)
@@ -306,9 +285,9 @@ def put_files(
     )
 
 
-def start_run(request: TrainRequest, resolved: Resolved, run_paths: RunPaths, launch: Launch) -> StartRun:
+def start_run(resolved: Resolved, launch: Launch) -> StartRun:
     """Return the step that starts the supervisor on node0."""
-    node0 = resolved.nodes.value[0]
+    node0, run_paths = resolved.nodes.value[0], resolved.run_paths
     argv = (
         *(
             node0.python,
@@ -317,7 +296,7 @@ def start_run(request: TrainRequest, resolved: Resolved, run_paths: RunPaths, la
             run_paths.run_dir,
             f"--claims={claims_folder(run_paths.store)}",
         ),
-        *supervisor_options(request, resolved.recipe, launch, run_paths.resume),
+        *supervisor_options(resolved, launch),
         *("--", *launch.command.argv),
     )
     command = Command(argv=argv, env=launch.command.env)
@@ -358,27 +337,14 @@ def file_decisions(nodes: tuple[RunNode, ...], resume: Resume) -> tuple[Decision
     return (Decision(topic="files of the run", value=f"as {source} has them", reason=reason),)
 
 
-def container_files(
-    request: TrainRequest, docker: Docker, resolved: Resolved, run_paths: RunPaths, files: Files
-) -> dict[str, str]:
+def container_files(docker: Docker, resolved: Resolved, files: Files) -> dict[str, str]:
     """Return container.json."""
+    run_paths = resolved.run_paths
     on_gpus = all(node.facts.gpus for node in resolved.all_nodes)
     processes = {
-        node.name: request.ppn or (len(node.facts.gpus) if on_gpus else default_ranks(node.facts.cores))
+        node.name: resolved.request.ppn or (len(node.facts.gpus) if on_gpus else default_ranks(node.facts.cores))
         for node in resolved.all_nodes
     }
-    folders = mounted_folders(files, resolved.recipe, run_paths)
+    folders = shared_folders(run_paths, files.paths.get(resolved.recipe.script, ""), files.paths.values())
     preload = resolved.stack.value.preload
     return {CONTAINER_FILE: docker.file(folders, run_paths.run_dir, preload=preload, processes=processes)}
-
-
-def mounted_folders(files: Files, recipe: Recipe, run_paths: RunPaths) -> tuple[str, ...]:
-    """Return the folders of the node that a container mounts at the same paths.
-
-    They hold the runs, orch's programs, models and data; on this machine also the script, its recipe
-    and its data. orch's whole folder is not mounted: as /opt/orch it would hide the image's stack.
-    """
-    base = str(PurePosixPath(run_paths.run_dir).parent)
-    if run_paths.root:
-        return (base, run_paths.train, *(f"{run_paths.root}/{name}" for name in ("data", "models", "hub")))
-    return shared_folders(base, run_paths.train, files.paths.get(recipe.script, ""), files.paths.values())

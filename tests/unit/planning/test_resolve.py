@@ -22,7 +22,7 @@ from orchestrator.planning.resolve import (
 )
 from orchestrator.stacks.stack import Stack
 from tests.conftest import make_facts
-from tests.support.plans import ONE_NODE, QA_RECIPE, QA_REQUEST, USER_SCRIPT, known_nodes
+from tests.support.plans import LOCAL_SITE, ONE_NODE, QA_RECIPE, QA_REQUEST, USER_SCRIPT, known_nodes
 
 COUNTED = RunNodes(
     count=3,
@@ -31,7 +31,7 @@ COUNTED = RunNodes(
     layout=place_later("pod", 3, ppn=2, threads=2, reason="as tested"),
     software="the image has",
 )
-START: Any = {"launcher": "torchrun", "mpi": Decision(topic="mpi", value="")}
+START: Any = {"run_paths": LOCAL_SITE, "launcher": "torchrun", "mpi": Decision(topic="mpi", value="")}
 
 
 def resolved(stack: Stack, nodes: RunNodes, *, contained: bool = False, **fields: object) -> Resolved:
