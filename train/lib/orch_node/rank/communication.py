@@ -10,7 +10,7 @@ import threading
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -193,21 +193,23 @@ def newest_groups(counts: Counter[str]) -> dict[str, int]:
 
 def live_collectives(torch: ModuleType) -> Counter[str]:
     counts: Counter[str] = Counter()
-    if has_joined(torch):
-        world = distributed_world(torch)
-        for group in list(world.pg_map):
-            # A group whose backends count nothing has 0.
-            point_to_point = COUNTS.point_to_point_in_sequence.get(group, 0)
-            counts[group_key(world, group)] += sequence_numbers(torch, group) - point_to_point
+    for key, group in groups(torch):
+        # A group whose backends count nothing has 0.
+        counts[key] += sequence_numbers(torch, group) - COUNTS.point_to_point_in_sequence.get(group, 0)
     return counts
 
 
-def group_key(world: Any, group: Any) -> str:
-    """Return WORLD for the default group, else a short key from the group's name and ranks, which all members know."""
-    if group is world.default_pg:
-        return WORLD
-    identity = f"{world.pg_names.get(group)}: {sorted(world.pg_group_ranks.get(group, ()))}"
-    return f"{zlib.crc32(identity.encode()):08x}"
+def groups(torch: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield each process group after its key: WORLD, or one of its name and ranks, which all members know."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    world = distributed_world(torch)
+    for group in list(world.pg_map):
+        if group is world.default_pg:
+            yield WORLD, group
+        else:
+            identity = f"{world.pg_names.get(group)}: {sorted(world.pg_group_ranks.get(group, ()))}"
+            yield f"{zlib.crc32(identity.encode()):08x}", group
 
 
 def uses_rpc(torch: ModuleType) -> bool:
@@ -221,10 +223,6 @@ def has_subgroup(torch: ModuleType) -> bool:
     distributed = torch.distributed
     sizes = map(distributed.get_world_size, list(distributed_world(torch).pg_map))
     return any(0 < size < distributed.get_world_size() for size in sizes)
-
-
-def has_joined(torch: ModuleType) -> bool:
-    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
 def distributed_world(torch: ModuleType) -> Any:
@@ -260,13 +258,11 @@ def pending(torch: ModuleType) -> Counter[str]:
         The number of collectives by the key of the group.
     """
     counts: Counter[str] = Counter()
-    status = nccl_status(torch) if has_joined(torch) and not COUNTS.point_to_point else {}
+    status = {} if COUNTS.point_to_point else nccl_status(torch)
     if not status:
         return counts
     with LOCK:
-        world = distributed_world(torch)
-        for group in list(world.pg_map):
-            key = group_key(world, group)
+        for key, group in groups(torch):
             for backend in backends(torch, group):
                 completed = status.get(str(getattr(backend, "uid", "")), {}).get("last_completed_collective")
                 if completed is not None:
@@ -277,7 +273,7 @@ def pending(torch: ModuleType) -> Counter[str]:
 
 def nccl_status(torch: ModuleType) -> dict[str, dict[str, str]]:
     """Return what torch's flight recorder knows of each group of NCCL, by its number; nothing without a recorder."""
-    dump = getattr(torch._C._distributed_c10d, "_dump_nccl_trace_json", None)
+    dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_nccl_trace_json", None)
     try:
         return dict(json.loads(dump(includeCollectives=False))["pg_status"]) if dump else {}
     except Exception:  # an older version, or a recorder that is switched off

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import gc
 import logging
 import os
 import sys
@@ -19,14 +18,12 @@ from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank.checks import RankError
 from orch_node.rank.environment import HUB, HUB_CACHES, OFFLINE
 from orch_node.rank.hooks import after_import, replace_function, wrap_later
+from orch_node.rank.weight_inspection import objects_of
 
 # What Accelerate and the Trainer pass if the user has chosen no timeout.
 DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
-STRATEGIES = (
-    ("lightning.pytorch.strategies", "Strategy"),
-    ("lightning.fabric.strategies", "Strategy"),
-    ("pytorch_lightning.strategies", "Strategy"),
-    ("lightning_fabric.strategies", "Strategy"),
+STRATEGY_MODULES = tuple(
+    f"{name}.strategies" for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
 )
 LIGHTNING_PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
 # Logger -> a part of its message. torchao, which transformers imports, has libraries for CUDA only
@@ -90,9 +87,8 @@ def accelerate_numbers() -> list[Numbers]:
 
 def lightning_numbers() -> list[Numbers]:
     """Return the numbers of each existing Trainer and Fabric of Lightning."""
-    modules = ((sys.modules.get(name), class_name) for name, class_name in STRATEGIES)
-    classes = tuple(vars(module)[name] for module, name in modules if module and name in vars(module))
-    strategies = (value for value in gc.get_objects() if issubclass(type(value), classes)) if classes else ()
+    modules = [sys.modules[name] for name in STRATEGY_MODULES if name in sys.modules]
+    strategies = objects_of(tuple(module.Strategy for module in modules if hasattr(module, "Strategy")))
     numbers = [(getattr(value, "global_rank", 0), getattr(value, "world_size", 1)) for value in strategies]
     return [(rank, size) for rank, size in numbers if isinstance(rank, int) and isinstance(size, int)]
 

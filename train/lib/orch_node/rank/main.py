@@ -39,6 +39,7 @@ from orch_node.rank.hooks import replace_function
 from orch_node.rank.output import TRACEBACK, StackTraces, reason_in, record_stderr
 from orch_node.rank.process_group import compare_weights, join, set_mpi_variables
 from orch_node.rank.script import add_module_folders, check_program, enter, link_bindings, run_program
+from orch_node.rank.weight_inspection import objects_of
 
 HIDDEN_FRAMES = (str(PROGRAM), str(Path(__file__).resolve().parent), runpy.__file__, "<frozen ")
 EXIT = os._exit  # which report_exits() replaces for the script
@@ -248,10 +249,9 @@ def leave(torch: ModuleType, backend: str, counts: Callable[[], Heartbeat]) -> N
 
 def flush_files() -> None:
     """Flush the files that the script has left open, as an interpreter does at exit."""
-    for value in gc.get_objects():
-        if issubclass(type(value), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-            with contextlib.suppress(OSError, ValueError):
-                value.flush()
+    for file in objects_of((io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+        with contextlib.suppress(OSError, ValueError):
+            file.flush()
 
 
 def flush() -> None:

@@ -8,7 +8,6 @@ optimizer. Watching ends with the first step of an optimizer: gradients of other
 
 from __future__ import annotations
 
-import gc
 from types import ModuleType
 from typing import Any
 
@@ -91,8 +90,9 @@ class ManualUpdates(TrainingCheck):
         if parameters or not tensors:
             return parameters
         if self.parameter_shapes is None:
-            parameter = self.torch.nn.Parameter
-            self.parameter_shapes = {tuple(value.shape) for value in gc.get_objects() if type(value) is parameter}
+            parameters = weights.objects_of(self.torch.nn.Parameter)
+            is_lazy = self.torch.nn.parameter.is_lazy  # without a shape
+            self.parameter_shapes = {tuple(value.shape) for value in parameters if not is_lazy(value)}
         shapes = self.parameter_shapes
         return [tensor for tensor in tensors if not shapes or tuple(tensor.shape) in shapes]
 

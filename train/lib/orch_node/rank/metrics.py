@@ -163,26 +163,24 @@ class Metrics:
                 pass
 
     def line(self) -> dict[str, object]:
-        last_time, last_steps, last_cpu, last_samples = self.written
         noted = dict(NOTED)
-        samples = number_or(noted.get("samples"), last_samples)
+        before, samples = self.written, number_or(noted.get("samples"), self.written[3])
         self.written = (time.monotonic(), self.steps, time.process_time(), samples)
+        elapsed, steps, cpu_seconds, new_samples = (now - last for now, last in zip(self.written, before, strict=True))
+        seconds = max(elapsed, 1e-9)
         durations, self.durations = self.durations, []
-        steps, work = [step for step, _ in durations], [outside for _, outside in durations]
-        seconds = max(self.written[0] - last_time, 1e-9)
-        new_samples = samples - last_samples
         line = {
             "time": time.time(),
             "seconds": seconds,
             "step": number_or(noted.get("step"), self.steps),
-            "steps": self.written[1] - last_steps,
-            "step_seconds": fmean(steps) if steps else None,
-            "step_seconds_max": max(steps, default=None),
-            "work_seconds": fmean(work) if work else None,
+            "steps": steps,
+            "step_seconds": fmean(step for step, _ in durations) if durations else None,
+            "step_seconds_max": max((step for step, _ in durations), default=None),
+            "work_seconds": fmean(outside for _, outside in durations) if durations else None,
             "samples_per_second": new_samples / seconds if new_samples else None,
             "rss_bytes": int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES,
             "gpu_bytes": gpu_bytes(),
-            "cpu_seconds": self.written[2] - last_cpu,
+            "cpu_seconds": cpu_seconds,
         }
         rounded = {name: round(value, 6) if type(value) is float else value for name, value in line.items()}
         return {**rounded, "loss": finite_number(noted.get("loss"))}

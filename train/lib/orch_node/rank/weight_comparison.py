@@ -15,11 +15,10 @@ expert parallelism).
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -260,11 +259,9 @@ class WeightComparison(TrainingCheck):
         Weights that it leaves out belong to one rank, such as experts. If one exists, tensors other than parameters
         are inputs, as in adversarial training. Scripts may pass weights in an order that differs between ranks.
         """
-        positions = shared_weights(self.torch)
-        ignored = {id(weight) for _, weight, is_ignored in ddp_weights(self.torch) if is_ignored}
-        shared = sorted(
-            (weight for weight in held if id(weight) in positions), key=lambda weight: positions[id(weight)]
-        )
+        positions, ignored = ddp_weights(self.torch)
+        shared = [weight for weight in held if id(weight) in positions]
+        shared.sort(key=lambda weight: positions[id(weight)])
         unshared = [weight for weight in held if id(weight) not in positions and id(weight) not in ignored]
         parameter = self.torch.nn.Parameter
         return shared, [weight for weight in unshared if not positions or isinstance(weight, parameter)]
@@ -352,7 +349,10 @@ class WeightComparison(TrainingCheck):
         if has_reduced and "deepspeed" in sys.modules:  # its ranks hold parts of the weights
             return
         if record.is_sharded or computes_together(self.torch):
-            self.warn_of_one_model(record, reference, steps, same_start=same_start)
+            if record.is_sharded and not communication.COUNTS.point_to_point:
+                self.warn_once("not-sharded", reference, steps)
+            if same_start and not record.is_sharded:
+                self.warn_once("perhaps-together", reference, steps)
         elif not same_start:
             condition = " that no DistributedDataParallel holds" if self.has_shared else ""
             self.warn_once("separate-models", reference, steps, condition)
@@ -361,13 +361,6 @@ class WeightComparison(TrainingCheck):
             self.warn_once("apart", reference, steps)
         else:  # the weights may be averaged after each step, which then changes them
             self.suspicion = Suspicion(reference.rank, held)
-
-    def warn_of_one_model(self, record: OptimizerRecord, reference: State, steps: str, *, same_start: bool) -> None:
-        """Warn of weights that have moved apart although the ranks may compute one model together."""
-        if record.is_sharded and not communication.COUNTS.point_to_point:
-            self.warn_once("not-sharded", reference, steps)
-        if same_start and not record.is_sharded:
-            self.warn_once("perhaps-together", reference, steps)
 
     def check_data(self, record: OptimizerRecord, state: State, reference: State) -> None:
         """Warn on one rank if the ranks of a DistributedDataParallel compute the same losses from the same data."""
@@ -466,25 +459,28 @@ def optimizer_steps(optimizer: Any) -> int:
 
 def data_parallel_modules(torch: ModuleType) -> list[Any]:
     """Return each DistributedDataParallel of this process."""
-    ddp_class = torch.nn.parallel.DistributedDataParallel
-    return [value for value in gc.get_objects() if issubclass(type(value), ddp_class)]
+    return weights.objects_of(torch.nn.parallel.DistributedDataParallel)
 
 
-def ddp_weights(torch: ModuleType) -> Iterator[tuple[Any, Any, bool]]:
-    """Yield each DistributedDataParallel with each of its weights, and whether it leaves the weight out."""
+def ddp_weights(torch: ModuleType) -> tuple[dict[int, int], set[int]]:
+    """Return the ids of all weights that a DistributedDataParallel keeps equal on all ranks, or leaves out.
+
+    Those of the first kind are returned with their positions.
+    """
+    shared: dict[int, int] = {}
+    ignored: set[int] = set()
     for module in data_parallel_modules(torch):
         for name, weight in module.module.named_parameters():
-            yield module, weight, name in module.parameters_to_ignore
+            if name in module.parameters_to_ignore:
+                ignored.add(id(weight))
+            elif weight.requires_grad and keeps_equal(torch, module):
+                shared[id(weight)] = len(shared)
+    return shared, ignored
 
 
 def shared_weights(torch: ModuleType) -> dict[int, int]:
     """Return the ids of all weights that a DistributedDataParallel keeps equal on all ranks, and their positions."""
-    held = (
-        id(weight)
-        for module, weight, is_ignored in ddp_weights(torch)
-        if weight.requires_grad and not is_ignored and keeps_equal(torch, module)
-    )
-    return {key: position for position, key in enumerate(held)}
+    return ddp_weights(torch)[0]
 
 
 def keeps_equal(torch: ModuleType, module: Any) -> bool:
@@ -506,17 +502,11 @@ def averages_gradients(hook: Any) -> bool:
 
 def fsdp_modules(class_name: str = "FullyShardedDataParallel") -> list[Any]:
     """Return each module of a class of FSDP: of FSDP1, whose weights may look like ordinary ones, or of FSDP2."""
-    fsdp_class = getattr(sys.modules.get("torch.distributed.fsdp"), class_name, None)
-    return [value for value in gc.get_objects() if issubclass(type(value), fsdp_class)] if fsdp_class else []
+    return weights.objects_of(getattr(sys.modules.get("torch.distributed.fsdp"), class_name, ()))
 
 
 def computes_together(torch: ModuleType) -> bool:
     """Return whether the ranks seem to compute one model together, each with a part of its weights."""
     counts = communication.COUNTS
-    return bool(
-        communication.has_subgroup(torch)
-        or communication.uses_rpc(torch)
-        or counts.point_to_point
-        or counts.remote_calls
-        or counts.in_autograd
-    )
+    sends_parts = counts.point_to_point or counts.remote_calls or counts.in_autograd
+    return bool(sends_parts or communication.has_subgroup(torch) or communication.uses_rpc(torch))

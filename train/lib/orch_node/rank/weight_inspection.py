@@ -119,16 +119,18 @@ def is_changed_by_step(torch: ModuleType, weight: Any, learning_rate: float) -> 
     return bool((values - step.to(values.dtype) != values).any())
 
 
+def objects_of(classes: Any) -> list[Any]:
+    """Return the objects of this process of a class or of any of several classes."""
+    return [value for value in gc.get_objects() if issubclass(type(value), classes)]
+
+
 def packed_layers() -> tuple[list[Any], list[Any]]:
     """Return the layers of IPEX that compute with packed copies of their weights, and those whose weights are detached.
 
     A layer computes with the copy in its `ctx`. ipex.optimize() makes `weight` share its memory;
     moving the model afterwards, even from cpu to cpu:0, gives `weight` other memory.
     """
-    packed_class = getattr(sys.modules.get(IPEX_PREPACK_MODULE), "_IPEXPrepackModule", None)
-    if packed_class is None:
-        return [], []
-    layers = [value for value in gc.get_objects() if issubclass(type(value), packed_class)]
+    layers = objects_of(getattr(sys.modules.get(IPEX_PREPACK_MODULE), "_IPEXPrepackModule", ()))
     packed = [layer for layer in layers if getattr(layer, "ctx", None) is not None]
     trained = (layer for layer in packed if layer.weight.requires_grad)
     return packed, [layer for layer in trained if layer.ctx.get_weight().data_ptr() != layer.weight.data_ptr()]
