@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,18 @@ def is_reachable() -> bool:
     return True
 
 
+@contextmanager
+def loading(kind: str, name: str) -> Iterator[None]:
+    """Raise a RecipeError for any error in the block: those of networks, files and their scripts have no class."""
+    try:
+        yield
+    except RecipeError:
+        raise
+    except Exception as error:
+        hint = f" {OFFLINE_HINT}" if is_hub_name(name) else ""
+        raise RecipeError(f"cannot load the {kind} {name!r}: {' '.join(str(error).split())}{hint}") from error
+
+
 def hub_rows(name: str, configuration: str | None, split: str) -> Any:
     try:
         from datasets import config, load_dataset
@@ -51,11 +64,8 @@ def hub_rows(name: str, configuration: str | None, split: str) -> Any:
         ) from error
     if not is_reachable():
         config.HF_HUB_OFFLINE = config.HF_DATASETS_OFFLINE = True  # the second is the old name
-    try:
+    with loading("data set", name):
         return load_dataset(name, configuration, split=split)
-    except Exception as error:  # network, name, split and script errors have no common class
-        reason = str(error).splitlines()[0]
-        raise RecipeError(f"cannot load the data set {name!r}: {reason} {OFFLINE_HINT}") from error
 
 
 def locate(name: str) -> str:
@@ -74,13 +84,14 @@ def locate(name: str) -> str:
 
 def load_config(args: HubArguments, name: str, **changes: Any) -> Any:
     """Return the configuration of a model, with changed values and the dropout of the arguments."""
-    try:
+    with loading("configuration", name):
         config = AutoConfig.from_pretrained(
             locate(name), attn_implementation=kernels.attention(), **changes, **hub_arguments(args, name)
         )
-    except (OSError, ValueError, ImportError) as error:
-        raise load_error("configuration", name, error) from error
-    set_dropout(config, args.dropout)
+    if args.dropout is not None:
+        for field, value in config.to_dict().items():  # hidden_dropout_prob, attention_probs_dropout_prob, ...
+            if "dropout" in field and isinstance(value, int | float) and not isinstance(value, bool):
+                setattr(config, field, args.dropout)
     return config
 
 
@@ -92,10 +103,10 @@ def load_model(kind: Any, args: ModelArguments, seed: int) -> Any:
     set_seed(seed)
     # The problem is that of the head that is replaced, such as a regression.
     config = load_config(args, args.config_name or args.model_name_or_path, num_labels=2, problem_type=None)
-    try:
-        # New and unused weights are reported below, without transformers' table of them. A level above WARNING would
-        # make it look for tensor parallelism, and warn about that.
-        logging.getLogger("transformers.modeling_utils").addFilter(is_error)
+    # New and unused weights are reported below, without transformers' table of them. A level above WARNING would
+    # make it look for tensor parallelism, and warn about that.
+    logging.getLogger("transformers.modeling_utils").addFilter(lambda record: record.levelno >= logging.ERROR)
+    with loading("model", args.model_name_or_path):
         model, loading_info = kind.from_pretrained(
             locate(args.model_name_or_path),
             config=config,
@@ -103,8 +114,6 @@ def load_model(kind: Any, args: ModelArguments, seed: int) -> Any:
             ignore_mismatched_sizes=True,
             **hub_arguments(args, args.model_name_or_path),
         )
-    except (OSError, ValueError, ImportError) as error:
-        raise load_error("model", args.model_name_or_path, error) from error
     # 4.52 returns only the names, later versions also the sizes.
     resized = [entry if isinstance(entry, str) else entry[0] for entry in loading_info["mismatched_keys"]]
     if names := sorted(name for name in resized if name.startswith(f"{model.base_model_prefix}.")):
@@ -112,22 +121,13 @@ def load_model(kind: Any, args: ModelArguments, seed: int) -> Any:
         raise RecipeError(
             f"weights of {args.model_name_or_path} do not have the size in {source}: {summarize_names(names)}."
         )
-    report_loaded_weights(
-        {*loading_info["missing_keys"], *resized}, loading_info["unexpected_keys"], len(model.state_dict())
-    )
-    return model.float()
-
-
-def is_error(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR
-
-
-def report_loaded_weights(new: Iterable[str], unused: Iterable[str], count: int) -> None:
-    """Report new and unused weights; more than those of a new head suggest a wrong model."""
-    if names := sorted(new):
+    # More new and unused weights than those of a new head suggest a wrong model.
+    if names := sorted({*loading_info["missing_keys"], *resized}):
+        count = len(model.state_dict())
         note(f"{len(names)} of {count} weights are new, drawn from the seed: {summarize_names(names)}.")
-    if names := sorted(unused):
+    if names := sorted(loading_info["unexpected_keys"]):
         note(f"the file contains weights that this model does not have: {summarize_names(names)}.")
+    return model.float()
 
 
 def summarize_names(names: Sequence[str]) -> str:
@@ -137,10 +137,8 @@ def summarize_names(names: Sequence[str]) -> str:
 
 def load_tokenizer(args: Any) -> Any:
     name = args.tokenizer_name or args.model_name_or_path
-    try:
+    with loading("tokenizer", name):
         tokenizer = AutoTokenizer.from_pretrained(locate(name), use_fast=True, **hub_arguments(args, name))
-    except (OSError, ValueError) as error:
-        raise load_error("tokenizer", name, error) from error
     if not tokenizer.is_fast:
         raise RecipeError(f"{name} has no fast tokenizer, which this recipe needs.")
     return tokenizer
@@ -172,18 +170,3 @@ def hub_arguments(args: HubArguments, name: str) -> dict[str, Any]:
 
 def is_hub_name(name: str) -> bool:
     return bool(name) and not name.startswith(PACKAGE) and not Path(name).exists()
-
-
-def set_dropout(config: Any, probability: float | None) -> None:
-    """Set all dropout probabilities: hidden_dropout_prob, attention_probs_dropout_prob, dropout, ..."""
-    if probability is None:
-        return
-    for name, value in config.to_dict().items():
-        if "dropout" in name and isinstance(value, int | float) and not isinstance(value, bool):
-            setattr(config, name, probability)
-
-
-def load_error(kind: str, name: str, error: Exception) -> RecipeError:
-    reason = " ".join(str(error).split())
-    hint = f" {OFFLINE_HINT}" if is_hub_name(name) else ""
-    return RecipeError(f"cannot load the {kind} {name!r}: {reason}{hint}")

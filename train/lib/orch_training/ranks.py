@@ -79,12 +79,7 @@ def gather(value: Any) -> list[Any]:
 
 def from_main(value: Any) -> Any:
     """Return the value of rank 0, as gather() does."""
-    return broadcast(0, value)
-
-
-def broadcast(source: int, value: Any) -> Any:
-    """Return the value of rank `source`, as gather() does."""
-    return json.loads(broadcast_bytes(source, json.dumps(value).encode())) if has_group() else value
+    return gather(value)[0]
 
 
 def broadcast_bytes(source: int, content: bytes) -> bytes:

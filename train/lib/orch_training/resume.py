@@ -100,7 +100,7 @@ def share(folder: Path, source: int) -> None:
     """Copy the checkpoint of rank `source` to the nodes where it is missing or damaged."""
     writes = ranks.owns(folder.parent) and checkpoint.find_problem(folder) is not None
     staging = folder.parent / checkpoint.STAGING / folder.name
-    for name, size in ranks.broadcast(source, files(folder)):
+    for name, size in ranks.gather(files(folder))[source]:
         if not checkpoint.is_below(name):
             raise RecipeError(f"{folder.name} of rank {source} names {name!r:.80} as its file.")
         for offset in range(0, max(1, size), CHUNK):
