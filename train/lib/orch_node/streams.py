@@ -26,7 +26,7 @@ def split(line: str) -> list[tuple[str, str]]:
     """Return the pieces of a line, each with its stream; the last one, which has the end of the line, may be empty."""
     text, *marked = MARK.split(line)
     pieces = [(text, STDOUT)]
-    for mark_text, text in zip(marked[::2], marked[1::2], strict=True):
+    for mark_text, text in zip(marked[::2], marked[1::2]):
         pieces.append((text, STDERR if mark_text == MARKS[STDERR] else STDOUT))
     return [*(piece for piece in pieces[:-1] if piece[0]), pieces[-1]]
 

@@ -12,7 +12,7 @@ import pytest
 from orch_node.standalone import facts
 from orch_node.standalone.facts import packages
 
-from orchestrator.files import STANDALONE
+from orchestrator.files import LIB, STANDALONE
 from orchestrator.load import records
 from orchestrator.load.records import RawFacts
 from orchestrator.model.cluster import Gpu
@@ -52,6 +52,14 @@ def test_programs_that_a_nodes_own_python_runs_need_python_3_8() -> None:
             if is_type and id(node) not in ignored:
                 evaluated.append(f"{path.name}:{node.lineno}")
     assert evaluated == []
+
+
+def test_ranks_and_nodes_need_python_3_9() -> None:
+    """Find zip(strict=...), which needs Python 3.10; ruff finds newer syntax."""
+    for path in (LIB / "orch_node").rglob("*.py"):
+        tree = ast.parse(path.read_text(), feature_version=(3, 9))
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "zip"]
+        assert not any(call.keywords for call in calls), path
 
 
 # What nvidia-smi prints for two GPUs; a third one has an unknown size.

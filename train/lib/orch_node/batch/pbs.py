@@ -107,7 +107,7 @@ def cpu_counts(fields: Mapping[str, Any]) -> list[int]:
     chunks = re.findall(r"\(([^()]*)\)", str(fields.get("exec_vnode", "")))
     is_exclusive = "excl" in str(fields.get("Resource_List", {}).get("place", ""))
     counts = dict.fromkeys(hosts, 0)
-    for host, chunk in zip(hosts, chunks, strict=False) if not is_exclusive else ():
+    for host, chunk in zip(hosts, chunks) if not is_exclusive else ():
         counts[host] += sum(map(int, re.findall(r":ncpus=(\d+)", chunk)))
     return list(counts.values())
 
@@ -276,7 +276,7 @@ class PbsNodes(NodeSystem):
         self, nodes: Sequence[str], name: str, command: Sequence[str], env: Mapping[str, str], log: BinaryIO
     ) -> subprocess.Popen[bytes]:
         """Start a command on each node; the process ends when it has ended everywhere."""
-        cpus = dict(zip(self.node_names(), cpu_counts(first_query()), strict=False))
+        cpus = dict(zip(self.node_names(), cpu_counts(first_query())))
         folder = Path(log.name).parent
         task = Task(tuple(command), {**os.environ, **env}, str(folder), log.name, cpus)
         tasks = program.command("pbs", "tasks", str(write_task(folder, task)), *nodes)

@@ -54,7 +54,7 @@ class Request:
 
     @property
     def members(self) -> list[Member]:
-        return [Member(*facts) for facts in zip(self.names, self.addresses, self.fabrics, self.devices, strict=True)]
+        return [Member(*facts) for facts in zip(self.names, self.addresses, self.fabrics, self.devices)]
 
 
 def main(argv: list[str]) -> int:

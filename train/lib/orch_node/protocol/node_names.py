@@ -34,7 +34,7 @@ def ranges(names: tuple[str, ...]) -> Iterator[str]:
 
 def index_of_number(before: list[str], after: list[str]) -> int | None:
     """Return the index of the only part in which two names differ, if it is a number, or None."""
-    different = [index for index, (part, new_part) in enumerate(zip(before, after, strict=False)) if part != new_part]
+    different = [index for index, (part, new_part) in enumerate(zip(before, after)) if part != new_part]
     if len(before) != len(after) or len(different) != 1 or different[0] % 2 == 0:
         return None
     index = different[0]

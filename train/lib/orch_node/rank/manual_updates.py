@@ -129,7 +129,7 @@ class ManualUpdates(TrainingCheck):
     def parts(self) -> list[list[Any]]:
         """Return the shared and the other weights."""
         divided: list[list[Any]] = [[], []]
-        for weight, is_shared in zip(self.held, self.is_shared, strict=True):
+        for weight, is_shared in zip(self.held, self.is_shared):
             divided[0 if is_shared else 1].append(weight)
         return divided
 

@@ -166,7 +166,7 @@ class Metrics:
         noted = dict(NOTED)
         before, samples = self.written, number_or(noted.get("samples"), self.written[3])
         self.written = (time.monotonic(), self.steps, time.process_time(), samples)
-        elapsed, steps, cpu_seconds, new_samples = (now - last for now, last in zip(self.written, before, strict=True))
+        elapsed, steps, cpu_seconds, new_samples = (now - last for now, last in zip(self.written, before))
         seconds = max(elapsed, 1e-9)
         durations, self.durations = self.durations, []
         line = {

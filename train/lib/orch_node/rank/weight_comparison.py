@@ -105,7 +105,7 @@ class State:
 
     def starts_like(self, reference: State) -> bool:
         """Return whether all weights of two ranks were equal before the first step."""
-        return all(a.start.starts_like(b.start) for a, b in zip(self.parts, reference.parts, strict=True))
+        return all(a.start.starts_like(b.start) for a, b in zip(self.parts, reference.parts))
 
 
 @dataclass
@@ -307,7 +307,7 @@ class WeightComparison(TrainingCheck):
         """Raise RankError if this rank starts in another state than the reference, although it must not."""
         if has_separate_models():
             return
-        same_shapes = [a.start.shapes == b.start.shapes for a, b in zip(state.parts, reference.parts, strict=True)]
+        same_shapes = [a.start.shapes == b.start.shapes for a, b in zip(state.parts, reference.parts)]
         start, expected = state.parts[0].start, reference.parts[0].start
         is_shared = start.shapes != 0 and same_shapes[0]
         if is_shared or (self.restarted and all(same_shapes)):
@@ -328,7 +328,7 @@ class WeightComparison(TrainingCheck):
         Raises:
             RankError: if a DistributedDataParallel holds them.
         """
-        apart = [part.moved_apart(first) for part, first in zip(state.parts, reference.parts, strict=True)]
+        apart = [part.moved_apart(first) for part, first in zip(state.parts, reference.parts)]
         if not any(apart) or has_separate_models():
             return False
         shared_now = shared_weights(self.torch)
@@ -411,7 +411,7 @@ class Suspicion:
         Another type, in which a script saves the weights, rounds them.
         """
         current_samples = map(weights.sample, self.watched)
-        samples = zip(current_samples, self.samples, strict=True)
+        samples = zip(current_samples, self.samples)
         return any(now.dtype == before.dtype and not torch.equal(now, before) for now, before in samples)
 
 
@@ -434,7 +434,7 @@ def largest_size(held: Iterable[Any]) -> int:
 
 
 def distance(first: Iterable[float], second: Iterable[float]) -> float:
-    return max((abs(a - b) for a, b in zip(first, second, strict=True)), default=0.0)
+    return max((abs(a - b) for a, b in zip(first, second)), default=0.0)
 
 
 def summarize(torch: ModuleType, held: Sequence[Any]) -> Summary:

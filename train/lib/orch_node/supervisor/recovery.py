@@ -23,7 +23,7 @@ def recover(run: SupervisedRun, lost: set[str]) -> str:
     """
     current, argv, options = run.layout, run.launcher_argv, run.options
     spares = [name for name in current.spares if name not in run.agents.lost]
-    stand_ins = dict(zip(sorted(lost), spares, strict=False))
+    stand_ins = dict(zip(sorted(lost), spares))
     missing = lost - set(stand_ins)
     for node, spare in stand_ins.items():
         run.record_news(f"{spare} replaces {node}")
@@ -77,7 +77,7 @@ def replace_hosts(hostfile: str, layout: RunLayout, stand_ins: Mapping[str, str]
 
     It has one line per node, in order.
     """
-    lines = dict(zip(layout.node_names, hostfile.splitlines(keepends=True), strict=False))
+    lines = dict(zip(layout.node_names, hostfile.splitlines(keepends=True)))
     for node, spare in stand_ins.items():
         ranks = RANKS_OF_HOST.search(lines[node])
         assert ranks is not None, "orch has written the line"
