@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -14,6 +15,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from orch_node import content_store
@@ -22,7 +24,7 @@ from orch_node.protocol.node_names import fold_by_text
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
 from orchestrator.files import cache_home, exclusive, private_folder, write_whole
@@ -54,12 +56,11 @@ def packages_for(requirements: Requirements, nodes: Sequence[Facts], stack: str)
     """
     if not nodes:
         return None
-    facts = nodes[0]
-    check_python(requirements, facts.python)
-    if all_satisfied(requirements, facts.packages, facts.python, platform_of(facts), stack):
+    facts, installed = nodes[0], pins(nodes[0].packages)
+    if all_satisfied(requirements, installed, facts.python, platform_of(facts), stack):
         return None
     platform = common_platform(nodes)
-    lock = resolve(requirements, facts.packages, platform, stack)
+    lock = resolve(requirements, installed, platform, stack)
     if not lock:
         return None
     versions = {requirement.name: version_of(requirement) for requirement, _ in parse_lock(lock)}
@@ -89,11 +90,10 @@ def lock_packages(
         RequestError: if the requirements do not fit the stack or the Python.
         ExecuteError: if uv cannot resolve them.
     """
-    python = platform.markers["python_full_version"]
-    check_python(requirements, python)
-    if all_satisfied(requirements, installed, python, platform, f"stack '{stack}'"):
+    name, installed = f"stack '{stack}'", pins(installed)
+    if all_satisfied(requirements, installed, platform.markers["python_full_version"], platform, name):
         return ""
-    lock = resolve(requirements, installed, platform, f"stack '{stack}'", wheels)
+    lock = resolve(requirements, installed, platform, name, wheels)
     if COMMIT.search(lock):
         raise RequestError(
             f"{requirements.source}: packages in git repositories have no hashes, so they cannot be part of a stack.",
@@ -118,20 +118,12 @@ def remove_unused(*, dry_run: bool) -> tuple[str, ...]:
     oldest = time.time() - UNUSED_SECONDS
     locks = [path for path in cache().glob("*.txt") if path.stat().st_mtime < oldest]
     folders = [path.parent for path in cache().glob(f"*/{DIGEST}") if path.stat().st_mtime < oldest]
-    for lock in locks if not dry_run else ():
-        lock.unlink()
-    for folder in folders if not dry_run else ():
-        shutil.rmtree(folder)
+    if not dry_run:
+        for lock in locks:
+            lock.unlink()
+        for folder in folders:
+            shutil.rmtree(folder)
     return tuple(map(str, folders))
-
-
-def check_python(requirements: Requirements, version: str) -> None:
-    """Raise RequestError if the requirements are for other versions of Python."""
-    if not SpecifierSet(requirements.python).contains(version, prereleases=True):
-        raise RequestError(
-            f"{requirements.source} requires Python {requirements.python}, and the ranks have Python {version}.",
-            hint=f"Change requires-python, or provision nodes with another Python. {NO_PACKAGES}",
-        )
 
 
 def all_satisfied(
@@ -140,8 +132,14 @@ def all_satisfied(
     """Return whether the stack has all packages that are required directly.
 
     Raises:
-        RequestError: if it has one of them in a version that does not fit, or lacks one that has a source of uv.
+        RequestError: if the requirements are for other versions of Python, or if the stack has one of the packages in a
+            version that does not fit, or lacks one that has a source of uv.
     """
+    if not SpecifierSet(requirements.python).contains(python, prereleases=True):
+        raise RequestError(
+            f"{requirements.source} requires Python {requirements.python}, and the ranks have Python {python}.",
+            hint=f"Change requires-python, or provision nodes with another Python. {NO_PACKAGES}",
+        )
     markers = {**platform.markers, "python_full_version": python}
     satisfied = True
     for line in requirements.lines:
@@ -160,20 +158,13 @@ def all_satisfied(
             )
         if version is None or requirement.url or requirement.extras:
             satisfied = False
-        elif not fits(requirement.specifier, version):
+        elif not requirement.specifier.contains(version, prereleases=True):
             raise RequestError(
                 f"{requirements.source} requires {requirement}, and {stack} has {requirement.name} {version}.",
                 hint=f"Packages are added to these and never replace them. Choose another --stack, change the "
                 f"requirement, or run `orch provision` if orch_requirements has changed. {NO_PACKAGES}",
             )
     return satisfied
-
-
-def fits(specifier: SpecifierSet, version: str) -> bool:
-    try:
-        return specifier.contains(Version(version), prereleases=True)
-    except InvalidVersion:
-        return not str(specifier)
 
 
 def platform_of(facts: Facts) -> Platform:
@@ -202,25 +193,16 @@ def common_platform(nodes: Sequence[Facts]) -> Platform:
 
 
 def resolve(
-    requirements: Requirements, packages: Mapping[str, str], platform: Platform, stack: str, wheels: str = ""
+    requirements: Requirements, installed: Mapping[str, str], platform: Platform, stack: str, wheels: str = ""
 ) -> str:
-    """Return the lock: the packages that the stack lacks, with exact versions and hashes.
+    """Return the lock: the packages that the stack lacks with exact versions and hashes, one in each line.
 
     Raises:
         RequestError: if they do not fit the stack.
         ExecuteError: if uv cannot resolve them.
     """
-    installed = pins(packages)
-    content = [
-        FORMAT,
-        requirements.lines,
-        local_wheels(requirements.lines),
-        requirements.constraints,
-        requirements.preferred,
-        sorted(installed.items()),
-        platform.key,
-    ]
-    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    content = [FORMAT, asdict(requirements), local_wheels(requirements.lines), installed, platform.key]
+    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     path = private_folder(cache()) / f"{key}.txt"
     if path.exists():
         path.touch()
@@ -254,14 +236,11 @@ def local_wheels(lines: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def pins(packages: Mapping[str, str]) -> dict[str, str]:
-    """Return the packages whose versions are valid; those of nodes are input."""
+    """Return the packages whose names and versions are valid; those of nodes are input."""
     valid: dict[str, str] = {}
     for name, version in packages.items():
-        try:
-            Requirement(f"{name}=={Version(version)}")
-        except (InvalidVersion, ValueError):
-            continue
-        valid[canonicalize_name(name)] = version
+        with contextlib.suppress(ValueError):
+            valid[canonicalize_name(name, validate=True)] = str(Version(version))
     return valid
 
 
@@ -282,14 +261,10 @@ def make_placeholders(folder: Path, installed: Mapping[str, str], platform: Plat
         if name != "torch" and not Version(version).local:
             continue
         stem = f"{name.replace('-', '_')}-{version}"
-        files = {
-            "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-            "WHEEL": f"Wheel-Version: 1.0\nGenerator: orch\nRoot-Is-Purelib: true\nTag: {tag}\n",
-            "RECORD": "",
-        }
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         with zipfile.ZipFile(folder / f"{stem}-{tag}.whl", "w") as wheel:
-            for file, text in files.items():
-                wheel.writestr(f"{stem}.dist-info/{file}", text)
+            wheel.writestr(f"{stem}.dist-info/METADATA", metadata)
+            wheel.writestr(f"{stem}.dist-info/RECORD", "")
     return str(folder)
 
 
@@ -340,21 +315,15 @@ def install(folder: Path, requirements: Requirements, lock: str, platform: Platf
         work = Path(name)
         target = work / "new" / SITE
         indexes = [line for line in requirements.lines if line.startswith("-")]
-        locked = lock.splitlines()
-        commits = [line for line in locked if COMMIT.search(line)]
-        write_lines(work / "lock.txt", [*indexes, *(line for line in locked if line not in commits)])
-        write_lines(work / "commits.txt", [*indexes, *commits])
+        write_lines(work / "lock.txt", [*indexes, *lock.splitlines()])
+        # uv checks all hashes in the lock. Only packages in git repositories have none, but the hash of a commit.
         options = ["--no-deps", "--link-mode", "copy", *platform_options(platform)]
-        any_command = ("pip", "install", "--target", str(target), *options, "--requirements")
-        command = (*any_command, "lock.txt", "--require-hashes")
+        command = ("pip", "install", "--target", str(target), *options, "--requirements", "lock.txt")
         problem = f"The packages of {requirements.source} cannot be installed"
         try:
             run_uv(*command, "--only-binary", ":all:", folder=work, problem=problem)
         except OrchError:  # a package has no wheel: uv builds those that are pure Python
             run_uv(*command, folder=work, problem=problem)
-            check_built(target, platform, requirements)
-        if commits:
-            run_uv(*any_command, "commits.txt", folder=work, problem=problem)
             check_built(target, platform, requirements)
         shutil.rmtree(target / "bin", ignore_errors=True)
         (target / ".lock").unlink(missing_ok=True)
