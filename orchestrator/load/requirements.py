@@ -37,6 +37,9 @@ HASHES = re.compile(r"\s+--hash=.*")
 NO_PACKAGES = "To run without them: --requirements none, and no --with."
 
 
+Name = Annotated[str, AfterValidator(canonicalize_name)]
+
+
 class Table(StrictModel):
     """A table of which only some keys are read."""
 
@@ -48,17 +51,12 @@ class ProjectTable(Table):
 
     name: str = ""
     dependencies: list[str] | None = None
-    optional: dict[str, list[str]] = Field(default_factory=dict, alias="optional-dependencies")
+    optional: dict[Name, list[str]] = Field(default_factory=dict, alias="optional-dependencies")
     python: Annotated[str, AfterValidator(lambda text: str(SpecifierSet(text)))] = Field("", alias="requires-python")
 
 
 class UvTable(Table):
-    sources: dict[str, Any] = Field(default_factory=dict)
-
-    @property
-    def names(self) -> Iterator[str]:
-        """Return the packages that have a source."""
-        return map(canonicalize_name, self.sources)
+    sources: dict[Name, Any] = Field(default_factory=dict)
 
 
 class ToolTable(Table):
@@ -135,8 +133,7 @@ def shared_requirements(*files: str | None) -> Requirements | None:
     """
     if NONE in files:
         return None
-    parts = [named_requirements(Path(file)) for file in files if file]
-    return merged(parts)
+    return merged([named_requirements(Path(file)) for file in files if file])
 
 
 def merged(parts: list[Requirements]) -> Requirements | None:
@@ -192,10 +189,13 @@ def with_image_requirements(
             hint="Add the packages to the image: `orch image build --requirements FILE`.",
         )
     requirements = requirements_of(recipe, request, common_file=common_file)
-    named_lines = filter(None, map(parse_requirement, requirements.lines)) if requirements else ()
-    needed = {canonicalize_name(item.name): str(item) for item in named_lines if is_used(item)}
-    for name in stack.requirements:
-        needed.pop(canonicalize_name(name), None)
+    included = {canonicalize_name(name) for name in stack.requirements}
+    needed = {
+        canonicalize_name(item.name): str(item)
+        for item in filter(None, map(parse_requirement, requirements.lines if requirements else ()))
+        if item.marker is None or item.marker.evaluate({"sys_platform": "linux"})
+    }
+    needed = {name: line for name, line in needed.items() if name not in included}
     if not requirements or not needed:
         return recipe
     return replace(
@@ -203,11 +203,6 @@ def with_image_requirements(
         image_requirements=f"{', '.join(masked([*needed.values()]))} ({requirements.source})",
         environment={**recipe.environment, IMAGE_PACKAGES: " ".join(needed)},
     )
-
-
-def is_used(requirement: Requirement) -> bool:
-    """Return whether the marker of a requirement selects Linux, if it has one."""
-    return requirement.marker is None or requirement.marker.evaluate({"sys_platform": "linux"})
 
 
 def script_requirements(script: Path) -> Requirements | None:
@@ -227,7 +222,7 @@ def script_requirements(script: Path) -> Requirements | None:
         source=script.name,
         lines=checked(table.dependencies or [], script.name),
         python=table.python,
-        uv_sources=dict.fromkeys(table.tool.uv.names, str(script)),
+        uv_sources=dict.fromkeys(table.tool.uv.sources, str(script)),
     )
 
 
@@ -282,21 +277,20 @@ def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
         lines=checked(lines, str(path)),
         preferred=locked_versions(path.with_name("uv.lock")),
         python=table.python,
-        uv_sources=dict.fromkeys(content.tool.uv.names, str(path)),
+        uv_sources=dict.fromkeys(content.tool.uv.sources, str(path)),
     )
 
 
 def extra_lines(path: Path, table: ProjectTable, extras: Iterable[str]) -> list[str]:
     """Return the lines of optional dependencies, and of those that they name of the same project."""
-    names = {canonicalize_name(name): name for name in table.optional}
     lines: list[str] = []
     waiting, done = [canonicalize_name(extra) for extra in extras], set[str]()
     while waiting:
         extra = waiting.pop()
-        if extra not in names:
-            raise RequestError(f"--extra {extra}: {path} has no such extra.", hint=did_you_mean(extra, names))
+        if extra not in table.optional:
+            raise RequestError(f"--extra {extra}: {path} has no such extra.", hint=did_you_mean(extra, table.optional))
         done.add(extra)
-        for line in checked(table.optional[names[extra]], str(path)):
+        for line in checked(table.optional[extra], str(path)):
             requirement = Requirement(line)
             if canonicalize_name(requirement.name) == canonicalize_name(table.name):
                 waiting += {canonicalize_name(name) for name in requirement.extras} - done
