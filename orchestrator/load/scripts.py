@@ -12,8 +12,9 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import resolve_name
 from pathlib import Path
 
 from orch_node.protocol.environment import PYTHON_PATH
@@ -31,10 +32,6 @@ INCLUDED_MODULES = ("orch_node", "orch_training")  # that ranks find after all o
 IMPORT_SETTINGS = ("path", "meta_path", "path_hooks", "modules")
 STARTS_PROGRAM = ("system", "run", "call", "check_call", "check_output", "Popen", "getoutput", "main")
 MISSING_MODULES = (str(TRAIN / "node.py"), "find-module", "--missing")
-
-
-class UnknownImportsError(Exception):
-    """A file changes where modules are found, or installs some itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ class Files:
         return tuple(name.removesuffix(".py") for name in names if name.endswith(".py") or "." not in name)
 
 
-def external_imports(script: Path, files: Files, folder: Path, is_available: Callable[[str], bool]) -> dict[str, str]:
+def external_imports(script: Path, files: Files, folder: Path) -> dict[str, str]:
     """Return the modules that a script imports from elsewhere, with the name of the file that imports each.
 
     Only imports that always happen are read: those in the script and in the modules next to it, outside of functions,
@@ -78,82 +75,65 @@ def external_imports(script: Path, files: Files, folder: Path, is_available: Cal
         script: the script, or the file of a module.
         files: the files that ranks see.
         folder: where Python looks first: that of the script, or the working directory for a module.
-        is_available: returns whether the ranks find a top-level module in another folder.
     """
     imports: dict[str, str] = {}
     packages = script.relative_to(folder).parents  # those above a module are executed before it
     pending = [script, *(path for parent in packages[:-1] if files.is_file(path := folder / parent / INIT))]
     queued = set(pending)
-    try:
-        while pending:
-            file = pending.pop()
-            for package, name, members in imports_in(file, folder):
-                top, *_ = name.split(".")
-                if package is None and not files.has_module(folder, top):
-                    if not is_included(top) and not is_available(top):
-                        imports.setdefault(top, str(file.relative_to(folder)))
-                    continue
-                paths = module_files(package or folder, name, members)
-                new_paths = [path for path in paths if path not in queued and files.is_file(path)]
-                pending += new_paths
-                queued.update(new_paths)
-    except UnknownImportsError:
-        return {}
+    while pending:
+        file = pending.pop()
+        place = file.relative_to(folder)
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (OSError, ValueError, SyntaxError):  # the ranks report it
+            continue
+        if changes_imports(tree):
+            return {}
+        for name in imported_names(tree, ".".join(place.parent.parts)):
+            top, *_ = name.split(".")
+            if not files.has_module(folder, top):
+                imports.setdefault(top, str(place))
+            new_files = {path for path in module_files(folder, name) if files.is_file(path)} - queued
+            pending += sorted(new_files)
+            queued |= new_files
     return imports
 
 
-def is_included(name: str) -> bool:
-    """Return whether Python or orch has this module."""
-    return name in sys.stdlib_module_names or name in INCLUDED_MODULES
-
-
-def module_files(folder: Path, name: str, members: Sequence[str]) -> Iterator[Path]:
-    """Yield the files that may be executed when a module and its members are imported from a folder."""
-    path = folder
-    for part in filter(None, name.split(".")):
-        path /= part
-        yield from (path.with_suffix(".py"), path / INIT)
-    for member in members:
-        yield from ((path / member).with_suffix(".py"), path / member / INIT)
-
-
-def imports_in(file: Path, folder: Path) -> Iterator[tuple[Path | None, str, tuple[str, ...]]]:
-    """Yield the imports of a file that always happen: the folder of a relative one, the module, its imported members.
-
-    Relative imports that lead out of the folder of all modules are left out.
-
-    Raises:
-        UnknownImportsError: if the file changes where modules are found.
-    """
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, ValueError, SyntaxError):  # the ranks report it
-        return
-    if changes_imports(tree):
-        raise UnknownImportsError
+def imported_names(tree: ast.Module, package: str) -> Iterator[str]:
+    """Yield the full names of the modules that a file of a package always imports, or of members of these."""
     for statement in tree.body:
         if isinstance(statement, ast.Import):
-            yield from ((None, alias.name, ()) for alias in statement.names)
+            yield from (alias.name for alias in statement.names)
         elif isinstance(statement, ast.ImportFrom):
-            packages = [None, *(folder / package for package in file.relative_to(folder).parents)]
-            if statement.level < len(packages):
-                yield packages[statement.level], statement.module or "", tuple(alias.name for alias in statement.names)
+            try:
+                module = resolve_name("." * statement.level + (statement.module or ""), package)
+            except ImportError:  # it leads out of the package
+                continue
+            yield from (f"{module}.{alias.name}" for alias in statement.names)
+
+
+def module_files(folder: Path, name: str) -> Iterator[Path]:
+    """Yield the files that may be executed when a module is imported from a folder."""
+    path = folder
+    for part in name.split("."):
+        path /= part
+        yield from (path.with_suffix(".py"), path / INIT)
 
 
 def changes_imports(tree: ast.Module) -> bool:
     """Return whether a file mentions sys.path or the like, or starts pip."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if (node.value.id == "sys" and node.attr in IMPORT_SETTINGS) or node.attr == "addsitedir":
+        match node:
+            case ast.Attribute(value=ast.Name(id="sys"), attr=name) if name in IMPORT_SETTINGS:
                 return True
-        elif isinstance(node, ast.ImportFrom) and node.module == "sys":
-            if any(alias.name in IMPORT_SETTINGS for alias in node.names):
+            case ast.Attribute(value=ast.Name(), attr="addsitedir"):
                 return True
-        elif isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            texts = [str(inner.value) for inner in ast.walk(node) if isinstance(inner, ast.Constant)]
-            if name in STARTS_PROGRAM and any("pip" in text.split() for text in texts):
+            case ast.ImportFrom(module="sys", names=names) if any(alias.name in IMPORT_SETTINGS for alias in names):
                 return True
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in STARTS_PROGRAM:
+                texts = [str(inner.value) for inner in ast.walk(node) if isinstance(inner, ast.Constant)]
+                if any("pip" in text.split() for text in texts):
+                    return True
     return False
 
 
@@ -235,30 +215,28 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
         path: its file; empty if that is not known.
         python: the ranks' Python; its known packages are left out.
     """
-    this_machine, working_directory = Files(), Path.cwd()
+    working_directory = Path.cwd()
     if recipe.project:
         files = Files({f"{recipe.project.folder}/{name}" for name in recipe.project.files})
     else:
-        files = this_machine if python.local_path else Files({recipe.script_file})
+        files = Files() if python.local_path else Files({recipe.script_file})
     folder = working_directory if recipe.module else Path(path).parent
-
-    def is_available(name: str) -> bool:
-        folders = [Path(path) for path in recipe.module_folders]
-        if any(this_machine.has_module(path, name) for path in folders):
-            return True
-        # A .pth file may add any folder.
-        return files.has_module(working_directory, name) or any(any(path.glob("*.pth")) for path in folders)
-
     importers: dict[str, str] = {}
     if not path:
-        top, *_ = recipe.script.split(".")
-        if not is_available(top):
-            importers = {top: f"-m {recipe.script}"}
+        importers = {recipe.script.partition(".")[0]: f"-m {recipe.script}"}
     elif Path(path).is_relative_to(folder):
-        importers = external_imports(Path(path), files, folder, is_available)
-    recorded = {name.replace("-", "_") for name in python.packages}
+        importers = external_imports(Path(path), files, folder)
+    folders = [Path(folder) for folder in recipe.module_folders]
+    if any(any(path.glob("*.pth")) for path in folders):  # which may add any folder
+        importers = {}
+    places = [(files, working_directory), *((Files(), path) for path in folders)]
+    installed = {*sys.stdlib_module_names, *INCLUDED_MODULES, *(name.replace("-", "_") for name in python.packages)}
     return Imports(
-        importers={name: importer for name, importer in importers.items() if name not in recorded},
+        importers={
+            name: importer
+            for name, importer in importers.items()
+            if name not in installed and not any(place.has_module(path, name) for place, path in places)
+        },
         source=python.source,
         project_modules=files.modules_in(folder) if importers else (),
     )
@@ -343,8 +321,7 @@ def with_parser(recipe: Recipe, python: str = "") -> Recipe:
     if not has_parser:
         settings = {name: Setting(type_of(value)) for name, value in recipe.defaults.items()} | {**recipe.declared}
     recipe = replace(recipe, declared={**recipe.declared, **settings}, has_parser=has_parser)
-    for problem, hint in wrong_values(recipe):
-        raise RequestError(f"{Path(recipe.script).parent}/recipe.toml: {problem}.", hint=hint)
+    check_recipe_values(recipe)
     return recipe
 
 
@@ -409,21 +386,24 @@ def query_parser(recipe: Recipe, python: str) -> str:
     raise RequestError(f"{', line '.join(filter(None, frames[-1]))}: {reason.removesuffix('.')}.", hint=CHECK_HINT)
 
 
-def wrong_values(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Yield what does not match the settings of a recipe, and what to do about it."""
-    excludes = {f"excludes.{name}": [name, *names] for name, names in recipe.excludes.items()}
-    tables: dict[str, Mapping[str, Value]] = {"settings": recipe.defaults}
-    tables |= {f"presets.{name}": values for name, values in recipe.presets.items()}
-    for table, names in {"paths": recipe.paths, **excludes, **tables}.items():
-        for name in names:
-            if name not in recipe.declared:
-                listing = 'Correct it, or declare it in [settings]: NAME = { type = "text" }.'
-                yield (
-                    f"{table}: the script has no argument '--{name}'",
-                    did_you_mean(name, recipe.declared, listing=listing),
-                )
+def check_recipe_values(recipe: Recipe) -> None:
+    """Raise RequestError for a name or a value in recipe.toml that does not match the settings."""
+    tables: dict[str, Mapping[str, Value | None]] = {
+        "paths": dict.fromkeys(recipe.paths),
+        **{f"excludes.{name}": dict.fromkeys([name, *names]) for name, names in recipe.excludes.items()},
+        "settings": recipe.defaults,
+        **{f"presets.{name}": values for name, values in recipe.presets.items()},
+    }
     for table, values in tables.items():
         for name, value in values.items():
-            setting = recipe.declared[name]
-            if not setting.accepts(value):
-                yield f"{table}.{name} = {value}: not {setting.expected}", "Correct it, or the type of the argument."
+            setting = recipe.declared.get(name)
+            if setting is None:
+                listing = 'Correct it, or declare it in [settings]: NAME = { type = "text" }.'
+                problem = f"{table}: the script has no argument '--{name}'"
+                hint = did_you_mean(name, recipe.declared, listing=listing)
+            elif value is not None and not setting.accepts(value):
+                problem = f"{table}.{name} = {value}: not {setting.expected}"
+                hint = "Correct it, or the type of the argument."
+            else:
+                continue
+            raise RequestError(f"{Path(recipe.script).parent}/recipe.toml: {problem}.", hint=hint)

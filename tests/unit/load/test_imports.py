@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.load.scripts import Files, RanksPython, external_imports, read_imports
+from orchestrator.load.scripts import RanksPython, read_imports
 from orchestrator.model.project import Imports, Project
 from orchestrator.model.recipe import Recipe
 from tests.support.files import write_files
 
 
-def imports_of(folder: Path, text: str, *available: str) -> dict[str, str]:
-    script = folder / "train.py"
-    script.write_text(text)
-    return external_imports(script, Files(), folder, available.__contains__)
+def imports_of(folder: Path, text: str) -> dict[str, str]:
+    (folder / "train.py").write_text(text)
+    recipe = Recipe(name="train", script=str(folder / "train.py"), own_script=True)
+    return dict(read_imports(recipe, recipe.script, RanksPython(version="3.11", local_path=sys.executable)).importers)
 
 
 def test_import_that_may_succeed_is_not_reported(tmp_path: Path) -> None:
@@ -32,11 +32,10 @@ def test_import_that_may_succeed_is_not_reported(tmp_path: Path) -> None:
         "import subprocess as s\ns.run(['x', '-m', 'pip', 'install'])\nimport einops",  # pip as list
         "import einops (",  # syntax error
         "import near, package, package.inner, compiled, generated, plain.more",  # next to the script
-        "import elsewhere",  # in another folder
     ):
         names = ("near.py", "package/__init__.py", "package/inner.py", "generated.pyx", "plain/more.py")
         write_files(tmp_path, dict.fromkeys((*names, "compiled.cpython-311-x86_64-linux-gnu.so"), ""))
-        assert imports_of(tmp_path, text, "elsewhere") == {}
+        assert imports_of(tmp_path, text) == {}
 
 
 def test_imports_of_the_script_and_of_modules_that_it_imports_are_reported(tmp_path: Path) -> None:
