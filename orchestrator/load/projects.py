@@ -20,6 +20,7 @@ MOST_FILES = 20_000
 LARGEST = 3  # files that the error about the limit names
 VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
 GIT_IGNORE, IGNORE = ".gitignore", ".orchignore"
+NOT_SENT = (".*", "__pycache__/")  # rules that apply outside of git, before those of these files
 STATUS = ("status", "--porcelain", "--no-renames", "--untracked-files=all", "-z", "--", ".")
 UNTRACKED = "??"  # as the status of a file
 
@@ -137,13 +138,10 @@ def git_files(folder: Path) -> list[str]:
     output = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
     names = []
     for name in filter(None, output.split("\0")):
-        try:
-            mode = os.lstat(f"{folder}/{name}").st_mode
-        except OSError:  # a deleted file is tracked until the next commit
-            continue
-        if stat.S_ISDIR(mode):  # a submodule, or a repository inside this one
-            names += [f"{name.rstrip('/')}/{inner}" for inner in git_files(folder / name)]
-        else:
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():  # a submodule, or a repository inside this one
+            names += [f"{name.rstrip('/')}/{inner}" for inner in git_files(path)]
+        elif os.path.lexists(path):  # a deleted file is tracked until the next commit
             names.append(name)
     return sorted(names)
 
@@ -196,16 +194,17 @@ def folder_files(folder: Path) -> list[str]:
         RequestError: if there are too many.
     """
     names: list[str] = []
-    ignored = ignore_rules(folder, GIT_IGNORE, IGNORE)
+    ignored = GitIgnoreSpec.from_lines(NOT_SENT) + ignore_rules(folder, GIT_IGNORE, IGNORE)
     for parent, folders, files in os.walk(folder):
         below = parent[len(str(folder)) + 1 :]
         folders[:] = [
             name
             for name in folders
-            if is_visible(Path(parent, name)) and not ignored.match_file(os.path.join(below, name, ""))
+            if not os.path.exists(os.path.join(parent, name, VIRTUAL_ENVIRONMENT))
+            and not ignored.match_file(os.path.join(below, name, ""))
         ]
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
-        paths = [os.path.join(below, name) for name in (*links, *files) if not name.startswith(".")]
+        paths = [os.path.join(below, name) for name in (*links, *files)]
         names += [path for path in paths if not ignored.match_file(path)]
         if len(names) > MOST_FILES:
             raise RequestError(
@@ -214,12 +213,6 @@ def folder_files(folder: Path) -> list[str]:
                 "alone with --project none.",
             )
     return sorted(names)
-
-
-def is_visible(folder: Path) -> bool:
-    """Return whether the files of a folder belong to the project."""
-    is_hidden = folder.name.startswith(".") or folder.name == "__pycache__"
-    return not is_hidden and not (folder / VIRTUAL_ENVIRONMENT).exists()
 
 
 def check_files(folder: Path, names: Iterable[str], limit: int) -> int:
