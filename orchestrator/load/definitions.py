@@ -84,13 +84,10 @@ class RecipeFile(StrictModel):
         return environment
 
 
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of recipe.toml."""
-    return {"$schema": SCHEMA_URL, **RecipeFile.model_json_schema(), "title": "recipe.toml of orch"}
-
-
 def schema_text() -> str:
-    return json.dumps(schema(), indent=2) + "\n"
+    """Return the JSON schema of recipe.toml."""
+    schema = {"$schema": SCHEMA_URL, **RecipeFile.model_json_schema(), "title": "recipe.toml of orch"}
+    return json.dumps(schema, indent=2) + "\n"
 
 
 ENTRY_POINTS = "orch.recipes"
@@ -107,10 +104,9 @@ def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
         RequestError: if two recipes have the same name.
     """
     folders: dict[str, Path] = {}
-    included = [with_name(path.parent) for path in sorted(RECIPES.glob("*/recipe.toml"))]
     installed = map(installed_recipe, sorted(entry_points().select(group=ENTRY_POINTS)))
-    from_options = [recipe for path in plugins for recipe in recipes_below(path)]
-    for name, folder in (*included, *installed, *from_options):
+    from_options = [recipe for path in plugins for recipe in recipes_below(Path(os.path.realpath(path)))]
+    for name, folder in (*recipes_below(RECIPES), *installed, *from_options):
         if folders.setdefault(name, folder) != folder:
             raise RequestError(
                 f"Two recipes are named '{name}': {folders[name]} and {folder}.", hint="Rename the folder of one."
@@ -143,16 +139,12 @@ def recipes_below(path: Path) -> list[tuple[str, Path]]:
     Raises:
         RequestError: if there is none.
     """
-    path = Path(os.path.realpath(path))
-    if (path / "recipe.toml").is_file():
-        return [with_name(path)]
-    recipes = [with_name(file.parent) for file in sorted(path.glob("*/recipe.toml"))]
-    if not recipes:
-        raise RequestError(
-            f"--recipe-path {path}: no recipe.toml in this folder or its subfolders.",
-            hint="`orch recipes new NAME` creates a recipe.",
-        )
-    return recipes
+    if recipes := sorted(path.glob("recipe.toml")) or sorted(path.glob("*/recipe.toml")):
+        return [with_name(file.parent) for file in recipes]
+    raise RequestError(
+        f"--recipe-path {path}: no recipe.toml in this folder or its subfolders.",
+        hint="`orch recipes new NAME` creates a recipe.",
+    )
 
 
 def with_name(folder: Path) -> tuple[str, Path]:
@@ -197,10 +189,8 @@ def module_recipe(name: str) -> Recipe:
     Raises:
         RequestError: if the name is that of a file.
     """
-    hint = "Omit -m to run a script by its path." if "/" in name else ""
-    if name.endswith(".py") and not hint:
-        hint = f"Omit .py: -m {name.removesuffix('.py')}. Without -m, the name is a script's path."
-    if hint:
+    if "/" in name or name.endswith(".py"):
+        hint = "Omit -m to run a script by its path." if "/" in name else f"Omit .py: -m {name.removesuffix('.py')}."
         raise RequestError(f"-m {name}: not the name of a module.", hint=hint)
     return Recipe(name=name.rpartition(".")[2], script=name, own_script=True, module=True)
 
@@ -254,8 +244,13 @@ def files_of(folder: Path) -> tuple[str, ...]:
     )
 
 
-def settings(options: list[str], recipe: Recipe) -> dict[str, Value]:
+def settings(options: Sequence[str], recipe: Recipe, volume: str = "") -> dict[str, Value]:
     """Parse --set KEY=VALUE options.
+
+    Args:
+        options: the options.
+        recipe: the recipe.
+        volume: a folder that only the ranks see, in which settings may name files; or ''.
 
     Raises:
         RequestError: if a name or value is wrong, or a file does not exist.
@@ -270,6 +265,8 @@ def settings(options: list[str], recipe: Recipe) -> dict[str, Value]:
     recipe.check(values)
     for name in values.keys() & set(recipe.paths):
         path = Path(str(values[name]))
+        if volume and path.is_relative_to(volume):
+            continue
         if not path.is_file():
             raise RequestError(
                 f"--set {name}={path}: file not found.", hint="Paths are relative to the current folder."

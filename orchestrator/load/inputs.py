@@ -36,7 +36,6 @@ from orchestrator.load.requirements import (
 from orchestrator.load.scripts import RanksPython, check_script, with_parser
 from orchestrator.model.cluster import Facts
 from orchestrator.model.printable import SECRET_VARIABLE
-from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.accelerate_options import AccelerateOptions, parse_options
 from orchestrator.planning.recorded_request import value_of
 from orchestrator.planning.request import Resume, RunPaths, TrainRequest, flag
@@ -102,9 +101,10 @@ def inputs(
     # The tests check the defaults and presets of orch's own recipes.
     if not recipe.own_script and (recipe.files or request.settings or request.script_args or request.array):
         recipe = with_parser(recipe, local_python)
-    values = read_settings(request.settings, recipe, volume) if request.settings else {}
+    values = settings(request.settings, recipe, volume) if request.settings else {}
     if has_project is None:
-        has_project = not request.module or is_found_here(request.recipe, source_folder(recipe))
+        module_folders = (Path(), *map(Path, filter(None, [source_folder(recipe)])))
+        has_project = not request.module or any(has_module(folder, request.recipe) for folder in module_folders)
     if has_project or request.project is not None:
         left_out = (Path(request.runs_dir), *left_out)
         project = project_of(recipe, request.project, limit=request.project_limit, left_out=left_out)
@@ -128,22 +128,6 @@ def inputs(
     return Inputs(recipe=recipe, stack=stack, settings=values, plugins=plugins(), imports=imports)
 
 
-def is_found_here(module: str, source: str) -> bool:
-    """Return whether a module is in the current folder, or in the folder of the project's modules."""
-    return any(has_module(Path(folder), module) for folder in (".", source) if folder)
-
-
-def read_settings(assignments: tuple[str, ...], recipe: Recipe, volume: str) -> dict[str, Value]:
-    """Return the values of --set; a path may be one on the volume."""
-    on_volume = {
-        name: text
-        for name, _, text in (assignment.partition("=") for assignment in assignments)
-        if volume and name in recipe.paths and text.startswith(f"{volume}/")
-    }
-    local = [assignment for assignment in assignments if assignment.partition("=")[0] not in on_volume]
-    return {**settings(local, recipe), **on_volume}
-
-
 def environment(assignments: Sequence[str], file: Path | None, shell: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of --env and --env-file; --env wins.
 
@@ -155,7 +139,11 @@ def environment(assignments: Sequence[str], file: Path | None, shell: Mapping[st
     Raises:
         RequestError: if a variable is malformed or not set, is set by orch, or holds a secret.
     """
-    variables = variables_of(file, shell) if file else {}
+    try:
+        variables = read_variables(file, shell) if file else {}
+    except EnvFileError as error:
+        message = str(error).removeprefix("env_file ")
+        raise RequestError(f"--env-file {message}.", hint="Each line is NAME=VALUE, NAME, or a # comment.") from None
     for assignment in assignments:
         name, has_value, value = assignment.partition("=")
         if not NAME.fullmatch(name) or "\0" in value:
@@ -163,28 +151,15 @@ def environment(assignments: Sequence[str], file: Path | None, shell: Mapping[st
         if not has_value and name not in shell:
             raise RequestError(f"--env {name}: the variable is not set here.", hint=f"--env {name}=VALUE")
         variables[name] = value if has_value else shell[name]
-    for name in variables:
-        check_name(name)
-    return variables
-
-
-def variables_of(file: Path, shell: Mapping[str, str]) -> dict[str, str]:
-    try:
-        return read_variables(file, shell)
-    except EnvFileError as error:
-        message = str(error).removeprefix("env_file ")
-        raise RequestError(f"--env-file {message}.", hint="Each line is NAME=VALUE, NAME, or a # comment.") from None
-
-
-def check_name(name: str) -> None:
-    if SECRET_VARIABLE.search(name):
+    if secret := next(filter(SECRET_VARIABLE.search, variables), None):
         raise RequestError(
-            f"{name}: the record of the run would show a secret.",
+            f"{secret}: the record of the run would show a secret.",
             hint="Set it in orch_secrets of the inventory, or in a Secret of the Kubernetes namespace; "
             "docs/how-to/secrets.md shows how.",
         )
-    if reserved := find_reserved([name]):
-        raise RequestError(f"{name}: {reserved[1]}.", hint="Leave it out of --env and --env-file.")
+    if reserved := find_reserved(variables):
+        raise RequestError(f"{reserved[0]}: {reserved[1]}.", hint="Leave it out of --env and --env-file.")
+    return variables
 
 
 def accelerate_config(name: str) -> AccelerateOptions:

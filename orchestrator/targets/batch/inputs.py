@@ -295,7 +295,7 @@ def plan_of_array(
     plans, configs = [], []
     for number, member in enumerate(members):
         member_request = sweep.request_of(request, member, own_script=loaded.recipe.own_script)
-        settings = load.settings(list(member_request.settings), loaded.recipe)
+        settings = load.settings(member_request.settings, loaded.recipe)
         member_inputs = replace(loaded, settings=settings)
         plan, config = plan_run(member_request, member_inputs, batch, nodes, sweep.run_paths_of(run_paths, number))
         plans.append(plan)

@@ -12,7 +12,7 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import RECIPES, entry_points, tomllib
-from orchestrator.load.definitions import RecipeFile, recipe_from, schema, schema_text
+from orchestrator.load.definitions import RecipeFile, recipe_from, schema_text
 from orchestrator.load.files import read_toml
 from orchestrator.load.scripts import with_parser
 from orchestrator.operations.init import new_recipe
@@ -78,7 +78,7 @@ def test_schema_file_is_current() -> None:
 
 def test_recipe_of_orch_conforms_to_the_schema() -> None:
     for path in sorted(RECIPES.glob("*/recipe.toml")):
-        jsonschema.Draft202012Validator(schema()).validate(tomllib.loads(path.read_text()))
+        jsonschema.Draft202012Validator(json.loads(schema_text())).validate(tomllib.loads(path.read_text()))
         first_line = path.read_text().splitlines()[0]
         assert (path.parent / first_line.removeprefix("#:schema ")).resolve() == SCHEMA_FILE.resolve()
 
@@ -91,7 +91,7 @@ def test_new_recipe_is_found_by_its_path(tmp_path: Path) -> None:
         assert recipe.script == str(folder / "train.py")
         assert str(folder / "recipe.toml") in recipe.files
     assert load.recipe(str(folder)).name == "my-own"
-    assert json.loads((folder / "recipe.schema.json").read_text()) == schema()
+    assert (folder / "recipe.schema.json").read_text() == schema_text()
 
 
 def test_conflicting_or_missing_recipe_folders_are_rejected(tmp_path: Path) -> None:
