@@ -27,6 +27,7 @@ MAX_RANKS = 1 << 24
 LAST_TIME = 253_402_300_799.0  # the year 9999, the last that datetime can represent
 MAX_REASONS_LENGTH = 500  # of a rank; from then on, reasons are only counted
 MAX_SECONDS = 1e9  # a longer estimate comes from a damaged event
+KINDS: dict[str, type[Event]] = {}
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,12 @@ class Event:
     time: float = 0.0
     restart: int = 0
 
+    def __init_subclass__(cls, kind: str = "") -> None:
+        """Register a kind of events."""
+        cls.kind = kind
+        if kind:
+            KINDS[kind] = cls
+
 
 @dataclass(frozen=True)
 class TextEvent(Event):
@@ -53,10 +60,17 @@ class TextEvent(Event):
 
 
 @dataclass(frozen=True)
-class Started(Event):
+class NodeEvent(Event):
+    """An event that a text describes, on a node."""
+
+    node: str | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Started(Event, kind="started"):
     """The training process has been started."""
 
-    kind = "started"
     node: str | None = None
     pid: int = 0
     wrapper: int = 0
@@ -69,10 +83,9 @@ class Started(Event):
 
 
 @dataclass(frozen=True)
-class Joined(Event):
+class Joined(Event, kind="joined"):
     """The rank has joined the process group."""
 
-    kind = "joined"
     node: str | None = None
     pid: int = 0
     cpus: tuple[int, ...] = ()
@@ -82,15 +95,14 @@ class Joined(Event):
 
 
 @dataclass(frozen=True)
-class FirstStep(Event):
+class FirstStep(Event, kind="first_step"):
     """The optimizer of the rank has made its first step."""
 
-    kind = "first_step"
     torch_seed: int = 0
 
 
 @dataclass(frozen=True)
-class Heartbeat(Event):
+class Heartbeat(Event, kind="pulse"):
     """The counts of a rank's operations and steps and the size of its log, sent when one grows.
 
     Attributes:
@@ -103,7 +115,6 @@ class Heartbeat(Event):
         leaving: whether only the exit handlers of C++ libraries remain, which may finalize MPI.
     """
 
-    kind = "pulse"
     collectives: int = 0
     world_collectives: int = 0
     groups: dict[str, int] = field(default_factory=dict)
@@ -118,10 +129,9 @@ STEPS_PER_SECOND = "steps_per_second"  # a figure of progress events that orch a
 
 
 @dataclass(frozen=True)
-class Progress(Event):
+class Progress(Event, kind="progress"):
     """The progress that the script reports; `figures` are its other values."""
 
-    kind = "progress"
     phase: str | None = None
     step: float | None = None
     steps: float | None = None
@@ -130,38 +140,29 @@ class Progress(Event):
 
 
 @dataclass(frozen=True)
-class Result(Event):
+class Result(Event, kind="result"):
     """The figures that the script reports at its end."""
 
-    kind = "result"
     figures: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Preempted(Event):
+class Preempted(Event, kind="preempted"):
     """The rank has written a checkpoint of this step and ends because of a preemption."""
 
-    kind = "preempted"
     step: int = 0
 
 
-@dataclass(frozen=True)
-class Unanswered(Event):
+class Unanswered(NodeEvent, kind="unanswered"):
     """The rank cannot write stack traces; the text says why."""
 
-    kind = "unanswered"
-    node: str | None = None
-    text: str = ""
 
-
-class Raised(TextEvent):
+class Raised(TextEvent, kind="exception"):
     """The reason why the rank cannot continue: a traceback, or one line."""
-
-    kind = "exception"
 
 
 @dataclass(frozen=True)
-class ScriptEnded(Event):
+class ScriptEnded(Event, kind="script_ended"):
     """The rank's script has ended without an error, but its process has not left the group yet.
 
     The script may also be about to end its process by os._exit(0).
@@ -172,14 +173,13 @@ class ScriptEnded(Event):
         trained: whether there was a backward pass or an optimizer step.
     """
 
-    kind = "script_ended"
     world_collectives: int = 0
     groups: dict[str, int] = field(default_factory=dict)
     trained: bool = True
 
 
 @dataclass(frozen=True)
-class Exited(Event):
+class Exited(Event, kind="exit"):
     """The training process has ended.
 
     Attributes:
@@ -191,7 +191,6 @@ class Exited(Event):
         waits: whether the rank's wrapper waits until orch ends the run.
     """
 
-    kind = "exit"
     node: str | None = None
     code: int = 0
     signal: str | None = None
@@ -217,26 +216,22 @@ class Exited(Event):
 NAN_LOSS = "the loss has been NaN"  # part of a warning
 
 
-class Warned(TextEvent):
+class Warned(TextEvent, kind="warning"):
     """A warning; the run continues."""
-
-    kind = "warning"
 
 
 @dataclass(frozen=True)
-class Decided(TextEvent):
+class Decided(TextEvent, kind="decision"):
     """A decision of the ranks for the whole run, with the reason."""
 
-    kind = "decision"
     topic: str = ""  # for example "precision"; empty if only the text is known
     value: str = ""
 
 
 @dataclass(frozen=True)
-class UnreadableEvent(Event):
+class UnreadableEvent(Event, kind="left_out"):
     """Events of the rank that could not be read, with the reasons."""
 
-    kind = "left_out"
     count: int = 1
     text: str = ""
 
@@ -253,98 +248,75 @@ class Other(Event):
 
 
 @dataclass(frozen=True)
-class Launched(Event):
+class Launched(Event, kind="launched"):
     """An attempt has started."""
 
-    kind = "launched"
     attempt: int = 1
     ranks: int = 0
     nodes: tuple[str, ...] = ()
 
 
-class Waiting(TextEvent):
+class Waiting(TextEvent, kind="waiting"):
     """The run waits for cores or pods."""
 
-    kind = "waiting"
 
-
-class Refused(TextEvent):
+class Refused(TextEvent, kind="refused"):
     """A pod cannot run its part of the run."""
-
-    kind = "refused"
 
 
 @dataclass(frozen=True)
-class Failed(Event):
+class Failed(Event, kind="failed"):
     """The failure that caused the end of the attempt."""
 
-    kind = "failed"
     failure: Failure | None = None
 
 
 @dataclass(frozen=True)
-class Stalled(TextEvent):
+class Stalled(TextEvent, kind="stalled"):
     """No rank makes progress."""
 
-    kind = "stalled"
     stands: dict[str, str] = field(default_factory=dict)  # rank -> its position in the script
 
 
 @dataclass(frozen=True)
-class NodesLost(TextEvent):
+class NodesLost(TextEvent, kind="lost"):
     """Nodes that no longer respond."""
 
-    kind = "lost"
     nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class NodeNews(Event):
+class NodeNews(NodeEvent, kind="node"):
     """A message about a node."""
 
-    kind = "node"
-    node: str | None = None
-    text: str = ""
 
-
-class Stopping(TextEvent):
+class Stopping(TextEvent, kind="stopping"):
     """The run is asked to end."""
-
-    kind = "stopping"
 
 
 @dataclass(frozen=True)
-class Ended(Event):
+class Ended(Event, kind="ended"):
     """The result of ending the attempt's processes, per node."""
 
-    kind = "ended"
     nodes: dict[str, NodeEnd] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Restarting(Event):
+class Restarting(Event, kind="restarting"):
     """The next attempt will start."""
 
-    kind = "restarting"
     attempt: int = 1
     of: int = 0  # how many restarts are allowed
     after: Any = None  # what ended the last attempt
 
 
 @dataclass(frozen=True)
-class Finished(Event):
+class Finished(Event, kind="finished"):
     """The run has ended."""
 
-    kind = "finished"
     state: str = ""
 
 
 RUN_EVENTS = (Launched, Waiting, Refused, Failed, Stalled, NodesLost, NodeNews, Stopping, Ended, Restarting, Finished)
-KINDS: dict[str, type[Event]] = {
-    kind.kind: kind
-    for kind in [*globals().values()]
-    if isinstance(kind, type) and issubclass(kind, Event) and kind.kind
-}
 # The keys of each kind; all other keys of some kinds are figures.
 FIELDS = {kind: {field.name for field in fields(kind)} - {"figures", "name"} for kind in (*KINDS.values(), Other)}
 WITH_FIGURES = (Progress, Result, Other)
@@ -390,17 +362,15 @@ def parse_line(line: str | bytes) -> Event:
         )
 
 
-def read(record: object) -> Event:
+def read(record: Any) -> Event:
     """Return the event in a JSON value.
 
     Raises:
         ProtocolError: if there is none.
     """
-    if not isinstance(record, dict):
-        raise ProtocolError("an event must be an object.")
-    name = record.get("event")
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH or "rank" not in record:
-        raise ProtocolError("an event must have a name and a rank.")
+    name = record.get("event") if isinstance(record, dict) and "rank" in record else None
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise ProtocolError("an event must be an object with a name and a rank.")
     kind = KINDS.get(name, Other)
     names = FIELDS[kind]
     content = {key: value for key, value in record.items() if key in names}
@@ -409,9 +379,8 @@ def read(record: object) -> Event:
     if kind is Other:
         content["name"] = name
     event = values.read(kind, content, escape_name(name))
-    for key, value, limit in (("rank", event.rank, MAX_RANKS - 1), ("time", event.time, LAST_TIME)):
-        if not (NO_RANK if key == "rank" else 0) <= value <= limit:
-            raise ProtocolError(f"{escape_name(name)}: {key} {value} is impossible.")
+    if not NO_RANK <= event.rank < MAX_RANKS or not 0 <= event.time <= LAST_TIME:
+        raise ProtocolError(f"{escape_name(name)}: time {event.time} or rank {event.rank} is impossible.")
     return event
 
 
@@ -427,21 +396,20 @@ def event_name(event: Event) -> str:
 
 def event_fields(event: Event) -> dict[str, Any]:
     """Return the fields of an event without its header, for JSON."""
-    content = {field.name: getattr(event, field.name) for field in fields(event)}
-    figures = content.get("figures", {})
-    names = [name for name in content if name not in (*HEADER, "name", "figures")]
-    return {**{name: values.record(content[name]) for name in names}, **figures}
+    content = values.record(event)
+    figures = content.pop("figures", {})
+    return {**{name: value for name, value in content.items() if name not in (*HEADER, "name")}, **figures}
+
+
+def event_header(name: str, rank: int, time: float) -> dict[str, Any]:
+    """Return the first keys of each event."""
+    return {"event": name, "rank": rank, "time": time}
 
 
 def record(event: Event) -> dict[str, Any]:
     """Return an event for JSON, as read() takes it."""
     restart = {"restart": event.restart} if event.restart else {}
     return {**event_header(event_name(event), event.rank, event.time), **event_fields(event), **restart}
-
-
-def event_header(name: str, rank: int, time: float) -> dict[str, Any]:
-    """Return the first keys of each event."""
-    return {"event": name, "rank": rank, "time": time}
 
 
 def render(event: Event) -> bytes:
