@@ -52,14 +52,14 @@ def parse(recorded: object, kind_of: KindOf) -> TrainRequest:
     Raises:
         ProtocolError: if it is not a request that this version of orch knows.
     """
-    fields = dict(values.check_object(recorded, SOURCE))
+    fields = dict(values.check(recorded, SOURCE, dict))
     target_values = fields.pop(OPTIONS, None)
     arguments = arguments_of(TrainRequest, fields)
     if target_values is not None:
         kind = kind_of(arguments.get("on"))
         if kind is None:
             raise ProtocolError(f"{SOURCE}: {OPTIONS} are for a target, and the run has none.")
-        arguments[OPTIONS] = (kind(**arguments_of(kind, values.check_object(target_values, f"{SOURCE}: {OPTIONS}"))),)
+        arguments[OPTIONS] = (kind(**arguments_of(kind, values.check(target_values, f"{SOURCE}: {OPTIONS}", dict))),)
     if "recipe" not in arguments:
         raise ProtocolError(f"{SOURCE} has no 'recipe'.")
     return TrainRequest(**arguments)

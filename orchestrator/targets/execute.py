@@ -169,7 +169,7 @@ def send_archive(
     )
     output = connection.feed(program, archive, beginning)
     try:
-        problems = values.check_object(values.loads(output, "its response"), "its response")
+        problems = values.check(values.loads(output, "its response"), "its response", dict)
     except ProtocolError as error:
         raise ExecuteError(f"{nodes[0]}: {error}", hint=hint) from None
     reasons = {name: one_line(str(problems.get(name) or "")) for name in ("", *nodes[1:])}

@@ -105,7 +105,7 @@ def query_interpreter(host: Local | Ssh, name: str, python: str, hint: str) -> F
         raise ExecuteError(f"{name}: {python} does not run: {result.err.strip()[-300:]}", hint=hint)
     source = f"the facts of {name}"
     try:
-        facts = parse_facts(validate(RawFacts, values.check_object(values.loads(result.out, source), source), source))
+        facts = parse_facts(validate(RawFacts, values.check(values.loads(result.out, source), source, dict), source))
     except (ProtocolError, InvalidResponse) as error:
         raise ExecuteError(f"{name}: {error}", hint=LOGIN_SCRIPT_HINT) from None
     version = MINOR_VERSION.match(facts.python)

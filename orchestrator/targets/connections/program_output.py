@@ -205,7 +205,7 @@ def read_response(result: CommandResult, kind: type[Value]) -> Value:
     if result.code != 0:
         raise ExecuteError(last_line(result.err) or f"exit code {result.code}", hint=UPDATE_HINT)
     try:
-        content = values.check_object(values.loads(result.out, "its response"), "its response")
+        content = values.check(values.loads(result.out, "its response"), "its response", dict)
         values.check_schema(content, "its response")
         return values.read(kind, content, "its response", ignore_unknown=True)
     except ProtocolError as error:

@@ -82,7 +82,7 @@ def with_lists(stored: object, pods: PodConfig) -> RunRecord:
     Raises:
         ProtocolError: if it is malformed or describes an impossible run.
     """
-    fields = values.check_object(stored, SOURCE)
+    fields = values.check(stored, SOURCE, dict)
     if not 0 < pods.pods * pods.ppn <= MAX_RANKS or min(pods.pods, pods.ppn, pods.threads) < 1:
         raise ProtocolError(f"{SOURCE}: {pods.pods} pods with {pods.ppn} ranks each are impossible.")
     if not names.is_dns_label(pods.word):

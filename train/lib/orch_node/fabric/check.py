@@ -133,4 +133,4 @@ def last_json_object(output: str) -> dict[str, object]:
         ProtocolError: if there is none.
     """
     lines = [line for line in output.splitlines() if line.startswith("{")]
-    return values.check_object(values.loads(lines[-1] if lines else "", "rank 0"), "rank 0")
+    return values.check(values.loads(lines[-1] if lines else "", "rank 0"), "rank 0", dict)

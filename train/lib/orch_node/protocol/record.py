@@ -96,7 +96,7 @@ def parse(value: object) -> RunRecord:
     Raises:
         ProtocolError: if it is damaged.
     """
-    content = values.check_object(value, SOURCE)
+    content = values.check(value, SOURCE, dict)
     values.check_schema(content, SOURCE, SCHEMA)
     record = values.read(RunRecord, content, SOURCE, ignore_unknown=True)
     if problems := "; ".join(find_problems(record)):

@@ -6,7 +6,8 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +18,8 @@ Measured = float  # a result of training, which may be NaN
 Reader = Callable[[object, str], Any]
 MAX_DEPTH = 32  # of nested lists and objects
 MAX_DIGITS = 20  # of an integer, as 2^64 has
-READERS: dict[type[Any], dict[str, tuple[Reader, bool]]] = {}  # a cache
-
-
 SCALAR_TYPES = {str, int, float, bool, type(None)}
+DESCRIPTIONS = {int: "a whole number", str: "text", bool: "true or false", list: "a list", dict: "an object"}
 
 
 class ProtocolError(Exception):
@@ -86,13 +85,8 @@ DECODER = json.JSONDecoder(parse_int=whole_number)  # json.loads would create a 
 
 def is_deeper(value: Any, limit: int) -> bool:
     """Return whether lists and objects are nested more than `limit` times."""
-    layer = [value]
-    for _ in range(limit + 1):
-        nested = [item for item in layer if isinstance(item, (dict, list))]
-        if not nested:
-            return False
-        layer = [child for item in nested for child in (item.values() if isinstance(item, dict) else item)]
-    return bool(layer)
+    items = list(value.values()) if isinstance(value, dict) else value
+    return limit < 0 or (isinstance(items, list) and any(is_deeper(item, limit - 1) for item in items))
 
 
 def read(kind: type[T], value: object, source: str, *, ignore_unknown: bool = False) -> T:
@@ -101,8 +95,8 @@ def read(kind: type[T], value: object, source: str, *, ignore_unknown: bool = Fa
     Raises:
         ProtocolError: if the value does not match the class; the text names the key.
     """
-    content = check_object(value, source)
-    fields_by_name = readers(kind)
+    content: dict[str, Any] = check(value, source, dict)
+    fields_by_name = readers(kind)  # type: ignore[arg-type]  # a class is hashable
     for name in content:
         if name not in fields_by_name and not ignore_unknown:
             raise ProtocolError(f"{source} has the unknown key {name!r:.60}.")
@@ -139,19 +133,14 @@ def render(value: Any) -> str:
     return json.dumps(record(value))
 
 
+@cache
 def readers(kind: type[Any]) -> dict[str, tuple[Reader, bool]]:
     """Return, for each field of a class, its reader and whether it is required."""
-    if kind not in READERS:
-        names = {name: value for base in kind.__mro__ for name, value in vars(sys.modules[base.__module__]).items()}
-        READERS[kind] = {
-            field.name: (make_reader(str(field.type), names), is_required(field)) for field in fields(kind)
-        }
-    return READERS[kind]
-
-
-def is_required(field: Field[Any]) -> bool:
-    """Return whether a field has no default."""
-    return field.default is MISSING and field.default_factory is MISSING
+    names = {name: value for base in kind.__mro__ for name, value in vars(sys.modules[base.__module__]).items()}
+    return {
+        field.name: (make_reader(str(field.type), names), field.default is field.default_factory is MISSING)
+        for field in fields(kind)
+    }
 
 
 def make_reader(annotation: str, names: Mapping[str, Any]) -> Reader:
@@ -167,21 +156,21 @@ def make_reader(annotation: str, names: Mapping[str, Any]) -> Reader:
     if annotation.startswith("tuple["):
         inner = make_reader(annotation[len("tuple[") : -len(", ...]")], names)
         return lambda value, source: tuple(
-            inner(item, f"{source}[{index}]") for index, item in enumerate(check_list(value, source))
+            inner(item, f"{source}[{index}]") for index, item in enumerate(check(value, source, list))
         )
     if annotation.startswith("dict[str, "):
         inner = make_reader(annotation[len("dict[str, ") : -1], names)
         return lambda value, source: {
-            name: inner(item, f"{source}.{name}") for name, item in check_object(value, source).items()
+            name: inner(item, f"{source}.{name}") for name, item in check(value, source, dict).items()
         }
     return SCALARS.get(annotation) or (lambda value, source: read(names[annotation], value, source))
 
 
-def check(value: object, source: str, kind: type[T], description: str) -> T:
+def check(value: object, source: str, kind: type[T]) -> T:
     """Return a value of exactly this type, so a bool is not an int; raise ProtocolError for other types."""
     if type(value) is kind:
         return value
-    raise ProtocolError(f"{source} is {value!r:.60}, not {description}.")
+    raise ProtocolError(f"{source} is {value!r:.60}, not {DESCRIPTIONS[kind]}.")
 
 
 def check_number(value: object, source: str, *, is_measured: bool = False) -> float:
@@ -191,21 +180,9 @@ def check_number(value: object, source: str, *, is_measured: bool = False) -> fl
     raise ProtocolError(f"{source} is {value!r:.60}, not a number.")
 
 
-def check_list(value: object, source: str) -> list[Any]:
-    """Return a list, or raise ProtocolError."""
-    return check(value, source, list, "a list")
-
-
-def check_object(value: object, source: str) -> dict[str, Any]:
-    """Return a JSON object, or raise ProtocolError."""
-    return check(value, source, dict, "an object")
-
-
 SCALARS: dict[str, Reader] = {
-    "int": lambda value, source: check(value, source, int, "a whole number"),
-    "str": lambda value, source: check(value, source, str, "text"),
-    "bool": lambda value, source: check(value, source, bool, "true or false"),
+    **{kind.__name__: partial(check, kind=kind) for kind in (int, str, bool)},
     "float": check_number,
-    "Measured": lambda value, source: check_number(value, source, is_measured=True),
+    "Measured": partial(check_number, is_measured=True),
     "Any": lambda value, source: value,
 }
