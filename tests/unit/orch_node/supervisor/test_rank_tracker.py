@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, ScriptEnded, Started
 from orch_node.supervisor.launcher import LauncherLog
-from orch_node.supervisor.monitors import NO_CHILDREN_SECONDS, MismatchedCollectives, StartupMonitor
+from orch_node.supervisor.monitors import NO_CHILDREN_SECONDS, StartupMonitor
 from orch_node.supervisor.rank_tracker import Position, RankTracker
 
 from tests.support.layouts import make_layout
@@ -88,20 +88,20 @@ def test_idle_ranks_make_no_progress() -> None:
 def test_rank_that_all_ranks_name_in_their_errors_has_failed() -> None:
     text = "error: rank 0 on node0: cannot write checkpoint-4: No space left on device."
     tracker = make_tracker("node0", "node1", events=[Raised(rank=rank, text=text, time=1.0) for rank in (1, 0)])
-    assert tracker.first_failure().rank == 0
+    assert tracker.first_cause.rank == 0
     assert tracker.undecided(), "its exit code is not known yet"
     stopped = Exited(rank=0, signal="SIGTERM", stopped=True)
-    assert make_tracker("node0", events=[stopped]).first_failure() is None
+    assert make_tracker("node0", events=[stopped]).first_cause is None
 
 
 def test_rank_in_a_collective_of_a_subgroup_waits_only_for_an_ended_script_of_it() -> None:
     beat = Heartbeat(rank=0, collectives=7, world_collectives=4, groups={"a": 3})
     events = [beat, ScriptEnded(rank=1, world_collectives=4, groups={"b": 1})]
-    assert make_tracker("node0", "node1", events=events).blocked_on_finished_ranks() == {}
+    assert make_tracker("node0", "node1", events=events).positions_beyond_ended_scripts([0]) == {}
     events = [beat, Heartbeat(rank=1, collectives=8, world_collectives=4, groups={"b": 4})]
     tracker = make_tracker("node0", "node0", "node1", events=events)
     add_events(tracker, ScriptEnded(rank=2, world_collectives=4, groups={"a": 2}))
-    waiting = tracker.blocked_on_finished_ranks()
+    waiting = tracker.positions_beyond_ended_scripts(tracker.waiting())
     assert waiting == {0: Position("a", 3, 7)}
     assert tracker.describe_mismatched_collectives(waiting) == (
         "node1 rank 2 ended the script after 2 collectives of the group of ranks 0,2, but node0 rank 0 waits in "
@@ -111,10 +111,9 @@ def test_rank_in_a_collective_of_a_subgroup_waits_only_for_an_ended_script_of_it
 
 def test_rank_that_makes_progress_in_another_group_does_not_wait() -> None:
     tracker = make_tracker("node0", "node1", events=[ScriptEnded(rank=1, groups={"a": 1})])
-    end = MismatchedCollectives()
     for second in range(5, 65):
         add_events(tracker, Heartbeat(rank=0, collectives=second, groups={"a": 2, "b": second - 2}))
-        assert end.problem(tracker, float(second)) == ""
+        assert tracker.mismatched_collectives(float(second)) == ""
 
 
 def test_run_ends_when_wrappers_wait_and_the_other_ranks_are_in_their_exit_handlers() -> None:
@@ -134,13 +133,12 @@ def test_run_ends_when_wrappers_wait_and_the_other_ranks_are_in_their_exit_handl
 def test_mismatched_collectives_end_only_a_run_without_progress() -> None:
     """Let the root of a broadcast continue without the rank that receives."""
     tracker = make_tracker("node0", "node1", events=[ScriptEnded(rank=1, world_collectives=4)])
-    end = MismatchedCollectives()
     for second in range(5, 65):
         add_events(tracker, Heartbeat(rank=0, world_collectives=second))
-        assert end.problem(tracker, float(second)) == ""
-    assert end.problem(tracker, 75.0).startswith("node1 rank 1 ended the script after 4 collectives")
+        assert tracker.mismatched_collectives(float(second)) == ""
+    assert tracker.mismatched_collectives(75.0).startswith("node1 rank 1 ended the script after 4 collectives")
     add_events(tracker, ScriptEnded(rank=0, world_collectives=64))
-    assert end.problem(tracker, 99.0) == ""
+    assert tracker.mismatched_collectives(99.0) == ""
 
 
 SRUN_ERROR = "srun: error: n2: task 1: Exited with exit code 1\n"

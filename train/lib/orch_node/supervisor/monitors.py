@@ -1,4 +1,4 @@
-"""Watch for states in which an attempt cannot continue: a start that hangs, ranks without a peer, a preemption."""
+"""Watch for states in which an attempt cannot continue: a start that hangs, a preemption."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orch_node.protocol.agent import PREEMPT, Request
 from orch_node.protocol.events import Stopping
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Outcome
 from orch_node.supervisor.launcher import LauncherLog
-from orch_node.supervisor.rank_tracker import Position, RankTracker
+from orch_node.supervisor.rank_tracker import RankTracker
 from orch_node.supervisor.run import SupervisedRun
 
 REPORT_SECONDS = 20.0
@@ -19,8 +19,6 @@ NO_CHILDREN_SECONDS = 30.0  # hydra took 6 s with 20 runnable processes per core
 CHECK_SECONDS = 1.0
 # Launchers that start each rank by a child process: ssh, srun or a proxy.
 PARENTS = ("mpiexec", "mpiexec.hydra", "mpirun")
-# Time for a backend that reports the lost peer itself, or a script that does not need the result.
-GRACE_SECONDS = 10.0
 RESPONSE_SECONDS = 3.0
 ENDING_SIGNALS = ("SIGTERM", "SIGKILL")  # by which ranks end when a batch system takes their cores
 
@@ -73,25 +71,6 @@ class StartupMonitor:
         """Return what the launcher says about its trouble, to be added to a message, or ''."""
         reason = self.log.reason()
         return f"; the launcher reports: {reason}" if reason else ""
-
-
-class MismatchedCollectives:
-    """The ranks that wait in a collective for ranks whose script has ended, and since when.
-
-    Such a collective never completes. Some backends report the lost peer; with MPI the rank that has
-    ended waits in MPI_Finalize for the others, and nothing would happen until the stall timeout.
-    """
-
-    def __init__(self) -> None:
-        self.waiting: dict[int, Position] = {}
-        self.since = 0.0
-
-    def problem(self, tracker: RankTracker, now: float) -> str:
-        """Return why the run cannot continue, once the ranks have waited long enough."""
-        waiting = tracker.blocked_on_finished_ranks()
-        if waiting != self.waiting:  # a rank that makes progress does not wait
-            self.waiting, self.since = waiting, now
-        return tracker.describe_mismatched_collectives(waiting) if waiting and now - self.since > GRACE_SECONDS else ""
 
 
 class PreemptionMonitor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,14 @@ from orch_node.protocol import events, failures
 from orch_node.protocol.failures import RankEnd
 from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.node_names import MAX_LISTED, fold
-from orch_node.protocol.outcome import Failure
 from orch_node.protocol.record import number_ranges
 
 TRACE_LOG_SECONDS = 5.0  # in which the log of a rank grows by requested stack traces
 MAX_POSITIONS = 3  # ranks whose position is reported
 EXIT_SECONDS = 10.0  # for exit handlers that do not wait for other ranks
+# Time for a backend that reports the lost peer itself, or a script that does not need the result.
+GRACE_SECONDS = 10.0
+SILENT_EXIT = "ended without finishing the script (exit code 0)"
 WORLD = ""  # the key of the default group
 
 
@@ -58,25 +61,20 @@ class RankTracker:
         self.nodes = {placement.rank: placement.node for placement in layout.ranks}
         self.last_progress = now
         self.traces_requested = -TRACE_LOG_SECONDS
-        self.started: dict[int, events.Started] = {}
-        self.joined: dict[int, events.Joined] = {}
-        self.exits: dict[int, events.Exited] = {}
-        self.heartbeats = dict.fromkeys(self.nodes, events.Heartbeat())
-        self.script_ends: dict[int, events.ScriptEnded] = {}
-        self.checkpoints: dict[int, events.Preempted] = {}
-        self.unanswered: dict[int, events.Unanswered] = {}
-        self.reported: dict[type[events.Event], dict[int, Any]] = {
-            events.Started: self.started,
-            events.Joined: self.joined,
-            events.Exited: self.exits,
-            events.Heartbeat: self.heartbeats,
-            events.ScriptEnded: self.script_ends,
-            events.Preempted: self.checkpoints,
-            events.Unanswered: self.unanswered,
-        }
+        self.reported: dict[type[events.Event], dict[int, Any]] = defaultdict(dict)
+        self.started: dict[int, events.Started] = self.reported[events.Started]
+        self.joined: dict[int, events.Joined] = self.reported[events.Joined]
+        self.exits: dict[int, events.Exited] = self.reported[events.Exited]
+        self.heartbeats: dict[int, events.Heartbeat] = self.reported[events.Heartbeat]
+        self.heartbeats.update(dict.fromkeys(self.nodes, events.Heartbeat()))
+        self.script_ends: dict[int, events.ScriptEnded] = self.reported[events.ScriptEnded]
+        self.checkpoints: dict[int, events.Preempted] = self.reported[events.Preempted]
+        self.unanswered: dict[int, events.Unanswered] = self.reported[events.Unanswered]
         self.ends: dict[int, RankEnd] = {}
         self.leaving: set[int] = set()
         self.stopped: set[int] = set()
+        self.blocked: dict[int, Position] = {}
+        self.blocked_since = now
 
     def add_event(self, event: events.Event, now: float) -> None:
         """Update the ranks with an event."""
@@ -96,13 +94,14 @@ class RankTracker:
         last = self.heartbeats.get(event.rank, event)
         return (event.collectives, event.steps) == (last.collectives, last.steps)
 
-    def first_failure(self) -> Failure | None:
-        """Return the failure that caused the others, or None."""
-        return failures.first_failure(self.ends, self.nodes)
+    @property
+    def first_cause(self) -> RankEnd | None:
+        """The first failure that is not only the consequence of another one, if there is one."""
+        return failures.first_cause(self.ends.values())
 
     def undecided(self) -> bool:
         """Return whether the first failure still lacks its exit code or its cause."""
-        first = failures.first_cause(self.ends.values())
+        first = self.first_cause
         return first is not None and (first.exited is None or first.is_consequence)
 
     def unfinished(self) -> list[int]:
@@ -117,14 +116,17 @@ class RankTracker:
         """Return whether a rank has not joined the process group."""
         return len(self.joined) < len(self.nodes)
 
-    def blocked_on_finished_ranks(self) -> dict[int, Position]:
-        """Return the ranks in a collective that cannot complete.
+    def mismatched_collectives(self, now: float) -> str:
+        """Return why the run cannot continue, once ranks have waited long enough for ranks whose script has ended.
 
-        Another rank of the group never takes part in it, because its script has ended.
+        Such a collective never completes. Some backends report the lost peer; with MPI the rank that has
+        ended waits in MPI_Finalize for the others, and nothing would happen until the stall timeout.
         """
-        if not self.script_ends:
-            return {}
-        return self.positions_beyond_ended_scripts(set(self.unfinished()) - set(self.script_ends))
+        blocked = self.positions_beyond_ended_scripts(self.waiting()) if self.script_ends else {}
+        if blocked != self.blocked:  # a rank that makes progress does not wait
+            self.blocked, self.blocked_since = blocked, now
+        is_over = blocked and now - self.blocked_since > GRACE_SECONDS
+        return self.describe_mismatched_collectives(blocked) if is_over else ""
 
     def positions_beyond_ended_scripts(self, ranks: Iterable[int]) -> dict[int, Position]:
         """Return the ranks that began more collectives of a group than a rank whose script has ended."""
@@ -148,22 +150,15 @@ class RankTracker:
         ends = {rank: counts_by_group(end).get(group, furthest) for rank, end in self.script_ends.items()}
         early = sorted(rank for rank, count in ends.items() if count < furthest)
         last = min(ends[rank] for rank in early)
-        end = (
-            "ended without finishing the script (exit code 0)"
-            if self.silent_exits.issuperset(early)
-            else "ended the script"
-        )
-        members = "" if group == WORLD else f" of the group of ranks {number_ranges(self.members(group))}"
+        end = SILENT_EXIT if self.silent_exits.issuperset(early) else "ended the script"
+        reports = (*self.reported[events.Heartbeat].items(), *self.reported[events.ScriptEnded].items())
+        numbers = number_ranges({rank for rank, report in reports if group in report.groups})
+        members = "" if group == WORLD else f" of the group of ranks {numbers}"
         return (
             f"{self.format_ranks(early)} {end} after {last} collectives{members}, but "
             f"{self.format_ranks(counts)} {'wait' if len(counts) > 1 else 'waits'} in collective "
             f"{furthest}, which needs all ranks{members and ' of the group'}"
         )
-
-    def members(self, group: str) -> set[int]:
-        """Return the ranks that have reported collectives of a group."""
-        heartbeats = {rank for rank, beat in self.heartbeats.items() if group in beat.groups}
-        return heartbeats | {rank for rank, end in self.script_ends.items() if group in end.groups}
 
     @property
     def silent_exits(self) -> set[int]:
@@ -186,7 +181,7 @@ class RankTracker:
     def describe_silent_exits(self) -> str:
         """Return in one line which ranks ended without finishing their script, or ''."""
         ranks = self.format_ranks(sorted(self.silent_exits))
-        return f"{ranks} ended without finishing the script (exit code 0)" if ranks else ""
+        return f"{ranks} {SILENT_EXIT}" if ranks else ""
 
     def seconds_since_progress(self, now: float) -> float:
         """Return the seconds since the last progress of any rank."""
@@ -203,7 +198,7 @@ class RankTracker:
 
     def collective_timeout(self) -> str:
         """Return who is missing in the collective whose timeout has ended the run, or '' if another failure has."""
-        first = failures.first_cause(self.ends.values())
+        first = self.first_cause
         if first is None or first.timeout_seconds is None:
             return ""
         return f"NCCL's timeout of {first.timeout_seconds:g} s is over: {self.describe_missing_ranks()}"
@@ -244,7 +239,7 @@ class RankTracker:
             parts.append(f"{are_stopped} by a signal (SIGSTOP, SIGTSTP) or a debugger")
         return "; ".join(filter(None, parts))
 
-    def format_ranks(self, ranks: Iterable[int], counts: dict[int, int] | None = None) -> str:
+    def format_ranks(self, ranks: Collection[int], counts: dict[int, int] | None = None) -> str:
         """Return ranks with their nodes: `node3 ranks 12-14, node5 rank 20 (at 17)`.
 
         Ranks on many nodes are in one range: `ranks 0-31 on node[0-15]`.
@@ -253,10 +248,8 @@ class RankTracker:
         for rank in ranks:
             by_node.setdefault(self.nodes[rank], []).append(rank)
         if len(by_node) > MAX_LISTED:
-            values = sorted({counts[rank] for local in by_node.values() for rank in local}) if counts else []
-            counts_text = f" (at {number_ranges(values)})" if values else ""
-            folded_ranks = number_ranges(rank for local in by_node.values() for rank in local)
-            return f"ranks {folded_ranks} on {fold(by_node)}{counts_text}"
+            counts_text = f" (at {number_ranges({counts[rank] for rank in ranks})})" if counts else ""
+            return f"ranks {number_ranges(ranks)} on {fold(by_node)}{counts_text}"
         parts = []
         for node, local in by_node.items():
             counts_text = f" (at {', '.join(str(counts[rank]) for rank in local)})" if counts else ""
