@@ -79,19 +79,12 @@ class Launcher:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
-    @property
-    def signal(self) -> str:
-        """Return the name of the signal that has ended the launcher, or ''."""
-        code = self.process.returncode
-        return signal.Signals(-code).name if code is not None and code < 0 else ""
-
     def close(self) -> int:
-        """Wait for the end; return the exit code as a shell does."""
+        """Wait for the end; return the exit code, negative for a signal."""
         self.pipes.drop(self.stdout)
         assert self.process.stdout is not None
         self.process.stdout.close()
-        code = self.process.wait()
-        return code if code >= 0 else 128 - code
+        return self.process.wait()
 
 
 MAX_LINE_CHARACTERS = 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import replace
@@ -78,25 +79,21 @@ class PreemptionMonitor:
 
     def __init__(self, run: SupervisedRun) -> None:
         self.run = run
-        self.requested_at: float | None = None
+        self.deadline = math.inf  # for the checkpoints, once they are requested
         self.problem = ""
 
     def poll(self, tracker: RankTracker) -> Outcome | None:
         """Ask the ranks for a checkpoint when requested; return the result once they are too late."""
-        if self.requested_at is None and (self.run.is_preempted() or tracker.any_preempted()):
+        is_preempted = self.run.preempted or self.run.agents.preempted or tracker.any_preempted()
+        if is_preempted and self.deadline == math.inf:
             self.request_checkpoints(tracker)
-        if self.requested_at is not None and time.monotonic() - self.requested_at > self.run.preempt_seconds:
+        if time.monotonic() > self.deadline:
             self.problem = f"none was written within {self.run.preempt_seconds:.0f} s"
         return Outcome(PREEMPTED, problem=self.describe(tracker)) if self.problem else None
 
-    def add_suspension(self, seconds: float) -> None:
-        """Extend the time for the checkpoint: this process and its ranks were suspended for some seconds."""
-        if self.requested_at is not None:
-            self.requested_at += seconds
-
     def request_checkpoints(self, tracker: RankTracker) -> None:
         """Ask all ranks to write a checkpoint and end."""
-        self.requested_at = time.monotonic()
+        self.deadline = time.monotonic() + self.run.preempt_seconds
         self.run.event_log.record(Stopping(text="preempted: the ranks write a checkpoint and end"))
         responses = self.run.agents.request(Request(PREEMPT), seconds=RESPONSE_SECONDS)
         if not responses and not tracker.any_preempted():
@@ -116,7 +113,7 @@ class PreemptionMonitor:
         """Return the result as preempted if ranks ended after a checkpoint, or by the signals that follow a request."""
         failure = result.first_failure
         is_signal = failure is None or (not failure.oom and failure.signal in ENDING_SIGNALS)
-        is_requested = tracker.any_preempted() or (result.state == FAILED and self.requested_at)
+        is_requested = tracker.any_preempted() or (result.state == FAILED and self.deadline < math.inf)
         if result.state not in (DONE, FAILED) or not is_requested or not is_signal:
             return result
         return replace(result, state=PREEMPTED, problem=self.describe(tracker), first_failure=None)

@@ -17,7 +17,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.agent import Claim
 from orch_node.protocol.environment import PREEMPT_SIGNAL, configured_signal
 from orch_node.protocol.events import NodeNews, Restarting
-from orch_node.protocol.outcome import Outcome
+from orch_node.protocol.outcome import NodeEnd, Outcome
 from orch_node.protocol.values import record
 from orch_node.rank.environment import provisioned_environment, read_env_file
 from orch_node.supervisor.agents import Agents
@@ -53,6 +53,7 @@ class SupervisedRun:
         layout: which rank runs on which cores of which node in the next attempt.
         agents: connections to the agents of all nodes, once they are open.
         event_log: receives the events of the ranks and of the attempts.
+        nodes: the result of ending the processes of each node after the newest attempt.
         attempts: how many attempts have started.
         restarts: how often the supervisor, or the launcher itself, has started all ranks again.
     """
@@ -70,6 +71,7 @@ class SupervisedRun:
         self.launcher_argv: list[str] = options.launcher
         self.layout = layouts.parse((run_dir / files.LAYOUT).read_text())
         self.began = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self.nodes: dict[str, NodeEnd] = {}
         self.attempts = 0
         self.restarts = 0  # by the supervisor or by the launcher itself
         self.stop_signal: int | None = None
@@ -105,10 +107,6 @@ class SupervisedRun:
         else:
             self.preempted = True
 
-    def is_preempted(self) -> bool:
-        """Return whether the run must free its nodes after a checkpoint."""
-        return self.preempted or self.agents.preempted
-
     def is_to_end(self) -> bool:
         """Return whether no further attempt may start."""
         return self.preempted or self.is_stopped() or bool(self.lease.problem())
@@ -124,20 +122,18 @@ class SupervisedRun:
         """Return why the run can no longer write its files, or ''."""
         return self.lease.problem() or self.event_log.problem()
 
+    def lost(self) -> dict[str, str]:
+        """Return the lost nodes of the newest attempt, each with the reason."""
+        names = set(self.layout.node_names)
+        return {node: reason for node, reason in self.agents.lost.items() if node in names}
+
     @property
     def attempt_number(self) -> int:
         """Return the number of the newest attempt, also counting those before the run was resumed."""
         return self.attempts + int(self.options.first_attempt) - 1
 
-    def launcher_will_restart(self, ending: Outcome) -> bool:
-        """Return whether the launcher itself starts all ranks again; count it as a restart."""
-        if not self.options.launcher_restarts or self.restarts >= self.options.max_restarts:
-            return False
-        self.count_restart(ending)
-        return True
-
     def count_restart(self, ending: Outcome) -> None:
-        """Record that the next attempt starts, and why."""
+        """Record that all ranks start again, and why."""
         self.restarts += 1
         after = ending.problem or record(ending.first_failure)
         self.event_log.record(Restarting(attempt=self.restarts + 1, of=self.options.max_restarts, after=after))

@@ -30,7 +30,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.agent import CLAIM, WRITE, Claim, Request
 from orch_node.protocol.events import Launched
 from orch_node.protocol.node_names import fold
-from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, NodeEnd, Outcome
+from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.values import ProtocolError
 from orch_node.reach import BY_STEP
 from orch_node.supervisor.agents import Agents
@@ -100,7 +100,6 @@ class Supervisor(SupervisedRun):
         """
         super().__init__(run_dir, options)
         self.open_agents = open_agents
-        self.nodes: dict[str, NodeEnd] = {}  # the result of ending the processes of each node
 
     def run(self) -> int:
         """Run all attempts; return the exit code.
@@ -162,10 +161,7 @@ class Supervisor(SupervisedRun):
         self.attempts += 1
         nodes = tuple(self.layout.node_names)
         self.event_log.record(Launched(attempt=self.attempt_number, ranks=self.layout.world_size, nodes=nodes))
-        self.latest = Attempt(self)
-        ending = self.latest.run()
-        self.nodes.update(self.latest.nodes)
-        return ending
+        return Attempt(self).run()
 
     # Restarts.
 
@@ -184,7 +180,7 @@ class Supervisor(SupervisedRun):
         """Prepare another attempt, without the nodes that were lost; return why there cannot be one, or ''."""
         if leftover_nodes := [node for node, end in self.nodes.items() if end.left]:
             return f"processes could not be ended on {fold(leftover_nodes)}"
-        if lost := set(self.latest.lost()):
+        if lost := set(self.lost()):
             if problem := recover(self, lost):
                 return problem
             atomic_write.write(self.run_dir / files.LAYOUT, layouts.render(self.layout))
