@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -28,10 +27,10 @@ def test_standard_error_of_a_node_fills_no_disk(tmp_path: Path, monkeypatch: pyt
     wait_until(lambda: channel.problem() == "the reason", "the program has written all")
     channel.shorten_log()
     assert channel.log.stat().st_size == 1000
-    os.write(channel.stdin, b" ")
+    channel.connection.send(b" ")
     wait_until(lambda: channel.problem() == "gone", "the log continues")
     assert channel.log.stat().st_size == 1005
-    channel.kill()
+    channel.end()
 
 
 def test_processes_are_ended_although_logs_cannot_be_read_or_handed_over(tmp_path: Path) -> None:
@@ -42,7 +41,7 @@ def test_processes_are_ended_although_logs_cannot_be_read_or_handed_over(tmp_pat
     try:
         assert [(node, end.logs) for node, end in agents.end_all().items()] == [("n0", None)]
     finally:
-        agents.channels["n0"].kill()
+        agents.channels["n0"].end()
 
 
 def test_nodes_that_read_nothing_delay_a_large_request_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +54,7 @@ def test_nodes_that_read_nothing_delay_a_large_request_once(tmp_path: Path, monk
         assert time.monotonic() - begin < 1.0
     finally:
         for channel in agents.channels.values():
-            channel.kill()
+            channel.end()
         reach.end_sharing()
 
 
@@ -75,5 +74,5 @@ def test_node_that_has_responded_is_not_lost_during_a_wait(tmp_path: Path, monke
         assert (agents.watch(), agents.lost) == (0.0, {})
     finally:
         for channel in agents.channels.values():
-            channel.kill()
+            channel.end()
         reach.end_sharing()

@@ -20,7 +20,6 @@ from orch_node.batch.agent import KEY
 from orch_node.batch.system import JobError, NodeSystem
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import batch, files, values
-from orch_node.protocol.agent import Request
 from orch_node.protocol.batch import Hello
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
@@ -74,17 +73,14 @@ class JobChannel(Channel):
         self.lines = lines
         self.forged = ""
 
-    def open(self, pipes: Pipes) -> None:
-        self.pipes = pipes
-        self.last_response = time.monotonic()
+    def connect(self) -> socket.socket:
+        """Return the connection of the agent, which has responded."""
         self.has_responded = True
-        self.stdin = self.stdout = self.connection.fileno()
-        self.connection.setblocking(False)
-        pipes.add(self.stdout, self.handle_line)
+        return self.connection
 
     def handle_line(self, line: bytes) -> None:
         """Handle a line of the agent; close the connection at the first line without its signature."""
-        if self.stdout < 0:
+        if not self.connected:
             return
         try:
             verified = self.lines.verify(line)
@@ -94,24 +90,12 @@ class JobChannel(Channel):
             return
         super().handle_line(verified)
 
-    def request(self, request: Request) -> None:
-        if self.stdin >= 0:
-            super().request(request)
-
     def sign(self, line: bytes) -> bytes:
         return self.lines.sign(line)
 
-    def close(self) -> None:
-        if self.stdout >= 0:
-            self.pipes.drop(self.stdout)
-            self.connection.close()
-            self.stdin = self.stdout = -1
-
-    def kill(self) -> None:
+    def end(self, seconds: float = 0.0) -> None:
+        """Close the connection: the batch system ends what remains of the agent."""
         self.close()
-
-    def end(self, seconds: float) -> None:
-        """Do nothing: the batch system ends what remains of the agent."""
 
     def problem(self) -> str:
         if self.forged:

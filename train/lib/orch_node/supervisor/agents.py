@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import socket
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
@@ -23,8 +24,8 @@ from orch_node.reach import BY_STEP, START_MARKER, end_sharing, program_errors, 
 
 PING_SECONDS = 2.0
 WATCH_SECONDS = 0.1  # between two checks of all channels
-# Two pipes to an agent of this program, and two more of a launcher that inherits the limit.
-FILES_PER_NODE, OTHER_FILES = 4, 200
+# A socket of an agent of this program, and two pipes of a launcher that inherits the limit.
+FILES_PER_NODE, OTHER_FILES = 3, 200
 LOST_SECONDS = 15.0  # without a response
 CONNECT_SECONDS = 30.0
 # All connections are opened at the same time, and each takes some processor time of node0.
@@ -55,7 +56,6 @@ class Channel:
         self.skew = 0.0  # seconds between the node's clock and the time of the request
         self.preempted = False  # whether its agent has received SIGTERM
         self.lost_launcher = ""  # what its agent says about a lost process of the launcher
-        self.stdin = self.stdout = -1  # descriptors for requests and responses
         self.unsent: list[memoryview] = []  # the requests, and the end of one, that the node has not read yet
 
     def open(self, pipes: Pipes) -> None:
@@ -64,15 +64,18 @@ class Channel:
         self.last_response = time.monotonic()
         self.has_responded = False
         self.unsent.clear()
-        with open(self.log, "ab", opener=private) as log:
+        self.connection = self.connect()
+        self.connection.setblocking(False)  # a node that reads nothing must not block the supervisor
+        pipes.add(self.connection.fileno(), self.handle_line)
+
+    def connect(self) -> socket.socket:
+        """Start the process, and return the socket that is its standard input and output."""
+        connection, remote = socket.socketpair()
+        with remote, open(self.log, "ab", opener=private) as log:
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                self.command, stdin=remote.fileno(), stdout=remote.fileno(), stderr=log, start_new_session=True
             )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.stdin, self.stdout = self.process.stdin.fileno(), self.process.stdout.fileno()
-        os.set_blocking(self.stdin, False)  # a node that reads nothing must not block the supervisor
-        pipes.add(self.stdout, self.handle_line)
+        return connection
 
     def handle_line(self, line: bytes) -> None:
         """Store a response; log any other line."""
@@ -110,8 +113,8 @@ class Channel:
     def flush(self) -> None:
         """Send what the node can take now of the requests."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
-            while self.unsent and self.stdin >= 0:
-                remaining = self.unsent[0][os.write(self.stdin, self.unsent[0]) :]
+            while self.unsent and self.connected:
+                remaining = self.unsent[0][self.connection.send(self.unsent[0]) :]
                 self.unsent[:1] = [remaining] if remaining else []
 
     def sign(self, line: bytes) -> bytes:
@@ -121,28 +124,21 @@ class Channel:
     @property
     def connected(self) -> bool:
         """Return whether the agent can still respond."""
-        return self.pipes.open(self.stdout)
+        return self.pipes.open(self.connection.fileno())
 
     def close(self) -> None:
         """Close the connection."""
-        self.pipes.drop(self.stdout)
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self.stdin = self.stdout = -1
+        self.pipes.drop(self.connection.fileno())
+        self.connection.close()
 
-    def kill(self) -> None:
-        """Close the connection and kill its process."""
+    def end(self, seconds: float = 0.0) -> None:
+        """Close the connection, and wait for its process to end before it is killed."""
         self.close()
-        self.process.kill()
-        self.process.wait()
-
-    def end(self, seconds: float) -> None:
-        """Wait for the process of a closed channel to end, then kill it."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
+            self.process.wait()
 
     def problem(self) -> str:
         """Return the last line that ssh or the agent has printed."""
@@ -253,7 +249,7 @@ class Agents:
             self.lose(channel, channel.problem())
             return
         self.news.append((channel.node, "the connection to its agent ended; connecting again"))
-        channel.kill()
+        channel.end()
         channel.open(self.pipes)
         if channel.claimed:
             channel.request(Request(protocol.CLAIM, claim=channel.claimed))
@@ -261,7 +257,7 @@ class Agents:
     def lose(self, channel: Channel, reason: str) -> None:
         """Mark a node as lost, and close its channel."""
         self.lost[channel.node] = reason
-        channel.kill()
+        channel.end()
 
     def request(self, request: Request, *, seconds: float) -> dict[str, Response]:
         """Send a request to all agents; return the responses in time, by node."""
@@ -306,7 +302,6 @@ class Agents:
         self.request(Request(protocol.LEAVE), seconds=2.0)
         deadline = time.monotonic() + 2.0
         for channel in self.living:
-            channel.close()
             channel.end(max(0.0, deadline - time.monotonic()))
         end_sharing()
 
