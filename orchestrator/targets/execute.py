@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from orch_node.standalone import receive_files
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import pack_files, source_files, write_private
-from orchestrator.model.printable import one_line
+from orchestrator.model.printable import CommandResult, one_line
 from orchestrator.planning.plan import (
     CheckImports,
     PutFile,
@@ -77,9 +76,8 @@ def execute_step(step: Step, connections: Mapping[str, Connection]) -> None:
         case PutFile() | SendFile() | RunProgram():
             on_all(step.nodes, connections, functools.partial(do_on_node, step, connections))
         case SendFolder():
-            with packed(Path(step.source), source_files(Path(step.source))) as archive:
-                head = {"root": step.path, "receiver": step.unpack()}
-                send_archive(connections[step.node.node], "python3", archive, [step.node.node], head)
+            source, head = Path(step.source), {"root": step.path, "receiver": step.unpack()}
+            send_folder(source, source_files(source), connections, "python3", [step.node.node], head)
         case StoreFolder():
             store(step, connections)
         case CheckImports(command=command, imports=imports):
@@ -104,9 +102,14 @@ def do_on_node(step: PutFile | SendFile | RunProgram, connections: Mapping[str, 
         result = connection.capture(step.command, seconds=step.seconds)
     except ExecuteError as error:
         raise ExecuteError(error.message, hint=step.hint or error.hint) from None
+    check_result(result, node.node, step.hint or ATTEMPT_HINT)
+
+
+def check_result(result: CommandResult, node: str, hint: str) -> None:
+    """Raise ExecuteError with what a program has printed on a node if it has failed."""
     if result.code != 0:
         reason = result.err.strip().removesuffix(".") or f"exit code {result.code}"
-        raise ExecuteError(f"{node.node}: {reason}.", hint=step.hint or ATTEMPT_HINT)
+        raise ExecuteError(f"{node}: {reason}.", hint=hint)
 
 
 def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:
@@ -121,60 +124,57 @@ def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:
         result = connections[node.node].capture(step.command("use"), seconds=STORE_SECONDS)
         if result.code == ABSENT:
             absent.add(node.node)
-        elif result.code != 0:
-            reason = result.err.strip() or f"exit code {result.code}"
-            raise ExecuteError(f"{node.node}: {reason}", hint=STORE_HINT)
+        else:
+            check_result(result, node.node, STORE_HINT)
 
     on_all(step.nodes, connections, use)
     receivers = [node.node for node in step.nodes if node.node in absent]
-    holder = next((node.node for node in step.nodes if node.node not in absent), "")
+    holders = [node.node for node in step.nodes if node.node not in absent][:1]
     source, (python, program) = Path(step.source), step.node_program
     root = str(PurePosixPath(program).parent.parent)
-    head = {"root": root, "receiver": step.command("receive"), "sender": step.command("send")}
-    if receivers and holder:
-        nodes = [holder, *receivers]
-        send_archive(connections[holder], python, Path(os.devnull), nodes, head, is_stored=True)
-    elif receivers:
-        with packed(source, [source / name for name in step.files or all_files(source)]) as archive:
-            send_archive(connections[receivers[0]], python, archive, receivers, head)
+    head = {"root": root, "receiver": step.command("receive"), "sender": step.command("send"), "stored": bool(holders)}
+    if receivers:
+        names = () if holders else step.files or all_files(source)
+        send_folder(source, [source / name for name in names], connections, python, [*holders, *receivers], head)
 
 
-def send_archive(
-    connection: Connection,
+def send_folder(
+    folder: Path,
+    paths: Sequence[Path],
+    connections: Mapping[str, Connection],
     python: str,
-    archive: Path,
     nodes: Sequence[str],
     head: Mapping[str, object],
-    *,
-    is_stored: bool = False,
 ) -> None:
-    """Send a folder to the first of several nodes, or let it send its own; it passes the folder on to the others.
+    """Send files below a folder to the first of several nodes, which passes them on to the others.
 
     Args:
-        connection: to the first node.
+        folder: the folder.
+        paths: the files; none if the first node sends its own folder (`stored`).
+        connections: the connections to the nodes.
         python: the interpreter on the nodes.
-        archive: the folder.
         nodes: the names of the nodes.
         head: what receive_files.py gets besides: its root, and the commands that receive and send an archive.
-        is_stored: whether the first node has the folder, so that the archive is empty.
 
     Raises:
         ExecuteError: if a node does not get it.
     """
     program = receive_files.command(python)
     further_nodes = [(name, shell_command(program)) for name in nodes[1:]]
-    beginning = receive_files.beginning({**head, "nodes": further_nodes, "stored": is_stored})
+    beginning = receive_files.beginning({**head, "nodes": further_nodes})
     hint = (
         STORE_HINT if further_nodes else f"Check on {nodes[0]} whether you may write there, and the disk's space (df)."
     )
-    output = connection.feed(program, archive, beginning)
+    with packed(folder, paths, beginning) as archive:
+        result = connections[nodes[0]].capture(program, seconds=STORE_SECONDS, source=archive)
+    check_result(result, nodes[0], hint)
     try:
-        problems = values.check(values.loads(output, "its response"), "its response", dict)
+        problems = values.check(values.loads(result.out, "its response"), "its response", dict)
     except ProtocolError as error:
         raise ExecuteError(f"{nodes[0]}: {error}", hint=hint) from None
     reasons = {name: one_line(str(problems.get(name) or "")) for name in ("", *nodes[1:])}
     failed = {name or nodes[0]: reason for name, reason in reasons.items() if reason}
-    if is_stored and nodes[0] in failed:
+    if head.get("stored") and nodes[0] in failed:
         failed = dict.fromkeys(nodes[1:], failed[nodes[0]])
     if failed or None in problems.values():
         reason = "; ".join(f"{names}: {reason}" for names, reason in fold_by_text(failed))
@@ -182,14 +182,15 @@ def send_archive(
 
 
 @contextmanager
-def packed(folder: Path, paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield a temporary archive of files below a folder.
+def packed(folder: Path, paths: Sequence[Path], beginning: bytes = b"") -> Iterator[Path]:
+    """Yield a temporary file with an archive of files below a folder, after other bytes.
 
     Raises:
         ExecuteError: if a file cannot be read, or the archive cannot be written.
     """
     with NamedTemporaryFile(prefix="orch-", suffix=".tar.gz") as archive:
         try:
+            archive.write(beginning)
             pack_files(archive, folder, paths)
             archive.flush()
         except OSError as error:

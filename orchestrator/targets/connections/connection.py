@@ -51,7 +51,6 @@ SILENCE_SECONDS = 15.0  # without any sign of the node, before its connection co
 RUN_SECONDS = 30.0  # time limit for mkdir, kill and the start of a program, on a slow node
 KEEPALIVE_SECONDS = 5
 CHUNK = 1 << 20
-FEED_SECONDS = 600.0  # time limit for a program to process its input
 TRANSFER_SECONDS = 120.0  # time limit for each read or write, for slow disks
 # One command compares the arguments and sends the signal, so that the pid cannot be reused in between.
 TERMINATE = r"""arguments=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
@@ -392,40 +391,22 @@ class Ssh:
 
         return marker.encode() in self.attempt(act, f"read {folder}/cmdline")
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        """Run a program on the node and return its exit code and output.
+    def capture(self, argv: tuple[str, ...], *, seconds: float, source: Path | None = None) -> CommandResult:
+        """Run a program on the node, with a local file as its input, and return its exit code and output.
 
         Raises:
-            ConnectionLost: if the connection is lost or the program does not respond.
+            ConnectionLost: if the connection is lost or the program does not respond within `seconds`.
             ExecuteError: if the program cannot be started or prints without end.
-        """
-        description = f"run {program_name(argv)}"
-        with self.start_program(argv, description) as channel:
-            return self.attempt(lambda: read_output(channel, self.node, seconds), description)
-
-    def feed(self, argv: tuple[str, ...], source: Path, head: bytes = b"") -> str:
-        """Run a program on the node with `head` and a local file as its input; return its output.
-
-        Raises:
-            ExecuteError: if it fails.
         """
 
         def act() -> CommandResult:
-            with source.open("rb") as file:
-                channel.settimeout(TRANSFER_SECONDS)
-                channel.sendall(head)
-                while block := file.read(CHUNK):
-                    channel.sendall(block)
-                channel.shutdown_write()
-                return read_output(channel, self.node, FEED_SECONDS)
+            with self.connection.transport.open_session() as channel:
+                channel.exec_command(shell_command(argv))
+                if source is not None:
+                    send_file(channel, source)
+                return read_output(channel, self.node, seconds)
 
-        description = f"run {program_name(argv)}"
-        with self.start_program(argv, description) as channel:
-            result = self.attempt(act, description)
-        if result.code != 0:
-            reason = result.err.strip() or f"exit code {result.code}"
-            raise ExecuteError(f"{self.node}: {program_name(argv)}: {reason}", hint=self.node_hint)
-        return result.out
+        return self.attempt(act, f"run {program_name(argv)}")
 
     def relay(self, argv: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
         """Run a program on the node and pass on its output, as relay() does for one of this machine.
@@ -446,19 +427,6 @@ class Ssh:
         check_started(filters, self.node)
         return code
 
-    def start_program(self, argv: tuple[str, ...], description: str) -> paramiko.Channel:
-        """Return the channel of a program that has been started on the node.
-
-        What precedes the start marker in its output is not the program's.
-        """
-
-        def start() -> paramiko.Channel:
-            channel: paramiko.Channel = self.connection.transport.open_session()
-            channel.exec_command(shell_command(argv))
-            return channel
-
-        return self.attempt(start, description)
-
     def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:
         """Run a short program on the node.
 
@@ -469,6 +437,15 @@ class Ssh:
         result = self.capture(argv, seconds=RUN_SECONDS)
         if check and result.code != 0:
             raise OSError(result.err.strip() or f"exit code {result.code}")
+
+
+def send_file(channel: paramiko.Channel, source: Path) -> None:
+    """Send a local file to a program, and close the program's input."""
+    channel.settimeout(TRANSFER_SECONDS)
+    with source.open("rb") as file:
+        while block := file.read(CHUNK):
+            channel.sendall(block)
+    channel.shutdown_write()
 
 
 @contextlib.contextmanager

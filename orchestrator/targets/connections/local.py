@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -72,44 +70,23 @@ class Local:
                     start_new_session=True,
                 )
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
+    def capture(self, argv: tuple[str, ...], *, seconds: float, source: Path | None = None) -> CommandResult:
         """Run a program, which Ctrl-C on the terminal does not reach, and return its exit code and output.
 
         Raises:
             ExecuteError: if it cannot be started or runs for longer than `seconds`.
+            OSError: if `source`, the file that it reads as its input, cannot be read.
         """
-        null = subprocess.DEVNULL
         try:
-            with start_errors(argv[0]):
-                process = subprocess.run(argv, capture_output=True, stdin=null, timeout=seconds, start_new_session=True)
+            with (source or Path(os.devnull)).open("rb") as file, start_errors(argv[0]):
+                done = subprocess.run(argv, stdin=file, capture_output=True, timeout=seconds, start_new_session=True)
         except subprocess.TimeoutExpired:
             raise ExecuteError(
                 f"{program_name(argv)} has not answered for {seconds:.0f} s.",
                 hint="`top` and `df` show whether this machine is too busy, or a disk hangs.",
             ) from None
-        return CommandResult(
-            code=process.returncode,
-            out=process.stdout.decode(errors="replace"),
-            err=process.stderr.decode(errors="replace"),
-        )
-
-    def feed(self, argv: tuple[str, ...], source: Path, head: bytes = b"") -> str:
-        """Run a program with `head` and a file as its input, and return its output.
-
-        Raises:
-            ExecuteError: if the program cannot be started, or fails.
-            OSError: if the file cannot be read, or temporary files cannot be written.
-        """
-        with source.open("rb") as file, tempfile.TemporaryFile() as joined:
-            joined.write(head)
-            shutil.copyfileobj(file, joined)
-            joined.seek(0)
-            with start_errors(argv[0]):
-                process = subprocess.run(argv, stdin=joined, capture_output=True)
-        if process.returncode != 0:
-            stderr = process.stderr.decode(errors="replace").strip()
-            raise ExecuteError(f"{program_name(argv)}: {stderr or f'exit code {process.returncode}'}", hint=WRITE_HINT)
-        return process.stdout.decode(errors="replace")
+        out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+        return CommandResult(code=done.returncode, out=out, err=err)
 
     def relay(self, argv: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
         """Run a program as relay() does; raise ExecuteError if it cannot be started."""

@@ -17,6 +17,7 @@ from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import TRAIN
+from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import StoreFolder
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import packed, store
@@ -47,9 +48,9 @@ class CountingLocal(Local):
 
     sent = 0
 
-    def feed(self, argv: tuple[str, ...], source: Path, head: bytes = b"") -> str:
-        self.sent += 1
-        return super().feed(argv, source, head)
+    def capture(self, argv: tuple[str, ...], *, seconds: float, source: Path | None = None) -> CommandResult:
+        self.sent += source is not None
+        return super().capture(argv, seconds=seconds, source=source)
 
 
 def modes(folder: str) -> dict[str, int]:
@@ -92,8 +93,8 @@ def test_other_content_does_not_get_the_name(step: StoreFolder, tmp_path: Path) 
     with pytest.raises(ExecuteError, match="its files have changed since the run was planned"):
         store(step, {"a": Local()})
     (tmp_path / "broken").write_text("no archive")
-    with pytest.raises(ExecuteError, match="not in gzip format"):
-        Local().feed(step.command("receive"), tmp_path / "broken")
+    result = Local().capture(step.command("receive"), seconds=60, source=tmp_path / "broken")
+    assert "not in gzip format" in result.err
     assert list((tmp_path / "store").iterdir()) == [], "nothing incomplete is left"
 
 

@@ -44,9 +44,9 @@ def test_failed_step_names_the_node_or_the_file() -> None:
 
 def test_program_with_unreadable_input_is_not_called_missing() -> None:
     with pytest.raises(FileNotFoundError):
-        Local().feed(("true",), Path("/no/such"))
+        Local().capture(("true",), seconds=60, source=Path("/no/such"))
     with pytest.raises(ExecuteError, match="/no/such cannot be started"):
-        Local().feed(("/no/such",), Path(__file__))
+        Local().capture(("/no/such",), seconds=60, source=Path(__file__))
 
 
 @pytest.mark.parametrize("reachable", [[], ["n31"]], ids=["none", "one"])

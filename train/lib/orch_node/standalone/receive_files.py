@@ -111,7 +111,7 @@ def beginning(head: dict[str, Any]) -> bytes:
     """Return the beginning of the input for command(): this program and the line of JSON."""
     with open(__file__, encoding="utf-8") as file:
         source = file.read()
-    defaults = {"pieces": [], "receiver": [], "sender": [], "compressed": False, "source": source}
+    defaults = {"pieces": [], "receiver": [], "sender": [], "compressed": False, "stored": False, "source": source}
     return source.encode() + json.dumps({**defaults, **head}).encode() + b"\n"
 
 
