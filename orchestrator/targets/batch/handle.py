@@ -433,7 +433,7 @@ class BatchHandle(RunHandle):
         """
         nodes = requested_ranks(run, rank)
         if not follow or self.has_ended():
-            self.run_folder.copy_logs(nodes)
+            self.run_folder.update_logs(nodes)
             yield from copied_lines(run, nodes, self.earlier.logs)
             return
 
@@ -441,11 +441,11 @@ class BatchHandle(RunHandle):
             running = True
             while running:
                 self.run_folder.refresh()
-                self.run_folder.copy_logs(nodes)
+                self.run_folder.update_logs(nodes)
                 yield
                 running = not self.has_ended()
                 time.sleep(TICK_SECONDS)
-            self.run_folder.copy_logs(nodes)
+            self.run_folder.update_logs(nodes)
 
         yield from followed_lines(run.folder, lambda: nodes, self.earlier.logs, updates())
 

@@ -17,7 +17,7 @@ from orchestrator.runs.follow import MAX_LOG_CHARACTERS
 from orchestrator.runs.state_files import PLAN, read_json, write_json
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.connections.mirror import Mirror, ReconnectingMirror
+from orchestrator.targets.connections.mirror import Mirror
 from orchestrator.targets.interface import Notify
 
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ class LocalFolder:
         name = files.newest((path.name for path in self.folder.iterdir()), pattern)
         return last_text(self.folder / name, size).strip() if name else ""
 
-    def copy_logs(self, ranks: Iterable[int]) -> None:
+    def update_logs(self, ranks: Iterable[int]) -> None:
         """Do nothing: the logs are in the folder."""
 
     def finish(self, output_dir: str | None) -> None:
@@ -58,16 +58,13 @@ class LocalFolder:
         return action()
 
 
-class RemoteFolder(ReconnectingMirror):
+class RemoteFolder(Mirror):
     """The local copy of a run on a file system that a login node sees."""
 
     def __init__(self, host: Ssh, record: RunRecord, folder: Path, notify: Notify) -> None:
-        super().__init__(Mirror(host, record.run_dir, folder, ranks=len(record.layout)), host.node, notify)
+        super().__init__(host, record.run_dir, folder, ranks=len(record.layout), notify=notify)
         self.state_files = (*STATE_FILES, batch.job_file(record.target))
         self.last_refresh = -REFRESH_SECONDS
-
-    def refresh(self) -> None:
-        self.attempt(self.copy_state, None)
 
     def copy_state(self) -> None:
         """Copy the events and the state files, at most twice per second.
@@ -77,42 +74,40 @@ class RemoteFolder(ReconnectingMirror):
         if time.monotonic() - self.last_refresh < REFRESH_SECONDS:
             return
         # The outcome is read before the events, so that a copy with an outcome has all events.
-        contents = {name: self.mirror.content(name) for name in self.state_files}
-        self.mirror.append(files.EVENTS)
+        contents = {name: self.content(name) for name in self.state_files}
+        self.append(files.EVENTS)
         for name, content in contents.items():
-            with self.mirror.local_files.writing(name):
+            with self.local_files.writing(name):
                 if content is None:
-                    (self.mirror.folder / name).unlink(missing_ok=True)
+                    (self.folder / name).unlink(missing_ok=True)
                 else:
-                    write_whole(self.mirror.folder / name, content)
+                    write_whole(self.folder / name, content)
         self.last_refresh = time.monotonic()
 
     def write(self, name: str, text: str) -> None:
-        self.mirror.remote.put(f"{self.mirror.run_dir}/{name}", text)
-        write_whole(self.mirror.folder / name, text)
+        self.remote.put(f"{self.run_dir}/{name}", text)
+        write_whole(self.folder / name, text)
 
     def has_file(self, name: str) -> bool:
-        return self.attempt(lambda: self.mirror.content(name) is not None, True)
+        return self.attempt(lambda: self.content(name) is not None, True)
 
     def end_of(self, pattern: re.Pattern[str], size: int = MAX_LOG_CHARACTERS) -> str:
-        remote = self.mirror.remote
-
         def read() -> bytes | None:
-            sizes = remote.sizes(self.mirror.run_dir)
+            sizes = self.remote.sizes(self.run_dir)
             name = files.newest(sizes, pattern)
-            return remote.read(f"{self.mirror.run_dir}/{name}", max(0, sizes[name] - size), size) if name else None
+            return self.remote.read(f"{self.run_dir}/{name}", max(0, sizes[name] - size), size) if name else None
 
         return (self.attempt(read, None) or b"").decode(errors="replace").strip()
 
-    def copy_logs(self, ranks: Iterable[int]) -> None:
+    def update_logs(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
             for name in (files.rank_log(rank), files.rank_times(rank)):
-                self.attempt(lambda name=name: self.mirror.append(name), None)  # type: ignore[misc]
+                self.attempt(lambda name=name: self.append(name), None)  # type: ignore[misc]
 
     def finish(self, output_dir: str | None) -> None:
-        self.copy_state()
-        self.mirror.finish(output_dir)
-        self.mirror.copy_logs()
+        self.last_refresh = -REFRESH_SECONDS
+        super().finish(output_dir)
+        self.copy_logs()
 
 
 RunFolder = LocalFolder | RemoteFolder

@@ -20,7 +20,7 @@ from orchestrator.files import write_whole
 from orchestrator.runs.confined_folder import ConfinedFolder
 from orchestrator.runs.follow import MAX_LOG_CHARACTERS
 from orchestrator.runs.state_files import outcome_in, supervisor_of
-from orchestrator.runs.store import SUPERVISOR_ENDED
+from orchestrator.runs.store import SUPERVISOR_ENDED, Notify
 from orchestrator.targets.connections.connection import Ssh
 
 Result = TypeVar("Result")
@@ -40,15 +40,26 @@ MAX_STATE_BYTES = 1 << 24  # of supervisor.json and outcome.json
 class Mirror:
     """A local copy of a run's folder, to which only new bytes are transferred.
 
-    The node is not trusted: only files that a run of `ranks` ranks has are written, and only in
-    the local folder.
+    The node is not trusted: only files that a run of `ranks` ranks has are written, and only in the local folder.
+    The methods of `Source` connect again after the connection is lost, and do nothing while it is; the others raise
+    ConnectionLost.
+
+    Attributes:
+        notify: called with one line when the connection is lost, and when it is restored.
+        lost_since: when the connection was lost, or None while it is open.
+        next_attempt: when to connect again.
     """
 
-    def __init__(self, remote: Ssh, run_dir: str, folder: Path, *, ranks: int) -> None:
+    def __init__(
+        self, remote: Ssh, run_dir: str, folder: Path, *, ranks: int, notify: Notify = lambda line: None
+    ) -> None:
         self.remote = remote
         self.run_dir = run_dir
         self.folder = folder
         self.ranks = ranks
+        self.notify = notify
+        self.lost_since: float | None = None
+        self.next_attempt = 0.0
         self.local_files = ConfinedFolder(folder)
         self.last_probe = time.monotonic()
         self.missed_probes = 0
@@ -56,6 +67,10 @@ class Mirror:
         self.marker = f"supervise\0{run_dir}\0"
 
     def refresh(self) -> None:
+        """Copy the state of the run, unless the node cannot be reached now."""
+        self.attempt(self.copy_state, None)
+
+    def copy_state(self) -> None:
         """Copy the new events, and the supervisor's and the outcome's files if they are still missing."""
         self.append(files.EVENTS)
         if supervisor_of(self.folder) is None:
@@ -95,22 +110,30 @@ class Mirror:
                 write_whole(self.folder / name, content)
 
     def supervisor_output(self) -> str:
-        """Return the end of the supervisor's log, or why the node could not write the log."""
-        message = (self.content(files.SUPERVISOR_LOG) or b"").decode(errors="replace")[-MAX_LOG_CHARACTERS:].strip()
-        return message or self.remote.write_problem(self.run_dir)
+        """Return the end of the supervisor's log, or why the node could not write it; '' if it is unreachable."""
+
+        def read() -> str:
+            log = (self.content(files.SUPERVISOR_LOG) or b"").decode(errors="replace")[-MAX_LOG_CHARACTERS:].strip()
+            return log or self.remote.write_problem(self.run_dir)
+
+        message = self.attempt(read, "")
+        return f"{self.remote.node}: {message}" if message else ""
 
     def lost(self, pid: int) -> bool:
-        """Return whether the supervisor has been gone for some seconds.
+        """Return whether the supervisor has been gone for some seconds while the node was reachable.
 
         The node is probed once every PROBE_SECONDS. Several probes must miss the supervisor, because
         an ending process has lost its arguments, and its outcome may not have been copied yet.
         """
-        if time.monotonic() - self.last_probe >= PROBE_SECONDS:
-            self.last_probe = time.monotonic()
+
+        def is_alive() -> bool:
             recorded = supervisor_of(self.folder)
             is_elsewhere = recorded is not None and self.is_on_another_host(recorded)
-            alive = is_elsewhere or self.remote.alive(pid, self.marker)
-            self.missed_probes = 0 if alive else self.missed_probes + 1
+            return is_elsewhere or self.remote.alive(pid, self.marker)
+
+        if time.monotonic() - self.last_probe >= PROBE_SECONDS:
+            self.last_probe = time.monotonic()
+            self.missed_probes = 0 if self.attempt(is_alive, True) else self.missed_probes + 1
         return self.missed_probes >= MISSED_PROBES
 
     def record_supervisor_end(self) -> None:
@@ -143,7 +166,7 @@ class Mirror:
         return bool(boot) and boot != recorded.boot and not was_rebooted(recorded, connected)
 
     def terminate(self, pid: int) -> None:
-        """Ask the supervisor to end the run."""
+        """Ask the supervisor to end the run; raise ConnectionLost if the node is unreachable."""
         self.remote.terminate(pid, self.marker)
 
     def copy_logs(self, rank: int | None = None, folder_of: Callable[[int], str] = lambda rank: files.RANKS) -> None:
@@ -191,7 +214,7 @@ class Mirror:
 
     def finish(self, output_dir: str | None) -> None:
         """Copy the launcher's log, the ranks' stack traces and the results of a run that has ended."""
-        self.refresh()
+        self.copy_state()
         for name in (files.LAUNCHER_LOG, files.SUPERVISOR_LOG):
             self.append(name)
         for name in self.remote.sizes(f"{self.run_dir}/{files.STACK_TRACES}"):
@@ -201,40 +224,6 @@ class Mirror:
         if output_dir == f"{self.run_dir}/output":
             for name in RESULTS:
                 self.append(f"output/{name}")
-
-
-class ReconnectingMirror:
-    """A mirror that reconnects to its node after the connection is lost.
-
-    Attributes:
-        notify: called with one line when the connection is lost, and when it is restored.
-        lost_since: when the connection was lost, or None while it is open.
-        next_attempt: when to connect again.
-    """
-
-    def __init__(self, mirror: Mirror, node: str, notify: Callable[[str], None]) -> None:
-        self.mirror = mirror
-        self.node = node
-        self.notify = notify
-        self.lost_since: float | None = None
-        self.next_attempt = 0.0
-
-    def refresh(self) -> None:
-        """Copy the new events, unless the node cannot be reached now."""
-        self.attempt(self.mirror.refresh, None)
-
-    def lost(self, pid: int) -> bool:
-        """Return whether the supervisor is gone; assume that it is not while the node is unreachable."""
-        return self.attempt(lambda: self.mirror.lost(pid), False)
-
-    def terminate(self, pid: int) -> None:
-        """Ask the supervisor to end the run; raise ConnectionLost if the node is unreachable."""
-        self.mirror.terminate(pid)
-
-    def supervisor_output(self) -> str:
-        """Return the end of the supervisor's log, or '' while the node is unreachable."""
-        message = self.attempt(self.mirror.supervisor_output, "")
-        return f"{self.node}: {message}" if message else ""
 
     def attempt(self, action: Callable[[], Result], fallback: Result) -> Result:
         """Return the result of an action, or `fallback` while the node is unreachable.
@@ -250,8 +239,8 @@ class ReconnectingMirror:
             self.handle_loss(error)
             return fallback
         if self.lost_since is not None:
-            lost_seconds = time.monotonic() - self.lost_since
-            self.notify(f"connected to {self.node} again after {lost_seconds:.0f} s")
+            seconds = time.monotonic() - self.lost_since
+            self.notify(f"connected to {self.remote.node} again after {seconds:.0f} s")
             self.lost_since = None
         return result
 
@@ -261,10 +250,11 @@ class ReconnectingMirror:
         if self.lost_since is None:
             self.lost_since = now
             self.notify(f"{error.message}; the run continues there, reconnecting")
-        if now - self.lost_since > GIVE_UP_SECONDS:
+        seconds = now - self.lost_since
+        if seconds > GIVE_UP_SECONDS:
             raise ExecuteError(
-                f"{self.node} has not been reached for {now - self.lost_since:.0f} s; the run may still continue.",
+                f"{self.remote.node} has not been reached for {seconds:.0f} s; the run may still continue.",
                 hint="`orch attach` shows it again, `orch stop` ends it on all nodes.",
             )
-        self.mirror.remote.close()
+        self.remote.close()
         self.next_attempt = now + RETRY_SECONDS

@@ -27,7 +27,7 @@ from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import CleanupReport, RunOutcome, outcome_of
 from orchestrator.runs.state_files import PLAN, supervisor_of
 from orchestrator.runs.store import Positions
-from orchestrator.targets.connections.mirror import ReconnectingMirror
+from orchestrator.targets.connections.mirror import Mirror
 from orchestrator.targets.execute import execute
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
 from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
@@ -80,9 +80,9 @@ class SshHandle(RunHandle):
     def refresh(self) -> None:
         is_copied = False
         try:
-            if isinstance(self.source, ReconnectingMirror):
-                self.source.mirror.refresh()
-                self.source.mirror.record_supervisor_end()
+            if isinstance(self.source, Mirror):
+                self.source.copy_state()
+                self.source.record_supervisor_end()
             is_copied = True
         finally:
             if not (is_copied and self.stays_connected):

@@ -22,7 +22,7 @@ from orchestrator.runs.state_files import outcome_in
 from orchestrator.runs.store import Positions, Run
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.connections.mirror import Mirror, ReconnectingMirror
+from orchestrator.targets.connections.mirror import Mirror
 from orchestrator.targets.interface import Notify
 from orchestrator.targets.ssh.nodes import connection_to, on_each
 
@@ -36,8 +36,7 @@ def event_source(record: RunRecord, folder: Path, node0: Local | Ssh, notify: No
     """Return the source of a run's events; `notify` is called when its connection is lost or restored."""
     if not isinstance(node0, Ssh):
         return LocalRun(folder)
-    mirror = Mirror(node0, record.run_dir, folder, ranks=len(record.layout))
-    return ReconnectingMirror(mirror, record.node0.node, notify)
+    return Mirror(node0, record.run_dir, folder, ranks=len(record.layout), notify=notify)
 
 
 def copy_all_files(record: RunRecord, folder: Path, node0: Local | Ssh) -> dict[str, str]:
@@ -187,18 +186,18 @@ class LogCopies:
         """Copy the logs of a node until the run has ended."""
         with closing(connection_to(host)) as connection:
             assert isinstance(connection, Ssh)
-            mirror = Mirror(connection, self.record.run_dir, self.folder, ranks=len(self.record.layout))
-            reconnecting = ReconnectingMirror(mirror, host.node, self.notify)
+            ranks = len(self.record.layout)
+            mirror = Mirror(connection, self.record.run_dir, self.folder, ranks=ranks, notify=self.notify)
             is_last = False
             try:
                 while not is_last:
                     is_last = self.ended.is_set()
-                    reconnecting.attempt(
+                    mirror.attempt(
                         lambda: mirror.copy_logs(self.rank, lambda rank: local_folder(self.record, rank, host.node)),
                         None,
                     )
                     self.ended.wait(FOLLOW_SECONDS + NODE_SECONDS * len(self.threads))
-                if reconnecting.lost_since is not None:
+                if mirror.lost_since is not None:
                     self.problems[host.node] = "no response"
             except ExecuteError as error:
                 self.problems[host.node] = error.message
