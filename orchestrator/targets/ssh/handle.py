@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path, PurePosixPath
 
 from orch_node.protocol import files
-from orch_node.protocol.events import Event, Launched, Waiting
+from orch_node.protocol.events import Event, Launched, Started, Waiting
 from orch_node.protocol.files import is_run_id
 from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.outcome import FAILED, STOPPED
@@ -18,21 +18,22 @@ from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError, RequestError
 from orchestrator.files import state_home, write_whole
-from orchestrator.model.hosts import Nodes
+from orchestrator.model.hosts import Nodes, fold
 from orchestrator.planning.plan import Plan, StartRun
 from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import follow, store
 from orchestrator.runs.fetch import Collected, FetchListener, Source
-from orchestrator.runs.logs import LogLine
+from orchestrator.runs.logs import LogLine, copied_lines, followed_lines, requested_ranks
 from orchestrator.runs.outcome import CleanupReport, RunOutcome, outcome_of
 from orchestrator.runs.state_files import PLAN, supervisor_of
 from orchestrator.runs.store import Positions
+from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.mirror import Mirror
 from orchestrator.targets.execute import execute
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
 from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
-from orchestrator.targets.ssh import find, logs
-from orchestrator.targets.ssh.logs import copy_all_files, copy_logs, event_source
+from orchestrator.targets.ssh import find
+from orchestrator.targets.ssh.logs import LogCopies, copy_logs
 from orchestrator.targets.ssh.nodes import connection_to, on_each, on_run
 
 END_SECONDS = 10.0  # time limit for a supervisor to end after it has written its outcome
@@ -45,7 +46,7 @@ class SshHandle(RunHandle):
         folder: the run's folder on this machine: a copy of node0's, or node0's own.
         node0: the connection to node0, which is opened when it is first used.
         source: the events of the run, as they arrive in `folder`.
-        rank_nodes: the nodes on which the ranks have started.
+        copies: the copies of the ranks' logs.
         stays_connected: whether refresh() keeps its connection until finish(), for a process that follows the run.
     """
 
@@ -54,8 +55,10 @@ class SshHandle(RunHandle):
     ) -> None:
         super().__init__(record, folder, earlier)
         self.node0 = connection_to(record.node0)
-        self.source = event_source(record, folder, self.node0, lambda line: self.notify(line))
-        self.rank_nodes = logs.RankNodes()
+        self.copies = LogCopies(record, folder, lambda line: self.notify(line))
+        self.source: follow.Source = follow.LocalRun(folder)
+        if isinstance(self.node0, Ssh):
+            self.source = self.copies.mirror(self.node0)
         self.stays_connected = stays_connected
 
     def started(self) -> None:
@@ -72,7 +75,7 @@ class SshHandle(RunHandle):
         """Yield the new events again and again until the run has ended."""
         ranks = len(self.record.layout)
         batches = follow.follow(self.folder, self.source, ranks=ranks, offset=self.earlier.events)
-        return self.rank_nodes.watch(batches)
+        return self.copies.watch(batches)
 
     def interrupt(self) -> None:
         follow.interrupt(self.folder, self.source)
@@ -90,19 +93,31 @@ class SshHandle(RunHandle):
 
     def finish(self) -> RunOutcome:
         try:
-            errors = copy_all_files(self.record, self.folder, self.node0)
+            errors = copy_logs(self.record, self.folder, node0=self.node0)
         finally:
             self.node0.close()
-        for nodes, reason in fold_by_text(errors):
+        for nodes, reason in fold_by_text({node: error.message for node, error in errors.items()}):
             self.notify(f"the files of {nodes} are incomplete: {reason}")
         return outcome_of(store.load(self.folder))
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         run = store.load(self.folder)
-        copies = logs.LogCopies(self.record, self.folder, rank, self.notify)
-        is_followed = follow and not run.has_ended
-        updates = copies.updates(self.rank_nodes, self.event_batches()) if is_followed else None
-        yield from logs.log_lines(copies, run, self.earlier, updates)
+        nodes, problems = requested_ranks(run, rank), self.copies.problems
+        if follow and not run.has_ended:
+            updates = self.copies.updates(rank, self.event_batches())
+            yield from followed_lines(self.folder, lambda: nodes, self.earlier.logs, updates)
+        else:
+            ran_on = {event.node for event in run.events() if isinstance(event, Started) and event.rank in nodes}
+            log_nodes = {self.record.node0.node, *ran_on, *nodes.values()}  # node0 may have the logs of other nodes
+            hosts = [host for host in self.record.nodes if host.node in log_nodes]
+            for node, error in copy_logs(self.record, self.folder, rank, hosts=hosts).items():
+                problems[node] = error.message
+                self.notify(error.message)
+            yield from copied_lines(run, nodes, self.earlier.logs)
+        if problems:
+            raise ExecuteError(
+                f"Lines may be missing: no response from {fold(problems)}.", hint="Run the same command again."
+            )
 
     def stop(self) -> CleanupReport:
         planned = store.load(self.folder).state == "planned"
@@ -207,7 +222,7 @@ def recorded(plan: Plan, folder: Path) -> Iterator[Positions | None]:
     try:
         if earlier_run and plan.run.node0.via:
             if set(earlier_run.nodes) - {host.node for host in plan.run.nodes}:
-                copy_logs(earlier_run.record, folder, None)  # of nodes that do not respond, nothing is copied
+                copy_logs(earlier_run.record, folder)  # of nodes that do not respond, nothing is copied
             store.move_logs(folder, earlier_run.record, plan.run)
         yield store.positions(folder) if earlier_plan else None
     except (OrchError, KeyboardInterrupt) as error:
