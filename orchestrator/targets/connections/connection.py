@@ -58,7 +58,6 @@ case $arguments in *"$2"*) kill -INT "$1";; esac"""
 TEST_WRITE = f"""umask 077; head -c {disk.TEST_BYTES} /dev/zero > "$1"; code=$?
 rm -f -- "$1"; exit $code"""
 OPENSSH_FAILED = 255  # the exit code of ssh if the connection fails
-FAST_CIPHER = "aes128-gcm@openssh.com"
 # The node must answer within SILENCE_SECONDS, and what a configuration sets for a user's own sessions is off.
 OPENSSH_OPTIONS = (
     "BatchMode=yes",
@@ -328,8 +327,7 @@ class Ssh:
         Raises:
             ExecuteError: if this machine has no OpenSSH.
         """
-        ciphers = openssh_ciphers((*self.openssh_config, "--", self.node))
-        command = self.openssh_command(argv, *ciphers)
+        command = self.openssh_command(argv)
         with openssh_errors(), piped_program(command, partial(self.program_failure, argv)) as program:
             yield program
 
@@ -338,9 +336,9 @@ class Ssh:
         """Return the options of OpenSSH for the ssh configuration file."""
         return ("-F", self.ssh_config) if self.ssh_config else home_config()
 
-    def openssh_command(self, argv: tuple[str, ...], *options: str) -> tuple[str, ...]:
-        """Return the command of OpenSSH that runs a program on the node, with further options."""
-        all_options = (*OPENSSH_OPTIONS, f"ConnectTimeout={self.connect_seconds}", *options)
+    def openssh_command(self, argv: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the command of OpenSSH that runs a program on the node."""
+        all_options = (*OPENSSH_OPTIONS, f"ConnectTimeout={self.connect_seconds}")
         flags = (text for option in all_options for text in ("-o", option))
         return ("ssh", *self.openssh_config, *flags, "--", self.node, shell_command(argv))
 
@@ -463,21 +461,6 @@ def home_config() -> tuple[str, ...]:
     """Return the option for ~/.ssh/config if HOME is not the user's home folder, where alone OpenSSH looks for it."""
     home, config = Path(pwd.getpwuid(os.getuid()).pw_dir), Path.home() / ".ssh/config"
     return ("-F", str(config)) if Path.home() != home and config.exists() else ()
-
-
-def openssh_ciphers(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the option that prefers AES-GCM among the ciphers that ssh would use, if it is one of them.
-
-    With AES instructions it needs a fraction of the time of ChaCha20, which OpenSSH prefers.
-    """
-    try:
-        settings = subprocess.run(("ssh", "-G", *arguments), capture_output=True, text=True, timeout=RUN_SECONDS).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    ciphers = next((line.split()[1] for line in settings.splitlines() if line.startswith("ciphers ")), "").split(",")
-    if FAST_CIPHER not in ciphers:
-        return ()
-    return (f"Ciphers={','.join(sorted(ciphers, key=lambda name: name != FAST_CIPHER))}",)
 
 
 def detect_silence(transport: paramiko.Transport) -> None:
