@@ -37,6 +37,7 @@ from orchestrator.targets.connections.program_output import (
     piped_program,
     read_output,
     relay,
+    start_errors,
 )
 
 # fabric and paramiko are imported only when a node is contacted, so that planning starts faster.
@@ -301,46 +302,30 @@ class Ssh:
     def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes | None:
         """Return at most `limit` bytes of a regular file from `offset` on, or None if there is no file."""
 
-        def act() -> bytes:
-            if not stat.S_ISREG(self.sftp.stat(path).st_mode or 0):  # a device has no end, a pipe may wait for ever
-                return b""
-            with self.sftp.open(path, "rb") as file:
-                file.seek(offset)
-                return bytes(file.read(limit))
-
-        return self.if_exists(act, f"read {path}")
-
-    def if_exists(self, action: Callable[[], Result], description: str) -> Result | None:
-        """Return the result of an action on a file or folder, or None if it does not exist; translate other errors."""
-
-        def act() -> Result | None:
+        def act() -> bytes | None:
             with contextlib.suppress(FileNotFoundError):
-                return action()
+                if not stat.S_ISREG(self.sftp.stat(path).st_mode or 0):  # a device has no end, a pipe may wait for ever
+                    return b""
+                with self.sftp.open(path, "rb") as file:
+                    file.seek(offset)
+                    return bytes(file.read(limit))
             return None
 
-        return self.attempt(act, description)
+        return self.attempt(act, f"read {path}")
 
-    @contextlib.contextmanager
-    def open_program(self, argv: tuple[str, ...]) -> Iterator[PipedProgram]:
+    def open_program(self, argv: tuple[str, ...]) -> contextlib.AbstractContextManager[PipedProgram]:
         """Start a program on the node through OpenSSH, which moves large amounts of data faster than paramiko.
 
         Raises:
             ExecuteError: if this machine has no OpenSSH.
         """
-        command = self.openssh_command(argv)
-        with openssh_errors(), piped_program(command, partial(self.program_failure, argv)) as program:
-            yield program
-
-    @property
-    def openssh_config(self) -> tuple[str, ...]:
-        """Return the options of OpenSSH for the ssh configuration file."""
-        return ("-F", self.ssh_config) if self.ssh_config else home_config()
+        return piped_program(self.openssh_command(argv), partial(self.program_failure, argv))
 
     def openssh_command(self, argv: tuple[str, ...]) -> tuple[str, ...]:
         """Return the command of OpenSSH that runs a program on the node."""
-        all_options = (*OPENSSH_OPTIONS, f"ConnectTimeout={self.connect_seconds}")
-        flags = (text for option in all_options for text in ("-o", option))
-        return ("ssh", *self.openssh_config, *flags, "--", self.node, shell_command(argv))
+        config = ("-F", self.ssh_config) if self.ssh_config else home_config()
+        options = (f"-o{option}" for option in (*OPENSSH_OPTIONS, f"ConnectTimeout={self.connect_seconds}"))
+        return ("ssh", *config, *options, "--", self.node, shell_command(argv))
 
     def program_failure(self, argv: tuple[str, ...], code: int, output: str) -> ExecuteError:
         """Return the error for a program that has ended too early."""
@@ -357,10 +342,12 @@ class Ssh:
         """Return the sizes of what a folder has by name, in order, or nothing if there is no folder."""
 
         def act() -> dict[str, int]:
-            entries = islice(self.sftp.listdir_iter(folder), MAX_NAMES)
-            return dict(sorted((entry.filename, entry.st_size or 0) for entry in entries))
+            with contextlib.suppress(FileNotFoundError):
+                entries = islice(self.sftp.listdir_iter(folder), MAX_NAMES)
+                return dict(sorted((entry.filename, entry.st_size or 0) for entry in entries))
+            return {}
 
-        return self.if_exists(act, f"list {folder}") or {}
+        return self.attempt(act, f"list {folder}")
 
     def terminate(self, pid: int, marker: str) -> None:
         """Send SIGINT to a process if its arguments contain `marker`.
@@ -375,19 +362,12 @@ class Ssh:
 
         The marker rules out a later process that has got the same pid.
         """
-        folder = f"/proc/{pid}"
-
-        def act() -> bytes:
-            try:
-                with self.sftp.open(f"{folder}/cmdline", "rb") as file:
-                    return bytes(file.read())
-            except OSError as error:  # SFTP reports only `Failure` if the process ends during the read
-                with contextlib.suppress(FileNotFoundError):
-                    self.sftp.stat(folder)
-                    raise error
-                return b""
-
-        return marker.encode() in self.attempt(act, f"read {folder}/cmdline")
+        try:
+            return marker.encode() in (self.read(f"/proc/{pid}/cmdline") or b"")
+        except ConnectionLost:
+            raise
+        except ExecuteError:  # SFTP reports only `Failure` if the process ends during the read
+            return False
 
     def capture(self, argv: tuple[str, ...], *, seconds: float, source: Path | None = None) -> CommandResult:
         """Run a program on the node, with a local file as its input, and return its exit code and output.
@@ -418,8 +398,7 @@ class Ssh:
         def select(stream: int, part: bytes) -> None:
             receive(stream, filters[stream].output(part))
 
-        with openssh_errors():
-            code = relay(self.openssh_command(argv), select, stop)
+        code = relay(self.openssh_command(argv), select, stop)
         if code == OPENSSH_FAILED and not filters[STDOUT].started:
             raise self.program_failure(argv, code, filters[STDERR].dropped)
         check_started(filters, self.node)
@@ -444,17 +423,6 @@ def send_file(channel: paramiko.Channel, source: Path) -> None:
         while block := file.read(CHUNK):
             channel.sendall(block)
     channel.shutdown_write()
-
-
-@contextlib.contextmanager
-def openssh_errors(program: str = "ssh") -> Iterator[None]:
-    """Explain that this machine has no OpenSSH."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise ExecuteError(
-            f"{program} cannot be started: No such file or directory.", hint="Install the OpenSSH client."
-        ) from None
 
 
 def home_config() -> tuple[str, ...]:
@@ -516,7 +484,7 @@ def known_hosts_lines(connection: Any, name: str) -> Iterator[str]:
         path = os.path.expanduser(file)
         command = ("ssh-keygen", "-q", "-F", name.lower(), "-f", path)
         if os.path.exists(path):
-            with openssh_errors("ssh-keygen"):
+            with start_errors("ssh-keygen"):
                 output = subprocess.run(command, capture_output=True, text=True, errors="replace").stdout
             yield from output.splitlines()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from orch_node import disk
 from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder, write_whole
 from orchestrator.model.printable import Command, CommandResult, program_name
-from orchestrator.targets.connections.program_output import PipedProgram, last_line, piped_program, relay
+from orchestrator.targets.connections.program_output import PipedProgram, last_line, piped_program, relay, start_errors
 
 WRITE_HINT = "Check whether you may write there, and whether the disk has free space: `df`."
 
@@ -24,16 +24,6 @@ def program_failure(argv: tuple[str, ...], code: int, output: str) -> ExecuteErr
     """Return the error for a program that has ended too early."""
     reason = last_line(output) or f"exit code {code}"
     return ExecuteError(f"{program_name(argv)}: {reason}.", hint=WRITE_HINT)
-
-
-@contextmanager
-def start_errors(program: str) -> Iterator[None]:
-    """Raise ExecuteError if a program cannot be started within the context."""
-    try:
-        yield
-    except OSError as error:
-        hint = f"`command -v {program}` shows whether it is installed."
-        raise ExecuteError(f"{program} cannot be started: {error.strerror}.", hint=hint) from None
 
 
 class Local:
@@ -48,13 +38,9 @@ class Local:
         except OSError as error:
             raise ExecuteError(f"{disk.describe_error(path, error)}.", hint=WRITE_HINT) from None
 
-    @contextmanager
-    def open_program(self, argv: tuple[str, ...]) -> Iterator[PipedProgram]:
+    def open_program(self, argv: tuple[str, ...]) -> AbstractContextManager[PipedProgram]:
         """Start a program with pipes; raise ExecuteError if it cannot be started."""
-        with ExitStack() as stack:
-            with start_errors(argv[0]):
-                program = stack.enter_context(piped_program(argv, partial(program_failure, argv)))
-            yield program
+        return piped_program(argv, partial(program_failure, argv))
 
     def start(self, command: Command, log: str) -> None:
         """Start a program that continues after this one; raise ExecuteError if it cannot be started."""
@@ -89,9 +75,8 @@ class Local:
         return CommandResult(code=done.returncode, out=out, err=err)
 
     def relay(self, argv: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
-        """Run a program as relay() does; raise ExecuteError if it cannot be started."""
-        with start_errors(argv[0]):
-            return relay(argv, receive, stop)
+        """Run a program as relay() does."""
+        return relay(argv, receive, stop)
 
     def close(self) -> None:
         """Do nothing; the method exists for the interface of a connection."""

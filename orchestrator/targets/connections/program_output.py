@@ -75,6 +75,16 @@ def read_output(channel: paramiko.Channel, node: str, seconds: float) -> Command
     return CommandResult(code=code, out=out, err=err)
 
 
+@contextlib.contextmanager
+def start_errors(program: str) -> Iterator[None]:
+    """Raise ExecuteError if a program cannot be started within the context."""
+    try:
+        yield
+    except OSError as error:
+        hint = f"`command -v {program}` shows whether it is installed."
+        raise ExecuteError(f"{program} cannot be started: {error.strerror}.", hint=hint) from None
+
+
 def relay(command: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
     """Run a program of this machine, pass on its output as it arrives, and return its exit code as a shell does.
 
@@ -84,13 +94,12 @@ def relay(command: tuple[str, ...], receive: Callable[[int, bytes], None], stop:
         stop: ends the input of the program when it is set.
 
     Raises:
-        OSError: if it cannot be started.
+        ExecuteError: if it cannot be started.
     """
     pipe = subprocess.PIPE
-    with (
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process,
-        selectors.DefaultSelector() as selector,
-    ):
+    with start_errors(command[0]):
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+    with process, selectors.DefaultSelector() as selector:
         for stream, descriptor in ((process.stdout, STDOUT), (process.stderr, STDERR)):
             assert stream is not None
             selector.register(stream, selectors.EVENT_READ, descriptor)
@@ -178,11 +187,12 @@ def piped_program(command: tuple[str, ...], explain: Callable[[int, str], Execut
     It has its own session, so that Ctrl-C on the terminal reaches only orch.
 
     Raises:
-        OSError: if it cannot be started.
+        ExecuteError: if it cannot be started.
     """
     pipe = subprocess.PIPE
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
+        with start_errors(command[0]):
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
         program = PipedProgram(process, errors, explain)
         with contextlib.suppress(OSError):  # Linux limits the pipes of a user: 64 MiB for all
             fcntl.fcntl(program.output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
