@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby, pairwise, zip_longest
 from operator import itemgetter
 from statistics import median, median_low
+from typing import NamedTuple
 
 from orch_node.protocol.events import Event, Exited, FirstStep, Joined, Progress, Raised, Started
 
 from orchestrator.model.printable import counted
 from orchestrator.runs.measures import Measures, RankMeasures, is_number
-from orchestrator.runs.timeline import Moment, timeline_of
+from orchestrator.runs.timeline import timeline_of
 
 Trace = Mapping[str, object]
 Points = Sequence[tuple[float, float]]
-Span = tuple[str, float, float, str]  # row, begin, end, description
 
 SLOW = 1.2  # A rank is slow if its own work takes longer than this multiple of the median.
 MAX_LINES = 8  # maximum number of ranks with a line in a chart
@@ -31,18 +31,27 @@ MAX_HOVER_TEXT = 300  # maximum number of characters of a hover text
 MAX_POINTS = 1000  # maximum number of points of a line
 COLOURS = 8  # number of colours of the page, --c1 to --c8
 # Each of these events begins a part of a rank's life, which has a colour.
-RANK_PHASES: dict[type[Event], str] = {Started: "starting", Joined: "preparing", FirstStep: "training"}
-LEGEND = {
-    "starting": "starting, joining",
-    "preparing": "joined, before its first step",
-    "training": "from the first step on",
-    "failed": "failed",
+RANK_PHASES: dict[type[Event], str] = {
+    Started: "starting, joining",
+    Joined: "joined, before its first step",
+    FirstStep: "from the first step on",
 }
+COLOURS_OF_PHASES = ("--starting", "--preparing", "--training", "--hot")
 MAX_DRAWN_RANKS = 64
 LETTER_WIDTH = 0.032  # width of a letter as a share of a chart on a screen of 400 pixels
 ROW_HEIGHT = 16  # pixels
-MAX_REPEATED_PHASES = 3
+TIME = "time since the start, {}"  # a unit
+FAILED = "failed"
 EVENTS, PHASES = "events", "phase"  # rows above the rows of the ranks
+
+
+class Span(NamedTuple):
+    """A bar of the timeline, with times in seconds since the start of the run."""
+
+    begin: float
+    end: float
+    name: str
+    row: str = PHASES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +67,7 @@ class Chart:
     """
 
     title: str
-    data: tuple[Trace, ...]
+    data: Sequence[Trace]
     layout: Mapping[str, object]
     note: str = ""
     height: int = 320
@@ -123,7 +132,7 @@ def rank_label(rank: RankMeasures) -> str:
 
 
 def slow_ranks(ranks: Sequence[RankMeasures]) -> dict[int, float]:
-    """Return the ranks that delay the others.
+    """Return the ranks that delay the others, the slowest first.
 
     Returns:
         The own work of each slow rank as a multiple of the median, by rank.
@@ -135,11 +144,8 @@ def slow_ranks(ranks: Sequence[RankMeasures]) -> dict[int, float]:
     usual = median_low(work.values())
     # A difference that is small compared with the step delays nobody.
     worth = 0.05 * median_low(steps)
-    return {
-        rank: seconds / max(usual, 1e-9)
-        for rank, seconds in work.items()
-        if seconds > SLOW * usual and seconds - usual > worth
-    }
+    slow = [rank for rank, seconds in work.items() if seconds > SLOW * usual and seconds - usual > worth]
+    return {rank: work[rank] / max(usual, 1e-9) for rank in sorted(slow, key=work.__getitem__, reverse=True)}
 
 
 def describe_stragglers(measured: Measures) -> str:
@@ -147,11 +153,10 @@ def describe_stragglers(measured: Measures) -> str:
     if not any(rank.step_seconds for rank in measured.ranks):
         return ""
     slow = slow_ranks(measured.ranks)
-    by_rank = {rank.rank: rank for rank in measured.ranks}
-    worst = sorted(slow.items(), key=lambda item: -item[1])[:3]
-    stragglers = [f"{rank_label(by_rank[rank])} needs {times:.1f} times the median" for rank, times in worst]
-    more = f", and {len(slow) - len(worst)} more" if len(slow) > len(worst) else ""
-    return f"Stragglers: {'; '.join(stragglers)}{more}." if slow else "No rank holds the others up."
+    labels = {rank.rank: rank_label(rank) for rank in measured.ranks}
+    stragglers = [f"{labels[rank]} needs {times:.1f} times the median" for rank, times in slow.items()]
+    more = f", and {len(slow) - 3} more" if len(slow) > 3 else ""
+    return f"Stragglers: {'; '.join(stragglers[:3])}{more}." if slow else "No rank holds the others up."
 
 
 def loss_chart(measured: Measures) -> Chart | None:
@@ -160,44 +165,39 @@ def loss_chart(measured: Measures) -> Chart | None:
     note = "The mean of all ranks, as the script reports it."
     if not points:
         samples = (sample for rank in measured.ranks for sample in rank.samples if sample.steps)
-        points = tuple(sorted((s.step, s.loss) for s in samples if is_number(s.loss)))
+        points = sorted((sample.step, sample.loss) for sample in samples if is_number(sample.loss))
         note = "The losses of the ranks' own batches."
     if not points:
         return None
     layout = {"xaxis": axis("step"), "yaxis": axis(), "hovermode": "x unified"}
-    return Chart(title="Loss", note=note, data=(line("loss", thin(points), "--c1", width=2.5),), layout=layout)
+    return Chart(title="Loss", note=note, data=[line("loss", thin(points), "--c1", width=2.5)], layout=layout)
 
 
 def throughput_chart(measured: Measures) -> Chart | None:
     """Return the chart of each rank's samples per second, or steps per second if no samples are reported."""
-    stretches = {rank.rank: rank.stretches() for rank in measured.ranks}
-    has_samples = any(stretch.samples_per_second for rates in stretches.values() for stretch in rates)
-    rates = {
-        rank: [
-            (s.time - measured.began, (s.samples_per_second or 0.0) if has_samples else s.steps_per_second)
-            for s in rank_stretches
-        ]
-        for rank, rank_stretches in stretches.items()
-    }
-    unit = "samples/s" if has_samples else "steps/s"
-    steps = "" if has_samples else "The script does not tell its samples; these are optimizer steps."
-    note = " ".join(filter(None, (describe_stragglers(measured), steps)))
-    return ranks_chart(measured, rates, title=f"Throughput of each rank, {unit}", note=note)
+    has_samples = any(stretch.samples_per_second for rank in measured.ranks for stretch in rank.stretches())
+    field = "samples_per_second" if has_samples else "steps_per_second"
+    unit = "samples/s" if has_samples else "optimizer steps/s, as the script does not report its samples"
+
+    def rates(rank: RankMeasures) -> Points:
+        return [(stretch.time, getattr(stretch, field) or 0.0) for stretch in rank.stretches()]
+
+    return ranks_chart(measured, rates, f"Throughput of each rank, {unit}", describe_stragglers(measured))
 
 
 def memory_chart(
     measured: Measures, title: str = "Resident memory of each rank, GiB", field: str = "rss_bytes"
 ) -> Chart | None:
     """Return the chart of a size in bytes that the ranks' samples have, or None if none has it."""
-    sizes = {
-        rank.rank: [(s.time - measured.began, getattr(s, field) / 2**30) for s in rank.samples if getattr(s, field)]
-        for rank in measured.ranks
-    }
-    return ranks_chart(measured, sizes, title=title)
+
+    def sizes(rank: RankMeasures) -> Points:
+        return [(sample.time, getattr(sample, field) / 2**30) for sample in rank.samples if getattr(sample, field)]
+
+    return ranks_chart(measured, sizes, title)
 
 
 def ranks_chart(
-    measured: Measures, points_by_rank: Mapping[int, Points], *, title: str, note: str = ""
+    measured: Measures, points_of: Callable[[RankMeasures], Points], title: str, note: str = ""
 ) -> Chart | None:
     """Return a chart with a line for each rank, or None if there are no values.
 
@@ -205,38 +205,39 @@ def ranks_chart(
 
     Args:
         measured: the measurements of the run.
-        points_by_rank: the points (seconds since the start, value) by rank.
+        points_of: returns the points (time, value) of a rank.
         title: the title of the chart.
         note: a sentence below the title.
     """
-    times = [seconds for points in points_by_rank.values() for seconds, _ in points]
+    points_of_ranks = list(map(points_of, measured.ranks))
+    times = [time for points in points_of_ranks for time, _ in points]
     if not times:
         return None
-    unit, unit_name = time_unit(max(times))
+    unit, unit_name = time_unit(max(times) - measured.began)
     slow = slow_ranks(measured.ranks)
-    labels = {rank.rank: rank_label(rank) for rank in measured.ranks}
-    drawn = sorted(points_by_rank)
-    lines = []
+    drawn = list(zip(measured.ranks, points_of_ranks, strict=True))
+    lines: list[tuple[str, Points, str, float]] = []
     if len(drawn) > MAX_LINES:
-        middle = thin(median_line(points_by_rank))
-        lines = [line(f"median of {len(drawn)} ranks", in_units(middle, unit), "--c1")]
-        drawn = sorted(sorted(slow, key=lambda rank: -slow[rank])[:MAX_LINES])
-    for index, rank in enumerate(drawn):
-        if points_by_rank[rank]:
-            rank_colour = "--hot" if rank in slow else colour(index)
-            lines.append(line(labels[rank], in_units(thin(points_by_rank[rank]), unit), rank_colour, width=1.5))
-    layout = {"xaxis": axis(f"time since the start, {unit_name}"), "yaxis": axis(rangemode="tozero")}
-    return Chart(title=title, note=note, data=tuple(lines), layout=layout)
+        lines = [(f"median of {len(drawn)} ranks", median_line(points_of_ranks), "--c1", 2)]
+        drawn = [(rank, points) for rank, points in drawn if rank.rank in [*slow][:MAX_LINES]]
+    for index, (rank, points) in enumerate(drawn):
+        lines.append((rank_label(rank), points, "--hot" if rank.rank in slow else colour(index), 1.5))
+    data = [
+        line(name, [((time - measured.began) / unit, value) for time, value in thin(points)], line_colour, width=width)
+        for name, points, line_colour, width in lines
+        if points
+    ]
+    return Chart(
+        title=title,
+        note=note,
+        data=data,
+        layout={"xaxis": axis(TIME.format(unit_name)), "yaxis": axis(rangemode="tozero")},
+    )
 
 
-def in_units(points: Points, unit: float) -> list[tuple[float, float]]:
-    """Return the points with their times divided by the seconds of a unit."""
-    return [(round(seconds / unit, 4), value) for seconds, value in points]
-
-
-def median_line(points_by_rank: Mapping[int, Points]) -> list[tuple[float, float]]:
+def median_line(points_of_ranks: Sequence[Points]) -> Points:
     """Return the median of the ranks' points, which they measure at about the same times."""
-    together = (list(filter(None, points)) for points in zip_longest(*points_by_rank.values()))
+    together = (list(filter(None, points)) for points in zip_longest(*points_of_ranks))
     return [(median(x for x, _ in points), median(y for _, y in points)) for points in together]
 
 
@@ -246,87 +247,72 @@ def timeline(measured: Measures) -> Chart | None:
     if not times:
         return None
     last = max(times) - measured.began
-    unit, name = time_unit(last)
+    unit, unit_name = time_unit(last)
     ranks = drawn_ranks(measured)
     hidden = len(measured.ranks) - len(ranks)
-    rank0_phases = list(phases(measured))
-    phase_spans = [(PHASES, begin, end, f"{phase}: {end - begin:.1f} s") for begin, end, phase in rank0_phases]
-    spans: dict[str, list[Span]] = {part: [] for part in LEGEND}
-    for rank in ranks:
-        for begin, end, part in rank_phases(measured, rank, last):
-            spans[part].append((f"rank {rank}", begin, end, f"rank {rank}: {LEGEND[part]}, {end - begin:.1f} s"))
-    events = timeline_of(measured.events)
+    marks = [(moment.time - measured.began, moment.text) for moment in timeline_of(measured.events)]
+    rank0_phases = phases(measured)
+    # On a narrow screen, a bar has room for its text.
+    texts = [plain(p.name) if p.end - p.begin > LETTER_WIDTH * len(p.name) * last else "" for p in rank0_phases]
+    data: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "what happened",
+            "marker": {"color": "--ink", "symbol": "diamond", "size": 8},
+            "x": [time / unit for time, _ in marks],
+            "y": [EVENTS] * len(marks),
+            "hovertext": [hover(text) for _, text in marks],
+            "hoverinfo": "text",
+        },
+        {
+            **bars("phases of rank 0", "--phase", rank0_phases, unit),
+            "text": texts,
+            "textposition": "inside",
+            "insidetextanchor": "start",
+            "constraintext": "none",
+        },
+    ]
+    spans = [span for rank in ranks for span in rank_phases(measured, rank, last)]
+    for phase, phase_colour in zip((*RANK_PHASES.values(), FAILED), COLOURS_OF_PHASES, strict=True):
+        if drawn := [span for span in spans if span.name == phase]:
+            data.append(bars(phase, phase_colour, drawn, unit))
+    rows = [EVENTS, PHASES, *(f"rank {rank}" for rank in ranks)]
+    rows_axis = axis(
+        type="category",
+        categoryorder="array",
+        categoryarray=rows,
+        fixedrange=True,
+        range=[len(rows) - 0.5, -0.5],
+        dtick=1,
+        showgrid=False,
+        tickfont={"size": 11},
+    )
     return Chart(
         title="Timeline",
         note=f"Not drawn: {counted(hidden, 'more rank')}." if hidden else "",
-        data=(
-            *([events_trace(events, measured.began, unit)] if events else ()),
-            {
-                **bars("phases of rank 0", "--phase", phase_spans, unit),
-                "text": [
-                    # On a narrow screen, a bar has room for its text.
-                    plain(phase) if (end - begin) / last > LETTER_WIDTH * len(phase) else ""
-                    for begin, end, phase in rank0_phases
-                ],
-                "textposition": "inside",
-                "insidetextanchor": "start",
-                "constraintext": "none",
-            },
-            *(
-                bars(LEGEND[part], "--hot" if part == "failed" else f"--{part}", of_part, unit)
-                for part, of_part in spans.items()
-                if of_part
-            ),
-        ),
-        layout=layout([*([EVENTS] if events else ()), PHASES, *(f"rank {rank}" for rank in ranks)], name),
-        height=150 + ROW_HEIGHT * (len(ranks) + 2),
+        data=data,
+        layout={
+            "barmode": "overlay",
+            "bargap": 0.15,
+            "xaxis": axis(TIME.format(unit_name), rangemode="nonnegative"),
+            "yaxis": rows_axis,
+        },
+        height=150 + ROW_HEIGHT * len(rows),
     )
 
 
-def layout(names: Sequence[str], unit: str) -> dict[str, object]:
-    """Return a layout with a row for each name."""
-    return {
-        "barmode": "overlay",
-        "bargap": 0.15,
-        "xaxis": axis(f"time since the start, {unit}", rangemode="nonnegative"),
-        "yaxis": axis(
-            type="category",
-            categoryorder="array",
-            categoryarray=list(names),
-            fixedrange=True,
-            range=[len(names) - 0.5, -0.5],
-            dtick=1,
-            showgrid=False,
-            tickfont={"size": 11},
-        ),
-    }
-
-
-def bars(name: str, colour: str, spans: Sequence[Span], unit: float) -> Trace:
+def bars(name: str, colour: str, spans: Sequence[Span], unit: float) -> dict[str, object]:
     """Return a horizontal bar for each span."""
     return {
         "type": "bar",
         "orientation": "h",
         "name": name,
         "marker": {"color": colour},
-        "y": [span[0] for span in spans],
-        "base": [span[1] / unit for span in spans],
-        "x": [(end - begin) / unit for _, begin, end, _ in spans],
-        "hovertext": [hover(span[3]) for span in spans],
-        "hoverinfo": "text",
-    }
-
-
-def events_trace(events: Sequence[Moment], began: float, unit: float) -> Trace:
-    """Return a mark for each moment of the timeline."""
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "what happened",
-        "marker": {"color": "--ink", "symbol": "diamond", "size": 8},
-        "x": [(moment.time - began) / unit for moment in events],
-        "y": [EVENTS] * len(events),
-        "hovertext": [hover(moment.text) for moment in events],
+        "y": [span.row for span in spans],
+        "base": [span.begin / unit for span in spans],
+        "x": [(span.end - span.begin) / unit for span in spans],
+        "hovertext": [hover(f"{span.row}: {span.name}, {span.end - span.begin:.1f} s") for span in spans],
         "hoverinfo": "text",
     }
 
@@ -343,48 +329,36 @@ def is_failure(event: Event) -> bool:
     return event.is_failure if isinstance(event, Exited) else isinstance(event, Raised)
 
 
-def phases(measured: Measures) -> Iterator[tuple[float, float, str]]:
-    """Yield the begin, the end and the name of each phase of rank 0."""
-    reports = [e for e in measured.events if isinstance(e, Progress) and e.rank == 0]
-    ended = [e for e in measured.events if isinstance(e, Exited) and e.rank == 0]
-    begin, name = None, ""
-    for event in (*reports, *ended[-1:]):
-        time = event.time - measured.began
-        phase = (event.phase or "") if isinstance(event, Progress) else ""
-        if begin is None or phase != name:
-            if begin is not None:
-                yield begin, time, name
-            begin, name = time, phase
-    if begin is not None and name:
-        yield begin, max(event.time for event in reports) - measured.began, name
+def phases(measured: Measures) -> list[Span]:
+    """Return the phases of rank 0."""
+    events = [event for event in measured.events if event.rank == 0 and isinstance(event, (Progress, Exited))]
+    marks = [(event.time - measured.began, getattr(event, "phase", None) or "") for event in events]
+    begins = [next(group) for _, group in groupby(marks, key=itemgetter(1))]
+    return [Span(begin, end, name) for (begin, name), (end, _) in pairwise([*begins, *marks[-1:]]) if name]
 
 
-def rank_phases(measured: Measures, rank: int, last: float) -> Iterator[tuple[float, float, str]]:
-    """Yield the begin, the end and the name of each part of a rank's life; a restarted rank begins again."""
-    begin, part = 0.0, ""
-    for event in (event for event in measured.events if event.rank == rank):
-        time = event.time - measured.began
-        if type(event) in RANK_PHASES or isinstance(event, Exited):
-            if part:
-                yield begin, time, part
-            begin, part = time, RANK_PHASES.get(type(event), "")
-        if is_failure(event) and isinstance(event, Exited):
-            yield max(time - last * 0.008, 0.0), time, "failed"
-    if part:
-        yield begin, last, part
+def rank_phases(measured: Measures, rank: int, last: float) -> Iterator[Span]:
+    """Yield the parts of a rank's life, and a short one for its failure; a restarted rank begins again."""
+    row = f"rank {rank}"
+    events = [e for e in measured.events if e.rank == rank and (type(e) in RANK_PHASES or isinstance(e, Exited))]
+    marks = [(event.time - measured.began, RANK_PHASES.get(type(event), "")) for event in events]
+    for (begin, name), (end, _) in pairwise([*marks, (last, "")]):
+        if name:
+            yield Span(begin, end, name, row)
+    for event, (time, _) in zip(events, marks, strict=True):
+        if is_failure(event):
+            yield Span(max(time - last * 0.008, 0.0), time, FAILED, row)
 
 
 def moments(measured: Measures) -> list[tuple[str, str]]:
-    """Return the timeline with the phases of the ranks, each as (time since the start, text)."""
+    """Return the timeline with the phases of rank 0, each as (time since the start, text)."""
     entries = [(entry.time - measured.began, entry.text) for entry in timeline_of(measured.events)]
     begin_times: dict[str, list[float]] = {}
-    for begin, _, name in phases(measured):
-        begin_times.setdefault(name, []).append(begin)
+    for span in phases(measured):
+        begin_times.setdefault(span.name, []).append(span.begin)
     for name, times in begin_times.items():
-        if len(times) > MAX_REPEATED_PHASES:
-            entries.append((times[0], f"rank 0: {name} (the first of {len(times)} times)"))
-        else:
-            entries += ((time, f"rank 0: {name}") for time in times)
+        more = f" (the first of {len(times)} times)" if len(times) > 1 else ""
+        entries.append((times[0], f"rank 0: {name}{more}"))
     first_steps = {event.rank: event.time for event in reversed(measured.events) if isinstance(event, FirstStep)}
     size = len(measured.ranks)
     if len(first_steps) == size:
