@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from orch_node.protocol import events
 from orch_node.protocol.outcome import Failure
@@ -32,49 +32,6 @@ MOST_STEPS = 1e15
 ENDS_START = (events.Progress, events.Waiting, events.Refused, events.Failed, events.Stalled)
 # Events that are printed while the run is running.
 PRINTED_EVENTS = (*ENDS_START[1:], events.NodeNews, events.Decided, events.Warned, events.NodesLost, events.Restarting)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """The newest figures of a phase, as far as they have been reported.
-
-    Attributes:
-        loss: the loss.
-        samples_per_second: the speed.
-        first: the event that began the phase in the current attempt.
-        newest: the last event.
-    """
-
-    loss: float | None = None
-    samples_per_second: float | None = None
-    first: events.Progress = field(default_factory=events.Progress)
-    newest: events.Progress = field(default_factory=events.Progress)
-
-    def renewed(self, event: events.Progress) -> Figures:
-        """Return the figures updated with a new progress event."""
-        speed = number(event.figures.get("samples_per_second"))
-        began = self.newest.step is None or (event.step or 0) < self.newest.step
-        return Figures(
-            first=event if began else self.first,
-            newest=event,
-            loss=self.loss if event.loss is None else event.loss,
-            samples_per_second=self.samples_per_second if speed is None else speed,
-        )
-
-    def describe(self, *, remaining_only: bool = False) -> str:
-        """Return the loss, the speed and the remaining time, or only the remaining time."""
-        parts = []
-        if self.loss is not None and not remaining_only:
-            parts.append(f"loss {events.format_loss(self.loss)}")
-        if self.samples_per_second is not None and not remaining_only:
-            parts.append(f"{self.samples_per_second:.1f} samples/s")
-        first, newest = self.first, self.newest
-        seconds = events.remaining_seconds(
-            newest.time - first.time, first=first.step or 0, step=newest.step or 0, steps=newest.steps or 0
-        )
-        if seconds is not None:
-            parts.append(f"{events.format_seconds(seconds)} left")
-        return ", ".join(parts)
 
 
 class LiveView(Progress):
@@ -126,6 +83,7 @@ class Screen:
             redirect_stdout=False,
             disable=not sys.stderr.isatty() or self.console.is_dumb_terminal,
         )
+        self.task = self.progress.add_task("", total=None, visible=False, detail="")
         self.progress.rank_lines = self.rank_lines = RankLines(
             self.print_rank_lines,
             lambda line: f"[{line.rank}] " if of_ranks == "all" else "",
@@ -135,7 +93,8 @@ class Screen:
         self.failure: Failure | None = None  # the last one, which is explained if the ranks start again
         self.warned: set[str] = set()
         self.shown: dict[str, float] = {}
-        self.last: dict[str, Figures] = {}  # by phase, the newest one last
+        # By phase, the newest one last: the event that began it in this attempt, and the last one with all figures.
+        self.last: dict[str, tuple[events.Progress, events.Progress]] = {}
         self.printed: set[str] = set()  # the phases whose loss and speed rank 0 prints on this screen
         self.start_timer: threading.Timer | None = None
 
@@ -150,7 +109,7 @@ class Screen:
         """Stop the display; in a pipe print the newest progress if its phase has not had a line yet."""
         self.end_start()
         self.progress.stop()
-        if self.progress.disable and self.last and (phase := [*self.last][-1]) not in self.shown:
+        if self.progress.disable and self.last and (phase := next(reversed(self.last))) not in self.shown:
             self.note(self.progress_line(phase))
 
     def begin_start(self) -> None:
@@ -197,16 +156,15 @@ class Screen:
         if isinstance(event, PRINTED_EVENTS) and not timeline.is_echo(event, self.warned):
             for line in timeline.describe_event(event):
                 self.note(line)
-        if isinstance(event, events.Joined):
-            first_time = event.rank not in self.joined
-            self.joined.add(event.rank)
-            if first_time and len(self.joined) == self.ranks:
-                self.end_start()
-                self.note(f"{timeline.joined(self.ranks, event)}, torch {event.torch}")
-        elif isinstance(event, events.Progress) and event.rank == 0:
-            if events.STEPS_PER_SECOND in event.figures:
+        match event:
+            case events.Joined() if event.rank not in self.joined:
+                self.joined.add(event.rank)
+                if len(self.joined) == self.ranks:
+                    self.end_start()
+                    self.note(f"{timeline.joined(self.ranks, event)}, torch {event.torch}")
+            case events.Progress(rank=0) if events.STEPS_PER_SECOND in event.figures:
                 self.show_steps(event)
-            else:
+            case events.Progress(rank=0):
                 self.step(event)
 
     def explain_restart(self, event: events.Event) -> None:
@@ -229,18 +187,18 @@ class Screen:
 
     def step(self, event: events.Progress) -> None:
         """Show the progress of a phase, as a bar or as a line."""
-        phase, step, steps = (in_a_line(event.phase or "") or "progress", event.step or 0, event.steps)
-        self.last[phase] = self.last.pop(phase, Figures()).renewed(event)
+        phase, step, steps = in_a_line(event.phase or "") or "progress", event.step or 0, event.steps
+        first, previous = self.last.pop(phase, (event, event))
+        is_repeated = step < (previous.step or 0)
+        loss, figures = previous.loss if event.loss is None else event.loss, {**previous.figures, **event.figures}
+        self.last[phase] = (event if is_repeated else first, replace(event, loss=loss, figures=figures))
         if event.figures.get("printed") and self.of_ranks in ("0", "all"):
             self.printed.add(phase)
         if not self.progress.disable:
-            done, total = drawn(step), None if steps is None else drawn(steps)
-            if [task.description for task in self.progress.tasks] != [phase]:
-                for task in self.progress.task_ids:
-                    self.progress.remove_task(task)
-                self.progress.add_task(phase, total=total, detail="")
-            (task,) = self.progress.task_ids
-            self.progress.update(task, completed=done, total=total, detail=self.detail(phase))
+            self.progress.tasks[0].total = None if steps is None else drawn(steps)
+            self.progress.update(
+                self.task, description=phase, completed=drawn(step), visible=True, detail=self.detail(phase)
+            )
         elif event.figures.get("printed") and phase in self.printed:
             self.shown[phase] = step  # rank 0 has printed the same line
         elif worth_a_line(self.shown.get(phase), step, steps):
@@ -248,12 +206,24 @@ class Screen:
             self.note(self.progress_line(phase))
 
     def detail(self, phase: str) -> str:
-        """Return the newest figures of a phase that rank 0 does not print on this screen."""
-        return self.last[phase].describe(remaining_only=phase in self.printed)
+        """Return the remaining time of a phase, and its loss and speed unless rank 0 prints them on this screen."""
+        first, newest = self.last[phase]
+        speed = number(newest.figures.get("samples_per_second"))
+        parts = []
+        if newest.loss is not None and phase not in self.printed:
+            parts.append(f"loss {events.format_loss(newest.loss)}")
+        if speed is not None and phase not in self.printed:
+            parts.append(f"{speed:.1f} samples/s")
+        seconds = events.remaining_seconds(
+            newest.time - first.time, first=first.step or 0, step=newest.step or 0, steps=newest.steps or 0
+        )
+        if seconds is not None:
+            parts.append(f"{events.format_seconds(seconds)} left")
+        return ", ".join(parts)
 
     def progress_line(self, phase: str) -> str:
         """Return the newest progress of a phase as a line."""
-        newest = self.last[phase].newest
+        newest = self.last[phase][1]
         step = f"{newest.step or 0}/{newest.steps}" if newest.steps else f"step {newest.step or 0}"
         return f"{phase}: {step} {self.detail(phase)}".rstrip()
 
