@@ -6,17 +6,18 @@ Answers are chosen by start and end scores, n-best over all windows of a questio
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
+import torch
 from config import Config, QaArguments
 from features import ANSWER, Window, make_windows
 from orch_training import ranks
 from orch_training.script import score_in_batches
-from squad import Question
+from squad import Answer, Question
 
 
 class Scores(NamedTuple):
@@ -124,7 +125,7 @@ def predict(question: Question, scores: Sequence[Scores], data: QaArguments) -> 
     if data.version_2_with_negative:
         candidates.append(("", null))
     unique: dict[str, float] = {}
-    for text, value in sorted(candidates, key=lambda candidate: candidate[1], reverse=True):
+    for text, value in sorted(candidates, key=itemgetter(1), reverse=True):
         unique.setdefault(text, value)
     best = dict(list(unique.items())[: data.n_best_size])
     if "" in unique or not best:
@@ -132,7 +133,9 @@ def predict(question: Question, scores: Sequence[Scores], data: QaArguments) -> 
     text, value = next(((text, value) for text, value in best.items() if text), ("", 0.0))
     if data.version_2_with_negative and null - value > data.null_score_diff_threshold:
         text = ""
-    return Prediction(text, with_probabilities(best))
+    probabilities = torch.tensor([*best.values()], dtype=torch.float64).softmax(dim=0).tolist()
+    rows = zip(best.items(), probabilities, strict=True)
+    return Prediction(text, [{"text": text, "probability": share, "score": value} for (text, value), share in rows])
 
 
 def window_candidates(question: Question, part: Scores, data: QaArguments) -> list[tuple[str, float]]:
@@ -151,26 +154,15 @@ def window_candidates(question: Question, part: Scores, data: QaArguments) -> li
     ]
 
 
-def with_probabilities(best: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Return candidates with their probabilities: the softmax over all of them."""
-    weights = [math.exp(value - max(best.values())) for value in best.values()]
-    return [
-        {"text": text, "probability": weight / sum(weights), "score": value}
-        for (text, value), weight in zip(best.items(), weights, strict=True)
-    ]
-
-
 def score(predictions: Mapping[str, Prediction], questions: Sequence[Question]) -> dict[str, float]:
     """Return exact match and F1 in percent as SQuAD defines them; each question needs a prediction."""
     from torchmetrics.functional.text import squad  # slow to import, and only rank 0 needs it
 
-    predicted = [{"prediction_text": predictions[q.id].text, "id": q.id} for q in questions]
-    result = squad(predicted, [target(question) for question in questions])
+    # An unanswerable question expects the empty text.
+    answers = {q.id: q.answers or (Answer(text="", start=0),) for q in questions}
+    targets = [
+        {"id": id_, "answers": {"text": [a.text for a in of_question], "answer_start": [a.start for a in of_question]}}
+        for id_, of_question in answers.items()
+    ]
+    result = squad([{"prediction_text": predictions[id_].text, "id": id_} for id_ in answers], targets)
     return {"em": float(result["exact_match"]), "f1": float(result["f1"])}
-
-
-def target(question: Question) -> dict[str, object]:
-    """Return the expected answers; an unanswerable question expects the empty text."""
-    texts = [expected.text for expected in question.answers] or [""]
-    starts = [expected.start for expected in question.answers] or [0]
-    return {"answers": {"text": texts, "answer_start": starts}, "id": question.id}
