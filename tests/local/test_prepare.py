@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.local.recipes import PREPARE, PRETRAINING_TEXT
@@ -100,6 +100,7 @@ def test_rows_are_shared_evenly_among_shards(counts: list[int], shards: int) -> 
 
 
 @given(st.lists(st.text("ab c.\u00e4", max_size=12), max_size=12), st.integers(1, 40))
+@example(["a", "", "", "b"], 4)  # the gap goes on after the border of a block
 def test_each_document_is_in_one_block(lines: list[str], size: int) -> None:
     text = "\n".join(lines)
     expected = [document.strip() for document in text.split("\n\n") if document.strip()]

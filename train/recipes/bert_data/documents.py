@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 from orch_training import RecipeError
 
 GAP = b"\n\n"
+BEGIN = re.compile(rb"\A|\n\n+")  # what precedes a document
 PIECE = 1 << 20
 # https://en.wikipedia.org/wiki/Bzip2: "BZh", the level, and pi as the mark of a first block.
 STREAM, MARK_BYTES = re.compile(rb"BZh[1-9]1AY&SY"), 10
@@ -54,24 +55,18 @@ def text_documents(block: Block) -> Iterator[str]:
     with mapped(block.file) as content:
         if b"\r\n" in content[:PIECE]:
             raise RecipeError(f"{block.file} has Windows line endings (CRLF). Convert it to LF first: `dos2unix FILE`.")
-        position = 0 if block.start == 0 else after_gap(content, max(0, block.start - len(GAP)))
-        while 0 <= position < block.end:
-            end = content.find(GAP, position)
-            text = content[position : end if end >= 0 else len(content)].decode("utf-8", errors="replace").strip()
-            if text:
+        for match in BEGIN.finditer(content, max(0, block.start - len(GAP))):
+            if match.end() >= block.end:
+                return
+            end = content.find(GAP, match.end())
+            text = content[match.end() : end if end >= 0 else len(content)].decode("utf-8", errors="replace").strip()
+            if text and match.end() >= block.start:
                 yield text
-            position = after_gap(content, position)
 
 
 def mapped(path: Path) -> mmap.mmap:
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def after_gap(content: mmap.mmap, position: int) -> int:
-    """Return the position of the next document, or -1 if there is none."""
-    gap = content.find(GAP, position)
-    return gap + len(GAP) if gap >= 0 else -1
 
 
 def wikipedia_documents(block: Block, min_chars: int) -> Iterator[str]:
