@@ -23,8 +23,7 @@ BEGIN = re.compile(rb"\A|\n\n+")  # what precedes a document
 PIECE = 1 << 20
 # https://en.wikipedia.org/wiki/Bzip2: "BZh", the level, and pi as the mark of a first block.
 STREAM, MARK_BYTES = re.compile(rb"BZh[1-9]1AY&SY"), 10
-OPEN = b"<page>"
-PAGE = re.compile(rb"<page>.*?</page>", re.DOTALL)
+OPEN, CLOSE = b"<page>", b"</page>"
 NOT_TEXT = ("ref", "gallery", "math", "table", "timeline", "score", "imagemap", "syntaxhighlight")
 NOT_LINKS = re.compile(r"^\s*:?(file|image|category|[a-z-]{2,12}):", re.IGNORECASE)
 
@@ -55,13 +54,12 @@ def text_documents(block: Block) -> Iterator[str]:
     with mapped(block.file) as content:
         if b"\r\n" in content[:PIECE]:
             raise RecipeError(f"{block.file} has Windows line endings (CRLF). Convert it to LF first: `dos2unix FILE`.")
-        for match in BEGIN.finditer(content, max(0, block.start - len(GAP))):
-            if match.end() >= block.end:
-                return
-            end = content.find(GAP, match.end())
-            text = content[match.end() : end if end >= 0 else len(content)].decode("utf-8", errors="replace").strip()
-            if text and match.end() >= block.start:
-                yield text
+        for match in BEGIN.finditer(content, max(0, block.start - len(GAP)), block.end):
+            if block.start <= match.end() < block.end:
+                end = content.find(GAP, match.end())
+                text = content[match.end() : end if end >= 0 else len(content)].decode(errors="replace").strip()
+                if text:
+                    yield text
 
 
 def mapped(path: Path) -> mmap.mmap:
@@ -92,31 +90,20 @@ def plain_chunks(block: Block) -> Iterator[tuple[bool, bytes]]:
 
 def bz2_chunks(block: Block) -> Iterator[tuple[bool, bytes]]:
     """Yield decompressed bytes like plain_chunks; a stream lies in the block in which it begins."""
-    start = next_stream(block)
-    if start is None:
-        return
-    with block.file.open("rb") as file:
-        file.seek(start)
-        stream_start, unread = start, b""
-        while True:
-            decompressor = bz2.BZ2Decompressor()
-            while not decompressor.eof:
-                data = unread or file.read(PIECE)
-                unread = b""
-                if not data:
-                    return
-                yield stream_start < block.end, decompressor.decompress(data)
-            unread = decompressor.unused_data or file.read(PIECE)
-            stream_start = file.tell() - len(unread)
-            if not unread:
-                return
-
-
-def next_stream(block: Block) -> int | None:
-    """Return the position of the first stream that begins in a block, or None."""
     with mapped(block.file) as content:
         match = STREAM.search(content, block.start, block.end + MARK_BYTES - 1)
-        return match.start() if match else None
+    if match is None:
+        return
+    with block.file.open("rb") as file:
+        file.seek(stream_start := match.start())
+        decompressor = bz2.BZ2Decompressor()
+        while data := file.read(PIECE):
+            while data:
+                yield stream_start < block.end, decompressor.decompress(data)
+                data = decompressor.unused_data
+                if decompressor.eof:
+                    stream_start = file.tell() - len(data)
+                    decompressor = bz2.BZ2Decompressor()
 
 
 def pages(chunks: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
@@ -125,16 +112,12 @@ def pages(chunks: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
     for inside, data in chunks:
         if not inside and not begun(buffer):
             return
-        buffer += data
-        end = 0
-        for page in PAGE.finditer(buffer):
-            yield page.group()
-            end = page.end()
-            if not inside:
-                return
-        buffer = buffer[end:]
-        if OPEN not in buffer:
-            buffer = buffer[-len(OPEN) :]
+        *ended, buffer = (buffer + data).split(CLOSE)
+        for text in ended if inside else ended[:1]:
+            if OPEN in text:
+                yield text[text.index(OPEN) :] + CLOSE
+        if ended and not inside:
+            return
 
 
 def begun(buffer: bytes) -> bool:
