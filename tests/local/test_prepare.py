@@ -23,7 +23,6 @@ sys.path.insert(0, str(PREPARE.parent))
 
 from documents import blocks_of, plain_text, text_documents, wikipedia_documents  # noqa: E402
 from instances import Masking, instances, sentences  # noqa: E402
-from shards import share  # noqa: E402
 
 
 def make_arguments(out: Path, **changes: object) -> list[str]:
@@ -85,18 +84,6 @@ def test_two_nodes_prepare_the_same_data_as_one_without_a_shared_file_system(pre
     run_ranks(PREPARE, *command, ranks=2, folders=nodes)
     for node in nodes:
         assert read_files(node / "data") == read_files(prepared)
-
-
-@given(st.lists(st.integers(0, 40), max_size=8), st.integers(1, 9))
-def test_rows_are_shared_evenly_among_shards(counts: list[int], shards: int) -> None:
-    totals, previous = [0] * shards, 0
-    for count in counts:
-        shares = [share(previous, count, shard, shards) for shard in range(shards)]
-        assert sum(shares) == count
-        assert min(shares) >= 0
-        totals = [a + b for a, b in zip(totals, shares, strict=True)]
-        previous += count
-    assert max(totals) - min(totals) <= 1
 
 
 @given(st.lists(st.text("ab c.\u00e4", max_size=12), max_size=12), st.integers(1, 40))

@@ -117,7 +117,7 @@ def cut(first: Tokens, second: Tokens, room: int, rng: random.Random) -> None:
 
 
 def masked(first: Tokens, second: Tokens, is_random: bool, masking: Masking, rng: random.Random) -> dict[str, Any]:
-    """Return a masked pair as a row of the data; see shards.SCHEMA."""
+    """Return a masked pair as a row of the data; see prepare.SCHEMA."""
     ids = [masking.cls, *first, masking.sep, *second, masking.sep]
     maskable_positions = [*range(1, len(first) + 1), *range(len(first) + 2, len(ids) - 1)]
     count = min(masking.predictions, max(1, round(len(ids) * masking.masked_lm_prob)), len(maskable_positions))

@@ -12,13 +12,15 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from documents import Block, blocks_of, text_documents, wikipedia_documents
 from instances import Document, Masking, instances, sentences
 from orch_node import atomic_write
@@ -27,11 +29,19 @@ from orch_training.arguments import ModelArguments, check_requirements, option, 
 from orch_training.metrics import Progress
 from orch_training.models import load_tokenizer
 from orch_training.script import run_script, write_results
-from shards import row_count, write_part, write_shard
 
 MANIFEST = "manifest.json"
 SETTINGS = "settings.json"
 MIB = 1 << 20
+SCHEMA = pa.schema(
+    [
+        ("input_ids", pa.list_(pa.int32())),
+        ("first_segment", pa.int32()),  # tokens of segment A, with [CLS] and its [SEP]
+        ("is_random_next", pa.bool_()),
+        ("positions", pa.list_(pa.int32())),  # of the masked tokens
+        ("labels", pa.list_(pa.int32())),  # the original tokens at these positions
+    ]
+)
 
 
 @dataclass
@@ -128,9 +138,9 @@ def prepare(options: DataOptions) -> dict[str, Any]:
         ranks.note(f"{sink} is prepared already.")
         return checkpoint.read_json(sink / MANIFEST) or {}
     blocks = blocks_of(options.inputs, max(1, int(options.block_mb * MIB)))
-    parts = make_parts(options, blocks, tokenizer)
-    rows = make_shards(options, parts)
-    manifest = {"schema": 1, **settings, "sets": rows}
+    maskings = maskings_of(options, tokenizer)
+    parts = make_parts(options, maskings, blocks, tokenizer)
+    manifest = {"schema": 1, **settings, "sets": make_shards(options, maskings, parts)}
     if owner:
         checkpoint.write_json(sink / MANIFEST, manifest)
         shutil.rmtree(sink / "parts", ignore_errors=True)
@@ -174,21 +184,19 @@ def begin(sink: Path, settings: dict[str, Any]) -> bool:
     return (sink / MANIFEST).is_file()
 
 
-def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any) -> dict[str, list[Path]]:
+def make_parts(
+    options: DataOptions, maskings: Mapping[str, Masking], blocks: Sequence[Block], tokenizer: Any
+) -> dict[str, list[Path]]:
     """Make a part of each data set from each block and return the parts by data set."""
-    maskings = maskings_of(options, tokenizer)
-    parts = {
-        name: [options.sink / "parts" / f"{name}-{number:06}.parquet" for number in range(len(blocks))]
-        for name in map(name_of, (masking.length for masking in maskings))
-    }
+    folder = options.sink / "parts"
+    parts = {name: [folder / f"{name}-{number:06}.parquet" for number in range(len(blocks))] for name in maskings}
 
-    def make(number: int) -> None:
+    def make(number: int, staged: Sequence[Path]) -> None:
         documents = documents_of(options, blocks[number], tokenizer)
-        for masking in maskings:
-            name = name_of(masking.length)
+        for (name, masking), path in zip(maskings.items(), staged, strict=True):
             rng = random.Random(f"{options.seed} {name} {number}")
             rows = [row for _ in range(options.dupe_factor) for row in instances(documents, masking, rng)]
-            write_part(parts[name][number], rows, rng)
+            write_part(path, rows, options.shards, rng)
 
     make_files(list(zip(*parts.values(), strict=True)), make, "tokenize and mask", options.sink)
     return parts
@@ -206,19 +214,21 @@ def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Doc
     return list(filter(None, documents))
 
 
-def maskings_of(options: DataOptions, tokenizer: Any) -> list[Masking]:
-    """Return how the sequences of each data set are made."""
+def maskings_of(options: DataOptions, tokenizer: Any) -> dict[str, Masking]:
+    """Return how the sequences of each data set are made, by the name of the data set."""
     special = set(tokenizer.all_special_ids)
     tokens = {"cls": tokenizer.cls_token_id, "sep": tokenizer.sep_token_id, "mask": tokenizer.mask_token_id}
     shares = {"masked_lm_prob": options.masked_lm_prob, "short_seq_prob": options.short_seq_prob}
     ordinary = tuple(i for i in range(len(tokenizer)) if i not in special)
-    return [
-        Masking(length=length, predictions=predictions, ordinary=ordinary, **tokens, **shares)
+    return {
+        f"seq{length}": Masking(length=length, predictions=predictions, ordinary=ordinary, **tokens, **shares)
         for length, predictions in options.targets
-    ]
+    }
 
 
-def make_shards(options: DataOptions, parts: dict[str, list[Path]]) -> dict[str, Any]:
+def make_shards(
+    options: DataOptions, maskings: Mapping[str, Masking], parts: Mapping[str, Sequence[Path]]
+) -> dict[str, Any]:
     """Make the shards of all data sets from their parts.
 
     Returns:
@@ -230,28 +240,45 @@ def make_shards(options: DataOptions, parts: dict[str, list[Path]]) -> dict[str,
     tasks = [(name, number) for name in parts for number in range(options.shards)]
     shards = [options.sink / name / f"shard-{number:05}.parquet" for name, number in tasks]
 
-    def make(index: int) -> None:
+    def make(index: int, staged: Sequence[Path]) -> None:
         name, number = tasks[index]
-        rng = random.Random(f"{options.seed} {name} shard {number}")
-        write_shard(shards[index], parts[name], number, options.shards, rng)
+        write_shard(staged[0], parts[name], number, random.Random(f"{options.seed} {name} shard {number}"))
 
     make_files([(path,) for path in shards], make, "balance", options.sink)
     data_sets: dict[str, Any] = {}
-    for length, predictions in options.targets:
-        name = name_of(length)
-        rows = {path.name: row_count(path) for path in shards if path.parent.name == name}
+    for name, masking in maskings.items():
+        rows = {path.name: pq.read_metadata(path).num_rows for path in shards if path.parent.name == name}
         if not any(rows.values()):
             raise RecipeError(f"no text was found in {options.inputs[0]}.")
-        data_sets[name] = {"length": length, "predictions": predictions, "rows": rows}
+        data_sets[name] = {"length": masking.length, "predictions": masking.predictions, "rows": rows}
     return data_sets
 
 
-def make_files(groups: Sequence[Sequence[Path]], make: Callable[[int], None], phase: str, sink: Path) -> None:
+def write_part(path: Path, rows: list[dict[str, Any]], shards: int, rng: random.Random) -> None:
+    """Shuffle rows and write them as a part with a row group for each shard, which differ by at most one row."""
+    rng.shuffle(rows)
+    first = rng.randrange(shards)  # otherwise the first shards would have the additional rows of all parts
+    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as file:
+        for shard in range(shards):
+            table = pa.Table.from_pylist(rows[(first + shard) % shards :: shards], schema=SCHEMA)
+            file.write_table(table, row_group_size=max(1, table.num_rows))
+
+
+def write_shard(path: Path, parts: Sequence[Path], number: int, rng: random.Random) -> None:
+    """Write a shard with its row group of every part, in random order."""
+    table = pa.concat_tables(pq.ParquetFile(part).read_row_group(number) for part in parts)
+    order = rng.sample(range(table.num_rows), table.num_rows)
+    pq.write_table(table.take(pa.array(order, pa.int64())), path, compression="zstd")
+
+
+def make_files(
+    groups: Sequence[Sequence[Path]], make: Callable[[int, Sequence[Path]], None], phase: str, sink: Path
+) -> None:
     """Make the groups of files that do not exist, divided among all ranks, and copy them to the nodes that lack them.
 
     Args:
         groups: files that are made together.
-        make: makes a group by its number.
+        make: makes a group by its number, under temporary names, so that a reader sees whole files or none.
         phase: the name under which this rank's progress is reported.
         sink: a folder that ranks share with all files or not at all.
     """
@@ -259,10 +286,12 @@ def make_files(groups: Sequence[Sequence[Path]], make: Callable[[int], None], ph
     progress = Progress(phase, len(numbers))
     with ranks.raise_together():
         for done, number in enumerate(numbers, start=1):
-            for path in groups[number]:
-                path.parent.mkdir(parents=True, exist_ok=True)
+            staged = [path.with_name(f".{path.name}.tmp") for path in groups[number]]
             if not all(path.is_file() for path in groups[number]):
-                make(number)
+                groups[number][0].parent.mkdir(parents=True, exist_ok=True)
+                make(number, staged)
+                for temporary, path in zip(staged, groups[number], strict=True):
+                    temporary.replace(path)
             progress.report(done, now=done == len(numbers))
     paths = [path for group in groups for path in group]
     held = ranks.gather([path.is_file() for path in paths])
@@ -273,11 +302,6 @@ def make_files(groups: Sequence[Sequence[Path]], make: Callable[[int], None], ph
                 path.parent.mkdir(parents=True, exist_ok=True)
                 atomic_write.write(path, content, mode=checkpoint.PUBLIC)
     ranks.gather(None)
-
-
-def name_of(length: int) -> str:
-    """Return the name of the data set with this sequence length."""
-    return f"seq{length}"
 
 
 if __name__ == "__main__":
