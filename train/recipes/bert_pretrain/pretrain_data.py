@@ -6,10 +6,7 @@ training takes the same course with any number of ranks and can resume at any st
 
 from __future__ import annotations
 
-import bisect
 import functools
-import itertools
-import json
 import random
 import sys
 from pathlib import Path
@@ -19,8 +16,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "bert_data"))
 
 import pyarrow.parquet as pq
 import torch
-from orch_training import ArgumentError, RecipeError, ranks
-from prepare import DataOptions, prepare, vocabulary_hash
+from orch_training import ArgumentError, RecipeError, checkpoint, ranks
+from prepare import MANIFEST, DataOptions, prepare, vocabulary_hash
 from pretrain_config import PretrainArguments
 
 SHARDS_OF_A_TEXT = 8
@@ -66,33 +63,27 @@ class Sequences:
         self.rows: dict[str, int] = manifest["sets"][name]["rows"]
         self.folder, self.seed, self.length = data_dir / name, seed, length
         self.total = sum(self.rows.values())
-        self.order = functools.lru_cache(maxsize=2)(self._order)
         self.shard = functools.lru_cache(maxsize=SHARDS_IN_MEMORY)(self._shard)
 
-    def row(self, position: int) -> dict[str, Any]:
-        """Return the row at a position, which counts on across epochs."""
-        epoch, offset = divmod(position, self.total)
-        names, ends = self.order(epoch)
-        index = bisect.bisect_right(ends, offset)
-        table, row_order = self.shard(epoch, names[index])
-        start = ends[index - 1] if index else 0
-        return dict(table.slice(row_order[offset - start], 1).to_pylist()[0])
+    def batch(self, start: int, count: int) -> dict[str, Any]:
+        """Return `count` rows from a position on, which counts on across epochs, as a batch."""
+        rows: list[dict[str, Any]] = []
+        while len(rows) < count:
+            epoch, offset = divmod(start + len(rows), self.total)
+            names = sorted(self.rows)
+            random.Random(f"{self.seed} {epoch}").shuffle(names)
+            for name in names:
+                if offset < self.rows[name]:
+                    rows += self.shard(epoch, name).slice(offset, count - len(rows)).to_pylist()
+                    break
+                offset -= self.rows[name]
+        return collate(rows)
 
-    def _order(self, epoch: int) -> tuple[list[str], list[int]]:
-        """Return the shards of an epoch in order, and the positions at which they end."""
-        names = sorted(self.rows)
-        random.Random(f"{self.seed} {epoch}").shuffle(names)
-        return names, list(itertools.accumulate(self.rows[name] for name in names))
-
-    def _shard(self, epoch: int, name: str) -> tuple[Any, list[int]]:
-        """Return the table of a shard and the order of its rows in an epoch."""
+    def _shard(self, epoch: int, name: str) -> Any:
+        """Return the table of a shard with its rows in the order of an epoch."""
         row_order = list(range(self.rows[name]))
         random.Random(f"{self.seed} {epoch} {name}").shuffle(row_order)
-        return pq.read_table(self.folder / name), row_order
-
-    def batch(self, start: int, count: int) -> dict[str, Any]:
-        """Return `count` rows from position `start` on as a batch."""
-        return collate([self.row(position) for position in range(start, start + count)])
+        return pq.read_table(self.folder / name).take(row_order)
 
 
 def manifest_of(data_dir: Path) -> dict[str, Any]:
@@ -101,10 +92,10 @@ def manifest_of(data_dir: Path) -> dict[str, Any]:
     Raises:
         RecipeError: if there is none.
     """
-    try:
-        return dict(json.loads((data_dir / "manifest.json").read_text()))
-    except (OSError, ValueError):
-        raise RecipeError(f"{data_dir} holds no prepared data; `orch data prepare` makes it.") from None
+    manifest = checkpoint.read_json(data_dir / MANIFEST)
+    if manifest is None:
+        raise RecipeError(f"{data_dir} holds no prepared data; `orch data prepare` makes it.")
+    return manifest
 
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -113,21 +104,15 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
     In the batch, `masked` has the positions of the masked tokens in the flattened batch, and
     `labels` the original tokens at these positions.
     """
-    longest = max(len(row["input_ids"]) for row in rows)
-    width = -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-    shape = (len(rows), width)
-    input_ids, segments, attention_mask = (torch.zeros(shape, dtype=torch.long) for _ in range(3))
-    masked: list[int] = []
-    for index, row in enumerate(rows):
-        size = len(row["input_ids"])
-        input_ids[index, :size] = torch.tensor(row["input_ids"])
-        segments[index, row["first_segment"] : size] = 1
-        attention_mask[index, :size] = 1
-        masked += [index * width + position for position in row["positions"]]
+    sizes = torch.tensor([len(row["input_ids"]) for row in rows])
+    width = -(-int(sizes.max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+    is_token = torch.arange(width) < sizes[:, None]
+    is_second = is_token & (torch.arange(width) >= torch.tensor([row["first_segment"] for row in rows])[:, None])
+    masked = [index * width + position for index, row in enumerate(rows) for position in row["positions"]]
     return {
-        "input_ids": input_ids,
-        "token_type_ids": segments,
-        "attention_mask": attention_mask,
+        "input_ids": torch.tensor([row["input_ids"] + [0] * (width - len(row["input_ids"])) for row in rows]),
+        "token_type_ids": is_second.long(),
+        "attention_mask": is_token.long(),
         "masked": torch.tensor(masked),
         "labels": torch.tensor([label for row in rows for label in row["labels"]]),
         "is_random_next": torch.tensor([int(row["is_random_next"]) for row in rows]),

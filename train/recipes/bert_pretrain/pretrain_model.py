@@ -103,14 +103,9 @@ class Lamb(Optimizer):
         ratio = 1.0
         if group["weight_decay"]:
             update.add_(parameter, alpha=group["weight_decay"])
-            ratio = trust(parameter, update)
+            norms = float(parameter.norm()), float(update.norm())
+            ratio = norms[0] / norms[1] if all(norms) else 1.0  # the trust ratio
         parameter.add_(update, alpha=-group["lr"] * ratio)
-
-
-def trust(parameter: Any, change: Any) -> float:
-    """Return the trust ratio: the norm of the parameter over that of its update."""
-    parameter_norm, change_norm = float(parameter.norm()), float(change.norm())
-    return parameter_norm / change_norm if parameter_norm > 0 and change_norm > 0 else 1.0
 
 
 def groups_of(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 
@@ -29,21 +29,6 @@ from orch_training.script import run_script, save_model, write_results
 from pretrain_config import PretrainArguments, PretrainPhase, parse_arguments, phases_of
 from pretrain_data import Sequences, manifest_of, prepared
 from pretrain_model import Lamb, Losses, fresh_model, groups_of
-
-
-class Micro(NamedTuple):
-    """A micro batch, the weights of its two losses, and the numbers of its masked tokens and of its sequences."""
-
-    batch: dict[str, Any]
-    token_weight: float
-    next_weight: float
-    masked: int
-    sequences: int
-
-
-def main() -> int:
-    """Run the recipe and return its exit code."""
-    return run_script(lambda: run(parse_arguments(sys.argv[1:])))
 
 
 def run(args: PretrainArguments) -> None:
@@ -117,7 +102,7 @@ def losses(output_dir: Path, phases: Sequence[PretrainPhase]) -> dict[str, dict[
 class Pretraining(Loop):
     """The training in phases, which resumes from any of its checkpoints."""
 
-    def micros(self, phase: PretrainPhase, step: int) -> Sequence[Micro]:
+    def micros(self, phase: PretrainPhase, step: int) -> Sequence[tuple[dict[str, Any], float, float]]:
         """Return micro batches with the weights of their losses.
 
         The loss is the mean over all masked tokens of the step, however they are divided, so that it depends neither
@@ -126,22 +111,19 @@ class Pretraining(Loop):
         start = (step - 1 - phase.before) * phase.batch
         parts = phase.dealing.parts(range(start, start + phase.batch), ranks.rank())
         batches = [self.data[phase].batch(part.positions.start, len(part.positions)) for part in parts]
-        counts = [len(part.positions) if part.weight else 0 for part in parts]
-        masked = [len(batch["labels"]) if count else 0 for batch, count in zip(batches, counts, strict=True)]
-        token_weight = ranks.world_size() / sum(ranks.gather(sum(masked)))  # DDP averages over the ranks
-        next_weight = ranks.world_size() / phase.batch
-        return [
-            Micro(batch, token_weight, next_weight, *numbers)
-            for batch, *numbers in zip(batches, masked, counts, strict=True)
-        ]
+        masked = sum(len(batch["labels"]) for part, batch in zip(parts, batches, strict=True) if part.weight)
+        # DDP averages over the ranks.
+        weights = (ranks.world_size() / sum(ranks.gather(masked)), ranks.world_size() / phase.batch)
+        return [(batch, *(weights if part.weight else (0.0, 0.0))) for part, batch in zip(parts, batches, strict=True)]
 
-    def loss(self, micro: Micro) -> tuple[Any, dict[str, float]]:
-        token_loss, next_loss = self.model(micro.batch)
-        loss = token_loss * micro.token_weight + next_loss * micro.next_weight
-        if not micro.sequences:
-            return loss * 0, {}
+    def loss(self, micro: tuple[dict[str, Any], float, float]) -> tuple[Any, dict[str, float]]:
+        batch, token_weight, next_weight = micro
+        token_loss, next_loss = self.model(batch)
+        loss = token_loss * token_weight + next_loss * next_weight
+        if not next_weight:
+            return loss, {}
         terms = {"token_loss": float(token_loss.detach()), "next_loss": float(next_loss.detach())}
-        return loss, {**terms, "masked": micro.masked, "sequences": micro.sequences}
+        return loss, {**terms, "masked": len(batch["labels"]), "sequences": len(batch["is_random_next"])}
 
     def figures(self, phase: PretrainPhase, step: int, sums: Mapping[str, float]) -> dict[str, Any]:
         mlm, nsp = sums["token_loss"] / sums["masked"], sums["next_loss"] / sums["sequences"]
@@ -150,4 +132,4 @@ class Pretraining(Loop):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(lambda: run(parse_arguments(sys.argv[1:]))))
