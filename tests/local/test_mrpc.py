@@ -40,7 +40,7 @@ def test_invalid_data_file_is_reported_with_its_line(tmp_path: Path) -> None:
     bad = tmp_path / "bad.tsv"
     for text, message in (
         ("sentence1\tsentence2\na\tb\n", "line 1: expected the columns label, sentence1, sentence2, separated by tabs"),
-        (f"{HEADER}1\tonly one\n", "line 2: 2 fields, not 3"),
+        (f"{HEADER}1\tonly one\n", "line 2: expected 3 fields"),
         (f"{HEADER}yes\ta\tb\n", "line 2: the label is 'yes', not 0 or 1"),
         (f"{HEADER}1\ta\t\n", "line 2: a sentence is missing"),
     ):

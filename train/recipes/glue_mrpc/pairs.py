@@ -5,6 +5,7 @@ Accuracy and F1 are in percent; the pairs are divided among the ranks.
 
 from __future__ import annotations
 
+import csv
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,16 +32,16 @@ class Pair(NamedTuple):
 
 def load_rows(data: DataSetArguments, split: str, tokenizer: Any, length: int) -> list[dict[str, Any]]:
     """Load the pairs of a split, `train` or `validation`, as tokens."""
-    path, limit = {
-        "train": (data.train_file, data.max_train_samples),
-        "validation": (data.validation_file, data.max_eval_samples),
-    }[split]
+    is_training = split == "train"
+    limit = data.max_train_samples if is_training else data.max_eval_samples
     if data.dataset_name:
         rows = hub_rows(data.dataset_name, data.dataset_config_name, split)
         sentence_pairs = [pair_of(row, COLUMNS[0], f"{data.dataset_name} ({split})") for row in rows]
     else:
-        sentence_pairs = read_tsv(Path(str(path)))
-    return tokenized(sentence_pairs[:limit], tokenizer, length)
+        sentence_pairs = read_tsv(Path(str(data.train_file if is_training else data.validation_file)))
+    labels, *texts = map(list, zip(*sentence_pairs[:limit], strict=True))
+    encoded = tokenizer(*texts, truncation=True, max_length=length)
+    return [{**{name: encoded[name][index] for name in encoded}, "labels": label} for index, label in enumerate(labels)]
 
 
 def read_tsv(path: Path) -> list[Pair]:
@@ -52,23 +53,21 @@ def read_tsv(path: Path) -> list[Pair]:
         RecipeError: if the file cannot be read, or a line is invalid.
     """
     try:
-        # splitlines() would also split at U+2028 and similar characters, which sentences may contain
-        header, *lines = path.read_text(encoding="utf-8-sig").split("\n")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: {error}.") from error
-    names = header.split("\t")
+    # splitlines() would also split at U+2028 and similar characters, which sentences may contain
+    rows = csv.DictReader(text.split("\n"), delimiter="\t", quoting=csv.QUOTE_NONE)
+    names = rows.fieldnames or ()
     columns = next((expected_columns for expected_columns in COLUMNS if set(expected_columns) <= set(names)), None)
     if columns is None:
         raise RecipeError(f"{path}, line 1: expected the columns {', '.join(COLUMNS[0])}, separated by tabs.")
     sentence_pairs = []
-    for number, line in enumerate(lines, start=2):
-        if not line:
-            continue
-        fields = line.split("\t")
-        if len(fields) != len(names):
-            raise RecipeError(f"{path}, line {number}: {len(fields)} fields, not {len(names)}.")
-        row = dict(zip(names, fields, strict=True))
-        sentence_pairs.append(pair_of(row, columns, f"{path}, line {number}"))
+    for row in rows:
+        location = f"{path}, line {rows.line_num}"
+        if None in (*row, *row.values()):
+            raise RecipeError(f"{location}: expected {len(names)} fields, separated by tabs.")
+        sentence_pairs.append(pair_of(row, columns, location))
     if not sentence_pairs:
         raise RecipeError(f"{path} has no pairs.")
     return sentence_pairs
@@ -86,12 +85,6 @@ def pair_of(row: Mapping[str, Any], columns: Sequence[str], location: str) -> Pa
     if not first or not second:
         raise RecipeError(f"{location}: a sentence is missing.")
     return Pair(label=int(str(label)), sentence1=str(first), sentence2=str(second))
-
-
-def tokenized(sentence_pairs: Sequence[Pair], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
-    labels, *texts = map(list, zip(*sentence_pairs, strict=True))
-    rows = tokenizer(*texts, truncation=True, max_length=max_length)
-    return [{**{name: rows[name][index] for name in rows}, "labels": label} for index, label in enumerate(labels)]
 
 
 def evaluate(
