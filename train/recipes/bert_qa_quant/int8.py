@@ -78,10 +78,9 @@ def prepared(model: Any, names: Sequence[str], *, dynamic: bool, longest: int) -
 
 def exported(module: Any, names: Sequence[str], longest: int) -> Any:
     """Export a module with a dynamic number of rows and tokens."""
-    rows = torch.export.Dim("rows", min=2, max=LARGEST_BATCH)
-    tokens = torch.export.Dim("tokens", min=2, max=longest)
+    dims = {0: torch.export.Dim("rows", min=2, max=LARGEST_BATCH), 1: torch.export.Dim("tokens", min=2, max=longest)}
     example = tuple(torch.ones((BATCH, min(LENGTH, longest)), dtype=torch.long) for _ in names)
-    shapes = tuple({0: rows, 1: tokens} for _ in names)
+    shapes = (dims,) * len(names)
     with torch.no_grad():
         return torch.export.export(module, example, dynamic_shapes=(shapes,) if isinstance(module, Logits) else shapes)
 

@@ -67,11 +67,6 @@ def parse_quant_arguments(argv: list[str]) -> Config:
     return config
 
 
-def main() -> int:
-    """Run the recipe and return its exit code."""
-    return run_script(lambda: run(parse_quant_arguments(sys.argv[1:])))
-
-
 def run(config: Config) -> None:
     """Fine-tune and quantize a model, then compare its precisions."""
     quant: QuantArguments = config.args
@@ -89,23 +84,26 @@ def run(config: Config) -> None:
         summary |= train_model(config, model, windows, evaluator)
 
     # quantize
-    names = [name for name in evaluator.collate(windows[:1]) if name not in ANSWER]
+    def inputs_of(part: Sequence[Window]) -> dict[str, Any]:
+        return {name: value for name, value in evaluator.collate(part).items() if name not in ANSWER}
+
     save_model(model, evaluator.tokenizer, output_dir / "model")
     count = sum(p.numel() for p in model.parameters())
     models, sizes = {"fp32": model, "bf16": model}, {"fp32": count * 4 / MB, "bf16": count * 2 / MB}
     if quant.apply_quantization:
-        samples = windows[: quant.num_calibration_samples]
-        package, summary["quantize_seconds"] = quantized(quant, output_dir, evaluator, model, names, samples)
+        began, package = time.perf_counter(), output_dir / "quantized" / PACKAGE
+        quantize(quant, package, evaluator, model, inputs_of, windows[: quant.num_calibration_samples])
+        summary["quantize_seconds"] = round(time.perf_counter() - began, 3)
         if quant.verify_loading:
-            (batch,) = measured_batches(windows[:4], evaluator.collate, names, 4)
-            summary["loading"] = verified(package, batch, quant.verify_tolerance)
-        models["int8"], sizes["int8"] = Quantized(package, names), package.stat().st_size / MB
+            summary["loading"] = verified(package, inputs_of(windows[:4]), quant.verify_tolerance)
+        models["int8"], sizes["int8"] = Quantized(package, [*inputs_of(windows[:1])]), package.stat().st_size / MB
 
     # compare
     results: dict[str, dict[str, float]] = {}
     if config.training.do_eval:
-        batches = measured_batches(windows, evaluator.collate, names, config.training.per_device_eval_batch_size)
-        speed = speeds(models, batches)
+        size = config.training.per_device_eval_batch_size
+        starts = range(0, min(len(windows), MEASURED_BATCHES * size), size)
+        speed = speeds(models, [inputs_of(windows[start : start + size]) for start in starts])
         for name, precise in models.items():
             config.training.bf16 = name == "bf16"
             scores = evaluator.evaluate(precise, f"evaluate {name}").scores
@@ -132,15 +130,6 @@ def verified(package: Path, inputs: dict[str, Any], tolerance: float) -> dict[st
     return dict(ranks.from_main({"difference": difference, "tolerance": tolerance}))
 
 
-def measured_batches(
-    windows: Sequence[Window], collate: Callable[[Sequence[Window]], dict[str, Any]], names: Sequence[str], size: int
-) -> list[dict[str, Any]]:
-    """Return the batches with which the speed is measured."""
-    starts = range(0, min(len(windows), MEASURED_BATCHES * size), size)
-    batches = [collate(windows[start : start + size]) for start in starts]
-    return [{name: batch[name] for name in names} for batch in batches]
-
-
 def speeds(models: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the windows per second over all ranks: the best of several rounds after a warm-up.
 
@@ -164,54 +153,49 @@ def speeds(models: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]) -> d
     return {name: round(sum(ranks.gather(windows / best[name])), 3) for name in models}
 
 
-def quantized(
+def quantize(
     quant: QuantArguments,
-    output_dir: Path,
+    package: Path,
     evaluator: Evaluator,
     model: Any,
-    names: Sequence[str],
+    inputs_of: Callable[[Sequence[Window]], dict[str, Any]],
     windows: Sequence[Window],
-) -> tuple[Path, float]:
-    """Quantize and compile the model on rank 0; return its path on every node and the seconds it took."""
-    began = time.perf_counter()
+) -> None:
+    """Quantize and compile the model on rank 0, and write it to the package on every node."""
     check_alike()
-    folder = output_dir / "quantized"
-    owner = ranks.owns(folder)
+    owner, names = ranks.owns(package.parent), [*inputs_of(windows[:1])]
     with ranks.raise_together():
         if ranks.is_main():
             dynamic = quant.quantization_approach == "dynamic"
-            eager = AutoModelForQuestionAnswering.from_pretrained(output_dir / "model", attn_implementation="eager")
+            trained = package.parents[1] / "model"
+            eager = AutoModelForQuestionAnswering.from_pretrained(trained, attn_implementation="eager")
             graph = prepared(eager, names, dynamic=dynamic, longest=evaluator.max_length)
             # With dynamic quantization, only the weights need ranges here: each call measures the activations.
-            calibrate(graph, windows[:1] if dynamic else windows, evaluator, names)
+            size = max(2, evaluator.config.training.per_device_eval_batch_size)
+            starts = range(0, 1 if dynamic else len(windows), size)
+            # At least two samples, because the graph is exported for two or more rows.
+            calibrate(graph, [inputs_of([*windows[start : start + size], windows[start]]) for start in starts])
             Progress("compile int8", 1).report(0, now=True)
-            compiled(graph, names, evaluator.max_length, folder / PACKAGE)
+            compiled(graph, names, evaluator.max_length, package)
             Progress("compile int8", 1).report(1, now=True)
-    content = ranks.broadcast_bytes(0, (folder / PACKAGE).read_bytes() if ranks.is_main() else b"")
+    content = ranks.broadcast_bytes(0, package.read_bytes() if ranks.is_main() else b"")
     with ranks.raise_together():
         if owner and not ranks.is_main():
-            (folder / PACKAGE).write_bytes(content)
+            package.write_bytes(content)
         if owner:
-            evaluator.tokenizer.save_pretrained(folder)
-            model.config.save_pretrained(folder)
-            checkpoint.seal(folder, approach=quant.quantization_approach, inputs=list(names))
-    return folder / PACKAGE, round(time.perf_counter() - began, 3)
+            evaluator.tokenizer.save_pretrained(package.parent)
+            model.config.save_pretrained(package.parent)
+            checkpoint.seal(package.parent, approach=quant.quantization_approach, inputs=names)
 
 
-def calibrate(graph: Any, windows: Sequence[Window], evaluator: Evaluator, names: Sequence[str]) -> None:
-    """Run the samples through the observers.
-
-    A batch has at least two samples, because the graph is exported for two or more rows.
-    """
-    size = max(2, evaluator.config.training.per_device_eval_batch_size)
-    starts = range(0, len(windows), size)
-    progress = Progress("calibrate", len(starts))
+def calibrate(graph: Any, batches: Sequence[Mapping[str, Any]]) -> None:
+    """Run batches through the observers."""
+    progress = Progress("calibrate", len(batches))
     with torch.no_grad():
-        for number, start in enumerate(starts, start=1):
-            batch = evaluator.collate([*windows[start : start + size], windows[start]])
-            graph(*(batch[name] for name in names))
-            progress.report(number, now=number == len(starts))
+        for number, batch in enumerate(batches, start=1):
+            graph(*batch.values())
+            progress.report(number, now=number == len(batches))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(lambda: run(parse_quant_arguments(sys.argv[1:]))))
