@@ -106,11 +106,6 @@ def parse_options(argv: list[str]) -> DataOptions:
     return options
 
 
-def main() -> int:
-    """Run the recipe and return its exit code."""
-    return run_script(lambda: prepare_and_report(parse_options(sys.argv[1:])))
-
-
 def prepare_and_report(options: DataOptions) -> None:
     """Prepare the data and report its size."""
     ranks.join()
@@ -305,4 +300,4 @@ def make_files(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(lambda: prepare_and_report(parse_options(sys.argv[1:]))))

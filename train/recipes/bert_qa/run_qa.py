@@ -38,11 +38,6 @@ from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding,
 LENGTH_MULTIPLE = 8
 
 
-def main() -> int:
-    """Run the recipe and return its exit code."""
-    return run_script(lambda: run(parse_arguments(sys.argv[1:])))
-
-
 def run(config: Config) -> None:
     """Train and evaluate a model, then save it and the results."""
     # ranks
@@ -131,4 +126,4 @@ def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(lambda: run(parse_arguments(sys.argv[1:]))))

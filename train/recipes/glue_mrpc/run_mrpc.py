@@ -70,11 +70,6 @@ def parse_arguments(argv: list[str]) -> MrpcArguments:
     return args
 
 
-def main() -> int:
-    """Run the recipe and return its exit code."""
-    return run_script(lambda: run(parse_arguments(sys.argv[1:])))
-
-
 def run(args: MrpcArguments) -> None:
     """Train and evaluate a model, then save it and the results."""
     # ranks: accelerate joins them here unless they have joined already
@@ -138,4 +133,4 @@ class Training(Loop):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(lambda: run(parse_arguments(sys.argv[1:]))))
