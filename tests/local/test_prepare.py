@@ -87,7 +87,7 @@ def test_two_nodes_prepare_the_same_data_as_one_without_a_shared_file_system(pre
 
 
 @given(st.lists(st.text("ab c.\u00e4", max_size=12), max_size=12), st.integers(1, 40))
-@example(["a", "", "", "b"], 4)  # the gap goes on after the border of a block
+@example(["a", "", "", "b"], 4)  # the gap continues in the next block
 def test_each_document_is_in_one_block(lines: list[str], size: int) -> None:
     text = "\n".join(lines)
     expected = [document.strip() for document in text.split("\n\n") if document.strip()]

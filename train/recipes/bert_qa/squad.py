@@ -157,8 +157,8 @@ def made_question(record: Any) -> Question:
     columns = record["answers"]
     if isinstance(columns, list):  # the `datasets` library has {text: [...], answer_start: [...]}
         columns = {name: [answer[name] for answer in columns] for name in ("text", "answer_start")}
-    pairs = zip(columns["text"], columns["answer_start"], strict=True)
-    answers = tuple(Answer(text=text, start=start) for text, start in pairs)
+    entries = zip(columns["text"], columns["answer_start"], strict=True)
+    answers = tuple(Answer(text=text, start=start) for text, start in entries)
     for answer in answers:
         # A misplaced answer would silently become a wrong label.
         if not answer.text or answer.start < 0 or not texts["context"].startswith(answer.text, answer.start):
