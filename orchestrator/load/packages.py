@@ -316,8 +316,9 @@ def install(folder: Path, requirements: Requirements, lock: str, platform: Platf
         target = work / "new" / SITE
         indexes = [line for line in requirements.lines if line.startswith("-")]
         write_lines(work / "lock.txt", [*indexes, *lock.splitlines()])
-        # uv checks all hashes in the lock. Only packages in git repositories have none, but the hash of a commit.
-        options = ["--no-deps", "--link-mode", "copy", *platform_options(platform)]
+        # Packages in git repositories have the hash of a commit, which --require-hashes does not accept.
+        hashed = [] if COMMIT.search(lock) else ["--require-hashes"]
+        options = ["--no-deps", "--link-mode", "copy", *hashed, *platform_options(platform)]
         command = ("pip", "install", "--target", str(target), *options, "--requirements", "lock.txt")
         problem = f"The packages of {requirements.source} cannot be installed"
         try:

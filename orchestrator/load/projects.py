@@ -138,9 +138,9 @@ def git_files(folder: Path) -> list[str]:
     output = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
     names = []
     for name in filter(None, output.split("\0")):
-        path = folder / name
-        if path.is_dir() and not path.is_symlink():  # a submodule, or a repository inside this one
-            names += [f"{name.rstrip('/')}/{inner}" for inner in git_files(path)]
+        path = f"{folder}/{name}"
+        if os.path.isdir(path) and not os.path.islink(path):  # a submodule, or a repository inside this one
+            names += [f"{name.rstrip('/')}/{inner}" for inner in git_files(folder / name)]
         elif os.path.lexists(path):  # a deleted file is tracked until the next commit
             names.append(name)
     return sorted(names)
