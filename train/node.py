@@ -19,7 +19,7 @@ SUBCOMMANDS = {
     "exec": "orch_node.rank.command",
     "find-module": "orch_node.rank.script",
     "packages": "orch_node.standalone.facts:main_packages",
-    "contained-rank": "orch_node.rank.container_entry",
+    "contained-rank": "orch_node.rank.container",
     "supervise": "orch_node.supervisor.supervisor",
     "torchrun": "orch_node.supervisor.torchrun",
     "torchrun-on-node": "orch_node.supervisor.torchrun:main_on_node",

@@ -17,7 +17,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.container import ContainerSpec, EnvFileError, RankRequest, render
 from orch_node.protocol.environment import OPENMP, interface_variables, planned_variables
 from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout
-from orch_node.rank import container, container_entry
+from orch_node.rank import container
 from orch_node.rank import environment as rank_variables
 from orch_node.rank.main import checked_variables
 from orch_node.standalone import facts
@@ -144,7 +144,7 @@ def test_file_of_variables_replaces_those_of_orch_and_the_request_replaces_it(mo
     environment = {"GLOO_SOCKET_IFNAME": "eth0", "MASTER_PORT": "1", **planned_variables({}, {"KMP_BLOCKTIME": "3"})}
     file_variables = {"KMP_AFFINITY": "none", "KMP_BLOCKTIME": "2", "GLOO_SOCKET_IFNAME": "lo"}
     order = RankRequest(PLACEMENT, environment, (), "", "", preload=("libiomp5.so",), given=file_variables)
-    result = container_entry.rank_environment(order, events=3)
+    result = container.rank_environment(order, events=3)
     expected = {"KMP_AFFINITY": "none", "KMP_BLOCKTIME": "3", "GLOO_SOCKET_IFNAME": "lo", "MASTER_PORT": "1"}
     assert {name: result[name] for name in expected} == expected
 

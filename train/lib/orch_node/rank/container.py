@@ -1,4 +1,9 @@
-"""Start the training process of a rank in a container, and wait for it."""
+"""Start the training process of a rank in a container, and wait for it.
+
+In the container, `node.py contained-rank RUN_DIR` starts it. The wrapper on the node writes a RankRequest, one line of
+JSON, to standard input and keeps that pipe open. When it closes, nobody waits for the rank any more, and the training
+process is killed. Standard output goes to the wrapper: the rank's events, and those of this process.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -18,9 +24,13 @@ from orch_node.atomic_write import private
 from orch_node.events import send
 from orch_node.protocol import container, values
 from orch_node.protocol.container import ContainedRank, ContainerSpec, RankRequest
-from orch_node.protocol.environment import find_reserved, user_names
+from orch_node.protocol.environment import find_reserved, override, rank_variables, user_names
 from orch_node.protocol.events import Heartbeat, Joined
+from orch_node.rank.checks import RankError
+from orch_node.rank.environment import sourced_variables
 from orch_node.rank.process import Child, open_log
+from orch_node.rank.process import start as start_process
+from orch_node.standalone import facts
 
 SENDER = "a contained rank"
 HEARTBEAT_SECONDS = 2.0
@@ -32,7 +42,7 @@ class ContainedProcess(Child):
     """A rank that orch starts in the node's container.
 
     `docker exec` passes no signals on, and its exit code does not distinguish a signal from an exit
-    code. The process in the container (container_entry.py) therefore reports both.
+    code. The process in the container, which runs main(), therefore reports both.
 
     Attributes:
         pid: of the training process; the container shares the node's process ids.
@@ -181,3 +191,50 @@ def start(run_dir: Path, spec: ContainerSpec, order: RankRequest) -> Child:
 def exit_code_or_signal(code: int) -> int:
     """Return an exit code of docker as subprocess has it: -9, not 137, for SIGKILL."""
     return 128 - code if code - 128 in set(signal.Signals) else code
+
+
+def main(argv: list[str]) -> int:
+    """Start the rank, pass signals on, and report how it ends."""
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
+        order = values.parse(RankRequest, stdin.readline(), "a rank's order")
+    os.environ.update(order.given)
+    events = os.dup(1)
+    os.environ["ORCH_EVENTS_FD"] = str(events)
+    try:
+        environment = rank_environment(order, events)
+    except RankError as error:
+        print(f"error: {error}. To repair the image: `orch image build`.", file=sys.stderr)
+        return 1
+    child = start_process(order.placement, environment, open_log(Path(order.log), order.placement.node), order.command)
+    rank = machine.ProcessHandle(child.pid)
+    # Handle the signals, do not ignore them: exec() keeps ignored signals ignored.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: rank.send(signal.SIGTERM))
+    write_event(events, pid=child.pid)
+    threading.Thread(target=kill_with_wrapper, args=(rank,), daemon=True).start()
+    code, max_rss_bytes, cpu_seconds = child.wait()
+    write_event(events, code=code, max_rss_bytes=max_rss_bytes, cpu_seconds=cpu_seconds)
+    return 0
+
+
+def rank_environment(order: RankRequest, events: int) -> dict[str, str]:
+    """Return the image's environment, then the run's, with the image's libraries to preload, then the user's file."""
+    setvars = sourced_variables(order.setvars, os.environ) if order.setvars else {}
+    settings = rank_variables(order.environment, order.preload, facts.libraries(Path(sys.prefix)))
+    return {
+        **os.environ,
+        **setvars,
+        **override(settings, order.environment, order.given),
+        "ORCH_EVENTS_FD": str(events),
+    }
+
+
+def kill_with_wrapper(rank: machine.ProcessHandle) -> None:
+    """Kill the rank when the wrapper on the node closes standard input."""
+    while os.read(0, 1):
+        pass
+    rank.send(signal.SIGKILL)
+
+
+def write_event(events: int, **fields: object) -> None:
+    os.write(events, containers.MARK + json.dumps(fields).encode() + b"\n")
