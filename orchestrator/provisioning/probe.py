@@ -128,7 +128,7 @@ def fabric_checks_version(share: Path) -> str:
         share: the folder with train/ and playbooks/.
     """
     lib = share / "train" / "lib"
-    programs = [share / "train" / "node.py", *(lib / "orch_node" / "fabric").glob("*.py")]
+    programs = [share / "train" / "node.py", lib / "orch_node" / "fabric.py"]
     finder = ModuleFinder([str(lib)])
     for program in programs:
         finder.run_script(str(program))

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 
-from orch_node.fabric import check
+from orch_node import fabric
 from orch_node.protocol.fabrics import Proof
 
 from orchestrator.load.clusters import local_facts
@@ -27,9 +27,9 @@ ENVIRONMENT = {
 CHECK = """
 import json, sys
 sys.path.append({lib!r})
-from orch_node.fabric import check
-request = check.values.parse(check.Request, sys.stdin.read(), "the request")
-print(json.dumps(check.values.record(check.check_fabric(request, "tcp", request.members, 2))))
+from orch_node import fabric
+request = fabric.values.parse(fabric.Request, sys.stdin.read(), "the request")
+print(json.dumps(fabric.values.record(fabric.check_fabric(request, "tcp", request.members, 2))))
 """
 
 
@@ -64,8 +64,8 @@ def test_working_fabric_is_measured_with_two_ranks_per_host(two_hosts: Workspace
 
 
 def test_check_that_hangs_times_out() -> None:
-    code, _ = check.run_with_timeout(["sh", "-c", "sleep 600 & wait"], {}, 0.2)
-    assert check.failure_reason("", code) == "timed out"
+    code, _ = fabric.run_with_timeout(["sh", "-c", "sleep 600 & wait"], {}, 0.2)
+    assert fabric.failure_reason("", code) == "timed out"
 
 
 SCRIPT = """

@@ -1,1 +1,0 @@
-"""Check which fabrics carry traffic between the nodes, with the stack itself."""
