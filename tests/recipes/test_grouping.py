@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from orch_training.shuffling import epoch_order
+from orch_training.batches import epoch_order
 
 SIZE, BATCH = 1003, 8
 LENGTHS = [random.Random(row).randrange(20, 400) for row in range(SIZE)]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from orch_training import ArgumentError, RecipeError, checkpoint, kernels, ranks
-from orch_training.global_batch import Dealing, describe_dealing, global_batch
+from orch_training.batches import Dealing, describe_dealing, global_batch
 from orch_training.metrics import Progress
 from orch_training.provenance import check_provenance
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from orch_training import ArgumentError, arguments, ranks
 from orch_training.arguments import HubArguments, LoopArguments, neutral, option
-from orch_training.global_batch import Dealing, GlobalBatch
+from orch_training.batches import Dealing, GlobalBatch
 from orch_training.loop import Phase
 
 

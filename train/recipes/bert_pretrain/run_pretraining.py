@@ -19,7 +19,7 @@ from orch_training import speed_up_imports
 speed_up_imports()
 
 from orch_training import RecipeError, checkpoint, kernels, ranks
-from orch_training.global_batch import describe_dealing
+from orch_training.batches import describe_dealing
 from orch_training.loop import Loop, make_accelerator
 from orch_training.metrics import FILE
 from orch_training.models import load_tokenizer

@@ -11,10 +11,10 @@ from evaluation import Evaluator
 from orch_node import preemption
 from orch_node.events import note
 from orch_training import RecipeError, ranks
+from orch_training.batches import WEIGHT, EpochSampler, weighted
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
 from orch_training.resume import load_random_state, save_checkpoint
-from orch_training.shuffling import WEIGHT, EpochSampler, weighted
 from safetensors.torch import save_model
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader

@@ -24,12 +24,12 @@ from evaluation import Evaluator
 from features import Window, collate, make_windows
 from orch_node import preemption
 from orch_training import checkpoint, kernels, ranks
+from orch_training.batches import Micros
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.provenance import FACT, provenance_of
 from orch_training.resume import begin, prepare_output
 from orch_training.script import run_script, train_and_evaluate
-from orch_training.shuffling import Micros
 from qa_trainer import QaTrainer
 from squad import load_training, load_validation
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, set_seed

@@ -20,12 +20,12 @@ speed_up_imports()
 
 from orch_training import arguments, kernels, ranks
 from orch_training.arguments import DataSetArguments, LoopArguments, ModelArguments, neutral, option
+from orch_training.batches import WEIGHT, Micros, weighted
 from orch_training.loop import Loop, Phase, make_accelerator
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.provenance import FACT, provenance_of
 from orch_training.resume import begin, prepare_output
 from orch_training.script import run_script, train_and_evaluate
-from orch_training.shuffling import WEIGHT, Micros, weighted
 from pairs import evaluate, load_rows
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 

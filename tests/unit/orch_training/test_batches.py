@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
-from orch_training.global_batch import Dealing, GlobalBatch, global_batch
+from orch_training.batches import Dealing, GlobalBatch, global_batch
 
 few = st.integers(1, 9)
 COUNTS = {"planned": few, "micro": few, "accumulation": st.integers(1, 4)}
