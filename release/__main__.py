@@ -56,8 +56,7 @@ def build(*, quick: bool) -> None:
     orch_wheel = single_file("orch_train-*.whl")
     wheels = [*dependencies(orch_wheel), describe_wheel(single_file("oneccl_bind_pt-*.whl"))]
     name = orch_wheel.name.removesuffix("-py3-none-any.whl")
-    content = sbom(name, wheels, kind="application")
-    (FOLDER / f"{name}.cdx.json").write_text(json.dumps(content, indent=1) + "\n")
+    (FOLDER / f"{name}.cdx.json").write_text(sbom(name, wheels, kind="application"))
     lines = [f"{sha256(file)}  {file.name}\n" for file in sorted(FOLDER.iterdir())]
     (FOLDER / SUMS).write_text("".join(lines))
 

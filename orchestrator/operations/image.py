@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shlex
 import shutil
@@ -91,7 +90,7 @@ def lay_out(
         part.mkdir(parents=True, exist_ok=True)
         link_or_copy(prepared.folder / wheel.file, part / wheel.file)
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
-    (context / "sbom.json").write_text(json.dumps(sbom(image.tag, prepared.lock), indent=1) + "\n")
+    (context / "sbom.json").write_text(sbom(image.tag, prepared.lock))
     packages = [f"{wheel.name}=={wheel.version}" for wheel in prepared.wheels if wheel.name in prepared.added]
     (context / "Dockerfile").write_text(dockerfile(image, packages))
 

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
-from orchestrator.files import tomllib
 from orchestrator.load.clusters import Limits
 from orchestrator.model.cluster import GIB
 from orchestrator.model.decision import Finding
-from orchestrator.provisioning.probe import Probe
+from orchestrator.provisioning.probe import PREFLIGHT, Probe
 from orchestrator.stacks.stack import Stack
 
 # Characters that MPI's launchers and ssh's remote shell do not accept in a path.
 FORBIDDEN_IN_ROOT = frozenset(" \t\n:;&|<>()$`\\\"'*?[]{}#~!")
-TEXTS: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("preflight_problems.toml").read_text())
-Problem = tuple[str, Mapping[str, object]]  # what is wrong with a node, as a key of TEXTS, and the values in its text
+Problem = tuple[str, Mapping[str, object]]  # a key of preflight.toml, and the values in its texts
 NO_VALUES: Mapping[str, object] = {}
-
-# Program or library that the probe looks for -> its package on Debian and on RHEL; "" if the node can do without it.
-PACKAGES = {
-    "ssh": ("openssh-client", "openssh-clients"),
-    "libhwloc.so.15": ("libhwloc15", "hwloc-libs"),
-    "libtcmalloc_minimal.so.4": ("libtcmalloc-minimal4", ""),
-    "libibverbs.so.1": ("libibverbs1", "libibverbs"),
-    "librdmacm.so.1": ("librdmacm1", "librdmacm"),
-    "libmlx5.so.1": ("ibverbs-providers", "libibverbs"),  # the drivers of all devices, EFA included
-}
 
 
 def missing_packages(probe: Probe) -> dict[str, str]:
     """Return the programs and libraries that a node lacks, each with its package."""
-    column = 0 if probe.family == "debian" else 1
-    return {name: PACKAGES[name][column] for name in probe.missing if PACKAGES[name][column]}
+    packages = {name: PREFLIGHT["packages"][name][probe.family or "rhel"] for name in probe.missing}
+    return {name: package for name, package in packages.items() if package}
 
 
 def find_problems(
@@ -64,8 +50,8 @@ def find_problems(
 def describe_problem(probe: Probe, problem: Problem) -> Finding:
     """Return a problem of a node with its message and its hint."""
     name, values = problem
-    texts: dict[str, Any] = {field: text.format(probe=probe, **values) for field, text in TEXTS[name].items()}
-    return Finding(subject=probe.name, **texts)
+    texts = PREFLIGHT["problems"][name].items()
+    return Finding(subject=probe.name, **{field: text.format(probe=probe, **values) for field, text in texts})
 
 
 def machine_problems(probe: Probe, limits: Limits) -> Iterator[Problem]:

@@ -10,16 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from orchestrator.files import short_digest
+from orchestrator.files import short_digest, tomllib
 from orchestrator.load import records
 from orchestrator.model.packages import Platform
 
-# Programs and libraries that the module orch_probe looks for.
-Missable = Literal[
-    "ssh", "libhwloc.so.15", "libtcmalloc_minimal.so.4", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1"
-]
-
-
+PREFLIGHT: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("preflight.toml").read_text())
+Missable = Annotated[str, records.satisfies(PREFLIGHT["packages"].__contains__, "program or library")]
 # Distributions whose packages orch knows; "" for others.
 Family = Literal["debian", "rhel", ""]
 FABRIC_TASK = "Check the fabrics"  # of the role `fabric`

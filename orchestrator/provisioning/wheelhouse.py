@@ -9,13 +9,11 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 from packaging.utils import canonicalize_name
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import cache_home, exclusive, link_or_copy, private_folder, sha256, write_whole
+from orchestrator.files import cache_home, exclusive, link_or_copy, private_folder, render_template, sha256, write_whole
 from orchestrator.load.packages import lock_packages
 from orchestrator.model.packages import Platform, Requirements
 from orchestrator.provisioning import pip
@@ -192,32 +190,16 @@ def package_of(wheel: Path) -> str:
     return canonicalize_name(wheel.name.partition("-")[0])
 
 
-def sbom(name: str, wheels: Iterable[Wheel], *, kind: str = "container") -> dict[str, Any]:
-    """Return the packages with their SHA-256 as CycloneDX 1.5 (https://cyclonedx.org/docs/1.5/json).
+def sbom(name: str, wheels: Iterable[Wheel], *, kind: str = "container") -> str:
+    """Return the packages with their SHA-256 as JSON of CycloneDX 1.5.
 
     Args:
         name: of the component that has the packages.
         wheels: the packages.
         kind: CycloneDX's type of the component.
     """
-    components = [
-        {
-            "type": "library",
-            "name": wheel.name,
-            "version": wheel.version,
-            # https://github.com/package-url/purl-spec
-            "purl": f"pkg:pypi/{wheel.name}@{quote(wheel.version, safe='.')}",
-            "hashes": [{"alg": "SHA-256", "content": wheel.sha256}],
-        }
-        for wheel in sorted(wheels, key=lambda wheel: wheel.name)
-    ]
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.5",
-        "version": 1,
-        "metadata": {"component": {"type": kind, "name": name}},
-        "components": components,
-    }
+    wheels = sorted(wheels, key=lambda wheel: wheel.name)
+    return render_template("image/sbom.json.j2", name=name, kind=kind, wheels=wheels)
 
 
 def add_packages(

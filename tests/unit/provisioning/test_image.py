@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_invalid_image_names_are_rejected() -> None:
 
 def test_sbom_lists_each_wheel_with_its_hash() -> None:
     wheel = Wheel(name="torch", version="2.13.0+cpu", file="t.whl", sha256="ab" * 32, size=1)
-    result = sbom("orch:x", [wheel])
+    result = json.loads(sbom("orch:x", [wheel]))
     assert (result["bomFormat"], result["specVersion"]) == ("CycloneDX", "1.5")
     (component,) = result["components"]
     assert component["purl"] == "pkg:pypi/torch@2.13.0%2Bcpu"

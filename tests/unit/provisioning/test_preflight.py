@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from orchestrator import load
 from orchestrator.load.clusters import Limits
 from orchestrator.model.cluster import GIB
-from orchestrator.provisioning.preflight import PACKAGES, find_problems
-from orchestrator.provisioning.probe import Missable, Probe, Release
+from orchestrator.provisioning.preflight import find_problems
+from orchestrator.provisioning.probe import PREFLIGHT, Probe, Release
 from tests.roles.modules import load_module
 from tests.support.probes import ADDRESSES, TWO_PROBES, make_peer, make_probe
 
@@ -71,4 +69,4 @@ def test_all_nodes_need_the_same_root() -> None:
 def test_everything_that_a_probe_can_miss_has_a_package() -> None:
     module = load_module("orch_probe")
     searched = {"ssh", *module.LIBRARIES, *module.RDMA_LIBRARIES}
-    assert searched == set(get_args(Missable)) == set(PACKAGES)
+    assert searched == set(PREFLIGHT["packages"])
