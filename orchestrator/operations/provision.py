@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orch_node.standalone.facts import describe_differences
+
 from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.files import LIB, SHARE, STANDALONE, TRAIN, private_folder, sha256, state_home, write_private
@@ -209,20 +211,15 @@ def compare_fingerprints(session: Session) -> None:
     """Fail nodes whose packages differ from those of the first node."""
     if session.request.dry_run or session.stopped:
         return
-    records = {name: recorded_facts(session.source, name, session.listener.note) for name in session.alive}
-    if len({record and record.fingerprint for record in records.values()}) < 2:
-        return
-    packages_of = {name: record.packages if record else {} for name, record in records.items()}
-    reference = next(iter(packages_of))
-    expected = packages_of[reference]
-    for name, packages in packages_of.items():
-        differences = sorted(
-            f"{package} {packages.get(package, 'missing')}"
-            for package in packages.keys() | expected.keys()
-            if packages.get(package) != expected.get(package)
-        )
-        if differences:
-            session.fail(name, f"its packages differ from those of {reference}: {', '.join(differences)}")
+    packages = {
+        name: record.packages
+        for name in session.alive
+        if (record := recorded_facts(session.source, name, session.listener.note))
+    }
+    reference = next(iter(packages), "")
+    for name, installed in packages.items():
+        if differences := describe_differences({reference: packages[reference], name: installed}):
+            session.fail(name, f"its packages are not those of {reference}: {differences}")
 
 
 def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]) -> Report:
