@@ -23,7 +23,6 @@ from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.local_copy import parse, split_time
-from orchestrator.targets.kubernetes.objects import adopt
 from orchestrator.targets.kubernetes.run_record import HINT, location_of, trusted_record, with_lists
 from orchestrator.targets.kubernetes.status import PodState, job_state, pod_state
 
@@ -78,8 +77,7 @@ def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[Run
     Raises:
         OrchError: if there is no such run, or its record cannot be trusted.
     """
-    cluster = cluster_of(inventory)
-    records, problems = query_runs(cluster)
+    records, problems = query_runs(cluster_of(inventory))
     run_id = store.match_id(name, records, f"in {inventory}", notify)
     if error := problems.get(run_id):
         raise error
@@ -87,8 +85,6 @@ def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[Run
     folder = base / run_id
     if not (folder / PLAN).exists():
         store.write_record(record, folder)
-    with suppress(OrchError):  # users with read access cannot adopt objects
-        adopt(cluster, location_of(record), run_id)
     return record, folder
 
 

@@ -59,18 +59,11 @@ def delete_other_objects(cluster: KubernetesClient, location: JobLocation, run_i
     for pod in cluster.objects("Pod", names.selector(run_id)):
         if not pod["metadata"].get("ownerReferences"):  # Kubernetes deletes the pods of the job
             delete_checked(cluster, pod, run_id)
-    for item in other_objects(cluster, location, run_id):
-        delete_checked(cluster, item, run_id)
-
-
-def other_objects(cluster: KubernetesClient, location: JobLocation, run_id: str) -> Iterator[Object]:
-    """Yield the objects of a run besides its job and its pods.
-
-    The runtime is the last: a user without rights to runtimes cannot have created one, but may have
-    created the ConfigMap.
-    """
+    # The runtime is the last: a user without rights to runtimes cannot have created one, but may have created the
+    # ConfigMap.
     for kind in ("ConfigMap", *OTHER_KINDS.get(location.launcher, ())):
-        yield from cluster.objects(kind, names.selector(run_id))
+        for item in cluster.objects(kind, names.selector(run_id)):
+            delete_checked(cluster, item, run_id)
 
 
 def refusal_of(cluster: KubernetesClient, job: str) -> str:
@@ -97,14 +90,6 @@ def give_owner(cluster: KubernetesClient, location: JobLocation, objects: Iterab
         metadata = {"name": item["metadata"]["name"], "ownerReferences": [owner]}
         owned = {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": metadata}
         cluster.apply(owned, manager=OWNER_MANAGER)
-
-
-def adopt(cluster: KubernetesClient, location: JobLocation, run_id: str) -> None:
-    """Let the job own objects that were created with kubectl, which would outlive it."""
-    objects = other_objects(cluster, location, run_id)
-    unowned = [item for item in objects if not item["metadata"].get("ownerReferences")]
-    if unowned:
-        give_owner(cluster, location, unowned)
 
 
 def delete_checked(cluster: KubernetesClient, item: Object, run_id: str) -> None:
