@@ -54,7 +54,8 @@ def to_execute_error(error: Exception, cluster: str) -> ExecuteError:
         return Refused(f"The cluster refuses it: {message}.")
     if status == 404:
         return NotThere(f"{message}.")
-    if is_temporary(error):
+    # The API responds to an unknown field with status 500.
+    if status in (0, *TEMPORARY_STATUSES) and UNKNOWN_FIELD not in message:
         return ConnectionLost(
             f"The API of {cluster} fails: {message}.",
             hint="Try again when it responds. Runs that have started are not affected.",
@@ -72,12 +73,6 @@ def message_of(error: Any) -> str:
     except (AttributeError, ValueError, KeyError, TypeError):
         message = getattr(error, "reason", None) or error
     return " ".join(str(message).split()).rstrip(".")
-
-
-def is_temporary(error: Exception) -> bool:
-    """Return whether the same request may succeed if it is repeated."""
-    # The API responds to an unknown field with status 500.
-    return getattr(error, "status", 0) in (0, *TEMPORARY_STATUSES) and UNKNOWN_FIELD not in message_of(error)
 
 
 TIMEOUT = (10.0, 60.0)  # connecting, reading; seconds
@@ -154,8 +149,15 @@ class KubernetesClient:
 
     def get(self, path: str, **query: str) -> Object:
         """Return the object at a path, with the errors of request()."""
+        response = self.request("GET", path, query=query)
         with self.converted_errors():
-            return as_json(self.request("GET", path, query=query))
+            try:
+                return dict(json.loads(response.data))
+            except (ValueError, TypeError):
+                start = one_line(response.data[:80].decode(errors="replace"))
+                raise ExecuteError(f"A Kubernetes API does not send this: {start}", hint=PROXY_HINT) from None
+            finally:
+                response.release_conn()
 
     def job(self, location: JobLocation) -> Object:
         """Return the job of a run, with the errors of get()."""
@@ -246,16 +248,6 @@ class KubernetesClient:
         api, plural = RESOURCES[kind]
         root = "/api/v1" if api == "v1" else f"/apis/{api}"
         return f"{root}/namespaces/{self.namespace}/{plural}"
-
-
-def as_json(response: Any) -> Object:
-    try:
-        return dict(json.loads(response.data))
-    except (ValueError, TypeError):
-        start = one_line(response.data[:80].decode(errors="replace"))
-        raise ExecuteError(f"A Kubernetes API does not send this: {start}", hint=PROXY_HINT) from None
-    finally:
-        response.release_conn()
 
 
 def connect(context: str | None = None, namespace: str | None = None, *, retries: int = RETRIES) -> KubernetesClient:

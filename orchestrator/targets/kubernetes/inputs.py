@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -114,7 +114,11 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
 
 
 def read(request: TrainRequest) -> PodInputs:
-    """Return the inputs that a request names, after reading its files."""
+    """Return the inputs that a request names, after reading its files.
+
+    Raises:
+        RequestError: if a file cannot be read.
+    """
     options = request.options_of(KubernetesOptions)
     kubernetes = kubernetes_settings(options.k8s_file, list(options.k8s), request.image)
     kubeconfigs = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube")
@@ -123,18 +127,27 @@ def read(request: TrainRequest) -> PodInputs:
     )
     recipe, project = loaded.recipe, loaded.recipe.project
     paths = named_files(recipe, recipe.settings(request.preset, loaded.settings))
+    named = (
+        path
+        for path in paths
+        if not (project and path == recipe.script_file)  # the project has it
+        and not (Path(path).is_relative_to(TRAIN) or path.startswith(f"{kubernetes.mount}/"))
+    )
+    try:
+        contents = {path: Path(path).read_bytes() for path in named}
+        archive = packed(project) if project else b""
+    except OSError as error:
+        raise RequestError(
+            f"{error.filename} cannot be read: {error.strerror}.",
+            hint="orch sends this file to the pods. Name a file that you may read.",
+        ) from None
     return PodInputs(
         loaded=replace(loaded, plugins={}),  # pods have the backends of their image, not those of this machine
         kubernetes=kubernetes,
         patch=read_patch(options.k8s_patch),
         installed=query_installed(kubernetes) if request.launcher is None else (),
-        contents=read_files(
-            path
-            for path in paths
-            if not (recipe.project and path == recipe.script_file)  # the project has it
-            and not (Path(path).is_relative_to(TRAIN) or path.startswith(f"{kubernetes.mount}/"))
-        ),
-        project=packed(project) if project else b"",
+        contents=contents,
+        project=archive,
     )
 
 
@@ -155,13 +168,10 @@ def packed(project: Project) -> bytes:
 
     Raises:
         PlanError: if it is too large.
-        RequestError: if a file cannot be read.
+        OSError: if a file cannot be read.
     """
     folder, buffer = Path(project.folder), io.BytesIO()
-    try:
-        pack_files(buffer, folder, [folder / name for name in project.files])
-    except OSError as error:
-        raise unreadable(error) from None
+    pack_files(buffer, folder, [folder / name for name in project.files])
     archive = buffer.getvalue()
     if len(archive) > MAX_PROJECT_BYTES:
         sizes = {name: (folder / name).lstat().st_size for name in project.files}
@@ -172,17 +182,3 @@ def packed(project: Project) -> bytes:
             "on the volume, or add the code to the image and send the script alone with --project none.",
         )
     return archive
-
-
-def read_files(paths: Iterable[str]) -> dict[str, bytes]:
-    try:
-        return {path: Path(path).read_bytes() for path in paths}
-    except OSError as error:
-        raise unreadable(error) from None
-
-
-def unreadable(error: OSError) -> RequestError:
-    return RequestError(
-        f"{error.filename} cannot be read: {error.strerror}.",
-        hint="orch sends this file to the pods. Name a file that you may read.",
-    )

@@ -116,12 +116,12 @@ def config_maps(job: KubernetesJob) -> tuple[Object, ...]:
             f"The run's files have {size / 1000:.0f} kB; at most {MAX_BYTES // 1000} kB can be sent.",
             hint=f"Copy the data to the volume, and use its path there: {job.settings.mount}/data/...",
         )
-    maps = [(job.metadata("-files"), texts, binary)]
+    objects = [*render("files", {"metadata": job.metadata("-files"), "texts": texts, "binary": binary})]
     for index, part in enumerate(job.project):
         metadata = job.metadata(f"-{PROJECT}-{index}", **{names.PART: PROJECT})
-        maps.append((metadata, {}, {PART: base64.b64encode(part).decode()}))
-    values = ({"metadata": metadata, "texts": texts, "binary": binary} for metadata, texts, binary in maps)
-    return tuple(config_map for each in values for config_map in render("files", each))
+        encoded = base64.b64encode(part).decode()
+        objects += render("files", {"metadata": metadata, "texts": {}, "binary": {PART: encoded}})
+    return tuple(objects)
 
 
 def project_parts(archive: bytes) -> tuple[bytes, ...]:

@@ -22,7 +22,7 @@ Json = Mapping[str, Any]
 PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 DELETED = "its pod was deleted"
 BEING_DELETED = "its pod is being deleted"
-CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+STARTING = ("ContainerCreating", "PodInitializing")
 JOB_DONE = ("Succeeded", "Complete")
 # Reasons of events that explain why a pod that has a node does not start.
 START_FAILURES = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
@@ -151,10 +151,8 @@ def reason_to_wait(pod: Json, state: Json, events: Iterable[Json]) -> str:
             image = container.get("image") or own_container(pod.get("spec", {}).get("containers")).get("image", "")
             cause = message if reason != "ImagePullBackOff" else ""
             return f"its image {image} cannot be pulled" + (f": {cause}" if cause else "")
-        if reason in CONFIG:
-            return f"its container cannot be created: {message or reason}"
-        if reason == "CrashLoopBackOff":
-            return f"restarts repeatedly: {message or reason}"
+        if reason not in ("", *STARTING):
+            return f"{reason}: {message}".rstrip(": ")
     # Events are kept for an hour, even after their cause is gone: a newer one is about another step of the start.
     *_, newest = ({}, *events)
     if newest.get("reason") in START_FAILURES and not condition(status, "PodReadyToStartContainers"):
@@ -244,7 +242,7 @@ def outcome(events: Iterable[Event], pods: Iterable[PodState], job: JobState, *,
         state=PREEMPTED if preempted else state,
         first_failure=failure,
         problem="; ".join(filter(None, [reason, preemption])) or None,
-        attempts=1 + restarts(all_events),
+        attempts=max(1, sum(isinstance(event, Started) and event.rank == 0 for event in all_events)),
         started=began,
         ended=now,
     )
@@ -257,11 +255,6 @@ def describe_preemption(events: Sequence[Event]) -> str | None:
         return None
     steps = [event.step for event in events if isinstance(event, Preempted)]
     return f"checkpoint at step {max(steps)}" if steps else "the ranks ended for it"
-
-
-def restarts(events: Sequence[Event]) -> int:
-    """Return how often rank 0 was restarted."""
-    return max(0, sum(1 for event in events if isinstance(event, Started) and event.rank == 0) - 1)
 
 
 def first_failure(events: Sequence[Event], pods: Sequence[PodState]) -> Failure | None:

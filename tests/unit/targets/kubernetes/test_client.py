@@ -14,7 +14,7 @@ from kubernetes.config import incluster_config
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.targets.kubernetes import client, namespace
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
-from tests.support.kubernetes_api import write_kubeconfig
+from tests.support.kubernetes_api import make_client, write_kubeconfig
 
 
 def test_cluster_of_a_pod_is_used_without_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +59,10 @@ def test_response_that_does_not_come_from_the_api_as_the_user_is_explained() -> 
             error = OSError("SSLError\n[SSL] wrong version")
         assert re.search(message, client.to_execute_error(error, "lab").message)
     response = SimpleNamespace(data=b"<html>log in", release_conn=lambda: None)
+    cluster = make_client("http://127.0.0.1:9")
+    cluster.request = lambda *arguments, **_: response  # type: ignore[method-assign]
     with pytest.raises(ExecuteError, match="does not send this: <html>log in"):
-        client.as_json(response)
+        cluster.get("/version")
 
 
 def test_claim_that_pods_cannot_share_is_found() -> None:

@@ -61,7 +61,7 @@ def test_pod_state_explains_why_a_pod_or_its_container_does_not_run() -> None:
     assert result.reason == "its image vault:1 cannot be pulled: denied"
     for phase, statuses, state, reason in (
         ("Running", container_state(running={}), "running", ""),
-        ("Running", waiting_for("CrashLoopBackOff", "back-off"), "waiting", "restarts repeatedly: back-off"),
+        ("Running", waiting_for("CrashLoopBackOff", "back-off"), "waiting", "CrashLoopBackOff: back-off"),
         ("Failed", OOM_KILLED, "failed", "killed because of its memory use (OOMKilled): the pod's limit is 8Gi"),
     ):
         result = pod_state(make_pod(phase=phase, containerStatuses=statuses))
