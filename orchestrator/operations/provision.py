@@ -18,7 +18,6 @@ from orchestrator.load.records import recorded_facts
 from orchestrator.model.decision import Finding
 from orchestrator.model.hosts import SSH_PORT, fold
 from orchestrator.model.packages import Platform, Requirements
-from orchestrator.model.provision_report import Change
 from orchestrator.model.provision_report import Report as Report
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.plan import Host, ProvisionPlan, plan_provision
@@ -113,7 +112,6 @@ def install(
         return
     session.state.write_trust(plan.trust)
     of_stack = stack_variables(session, stack, plan.platforms, requirements)
-    note_packages(session, plan)
     variables = {
         **plan.variables,
         **of_stack,
@@ -196,15 +194,6 @@ def stack_variables(
         "orch_wheels": "index" if session.request.index else "wheelhouse",
         "orch_stack_indexes": [word for index in stack.indexes for word in (f"--{index.option}", index.url)],
     }
-
-
-def note_packages(session: Session, plan: ProvisionPlan) -> None:
-    """Report missing system packages as drift, because the task that installs them has no check mode."""
-    if session.request.dry_run:
-        for name, node in plan.variables["orch_nodes"].items():
-            session.nodes[name].changes += [
-                Change(what=f"package {package}", is_="missing", should="installed") for package in node["missing"]
-            ]
 
 
 def compare_fingerprints(session: Session) -> None:

@@ -24,6 +24,9 @@ EXAMPLES = r"""
 - name: Install system packages
   orch_packages: {names: [openssh-client, libhwloc15]}
 """
+RETURN = r"""
+drift: {description: The packages that were or are missing., returned: always, type: list}
+"""
 UPDATE = ("apt-get", "update", "--quiet", "-o", "Acquire::Languages=none")
 INSTALL = {
     "debian": ("apt-get", "install", "--yes", "--quiet", "--no-install-recommends"),
@@ -34,7 +37,10 @@ INSTALL = {
 def main() -> None:
     names = {"type": "list", "elements": "str", "required": True}
     family = {"type": "str", "choices": [*INSTALL], "default": "debian"}
-    module = AnsibleModule(argument_spec={"names": names, "family": family})
+    module = AnsibleModule(argument_spec={"names": names, "family": family}, supports_check_mode=True)
+    drift = [{"what": "package " + name, "is": "missing", "should": "installed"} for name in module.params["names"]]
+    if module.check_mode:
+        module.exit_json(changed=True, drift=drift)
     command = INSTALL[module.params["family"]]
     variables = {"DEBIAN_FRONTEND": "noninteractive"}
     update_code, _, update_error = module.run_command([*UPDATE]) if command[0] == "apt-get" else (0, "", "")
@@ -43,7 +49,7 @@ def main() -> None:
         module.fail_json(
             msg=f"{command[0]} install failed", rc=code, stderr=(update_error if update_code else "") + error
         )
-    module.exit_json(changed=True)
+    module.exit_json(changed=True, drift=drift)
 
 
 if __name__ == "__main__":
