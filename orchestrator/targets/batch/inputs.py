@@ -105,52 +105,37 @@ def batch_settings(
     Raises:
         RequestError: if the file or one of the assignments is malformed.
     """
-    flag = system.flag
-    launcher = {name: values[0] for name, values in system.launcher_settings.items()}
-    settings = BatchSettings(system=system, launcher=launcher)
-    for name, value, variable in system.options_in(environ):
-        settings = with_setting(settings, name, value, variable)
-    model = file_model(system)
+    flag, model = system.flag, file_model(system)
     values = read_toml(path, model) if path else read_current_folder_toml(system.settings_file, model, f"{flag}-file")
-    if values is not None:
-        settings = with_file(settings, values, path or system.settings_file)
+    values, source = values or model(), path or system.settings_file
+    texts = {name: getattr(values, name) for name in (*TEXT_SETTINGS, *system.launcher_settings)}
+    setup, options = [(SETUP, command) for command in values.setup], getattr(values, system.submitter)
+    entries = [*system.options_in(environ)]
+    for name, value in (*texts.items(), *setup, *options.items()):
+        text = FLAG_ON if value is True else FLAG_OFF if value is False else str(value)
+        if value is not None and (value is not False or system.is_flag(name)):
+            entries.append((name, text, str(source)))
     for assignment in assignments:
-        name, equals, value = assignment.partition("=")
+        name, equals, text = assignment.partition("=")
         if not (equals or system.is_flag(name)):
-            raise RequestError(
-                f"{flag} {assignment}: expected KEY=VALUE.", hint=f"Example: {flag} {system.example_option}"
-            )
-        settings = with_setting(settings, name, value, COMMAND_LINE)
-    return with_image(settings, image, image_options)
-
-
-def with_image(settings: BatchSettings, image: str | None, image_options: Iterable[str]) -> BatchSettings:
-    """Return the settings with --image and --image-option, or without an image if it has no path."""
-    used_image = settings.image or Image()
+            hint = f"Example: {flag} {system.example_option}"
+            raise RequestError(f"{flag} {assignment}: expected KEY=VALUE.", hint=hint)
+        entries.append((name, text, COMMAND_LINE))
+    launcher = {name: choices[0] for name, choices in system.launcher_settings.items()}
+    settings = BatchSettings(system=system, python=values.python, max_requeues=values.max_requeues, launcher=launcher)
+    for name, text, origin in entries:
+        settings = with_setting(settings, name, text, origin)
+    used_image = values.container
     for option in image_options:
         changed = parse_image_option(used_image, option, IMAGE_KEYS, "mounts=/data:/data")
         used_image = used_image.model_copy(update=changed)
     image_path = used_image.image if image is None else image
     if not image_path:
         check_no_image_options(tuple(image_options))
-        return replace(settings, image=None)
+        return settings
     if not settings.login and "://" not in image_path:  # with a login node, the path is one there
-        image_path = os.path.abspath(image_path)
+        image_path = os.path.abspath(os.path.join(source.parent if image is None else "", image_path))
     return replace(settings, image=used_image.model_copy(update={"image": image_path}))
-
-
-def with_file(settings: BatchSettings, values: SettingsFile, source: Path) -> BatchSettings:
-    """Return the settings with the values of a file."""
-    texts = {name: getattr(values, name) for name in (*TEXT_SETTINGS, *settings.launcher)}
-    setup = [(SETUP, command) for command in values.setup]
-    for name, value in (*texts.items(), *setup, *getattr(values, settings.system.submitter).items()):
-        text = FLAG_ON if value is True else FLAG_OFF if value is False else str(value)
-        if value is not None and (value is not False or settings.system.is_flag(name)):
-            settings = with_setting(settings, name, text, str(source))
-    image = values.container
-    if image.image and not settings.login:
-        image = image.model_copy(update={"image": os.path.join(source.parent, image.image)})
-    return replace(settings, python=values.python, max_requeues=values.max_requeues, image=image)
 
 
 def with_setting(settings: BatchSettings, name: str, text: str, source: str) -> BatchSettings:
@@ -164,7 +149,7 @@ def with_setting(settings: BatchSettings, name: str, text: str, source: str) -> 
     flag = settings.system.flag
     if name in TEXT_SETTINGS:
         changes: dict[str, Any] = {name: text or None}
-        if name == "root" and text:
+        if name == "root" and text and source == COMMAND_LINE:
             changes["python"] = None  # that of a settings file
         return replace(settings, **changes)
     if name in settings.launcher:

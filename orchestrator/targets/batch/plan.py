@@ -270,8 +270,8 @@ def files_of(resolved: Resolved, batch: BatchSettings) -> run_files.Files:
     if not batch.login:
         python = resolved.nodes.value[0].python
         script, project = run_files.sent_project(resolved, host, run_paths.store_here, python=python)
-        named = run_files.named_files(resolved.recipe, resolved.settings)
-        paths = {path: run_files.in_train(path, run_paths) or path for path in named}
+        local_paths = run_files.named_files(resolved.recipe, resolved.settings)
+        paths = {path: run_files.in_train(path, run_paths) or path for path in local_paths}
         return run_files.Files(paths={**paths, **script}, sent=(*project, *packages))
     files = run_files.sent_files(resolved, host, python=LOGIN_PYTHON)
     train = SendFolder(nodes=host, source=run_paths.train_here, path=run_paths.train)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -45,24 +45,24 @@ class Image(StrictModel):
     env_file: str = ""
     arguments: WordList = ()
 
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield why the image cannot be used on all nodes, with a hint."""
+    def check(self) -> None:
+        """Raise PlanError if the image cannot be used on all nodes."""
         if "://" in self.image or "#" in self.image:
-            yield (
-                f"--image {self.image}: runs do not pull images; name a file that all nodes see.",
-                "Run `apptainer pull IMAGE.sif docker://NAME` once on the login node.",
+            hint = "Run `apptainer pull IMAGE.sif docker://NAME` once on the login node."
+            raise PlanError(
+                f"--image {self.image}: runs do not pull images; name a file that all nodes see.", hint=hint
             )
         for path in filter(None, (self.image, self.env_file)):
             if not is_shared_path(path) or not path.isprintable():
                 hint = "Name the file as all nodes see it: /shared/images/IMAGE.sif."
-                yield f"--image-option: {path!r} is not an absolute path.", hint
+                raise PlanError(f"--image-option: {path!r} is not an absolute path.", hint=hint)
         for argument in self.arguments:
             name = argument.partition("=")[0]
             is_option = APPTAINER_OPTION.fullmatch(name) and argument.isprintable()
             if not is_option or name in RESERVED_APPTAINER_OPTIONS:
                 problem = "orch sets this option itself" if is_option else "not an option"
                 hint = "Use it once per option: --image-option arguments=--nv. `--dry-run` shows all options."
-                yield f"--image-option arguments={argument}: {problem}.", hint
+                raise PlanError(f"--image-option arguments={argument}: {problem}.", hint=hint)
 
     def file(self, folders: Iterable[str], run_dir: str, *, preload: tuple[str, ...]) -> str:
         """Return the text of container.json.
@@ -145,42 +145,37 @@ class BatchSettings:
         Raises:
             PlanError: for the first invalid value.
         """
-        for problem, hint in self.problems():
-            raise PlanError(problem, hint=hint)
-
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield what is invalid in the settings, with a hint or ''."""
         flag = self.system.flag
         for option, path in (("--python ", self.python), (f"{flag} root=", self.root), (f"{flag} runs=", self.runs)):
             if path is not None and not is_shared_path(path):
-                yield f"{option}{path}: expected an absolute path, the same on all nodes.", ""
+                raise PlanError(f"{option}{path}: expected an absolute path, the same on all nodes.")
         if self.login is not None and not HOST.fullmatch(self.login):
             hint = "Ports and keys belong in ~/.ssh/config."
-            yield f"{flag} login={self.login}: not a host name, as in `ssh HOST`.", hint
+            raise PlanError(f"{flag} login={self.login}: not a host name, as in `ssh HOST`.", hint=hint)
         allocations = (HELD, NEW) if self.system.allocation_request else ()
         if self.allocation not in (None, *allocations):
             hint = f"Use {flag} allocation={HELD} or allocation={NEW}." if allocations else "Leave it out."
-            yield f"{flag} allocation={self.allocation}: not possible on {self.system.title}.", hint
+            raise PlanError(f"{flag} allocation={self.allocation}: not possible on {self.system.title}.", hint=hint)
         if self.image:
-            yield from self.image.problems()
-        yield from self.option_problems()
+            self.image.check()
+        self.check_options()
 
-    def option_problems(self) -> Iterator[tuple[str, str]]:
-        """Yield what is invalid in the options of the job or of the launcher, with a hint or ''."""
+    def check_options(self) -> None:
+        """Raise PlanError for an option of the job or of the launcher that cannot be used."""
         flag = self.system.flag
         for name, value in self.launcher.items():
             if value not in (choices := self.system.launcher_settings[name]):
-                yield f"{flag} {name}={value}: expected one of {', '.join(choices)}.", ""
+                raise PlanError(f"{flag} {name}={value}: expected one of {', '.join(choices)}.")
         reserved = {**RESERVED_OPTIONS, **self.system.reserved}
         for name, value in self.options.items():
             if not OPTION.fullmatch(name):
                 hint = f"Use the long name of an option without its dashes: {flag} {self.system.example_option}."
-                yield f"{flag} {name}: not an option of {self.system.submitter}.", hint
+                raise PlanError(f"{flag} {name}: not an option of {self.system.submitter}.", hint=hint)
             if name in reserved:
-                yield f"{flag} {name}: orch sets this option itself.", reserved[name]
+                raise PlanError(f"{flag} {name}: orch sets this option itself.", hint=reserved[name])
             if not value.isprintable():
                 hint = "Type the value again: copied text may contain such characters."
-                yield f"{flag} {name}: its value contains characters that cannot be printed.", hint
+                raise PlanError(f"{flag} {name}: its value contains characters that cannot be printed.", hint=hint)
 
 
 def is_shared_path(path: str) -> bool:
