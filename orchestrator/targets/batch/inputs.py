@@ -107,7 +107,7 @@ def batch_settings(
     """
     flag, model = system.flag, file_model(system)
     values = read_toml(path, model) if path else read_current_folder_toml(system.settings_file, model, f"{flag}-file")
-    values, source = values or model(), path or system.settings_file
+    values, source = values or model.model_validate({}), path or system.settings_file
     texts = {name: getattr(values, name) for name in (*TEXT_SETTINGS, *system.launcher_settings)}
     setup, options = [(SETUP, command) for command in values.setup], getattr(values, system.submitter)
     entries = [*system.options_in(environ)]
@@ -276,21 +276,16 @@ def plan_of_array(
     request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, run_paths: RunPaths
 ) -> Plan:
     """Return the plan of an array: one script, each task of which is a run; they differ in their settings."""
-    members = list(load.array_members(request.array, request.array_sample))
-    plans, configs = [], []
+    members, planned = load.array_members(request.array, request.array_sample), []
     for number, member in enumerate(members):
         member_request = sweep.request_of(request, member, own_script=loaded.recipe.own_script)
-        settings = load.settings(member_request.settings, loaded.recipe)
-        member_inputs = replace(loaded, settings=settings)
-        plan, config = plan_run(member_request, member_inputs, batch, nodes, sweep.run_paths_of(run_paths, number))
-        plans.append(plan)
-        configs.append(config)
-    labelled = sweep.label_plans(list(zip(members, plans, strict=True)))
-    runs = list(zip((member.label for member in members), labelled, configs, strict=True))
-    limit = sweep.max_active_runs(request.array)
-    step = submit_step(runs, batch, run_paths, is_array=True, max_active=limit)
-    sent = dict.fromkeys(step for plan in labelled for step in plan.steps)
-    return replace(labelled[0], steps=(*sent, step), array=tuple(replace(plan, steps=()) for plan in labelled))
+        member_inputs = replace(loaded, settings=load.settings(member_request.settings, loaded.recipe))
+        planned.append(plan_run(member_request, member_inputs, batch, nodes, sweep.run_paths_of(run_paths, number)))
+    plans = sweep.label_plans(list(zip(members, (plan for plan, _ in planned), strict=True)))
+    runs = [(member.label, plan, config) for member, plan, (_, config) in zip(members, plans, planned, strict=True)]
+    step = submit_step(runs, batch, run_paths, is_array=True, max_active=sweep.max_active_runs(request.array))
+    sent = dict.fromkeys(step for plan in plans for step in plan.steps)
+    return replace(plans[0], steps=(*sent, step), array=tuple(replace(plan, steps=()) for plan in plans))
 
 
 def interpreter(batch: BatchSettings, stack: str) -> str:

@@ -22,7 +22,7 @@ from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import launchers, run_files, training
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.launchers import LAUNCHERS, WITH_MPI, Launch
-from orchestrator.planning.plan import Plan, RunProgram, SendFolder, Step, SubmitScript
+from orchestrator.planning.plan import Plan, RunProgram, SendFolder, SubmitScript
 from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import (
     Inputs,
@@ -167,13 +167,13 @@ def plan_job(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes:
         RequestError: if an option or a setting is invalid.
     """
     plan, config = plan_run(request, loaded, batch, nodes, run_paths)
-    steps: list[Step] = [*plan.steps]
+    preparation: tuple[RunProgram, ...] = ()
     if run_paths.resume:  # another job starts the next attempt
         python = LOGIN_PYTHON if batch.login else plan.run.python
         program = (python, f"{plan.run.train}/node.py", "prepare-attempt")
         command = (*program, plan.run.run_dir, job_file(batch.system.name))
-        steps.append(RunProgram(nodes=(login_of(batch),), command=command))
-    return replace(plan, steps=(*steps, submit_step([("", plan, config)], batch, run_paths)))
+        preparation = (RunProgram(nodes=(login_of(batch),), command=command),)
+    return replace(plan, steps=(*plan.steps, *preparation, submit_step([("", plan, config)], batch, run_paths)))
 
 
 def submit_step(
