@@ -282,7 +282,8 @@ def run_paths_of(
         folders: `train`, and further folders of the result.
     """
     if resume:
-        identity: dict[str, Any] = {key: getattr(resume, key) for key in ("run_id", "run_dir", "started_by", "created")}
+        names = ("run_id", "run_dir", "started_by", "created")
+        identity: dict[str, Any] = {name: getattr(resume.record, name) for name in names}
     else:
         new_id = name(datetime.datetime.now().strftime("%Y%m%d-%H%M%S"), recipe, secrets.token_hex(2))
         identity = {"run_id": new_id, "run_dir": f"{runs}/{new_id}", "created": round(time.time(), 3)}

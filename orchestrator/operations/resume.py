@@ -172,14 +172,9 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
     if attempt > 1 and changes.ppn is None and request.ppn is None and len(ranks_per_node) == 1:
         planned_request = replace(request, ppn=ranks_per_node.pop())
     resume = Resume(
-        run_id=run.id,
-        run_dir=run.record.run_dir,
-        started_by=run.record.started_by,
-        created=run.record.created,
+        record=run.record,
         state=run.state,
         attempt=attempt,
-        precision=run.record.precision,
-        nodes=run.record.all_nodes if attempt > 1 else (),
         project=run.origin.project,
         sends_code=changes.code,
         forces=changes.force,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from orch_node.protocol.files import is_run_id
 from orch_node.protocol.layout import AUTO
-from orch_node.protocol.record import RunNode
+from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.model.decision import Decision
@@ -293,32 +293,27 @@ class Resume:
     """An unfinished run whose next attempt is planned, in the same folders.
 
     Attributes:
-        run_id: the id of the run.
-        run_dir: the run's folder on its nodes.
-        started_by: the user and host that started the run.
-        created: when the run was planned, in seconds since the epoch.
+        record: the record of the run.
         state: how its last attempt ended.
         attempt: the number of the next attempt.
-        precision: as planned; `auto` if its ranks chose it.
-        nodes: the nodes of all attempts, node0 of the last one first.
         project: the files that were sent with a script, or None.
         sends_code: whether to bring the run's copy of the project up to date.
         forces: whether to continue although data or settings have changed.
         without_files: whether to continue without the files of the last node0.
     """
 
-    run_id: str
-    run_dir: str
-    started_by: str
-    created: float
+    record: RunRecord
     state: str
     attempt: int = 2
-    precision: str = AUTO
-    nodes: tuple[RunNode, ...] = ()
     project: Project | None = None
     sends_code: bool = False
     forces: bool = False
     without_files: bool = False
+
+    @property
+    def nodes(self) -> tuple[RunNode, ...]:
+        """Return the nodes of all earlier attempts, node0 of the last one first."""
+        return self.record.all_nodes if self.attempt > 1 else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

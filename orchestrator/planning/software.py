@@ -296,8 +296,8 @@ def recipe_precision(
         )
     if value != AUTO:
         return value, "requested"
-    if resume is not None and resume.precision in recipe.precisions:
-        return resume.precision, f"as in the checkpoint of {resume.run_id}"
+    if resume is not None and resume.attempt > 1 and resume.record.precision in recipe.precisions:
+        return resume.record.precision, f"as in the checkpoint of {resume.record.run_id}"
     if len(recipe.precisions) == 1:
         return next(iter(recipe.precisions)), f"the only one of recipe '{recipe.name}'"
     if not nodes:

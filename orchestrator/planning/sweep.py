@@ -172,14 +172,8 @@ def member_of(array: RunRecord, number: int) -> Resume:
         array: the record of a run whose id and folder are those of the array.
         number: the number of the run, from 0.
     """
-    return Resume(
-        run_id=f"{array.run_id}-{number}",
-        run_dir=f"{array.run_dir}-{number}",
-        started_by=array.started_by,
-        created=array.created,
-        state=PLANNED,
-        attempt=1,
-    )
+    record = replace(array, run_id=f"{array.run_id}-{number}", run_dir=f"{array.run_dir}-{number}")
+    return Resume(record=record, state=PLANNED, attempt=1)
 
 
 def label_plans(plans: Sequence[tuple[Member, Plan]]) -> tuple[Plan, ...]:

@@ -18,6 +18,7 @@ from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, make_facts, make_node
 from tests.support import plans
+from tests.support.recorded import RUN_RECORD
 
 TWO = make_cluster(*plans.TWO_NODES)
 # Nodes with two NUMA nodes, with one, and with one, fewer cores and another interface name.
@@ -89,7 +90,7 @@ def test_spare_node_must_match_the_others_and_needs_restarts(test_stack: Stack) 
             decide(test_stack, cluster=with_spare(spare), spare_nodes=1, max_restarts=restarts)
 
 
-RESUME = Resume(run_id="r", run_dir="/opt/orch/runs/r", started_by="me@here", created=1.0, state="failed")
+RESUME = Resume(record=RUN_RECORD, state="failed")
 
 
 def test_next_attempt_prepares_the_folder_on_all_nodes_before_it_is_written(test_stack: Stack) -> None:
@@ -106,7 +107,7 @@ def test_node0_of_the_last_attempt_gives_its_files_to_another_one(test_stack: St
     node0, node1 = TWO.nodes
     recorded = tuple(RunNode(node=node.name, via=node.via) for node in (node1, node0, plans.make_remote_node(2)))
     project = Project(folder="/home/me", files={"train.py": "1" * 64}, size=9)
-    resume = replace(RESUME, nodes=recorded, project=project)
+    resume = replace(RESUME, record=replace(RUN_RECORD, nodes=recorded), project=project)
     plan = decide(test_stack, cluster=TWO, resume=resume)
     (sharing,) = [step for step in plan.steps if isinstance(step, RunProgram) and "share-files" in step.command]
     assert ([node.node for node in sharing.nodes], sharing.command[-2:]) == (["node1"], ("1", "node0"))

@@ -24,9 +24,13 @@ from orchestrator.planning.software import choose_precision
 from tests.conftest import make_facts, make_node
 from tests.support.layouts import make_layout
 from tests.support.node_responses import make_reported_facts
+from tests.support.recorded import RUN_RECORD
 
 RECIPE = Recipe(name="qa", script="qa.py", precisions={"bf16": ("--bf16",), "fp32": ("--no-bf16",)})
-RESUME = Resume(run_id="old", run_dir="/runs/old", started_by="me@here", created=1.0, state="failed", precision="bf16")
+
+
+def resume_in(precision: str) -> Resume:
+    return Resume(record=replace(RUN_RECORD, run_id="old", precision=precision), state="failed")
 
 
 def make_nodes(*flags: str) -> tuple[Node, ...]:
@@ -78,12 +82,12 @@ def test_requested_bf16_needs_instructions_or_permission_to_emulate() -> None:
 
 
 def test_resumed_run_keeps_the_precision_of_its_checkpoint() -> None:
-    result = choose("amx_bf16", resume=replace(RESUME, precision="fp32"))
+    result = choose("amx_bf16", resume=resume_in("fp32"))
     assert (result.value, result.decisions[0].reason) == ("fp32", "as in the checkpoint of old")
     with pytest.raises(PlanError, match=r"as in the checkpoint of old.*n0 has no BF16"):
-        choose("", resume=RESUME)
-    assert choose("", resume=RESUME, precision="fp32").value == "fp32"
-    assert choose(resume=replace(RESUME, precision=AUTO)).value == AUTO
+        choose("", resume=resume_in("bf16"))
+    assert choose("", resume=resume_in("bf16"), precision="fp32").value == "fp32"
+    assert choose(resume=resume_in(AUTO)).value == AUTO
 
 
 def test_facts_that_contradict_each_other_are_refused() -> None:

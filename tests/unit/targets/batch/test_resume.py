@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from orchestrator.planning.plan import RunProgram, SubmitScript
 from orchestrator.planning.request import Resume
+from tests.support.recorded import RUN_RECORD
 from tests.support.slurm_plans import SITE, make_request, make_settings, plan_request
 
-RESUME = Resume(
-    run_id=SITE.run_id, run_dir=SITE.run_dir, started_by="alice@login1", created=1.0, state="stopped", attempt=2
-)
+RESUME = Resume(record=RUN_RECORD, state="stopped")
 
 
 def test_next_attempt_is_another_job_in_the_same_folder() -> None:
