@@ -17,10 +17,10 @@ from orch_node.protocol.outcome import Failure, Outcome
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
-from orchestrator.targets.batch.find import run_row
 from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.run_folder import RemoteFolder
 from orchestrator.targets.batch.slurm import SLURM
+from orchestrator.targets.batch.target import run_row
 from orchestrator.targets.interface import ignore
 from tests.support.files import write_files
 from tests.support.layouts import make_layout

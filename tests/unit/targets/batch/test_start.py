@@ -14,11 +14,10 @@ from orch_node.content_store import hash_of
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.files import TRAIN
 from orchestrator.runs import store
-from orchestrator.targets.batch import find
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.settings import location_of
 from orchestrator.targets.batch.slurm import SLURM, job_state
-from orchestrator.targets.batch.target import BatchTarget, record_jobs
+from orchestrator.targets.batch.target import BatchTarget, record_jobs, run_state
 from orchestrator.targets.connections.connection import Ssh
 from tests.support.disks import small_file_system
 from tests.support.files import write_files, write_program
@@ -116,7 +115,7 @@ def test_clean_cancels_the_jobs_that_hold_nodes_long_after_their_run_has_ended(t
             write_job_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - seconds)
         jobs += f"{job}|orch-{job}|{state}|N/A|n1|None\n"
     (programs / "jobs").write_text(jobs)
-    report = find.clean(SLURM, "slurm", tmp_path, dry_run=False)
+    report = BatchTarget(SLURM).clean("slurm", tmp_path, dry_run=False)
     assert [node.node for node in report.nodes] == ["job 0", "job 1", "job 2"]
     assert (programs / "cancelled").read_text().split() == ["0", "1", "2"]
 
@@ -124,9 +123,9 @@ def test_clean_cancels_the_jobs_that_hold_nodes_long_after_their_run_has_ended(t
 def test_run_that_is_done_does_not_wait_although_slurm_has_requeued_its_job(folder: Path) -> None:
     pending = job_state("12", "PENDING")
     write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
-    assert find.run_state(store.load(folder), pending) == "waiting"
+    assert run_state(store.load(folder), pending) == "waiting"
     write_job_outcome(folder, state="done")
-    assert find.run_state(store.load(folder), pending) == "done"
+    assert run_state(store.load(folder), pending) == "done"
 
 
 def test_clean_removes_what_no_run_has_used_for_30_days_from_the_store(tmp_path: Path, programs: Path) -> None:
@@ -137,10 +136,10 @@ def test_clean_removes_what_no_run_has_used_for_30_days_from_the_store(tmp_path:
     (runs / ".orch/store").mkdir(mode=0o700, parents=True)
     users = {"ended": 31, "ended2": 29, "queued": 31}
     unused, *used = (store_folder(tmp_path, user, days) for user, days in users.items())
-    report = find.clean(SLURM, "slurm", runs, dry_run=True)
+    report = BatchTarget(SLURM).clean("slurm", runs, dry_run=True)
     assert [(node.left, node.unused) for node in report.nodes] == [((f"{unused}: no run uses it",), ())]
     assert unused.exists()
-    report = find.clean(SLURM, "slurm", runs, dry_run=False)
+    report = BatchTarget(SLURM).clean("slurm", runs, dry_run=False)
     assert [(node.state, node.unused) for node in report.nodes] == [("clean", (str(unused),))]
     assert [folder.exists() for folder in (unused, *used)] == [False, True, True]
 
