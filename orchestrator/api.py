@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean, first_problem
 from orchestrator.errors import OrchError as OrchError
-from orchestrator.operations import fetch
+from orchestrator.operations import fetch, queue
 from orchestrator.operations import provision as provisioning
 from orchestrator.operations import resume as resuming
 from orchestrator.operations import train as training
@@ -302,7 +302,7 @@ def train(
     plan = training.plan(request)
     if plan.array:
         raise RequestError("orch.train starts one run, not an array.", hint="Call it once for each setting.")
-    return Run(training.start(plan, Path(runs_dir).absolute() / plan.run.run_id))
+    return Run(queue.start(plan, Path(runs_dir).absolute()))
 
 
 def options_of(kind: type[Any], values: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
@@ -502,7 +502,7 @@ def resume(
     runs = resuming.find_runs(base, str(run_id), listener)
     if len(runs) > 1:
         raise RequestError("orch.resume starts one run, not an array.", hint="Call it once for each of its runs.")
-    return Run(resuming.start(resuming.plan(runs[0], changes, base, listener), runs, base))
+    return Run(queue.start(resuming.plan(runs[0], changes, base, listener), base, runs))
 
 
 def run(run_id: str = "last", *, inventory: str | None = None, runs_dir: str | Path = RUNS_DIR) -> Run:

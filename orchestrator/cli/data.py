@@ -78,7 +78,7 @@ def prepare(
     Run the same command again to resume: finished shards are skipped.
     """
     request = with_defaults(replace(request, runs_dir=output.runs_dir), context)
-    show_or_run(train.plan(request_of(kind, inputs, out, request)), output, train.start)
+    show_or_run(train.plan(request_of(kind, inputs, out, request)), output)
 
 
 def request_of(kind: str, inputs: Sequence[Path], out: Path, request: TrainRequest) -> TrainRequest:

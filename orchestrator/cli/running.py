@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
@@ -22,7 +22,8 @@ from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.report import cleanup, live, plans, run_list, training
 from orchestrator.report.live import Screen
 from orchestrator.runs import store
-from orchestrator.runs.outcome import RunOutcome
+from orchestrator.runs.outcome import RunOutcome, outcome_of
+from orchestrator.runs.store import Run
 from orchestrator.screen import closed_output, print_text
 from orchestrator.targets import registry
 from orchestrator.targets.interface import RunHandle
@@ -31,13 +32,13 @@ QUESTION = "interrupted: stop the run, detach from it or continue? [s/d/c; Ctrl-
 FORCE_HINT = "(Ctrl-C again: end all processes now; --detach starts runs that survive Ctrl-C)"
 
 
-def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHandle]) -> None:
+def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = ()) -> None:
     """Print a plan, or start it and watch the run.
 
     Args:
         plan: the plan.
         output: output options.
-        begin: starts the plan and records it in a folder.
+        resumed: the recorded runs whose next attempts are planned.
 
     Raises:
         typer.Exit: With the run's exit code, when the run has ended.
@@ -47,16 +48,16 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     if output.dry_run:
         show(plan, output)
         return
-    screen = live.Screen(of_ranks=output.show, keeps_stdout=output.as_json)
+    screen, base = live.Screen(of_ranks=output.show, keeps_stdout=output.as_json), output.runs_dir.absolute()
     if output.wait:  # CI systems and systemd end a command with SIGTERM; handle it like Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        handle = begin(plan, output.runs_dir.absolute() / plan.run.run_id)
+        handle = queue.start(plan, base, resumed)
     except KeyboardInterrupt:
-        stop_started(plan, output.runs_dir.absolute())
+        stop_started(plan, base)
         raise
     if plan.array:
-        follow_array(plan, output.runs_dir.absolute(), as_json=output.as_json, wait=output.wait)
+        follow_array(plan, base, as_json=output.as_json, wait=output.wait)
         return
     handle.notify = screen.note
     if not output.wait:
@@ -242,6 +243,7 @@ def follow_array(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
         typer.Exit: With exit code 1 if a run failed.
     """
     names = [member.run.run_id for member in plan.array]
+    array = names[0].rpartition("-")[0]
     waits = plan.request.wait_for_cores
     handles = [] if waits else runs.handles_of(plan, base, print_error)
     if not wait:
@@ -259,11 +261,14 @@ def follow_array(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
         print_error("interrupted: stopping all runs")
         ended = {outcome.run_id for outcome in outcomes}
         unfinished = [name for name in names if name not in ended]
-        outcomes += queue.interrupt(base, unfinished) if waits else runs.interrupt_all(handles, unfinished)
+        if waits:
+            queue.stop(base / array)
+            outcomes += [outcome_of(store.load(base / name)) for name in unfinished]
+        else:
+            outcomes += runs.interrupt_all(handles, unfinished)
     outcomes.sort(key=lambda outcome: names.index(outcome.run_id))
     code = runs.array_exit_code(outcomes)
     print_text(run_list.array_json(outcomes, code) if as_json else run_list.array_text(outcomes), err=not as_json)
     if any(store.can_resume(store.load(outcome.folder)) for outcome in outcomes):
-        array, base = outcomes[0].run_id.rpartition("-")[0], outcomes[0].folder.parent
         print_error(f"resume: {resume_command(array, base)}")
     raise typer.Exit(code)

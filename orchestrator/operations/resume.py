@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orch_node import lease
 from orch_node.protocol.events import Launched
 from orch_node.protocol.outcome import DONE, REFUSED
 from orch_node.protocol.values import ProtocolError
@@ -26,7 +25,7 @@ from orchestrator.runs import queued, store
 from orchestrator.runs.origin import script_of
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
-from orchestrator.targets.interface import Notify, RunHandle
+from orchestrator.targets.interface import Notify
 
 LAST = "last"
 REQUESTED = ("nodes", "exclude", "precision", "max_restarts")  # fields of a request that a resumed run may change
@@ -248,21 +247,3 @@ def shown(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"
     return "the default" if value is None else str(value)
-
-
-def start(planned: Plan, runs: list[Run], base: Path) -> RunHandle:
-    """Start the next attempt of each of these runs, whose plans are `planned`, and return the first run.
-
-    Raises:
-        OrchError: if one cannot be started.
-    """
-    for run in runs:
-        if run.state == lease.KILLED and store.was_launched(run):
-            operation.handle_of(run).stop()  # what the supervisor has left may hold the cores
-    if planned.request.wait_for_cores:
-        return train.start(planned, base / planned.run.run_id)
-    handles = []
-    for run, member in zip(runs, planned.array or (planned,), strict=True):
-        with in_folder_of(run):
-            handles.append(train.start(member, base / run.id))
-    return handles[0]

@@ -1,11 +1,11 @@
-"""Train: plan a request and start the plan, in this order.
+"""Train: plan a request. `queue.py` starts the plan.
 
 1. The command line or the Python interface makes a TrainRequest (`planning/request.py`).
 2. `plan` finds the target of the request and lets it plan: the target reads the files that the request names
    (`load/inputs.py`), decides what it leaves open (`planning/resolve.py`), and returns all steps of the run as values
    (`planning/plan.py`).
-3. A dry run prints the plan. Otherwise `start` lets the same target carry out the steps (`targets/execute.py`), and
-   returns the run, which `cli/running.py` follows until it ends.
+3. A dry run prints the plan. Otherwise `start` in `queue.py` lets the same target carry out the steps
+   (`targets/execute.py`), and returns the run, which `cli/running.py` follows until it ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orch_node.protocol.environment import FORCE_RESUME
 from orch_node.protocol.outcome import REFUSED
@@ -22,15 +21,11 @@ from orch_node.standalone import facts
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.operations import queue
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest, check_name, check_unsupported_options
 from orchestrator.runs import store
 from orchestrator.targets import registry
-
-if TYPE_CHECKING:
-    from orchestrator.targets.interface import RunHandle
 
 
 def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
@@ -69,14 +64,6 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
         for member in (planned, *planned.array)
     )
     return replace(plan, array=tuple(array), target=target)
-
-
-def start(plan: Plan, folder: Path) -> RunHandle:
-    """Record the plan, start it or let it wait for free nodes, and return the run, which outlives this process."""
-    if plan.request.wait_for_cores:
-        return queue.submit(plan, folder.parent)
-    handle: RunHandle = plan.target.start(plan, folder)
-    return handle
 
 
 def plan_array_on_hosts(request: TrainRequest) -> Plan:

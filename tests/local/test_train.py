@@ -188,16 +188,16 @@ def test_second_interrupt_stops_ranks_that_ignore_the_first(tmp_path: Path) -> N
 INTERRUPTED_START = """
 import signal
 from orchestrator.cli.main import main
-from orchestrator.operations import train
+from orchestrator.operations import queue
 
-start = train.start
+start = queue.start
 
-def start_and_interrupt(plan, folder):
-    handle = start(plan, folder)
+def start_and_interrupt(plan, base, resumed):
+    handle = start(plan, base, resumed)
     signal.raise_signal(signal.SIGTERM)
     return handle
 
-train.start = start_and_interrupt
+queue.start = start_and_interrupt
 main()
 """
 

@@ -1,15 +1,28 @@
-"""Check the copy of the project that a queue keeps until its runs start."""
+"""Check which nodes a waiting run gets, in which order queues start their runs, and the copy of their project."""
 
 from __future__ import annotations
 
+import fcntl
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from orch_node import content_store
+from orch_node.protocol.agent import Claim
+from orch_node.protocol.node_reports import NodeUsage
+from orch_node.protocol.outcome import REFUSED
 
+from orchestrator.files import make_user_folder
 from orchestrator.model.project import Project
-from orchestrator.operations.queue import SNAPSHOT, copy_project
+from orchestrator.operations.queue import SNAPSHOT, ActiveRun, Queue, choose_nodes, copy_project, is_first
+from orchestrator.operations.resume import limit_of
+from orchestrator.operations.runs import handle_of
+from orchestrator.runs import queued, store
 from orchestrator.targets.fetch import has_project
+from orchestrator.targets.interface import LiveNode
 from tests.support.files import write_files, write_program
+from tests.support.recorded import make_run
 
 
 def read_project(folder: Path) -> Project:
@@ -35,3 +48,63 @@ def test_copy_is_the_project_as_it_was_submitted(tmp_path: Path) -> None:
     assert has_project(tmp_path / SNAPSHOT, changed)
     copy_project(submitted, tmp_path)
     assert not has_project(tmp_path / SNAPSHOT, submitted), "train.py is missing"
+
+
+def make_node(name: str, *runs: str, responds: bool = True, queried: bool = True) -> LiveNode:
+    reserved = tuple(Claim(run=run, run_dir="", cpus=(0,)) for run in runs)
+    usage = NodeUsage(load=0.0, memory_available=1, reserved=reserved) if responds else None
+    return LiveNode(name=name, cores=1, usage=usage, problem="" if responds else "timed out", queried=queried)
+
+
+NODES = (make_node("a1", "other"), make_node("a2"), make_node("a3", responds=False), make_node("a4"))
+
+
+def test_run_gets_the_first_free_nodes_or_names_who_has_the_others() -> None:
+    assert choose_nodes(NODES, 2) == (("a2", "a4"), "")
+    assert choose_nodes(NODES, 3) == ((), "waits for 3 free nodes (a1: taken by run other; a3: no response)")
+    assert choose_nodes([make_node("a5", responds=False, queried=False)], 1)[1].endswith("(a5: not provisioned)")
+
+
+@pytest.mark.parametrize("holder_lives", [True, False])
+def test_queue_is_the_first_if_no_living_queue_is_earlier(tmp_path: Path, holder_lives: bool) -> None:
+    earlier, later = tmp_path / "1-100", tmp_path / "2-200"
+    with earlier.open("wb") as holder, later.open("wb"):
+        if holder_lives:
+            fcntl.flock(holder, fcntl.LOCK_EX)
+        assert is_first(later) is not holder_lives
+        assert earlier.exists() is holder_lives
+    assert is_first(later)
+
+
+def test_queue_forgets_an_active_run_whose_folder_was_deleted(tmp_path: Path) -> None:
+    names = ("array-0", "array-1")
+    handles = {name: handle_of(store.load(make_run(tmp_path, name, ranks=1, nodes=1))) for name in names}
+    (tmp_path / "array-1/outcome.json").unlink()
+    active = {name: ActiveRun(handle=handle, nodes=frozenset({name})) for name, handle in handles.items()}
+    queue = Queue(tmp_path, make_user_folder(tmp_path / "array"), waiting=[], limit=2, unmasked={}, active=active)
+    queue.write_state("")
+    assert limit_of([store.load(tmp_path / "array-0")]) == 2
+    shutil.rmtree(tmp_path / "array-1")
+    queue.end_finished()
+    assert queue.active == {}
+
+
+def test_run_that_is_put_back_is_always_refused_or_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(tmp_path, "run", ranks=1, nodes=1)
+    store.record_end(folder, REFUSED)
+    queue = Queue(tmp_path, make_user_folder(tmp_path / "queue"), waiting=[], limit=None, unmasked={})
+    states = []
+
+    def watched(change: Callable[..., None]) -> Callable[..., None]:
+        def change_and_look(*arguments: str | Path) -> None:
+            change(*arguments)
+            states.append(store.load(folder).state)
+
+        return change_and_look
+
+    monkeypatch.setattr(store, "forget_end", watched(store.forget_end))
+    monkeypatch.setattr(queued, "mark", watched(queued.mark))
+    with queued.lock(queue.folder):
+        queue.put_back(store.load(folder), "")
+    assert states == [queued.QUEUED, queued.QUEUED]
+    assert queue.waiting == ["run"]
