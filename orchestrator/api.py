@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from numbers import Real
@@ -36,19 +36,21 @@ if TYPE_CHECKING:
     from orchestrator.operations.runs import CleanupReport, RunHandle, RunOutcome, RunRow
 
 RUNS_DIR = "runs"
-FUNCTION_HINTS = {
-    "args": "Pass the arguments after the function, or by name in kwargs.",
-    "module": "The function takes its place, with its own module.",
-    "project": "The function takes its place, with its own module.",
-}
 
 
 class TrainOptions(TypedDict, total=False):
-    """Further options of `orch train`, named like those of the command line; `orch train --help` explains them.
+    """Options of `train` and `submit`, named like those of the command line; `orch train --help-all` explains them.
 
     Type checkers and editors read them here; the options themselves are declared in TrainRequest.
     """
 
+    inventory: str | Path
+    nodes: int | str | None
+    ppn: int | str | None
+    env: Mapping[str, object] | None
+    on: str | None
+    target_options: Mapping[str, Any] | None
+    runs_dir: str | Path
     module: bool
     name: str
     preset: str
@@ -83,18 +85,6 @@ class TrainOptions(TypedDict, total=False):
     stop_on_nan: bool
     image: str
     image_options: Sequence[str]
-
-
-class SubmitOptions(TrainOptions, total=False):
-    """Options of `submit`, which has the same as `train`."""
-
-    inventory: str | Path
-    nodes: int | str | None
-    ppn: int | str | None
-    env: Mapping[str, str] | None
-    on: str | None
-    target_options: Mapping[str, Any] | None
-    runs_dir: str | Path
 
 
 class RunError(OrchError):
@@ -250,15 +240,8 @@ class Run:
 def train(
     recipe: str | Path,
     *,
-    args: Sequence[str] = (),
-    inventory: str | Path = "local",
-    nodes: int | str | None = None,
-    ppn: int | str | None = None,
+    args: Sequence[object] = (),
     settings: Mapping[str, object] | None = None,
-    env: Mapping[str, str] | None = None,
-    on: str | None = None,
-    target_options: Mapping[str, Any] | None = None,
-    runs_dir: str | Path = RUNS_DIR,
     **options: Unpack[TrainOptions],
 ) -> Run:
     """Start a recipe or a script, and return the run as soon as it is started.
@@ -266,47 +249,39 @@ def train(
     Args:
         recipe: the name of a recipe, or the path of a script.
         args: arguments of the script.
-        inventory: the inventory of the cluster; `local` is this machine.
-        nodes: the number of nodes, or a pattern of their names.
-        ppn: ranks per node; `auto`, the default, is one per NUMA node, one per known socket in jobs, one in pods.
         settings: settings of the recipe.
-        env: environment variables of the ranks, no secrets.
-        on: a target without an inventory: `slurm`, `pbs`, `k8s`, or that of a package.
-        target_options: its options, such as `{"slurm": ["partition=cpu"]}`.
-        runs_dir: the folder of run records on this machine.
-        options: further options of `orch train`.
+        options: the options of `orch train`, such as `inventory`, `nodes` and `ppn`. `env` has environment variables
+            of the ranks, no secrets; `target_options` has the options of the target `on`, such as
+            `{"slurm": ["partition=cpu"]}`.
 
     Raises:
         OrchError: if the request is wrong, or the run cannot be started. Its `hint` advises.
     """
-    python = choose_python(options.pop("python", None), options.pop("venv", None))
-    items, target = dict(items_of("target_options", target_options)), registry.find_target(on).options
-    if items and target is None:
-        name = next(iter(items))
-        hint = "Add `on`, or omit target_options."
-        raise RequestError(f"target_options: a run without `on` has no option {name!r}.", hint=hint)
+    values = checked_options(TrainOptions, options, "orch.train")
+    values["python"] = choose_python(values.get("python"), values.pop("venv", None))
+    if target_options := values.pop("target_options", {}):
+        kind = registry.find_target(values.get("on")).options
+        if kind is None:
+            raise RequestError("A run without `on` has no target_options.", hint="Add `on`, or omit target_options.")
+        values["options"] = (kind(**checked_options(kind, target_options, f"target_options: {values['on']}")),)
+    for name, convert in (("inventory", str), ("nodes", parse_nodes), ("ppn", parse_ppn), ("runs_dir", Path)):
+        if name in values:
+            values[name] = convert(values[name])
     request = TrainRequest(
         recipe=str(recipe),
-        python=python,
         script_args=tuple(map(str, tuple_of("args", args))),
-        inventory=str(inventory),
-        nodes=None if nodes is None else parse_nodes(str(nodes)),
-        ppn=None if ppn is None else parse_ppn(str(ppn)),
-        settings=tuple(f"{name}={setting_text(name, value)}" for name, value in items_of("settings", settings)),
-        env=env_entries(env),
-        on=on,
-        options=(target(**dict(options_of(target, items, f"target_options: {on}"))),) if target and items else (),
-        runs_dir=Path(runs_dir),
-        **dict(options_of(TrainOptions, options, "orch.train")),
+        settings=entries("settings", settings or {}),
+        env=entries("env", values.pop("env", {})),
+        **values,
     )
     plan = training.plan(request)
     if plan.array:
         raise RequestError("orch.train starts one run, not an array.", hint="Call it once for each setting.")
-    return Run(queue.start(plan, Path(runs_dir).absolute()))
+    return Run(queue.start(plan, Path(request.runs_dir).absolute()))
 
 
-def options_of(kind: type[Any], values: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
-    """Yield options with their values, lists as tuples.
+def checked_options(kind: type[Any], values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the options that are not None, lists as tuples.
 
     Args:
         kind: the class whose annotations declare the options.
@@ -317,12 +292,18 @@ def options_of(kind: type[Any], values: Mapping[str, Any], source: str) -> Itera
         RequestError: if there is no such option, or its value has another type.
     """
     types = {name: type_ for name, type_ in get_type_hints(kind).items() if get_origin(type_) is not ClassVar}
+    checked = {}
     for name, value in values.items():
         if name not in types:
-            hint = did_you_mean(name, SubmitOptions.__annotations__ if kind is TrainOptions else types)
-            raise RequestError(f"{source} has no option {name!r}.", hint=hint)
-        is_list = get_origin(types[name]) in (tuple, Sequence)
-        yield name, check_value(name, tuple_of(name, value) if is_list else value, types[name])
+            raise RequestError(f"{source} has no option {name!r}.", hint=did_you_mean(name, types))
+        if get_origin(types[name]) in (tuple, Sequence):
+            value = tuple_of(name, value)
+        try:
+            checked[name] = TypeAdapter(types[name] | None).validate_python(value)
+        except ValidationError as error:
+            problem = f"{name}={value!r}: {first_problem(error)[1]}."
+            raise RequestError(problem, hint="`orch train --help-all` explains the options.") from None
+    return {name: value for name, value in checked.items() if value is not None}
 
 
 def tuple_of(name: str, value: Any) -> tuple[Any, ...]:
@@ -336,41 +317,21 @@ def tuple_of(name: str, value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def check_value(name: str, value: Any, kind: Any) -> Any:
-    """Return the value of an argument; raise RequestError if it is not of this kind."""
-    try:
-        return None if value is None else TypeAdapter(kind).validate_python(value)
-    except ValidationError as error:
-        problem = f"{name}={value!r}: {first_problem(error)[1]}."
-        raise RequestError(problem, hint="`orch train --help-all` explains the options.") from None
-
-
-def items_of(name: str, value: Mapping[str, object] | None) -> Iterable[tuple[str, object]]:
-    """Return the items of a dictionary; raise RequestError for another value."""
-    items: Iterable[tuple[str, object]] = check_value(name, value or {}, dict[str, object]).items()
-    return items
-
-
-def setting_text(name: str, value: object) -> str:
-    """Return the value of a setting as --set takes it.
+def entries(option: str, values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return settings or environment variables as --set and --env take them.
 
     Raises:
-        RequestError: if it is of another type.
+        RequestError: if a value is of another type, such as `os.environ.get(NAME)` of a missing variable.
     """
-    if not isinstance(value, str | Real | Path):
-        raise RequestError(f"settings: {name} is {value!r}.", hint="Use a text, a number, True or False, or omit it.")
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def env_entries(env: Mapping[str, object] | None) -> tuple[str, ...]:
-    """Return environment variables as --env takes them.
-
-    Raises:
-        RequestError: if one has no value, such as `os.environ.get(NAME)` of a missing variable.
-    """
-    if missing := [name for name, value in items_of("env", env) if value is None]:
-        raise RequestError(f"env: {missing[0]} is None.", hint="Use a text, or omit it.")
-    return tuple(f"{name}={value}" for name, value in items_of("env", env))
+    for name, value in values.items():
+        if not isinstance(value, str | Real | Path):
+            hint = "Use a text, a number, True or False, or omit it."
+            raise RequestError(f"{option}: {name} is {value!r}.", hint=hint)
+    lowers = option == "settings"  # true and false, as recipes take them
+    return tuple(
+        f"{name}={str(value).lower() if lowers and isinstance(value, bool) else value}"
+        for name, value in values.items()
+    )
 
 
 class Job(Run):
@@ -420,7 +381,7 @@ def submit(
     function: Callable[..., object],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
-    **options: Unpack[SubmitOptions],
+    **options: Unpack[TrainOptions],
 ) -> Job:
     """Call a function on every rank, in a process group, and return a job with a future of each rank.
 
@@ -431,7 +392,7 @@ def submit(
         function: the function.
         args: its arguments.
         kwargs: its arguments by name.
-        options: the further arguments of `train`, such as `inventory`, `nodes` and `ppn`.
+        options: the options of `train`, such as `inventory`, `nodes` and `ppn`.
 
     Raises:
         OrchError: if the function cannot be pickled, or the run cannot be started.
@@ -442,8 +403,11 @@ def submit(
         raise RequestError(
             "orch.submit does not wait for cores.", hint="Call it again later, or train a script with `orch.train`."
         )
-    for name in options.keys() & FUNCTION_HINTS:
-        raise RequestError(f"orch.submit has no argument {name!r}.", hint=FUNCTION_HINTS[name])
+    for name in options.keys() & {"args", "module", "project"}:
+        raise RequestError(
+            f"orch.submit has no argument {name!r}.",
+            hint="Arguments follow after the function or are in kwargs; its module and project are its own.",
+        )
     with tempfile.TemporaryDirectory(prefix="orch-submit-") as folder:
         script = write_call(Path(folder), function, args, kwargs or {})
         options["project"] = folder
@@ -493,7 +457,7 @@ def resume(
         ppn=None if ppn is None else str(ppn),
         precision=precision,
         max_restarts=max_restarts,
-        env=env_entries(env),
+        env=entries("env", env or {}),
         wait_for_cores=wait_for_cores,
         code=code,
         force=force,

@@ -15,19 +15,15 @@ import orch
 from orchestrator import api
 from orchestrator.cli import main
 from orchestrator.cli.train import CHANGES
-from orchestrator.planning.request import OPTION, TrainRequest
+from orchestrator.planning.request import TrainRequest
 
 RENAMED = {"script_args": "args", "options": "target_options"}
 
 
 def test_train_submit_and_resume_have_all_options_of_the_command_line() -> None:
     parameters = {*inspect.signature(api.train).parameters} - {"options"}
-    own_names = {RENAMED.get(item.name, item.name) for item in fields(TrainRequest) if OPTION not in item.metadata}
-    assert own_names - {"defaults"} <= parameters
-    options = {item.name for item in fields(TrainRequest) if OPTION in item.metadata} - {*parameters, *RENAMED}
-    assert {*api.TrainOptions.__annotations__} == {*options, "venv"}
-    parameters |= {*api.TrainOptions.__annotations__}
-    assert parameters - {*api.SubmitOptions.__annotations__} == {"recipe", "args", "settings"}
+    names = {RENAMED.get(item.name, item.name) for item in fields(TrainRequest)} - {"defaults"}
+    assert {*api.TrainOptions.__annotations__} | parameters == {*names, "venv"}
     assert {*CHANGES} <= {*inspect.signature(api.resume).parameters}
 
 
@@ -36,7 +32,7 @@ def test_wrong_argument_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: pyt
         (lambda: orch.train("train.py", args="--epochs 3"), "args is a text, not a list: '--epochs 3'", "args=['--epo"),
         (lambda: orch.train("bert-qa", image="x", image_options="shm=1g"), "image_options is a text", "=['shm=1g']"),
         (lambda: orch.train("bert-qa", on="slurm", target_options={"slurm_file": "missing.toml"}), "missing.toml", ""),
-        (lambda: orch.train("bert-qa", target_options={"slurm": ["a=b"]}), "`on` has no option 'slurm'", "Add `on`"),
+        (lambda: orch.train("bert-qa", target_options={"slurm": ["a=b"]}), "`on` has no target_options", "Add `on`"),
         (lambda: orch.train("bert-qa", settings={"config_name": None}), "config_name is None", "text, a number, True"),
         (lambda: orch.train("bert-qa", env={"TEAM": None}), "env: TEAM is None", "omit"),
         (lambda: orch.train("bert-qa", max_restart=1), "no option 'max_restart'", "'max_restarts'"),  # unknown option
