@@ -133,13 +133,6 @@ class Output:
     as_json: bool = False
 
 
-def check_format(output: Output) -> None:
-    """Raise RequestError if the format contradicts other options."""
-    if output.format and (output.as_json or not output.dry_run):
-        conflict = "does not work with --json" if output.as_json else "requires --dry-run"
-        raise RequestError(f"-o {output.format} {conflict}.", hint=f"To print the plan: --dry-run -o {output.format}.")
-
-
 Value = TypeVar("Value")
 
 

@@ -45,7 +45,7 @@ def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = ()) -> None
     """
     if output.show != "0":  # every run has this rank
         check_shown(output.show, len(plan.run.layout))
-    if output.dry_run:
+    if output.dry_run or output.format:
         show(plan, output)
         return
     screen, base = live.Screen(of_ranks=output.show, keeps_stdout=output.as_json), output.runs_dir.absolute()
@@ -87,8 +87,11 @@ def show(plan: Plan, output: Output) -> None:
     """Print a plan; print on standard error what precedes the submission of a script.
 
     Raises:
-        RequestError: if a manifest is requested, and the plan is a script.
+        RequestError: if the format contradicts other options, or a manifest is requested and the plan is a script.
     """
+    if output.format and (output.as_json or not output.dry_run):
+        conflict = "does not work with --json" if output.as_json else "requires --dry-run"
+        raise RequestError(f"-o {output.format} {conflict}.", hint=f"To print the plan: --dry-run -o {output.format}.")
     if output.format == "yaml" and not plan.manifests:
         targets = [f"--on {target.options.on}" for target in registry.entries().values() if target.has_manifest]
         message = f"-o yaml requires {' or '.join(targets)}: this plan is a shell script."
