@@ -14,10 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from orchestrator.errors import ExecuteError, PlanError
@@ -27,7 +26,6 @@ from orchestrator.load.packages import lock_packages
 from orchestrator.model.packages import Requirements
 from orchestrator.model.printable import counted
 from orchestrator.operations import stacks
-from orchestrator.operations.stacks import DISTRIBUTION
 from orchestrator.provisioning import bindings_wheel
 from orchestrator.provisioning.pip import command, local_platform, locked_packages, pip_options
 from orchestrator.stacks.compatibility import builds_bindings, index_for
@@ -78,30 +76,16 @@ def set_up(
 def install_locked(stack: Stack, notify: Notify) -> None:
     """Install the packages of the stack's lock, verified by their hashes.
 
-    Packages that orch needs stay as they are, because this process has imported some of them.
+    Packages that this process has imported stay as they are.
     """
-    needed_by_orch = required_packages(DISTRIBUTION)
+    modules = packages_distributions().items()
+    imported = {canonicalize_name(name) for module, names in modules if module in sys.modules for name in names}
     locked = locked_packages(stack, local_platform())
-    missing = tuple(package for package in locked if package.name not in needed_by_orch)
+    missing = tuple(package for package in locked if package.name not in imported)
     if missing:
         notify(f"installing {counted(len(missing), 'package')} of the stack, verified by hash")
         with pip_options(missing) as (options, _):
             pip("install", *options)
-
-
-def required_packages(name: str, visited: frozenset[str] = frozenset()) -> frozenset[str]:
-    """Return a distribution and all installed packages that it depends on."""
-    if name in visited:
-        return visited
-    visited |= {name}
-    try:
-        requirements = [Requirement(line) for line in distribution(name).requires or ()]
-    except PackageNotFoundError:
-        return visited
-    for requirement in requirements:
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            visited = required_packages(canonicalize_name(requirement.name), visited)
-    return visited
 
 
 def install_packages(requirements: Requirements, stack: Stack, notify: Notify) -> None:

@@ -109,10 +109,9 @@ def list_runs(inventory: str) -> RunList:
 
 
 def state_in(cluster: KubernetesClient, record: RunRecord) -> str:
-    try:
+    with suppress(NotThere, Refused):  # the API checks rights before it reports that a kind is missing
         return job_state(cluster.job(location_of(record))).state
-    except (NotThere, Refused):  # the API checks rights before it reports that a kind is missing
-        return "unknown"
+    return "unknown"
 
 
 def logged_pods(cluster: KubernetesClient) -> dict[str, list[PodState]]:

@@ -192,7 +192,9 @@ class RunCopy:
         except OSError:  # a file system without locks
             pass
         self.lock = lock
-        state = read_state(self.folder)
+        state = CopyState()
+        with suppress(ProtocolError):  # damaged: the run is copied from its beginning
+            state = values.read(CopyState, read_json(self.folder / POSITIONS), POSITIONS)
         self.positions.update(state.pods)
         self.rewritten = RewrittenLines(self.files, dict(state.sizes))
         return True
@@ -275,11 +277,3 @@ class RunCopy:
             write_whole(self.folder / files.OUTCOME, outcomes.render(ending))
         self.save_positions()
         return event
-
-
-def read_state(folder: Path) -> CopyState:
-    """Return how far the run is copied, or the beginning if that cannot be read."""
-    try:
-        return values.read(CopyState, read_json(folder / POSITIONS), POSITIONS)
-    except ProtocolError:
-        return CopyState()

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Iterator
 
 from orchestrator.errors import OrchError
-from orchestrator.model.decision import Finding, finding_of
+from orchestrator.model.decision import Finding, Severity, finding_of
 from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import Object, as_yaml
 from orchestrator.planning.request import find_options
@@ -49,12 +49,9 @@ def check(request: CheckRequest) -> Iterator[Finding]:
         if name in served:
             yield Finding(subject=kind.kind, severity="ok", message=kind.api)
         else:
-            yield Finding(
-                subject=kind.kind,
-                severity="miss" if name == launcher else "absent",
-                message=f"{kind.api}: not installed",
-                hint=f"Install {kind.comes_with}.",
-            )
+            severity: Severity = "miss" if name == launcher else "absent"
+            message, hint = f"{kind.api}: not installed", f"Install {kind.comes_with}."
+            yield Finding(subject=kind.kind, severity=severity, message=message, hint=hint)
     if launcher is None:
         try:
             launcher, reason = default_kind(served)

@@ -152,7 +152,8 @@ def leftovers(cluster: KubernetesClient) -> Iterator[Object]:
         for item in labelled(cluster, kind):
             has_ended = kind == "Pod" and pod_state(item).state in ("done", "failed")
             is_unused = run_of(item) not in living or has_ended
-            if is_unused and not item["metadata"].get("ownerReferences") and age(item) > NEW_SECONDS:
+            is_old = time.time() - (created_at(item) or time.time()) > NEW_SECONDS
+            if is_unused and is_old and not item["metadata"].get("ownerReferences"):
                 yield item
 
 
@@ -178,12 +179,6 @@ def is_expired(job: Object) -> bool:
 
 def run_of(item: Object) -> str:
     return str(item["metadata"]["labels"][names.RUN])
-
-
-def age(item: Object) -> float:
-    """Return the seconds since an object was created."""
-    created = created_at(item)
-    return 0.0 if created is None else time.time() - created
 
 
 def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
