@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.files import render_template
+from orchestrator.files import render_template, tomllib
 from orchestrator.load.records import NodeConnection, SshSettings
 from orchestrator.model.hosts import is_address, is_host, known_host_name
 from orchestrator.provisioning.preflight import is_loopback
@@ -23,19 +23,7 @@ from orchestrator.provisioning.probe import Probe
 
 SSH_SECONDS = 10.0  # time limit for `ssh -G`, whose configuration may run programs
 MAX_HOPS = 8
-# The options of ssh_config(5) that decide how a connection is opened, by their keys in the output of `ssh -G`. Others
-# are about terminals, forwarding, shared connections or the verification of host keys, which orch sets itself.
-RECORDED_OPTIONS = {
-    name.lower(): name
-    for name in (
-        *("AddressFamily", "BindAddress", "BindInterface", "CertificateFile", "Ciphers", "Compression"),
-        *("ConnectionAttempts", "GlobalKnownHostsFile", "GSSAPIAuthentication", "GSSAPIDelegateCredentials"),
-        *("HostKeyAlgorithms", "HostKeyAlias", "IdentitiesOnly", "IdentityAgent", "IdentityFile", "KexAlgorithms"),
-        *("MACs", "PKCS11Provider", "PreferredAuthentications", "ProxyCommand", "ProxyJump", "ProxyUseFdpass"),
-        *("PubkeyAcceptedAlgorithms", "PubkeyAuthentication", "RekeyLimit", "SecurityKeyProvider"),
-        *("UserKnownHostsFile",),
-    )
-}
+OPTIONS = tomllib.loads(Path(__file__).with_name("ssh_options.toml").read_text())["recorded"]
 FILES = ("CertificateFile", "IdentityFile")  # one path for each line
 TOKEN = re.compile(r"%.|\$\{\w+\}")  # ssh_config(5)
 Settings = dict[str, list[str]]  # the values of each key
@@ -76,8 +64,8 @@ def resolve(connection: SshSettings, config: Path | None) -> tuple[Settings, Ssh
     first_values = {key: values[0] for key, values in settings.items()}
     options = [
         f"-o {shlex.quote(f'{option}={quoted(option, setting)}')}"
-        for key, option in RECORDED_OPTIONS.items()
-        for value in changed.get(key, ())
+        for option in OPTIONS
+        for value in changed.get(option.lower(), ())  # as `ssh -G` writes the names
         if (setting := existing_file(value, connection.host, first_values) if option in FILES else value)
     ]
     host = settings["hostname"][0]

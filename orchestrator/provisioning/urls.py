@@ -97,7 +97,10 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
 
 @contextlib.contextmanager
 def explained_errors(option: str, hint: str, package: str) -> Iterator[None]:
-    """Convert the errors of a download, for which file systems have no common class, and of a missing package."""
+    """Convert the errors of a download, for which file systems have no common class, and of a missing package.
+
+    The message is that of the file system or of the hub's client, or that of its cause.
+    """
     try:
         yield
     except OrchError:
@@ -105,7 +108,17 @@ def explained_errors(option: str, hint: str, package: str) -> Iterator[None]:
     except ImportError as error:
         raise RequestError(f"{option}: {one_line(str(error))}.", hint=f"pip install '{package}'") from None
     except Exception as error:
-        raise download_error(option, error, f"{hint} The command continues where it was interrupted.") from None
+        cause: BaseException = error
+        while inner := cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__):
+            cause = inner
+        response = getattr(error, "response", None)
+        status = getattr(response, "status_code", 0) or getattr(cause, "status", 0)
+        is_wrong = 400 <= status < 500 or (cause is error and isinstance(error, ValueError | FileNotFoundError))
+        reason = describe_error(error if response is not None else cause)
+        raise (RequestError if is_wrong else ExecuteError)(
+            f"{option}: it cannot be downloaded: {reason}",
+            hint=f"{hint} The command continues where it was interrupted.",
+        ) from None
 
 
 def list_files(filesystem: Any, path: str, *, is_folder: bool) -> dict[str, Mapping[str, Any]]:
@@ -140,27 +153,10 @@ def check_name(name: str, source: str) -> None:
         )
 
 
-def download_error(option: str, error: Exception, hint: str) -> OrchError:
-    """Return the error for what a file system or the hub's client has raised, with its message or that of its cause."""
-    *_, cause = chain(error)
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", 0) or getattr(cause, "status", 0)
-    is_wrong = 400 <= status < 500 or (cause is error and isinstance(error, ValueError | FileNotFoundError))
-    reason = describe_error(error if response is not None else cause)
-    return (RequestError if is_wrong else ExecuteError)(f"{option}: it cannot be downloaded: {reason}", hint=hint)
-
-
 def describe_error(error: BaseException) -> str:
     """Return an error's message as one line, or the name of its class, without secrets."""
     text = " ".join(str(error).split()) or type(error).__name__
     return hide_secrets(one_line(text))[:LONGEST_REASON]
-
-
-def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def download_file(filesystem: Any, info: Mapping[str, Any], path: Path) -> None:
