@@ -42,7 +42,6 @@ ABSENT = 3  # the exit code of `use`
 PART = ".part-"  # in the name of an incomplete folder
 UNUSED_SECONDS = 30 * 24 * 3600.0
 INCOMPLETE_SECONDS = 24 * 3600.0  # longer than any transfer takes
-WRITE_BITS = 0o222
 SEND_CODE = "The project has changed; `orch resume --code` sends it"
 CHANGED = "its files have changed since the run was planned. Start it again"
 
@@ -64,7 +63,10 @@ def main(argv: list[str]) -> int:
     folder = options.folder
     try:
         if options.command == "send":
-            return send(folder)
+            if not is_complete(folder):
+                raise StoreError(f"no copy of the project as the run was started with. {SEND_CODE}")
+            archive = ("tar", "-I", "gzip -1", "-c", f"--exclude=./{MARK}", "-C", str(folder), ".")
+            return subprocess.run(archive).returncode
         if options.command == "unpack":
             source = Path(options.run_dir)
             fill_once(folder, hash_of(source), lambda part: shutil.copytree(source, part, dirs_exist_ok=True))
@@ -102,11 +104,7 @@ def describe(folder: Path, name: str) -> FileEntry:
     mode = os.lstat(path).st_mode
     if stat.S_ISLNK(mode):
         return FileEntry(name, LINK, hashlib.sha256(os.fsencode(os.readlink(path))).hexdigest())
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
-        while block := file.read(CHUNK):
-            digest.update(block)
-    return FileEntry(name, EXECUTABLE if mode & stat.S_IXUSR else "", digest.hexdigest())
+    return FileEntry(name, EXECUTABLE if mode & stat.S_IXUSR else "", receive_files.digest(path))
 
 
 def remove(folder: Path) -> None:
@@ -132,27 +130,26 @@ def fill_once(folder: Path, content: str, fill: Callable[[Path], object]) -> boo
         OSError: if it cannot be written, and what `fill` raises.
     """
     permissions.check_folder(folder.parent, make=True)
-    parts = f".{folder.name}{PART}"
     with permissions.open_private(folder.with_name(f".{folder.name}.lock")) as lock:
         locked = lock_if_possible(lock)
         if has_content(folder, content):
             return False
-        if locked:
-            for leftover in folder.parent.glob(f"{glob.escape(parts)}*"):
-                remove(leftover)  # of a process that was killed
-        part = Path(tempfile.mkdtemp(prefix=parts, dir=folder.parent))
-        try:
+        for leftover in folder.parent.glob(f".{glob.escape(folder.name)}{PART}*") if locked else ():
+            remove(leftover)  # of a process that was killed
+        with new_part(folder) as part:
             fill(part)
             atomic_write.write(part / MARK, content)
             return give_name(part, folder, content)
-        finally:
-            remove(part)
 
 
-def sync(folder: Path) -> None:
-    """Write a folder's files to the disk, so that its name is right even after a power failure."""
-    with atomic_write.opened(folder, os.O_RDONLY) as descriptor:
-        ctypes.CDLL(None).syncfs(descriptor)
+@contextlib.contextmanager
+def new_part(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder next to this one, and delete it with the context unless it has got another name."""
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
+    try:
+        yield part
+    finally:
+        remove(part)
 
 
 def lock_if_possible(file: BinaryIO, kind: int = fcntl.LOCK_EX) -> bool:
@@ -164,7 +161,7 @@ def lock_if_possible(file: BinaryIO, kind: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def give_name(part: Path, folder: Path, content: str, check: Callable[[Path], None] = permissions.check_folder) -> bool:
+def give_name(part: Path, folder: Path, content: str) -> bool:
     """Move the filled folder to its place; return False if another process was faster.
 
     A complete folder is never removed: without locks, another node may have made it, and may read it now.
@@ -172,26 +169,21 @@ def give_name(part: Path, folder: Path, content: str, check: Callable[[Path], No
     try:
         part.rename(folder)
     except OSError:
-        if has_content(folder, content, check):
+        if has_content(folder, content):
             return False
         remove(folder)
         part.rename(folder)
     return True
 
 
-def has_content(folder: Path, content: str, check: Callable[[Path], None] = permissions.check_folder) -> bool:
-    """Return whether a folder is complete and has this content.
-
-    Args:
-        folder: the folder.
-        content: the hash that its mark holds.
-        check: raises UntrustedError if the folder is not trusted.
+def has_content(folder: Path, content: str) -> bool:
+    """Return whether a folder is complete and has this content, according to its mark.
 
     Raises:
         UntrustedError: if another user could have written the folder or its mark.
     """
     try:
-        check(folder)
+        permissions.check_own_folder(folder)
         with open(permissions.open_file(folder / MARK, os.O_RDONLY), "rb") as mark:
             return mark.read(len(content) + 1) == content.encode()
     except (FileNotFoundError, NotADirectoryError):
@@ -265,7 +257,7 @@ def replace_file(source: Path, path: Path) -> None:
 
 def is_complete(folder: Path) -> bool:
     """Return whether a folder of the store is there; raise UntrustedError if another user could have written it."""
-    return has_content(folder, folder.name, permissions.check_own_folder)
+    return has_content(folder, folder.name)
 
 
 def make_store(store: Path) -> None:
@@ -294,28 +286,18 @@ def receive(folder: Path) -> None:
         OSError: if the folder cannot be written, or is not trusted.
     """
     make_store(folder.parent)
-    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
-    try:
+    with new_part(folder) as part:
         unpack = ("tar", "-xzf", "-", "--no-same-owner", "--no-same-permissions", "-C", str(part))
         run(folder, *unpack, blocks=stdin_blocks())
         if hash_of(part) != folder.name:
             raise StoreError(f"{folder}: {CHANGED}")
         atomic_write.write(part / MARK, folder.name)
-        make_read_only(part)
-        sync(part)
+        run(folder, "chmod", "-R", "a-w", "--", str(part))
+        with atomic_write.opened(part, os.O_RDONLY) as descriptor:  # the name is right even after a power failure
+            ctypes.CDLL(None).syncfs(descriptor)
         with locked(folder, fcntl.LOCK_EX):
             if not is_complete(folder):
-                give_name(part, folder, folder.name, permissions.check_own_folder)
-    finally:
-        remove(part)
-
-
-def make_read_only(folder: Path) -> None:
-    """Remove the permission to write from a folder and everything in it."""
-    for parent, _, names in os.walk(folder, topdown=False):
-        for path in (*(os.path.join(parent, name) for name in names), parent):
-            if not os.path.islink(path):
-                os.chmod(path, os.stat(path).st_mode & ~WRITE_BITS)
+                give_name(part, folder, folder.name)
 
 
 def make_copy(folder: Path, copy: Path) -> None:
@@ -355,7 +337,8 @@ def remove_unused(store: Path, is_living: Callable[[str], bool], *, dry_run: boo
                 continue
             unused.append(folder)
             if not dry_run:
-                remove_whole(folder)
+                with new_part(folder) as part:
+                    folder.rename(part)  # a folder is complete as long as it has its name
                 users.truncate(0)
     for part in incomplete if not dry_run else ():
         remove(part)
@@ -368,24 +351,6 @@ def age(path: Path) -> float:
         return time.time() - path.stat().st_mtime
     except FileNotFoundError:
         return 0.0
-
-
-def remove_whole(folder: Path) -> None:
-    """Delete a folder so that it is complete as long as it has its name."""
-    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
-    folder.rename(part)
-    remove(part)
-
-
-def send(folder: Path) -> int:
-    """Print an archive of a folder; return the exit code.
-
-    Raises:
-        StoreError: if this node has only the run's copy of it.
-    """
-    if not is_complete(folder):
-        raise StoreError(f"no copy of the project as the run was started with. {SEND_CODE}")
-    return subprocess.run(("tar", "-I", "gzip -1", "-c", f"--exclude=./{MARK}", "-C", str(folder), ".")).returncode
 
 
 def stdin_blocks() -> Iterator[bytes]:
