@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from orch_node.standalone import receive_files, send_files
 from orch_node.standalone.send_files import FILE, FOLDER, LINK
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import write_all
 from orchestrator.runs.confined_folder import ConfinedFolder
-from orchestrator.runs.file_sender import MAX_BLOCK, FileSender, Remote, sender_command
+from orchestrator.runs.file_sender import MAX_BLOCK, FileSender, Remote
 from orchestrator.runs.file_sender import Entry as Entry
 
 IMPOSSIBLE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
@@ -96,11 +97,6 @@ class Collected:
         return all(entry.problem == INCOMPLETE for entry in self.skipped)
 
 
-def default_target(folder: Path, node: str | None) -> Path:
-    """Return the local folder for the output of a run, or of one of its nodes."""
-    return folder.absolute() / (f"output-{node}" if node else "output")
-
-
 def collect(
     sources: Sequence[Source],
     folders: Sequence[str],
@@ -164,7 +160,8 @@ def open_senders(
         for source in sources:
             try:
                 if step == "open":
-                    program = stack.enter_context(source.remote.open_program(sender_command(source.python)))
+                    command = receive_files.command(source.python, send_files.__file__)
+                    program = stack.enter_context(source.remote.open_program(command))
                     senders[source.name] = FileSender(program, folders)
                 elif source.name in senders:
                     senders[source.name].list()
@@ -212,7 +209,8 @@ class Fetch:
         self.local = ConfinedFolder(result.folder)
         self.had_files = result.folder.is_dir() and any(result.folder.iterdir())
         self.listener = listener
-        self.unchanged = unchanged
+        self.skips_bytecode = unchanged is not None
+        self.sent_hashes = unchanged or {}
         self.expected = expected
         self.first: dict[str, Entry] = {}
         self.first_hashes: dict[str, str] = {}
@@ -250,7 +248,7 @@ class Fetch:
         incomplete_paths = set()
         for entry in entries if self.expected is None else self.expected_entries(entries):
             parts = entry.path.split("/")
-            if self.unchanged is not None and BYTECODE in parts and entry.path.endswith(".pyc"):
+            if self.skips_bytecode and BYTECODE in parts and entry.path.endswith(".pyc"):
                 continue
             incomplete = next((index for index, part in enumerate(parts, 1) if INCOMPLETE_NAME.fullmatch(part)), 0)
             path = "/".join(parts[:incomplete])
@@ -279,7 +277,7 @@ class Fetch:
         """Return whether a file has to be copied, and record it if that is not so."""
         if entry.problem:
             self.leave_out(entry, prefix, entry.problem)
-        elif entry.sha256 in (self.first_hashes.get(entry.path), self.sent_hash(entry)):
+        elif entry.sha256 in (self.first_hashes.get(entry.path), self.sent_hashes.get(entry.path)):
             self.result.unchanged += 1
         elif self.has_file(entry, prefix):
             self.result.files.append(replace(entry, path=prefix + entry.path))
@@ -295,10 +293,6 @@ class Fetch:
             digest = self.local.digest(path) if self.had_files and self.local.size(path) == entry.size else None
             return digest is not None and digest.hexdigest() == entry.sha256
         return False
-
-    def sent_hash(self, entry: Entry) -> str | None:
-        """Return the hash with which a file is left out."""
-        return (self.unchanged or {}).get(entry.path)
 
     def part_size(self, entry: Entry, prefix: str) -> int:
         """Return how many bytes of a file an earlier fetch has copied."""
@@ -343,7 +337,7 @@ class Fetch:
     def make(self, entry: Entry, prefix: str) -> None:
         """Make a link, or a folder without entries."""
         path = prefix + entry.path
-        if entry.kind == LINK and self.sent_hash(entry) == hash_of_target(entry):
+        if entry.kind == LINK and self.sent_hashes.get(entry.path) == hash_of_target(entry):
             self.result.unchanged += 1
             return
         with self.naming(entry, prefix):

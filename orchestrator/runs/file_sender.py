@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from orch_node.protocol import values
@@ -18,7 +19,6 @@ from orch_node.standalone import send_files
 from orch_node.standalone.send_files import FILE, FOLDER, LINK, MARKER, SPECIAL
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import STANDALONE
 from orchestrator.model.printable import LOGIN_SCRIPT_HINT, one_line
 
 MAX_SIZE = 1 << 60  # bytes of a file
@@ -28,8 +28,6 @@ MAX_GREETING = 1 << 20  # bytes that login scripts may print before the list
 MAX_BLOCK = send_files.BLOCK
 SHA256 = re.compile(r"[0-9a-f]{64}")
 KINDS = (FILE, LINK, FOLDER, SPECIAL)
-# Reads the program of N bytes from standard input, because some login shells accept no line breaks in arguments.
-BOOTSTRAP = "import sys; exec(sys.stdin.buffer.read({}))"
 
 
 class Program(Protocol):
@@ -106,8 +104,7 @@ class FileSender:
         self.folders = folders
         self.folder = ""
         self.entries: tuple[Entry, ...] = ()
-        source = (STANDALONE / "send_files.py").read_bytes()
-        program.send(source + json.dumps(list(folders)).encode() + b"\n")
+        program.send(Path(send_files.__file__).read_bytes() + json.dumps(list(folders)).encode() + b"\n")
 
     def list(self) -> None:
         """Read the list of the folder.
@@ -181,12 +178,6 @@ class FileSender:
             yield
         except ProtocolError as error:
             raise ExecuteError(f"{subject} cannot be read: {error}", hint=LOGIN_SCRIPT_HINT) from None
-
-
-def sender_command(python: str) -> tuple[str, ...]:
-    """Return the command that starts the program, which FileSender sends to its standard input."""
-    size = (STANDALONE / "send_files.py").stat().st_size
-    return (python, "-I", "-S", "-c", BOOTSTRAP.format(size))
 
 
 def parse_entry(line: bytes) -> Entry:

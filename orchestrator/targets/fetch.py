@@ -14,7 +14,7 @@ from orch_node.standalone.send_files import FILE
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.model.project import Project
-from orchestrator.runs.fetch import Collected, Entry, FetchListener, NoFolderError, Source, collect, default_target
+from orchestrator.runs.fetch import Collected, Entry, FetchListener, NoFolderError, Source, collect
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.interface import FetchRequest
 
@@ -44,7 +44,7 @@ def fetch_files(sources: Sequence[Source], folder: Path, request: FetchRequest, 
     Raises:
         ExecuteError: if the files cannot be read or written.
     """
-    default = default_target(folder, request.node)
+    default = folder.absolute() / (f"output-{request.node}" if request.node else "output")
     if isinstance(sources[0].remote, Local):
         default = next(filter(Path.is_dir, map(Path, request.folders)), default)
     return collect(

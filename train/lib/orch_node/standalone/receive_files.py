@@ -31,6 +31,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
+# Some login shells accept no line breaks in arguments.
 BOOTSTRAP = "import sys; source = sys.stdin.buffer.read({}); exec(source)"
 CHUNK = 1 << 20
 START_MARKER = b"orch:program-output\n"  # of orch_node.reach, before the output of a program on another node
@@ -102,9 +103,9 @@ class Child:
         return {name or self.name: reason for name, reason in problems.items()}
 
 
-def command(python: str) -> tuple[str, ...]:
-    """Return the command that reads this program from its input and runs it."""
-    return (python, "-I", "-S", "-c", BOOTSTRAP.format(os.path.getsize(__file__)))
+def command(python: str, program: str = "") -> tuple[str, ...]:
+    """Return the command that reads a program, by default this one, from the beginning of its input and runs it."""
+    return (python, "-I", "-S", "-c", BOOTSTRAP.format(os.path.getsize(program or __file__)))
 
 
 def beginning(head: dict[str, Any]) -> bytes:
