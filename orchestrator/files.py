@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import getpass
 import gzip
 import hashlib
 import importlib.metadata
 import json
 import logging
 import os
-import pwd
 import re
 import secrets
 import shutil
@@ -31,7 +29,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from orch_node import atomic_write
+from orch_node import atomic_write, permissions
+from orch_node.standalone import receive_files
 
 from orchestrator.errors import ExecuteError
 
@@ -60,6 +59,7 @@ entry_points = cache(importlib.metadata.entry_points)  # takes 10 ms to read
 # Controller and nodes share these functions.
 write_whole = atomic_write.write
 sync_folder = atomic_write.sync_folder
+sha256 = receive_files.digest
 
 
 def render_template(file: str, **values: object) -> str:
@@ -81,24 +81,6 @@ def exclusive(path: Path) -> Iterator[None]:
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits.
-
-    Raises:
-        OSError: if the file cannot be read.
-    """
-    with path.open("rb") as file:
-        return digest_of_stream(file).hexdigest()
-
-
-def digest_of_stream(file: BinaryIO) -> hashlib._Hash:
-    """Return the SHA-256 of a file as a hash object, to which more content can be added."""
-    total = hashlib.sha256()
-    while block := file.read(CHUNK):
-        total.update(block)
-    return total
 
 
 def write_all(file: BinaryIO, content: bytes) -> None:
@@ -161,10 +143,7 @@ def other_owner(path: Path) -> str:
         except OSError:
             continue
         if uid not in (os.getuid(), ROOT):
-            try:
-                return pwd.getpwuid(uid).pw_name
-            except KeyError:
-                return str(uid)
+            return permissions.user_name(uid)
     return ""
 
 
@@ -277,10 +256,7 @@ def ansible_home() -> dict[str, str]:
 
 def user_name() -> str:
     """Return the user's name, or the numeric id in a container whose user has no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
+    return permissions.user_name(os.getuid())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from orch_node.atomic_write import PRIVATE
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import digest_of_stream, make_user_folder, write_all
+from orchestrator.files import CHUNK, make_user_folder, write_all
 
 LINKS_HINT = "orch does not follow links in a run's folder. Check the free space and the permissions."
 
@@ -52,7 +52,10 @@ class ConfinedFolder:
         folder_fd = os.open(self.folder, flags)
         try:
             for part in folders:
-                inner = open_folder(part, flags | os.O_NOFOLLOW, folder_fd, make=make)
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, 0o700, dir_fd=folder_fd)
+                inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=folder_fd)
                 os.close(folder_fd)
                 folder_fd = inner
             yield folder_fd, name
@@ -76,19 +79,18 @@ class ConfinedFolder:
 
     def size(self, path: str) -> int:
         """Return the size of a file in bytes; 0 if it does not exist."""
-        try:
-            with self.open(path, os.O_RDONLY) as file:
-                return os.fstat(file.fileno()).st_size
-        except FileNotFoundError:
-            return 0
+        with suppress(FileNotFoundError), self.open(path, os.O_RDONLY) as file:
+            return os.fstat(file.fileno()).st_size
+        return 0
 
     def digest(self, path: str) -> hashlib._Hash | None:
         """Return the SHA-256 of a file as a hash object; None if it does not exist."""
-        try:
-            with self.open(path, os.O_RDONLY) as file:
-                return digest_of_stream(file)
-        except FileNotFoundError:
-            return None
+        total = hashlib.sha256()
+        with suppress(FileNotFoundError), self.open(path, os.O_RDONLY) as file:
+            while block := file.read(CHUNK):
+                total.update(block)
+            return total
+        return None
 
     def add(self, path: str, content: bytes, offset: int) -> None:
         """Write content from the byte offset on, creating the file if needed."""
@@ -122,11 +124,9 @@ class ConfinedFolder:
 
     def read_link(self, path: str) -> str | None:
         """Return the target of a symbolic link; None if there is none."""
-        try:
-            with self.parent(path, make=False) as (folder_fd, name):
-                return os.readlink(name, dir_fd=folder_fd)
-        except OSError:
-            return None
+        with suppress(OSError), self.parent(path, make=False) as (folder_fd, name):
+            return os.readlink(name, dir_fd=folder_fd)
+        return None
 
     def remove(self, path: str) -> None:
         """Delete a file or a link if it exists."""
@@ -157,12 +157,3 @@ def path_components(path: str) -> tuple[str, ...]:
     except UnicodeEncodeError:
         raise OSError(0, "not a file name", repr(path)) from None
     return parts
-
-
-def open_folder(name: str, flags: int, parent_fd: int, *, make: bool) -> int:
-    if make:
-        try:
-            os.mkdir(name, 0o700, dir_fd=parent_fd)
-        except FileExistsError:
-            pass
-    return os.open(name, flags, dir_fd=parent_fd)

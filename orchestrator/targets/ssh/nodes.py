@@ -21,7 +21,6 @@ from orchestrator.files import TRAIN, State, state_home, write_private
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.hosts import Nodes, expand, fold, split_list
 from orchestrator.planning.launchers import choose_mpi
-from orchestrator.planning.plan import PutFile
 from orchestrator.planning.run_files import claims_folder
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
@@ -42,11 +41,6 @@ def connection_to(host: RunNode, connect_seconds: int = CONNECT_SECONDS) -> Loca
     A record holds the command `ssh -F CONFIG -- NODE`; fabric reads the same CONFIG.
     """
     return Ssh(host.node, host.via[2], connect_seconds) if host.via else Local()
-
-
-def ssh_config(cluster: Cluster) -> PutFile:
-    """Return the step that writes the ssh configuration of all nodes of an inventory, which is not current."""
-    return PutFile(path=str(State.of(Path(cluster.source)).ssh_config), content=cluster.ssh_config or "")
 
 
 def write_ssh_config(cluster: Cluster) -> None:

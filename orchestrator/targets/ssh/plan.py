@@ -203,9 +203,11 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
         python=node0.python,
         fingerprints={value: fold(names) for value, names in fingerprints.items()},
     )
+    program = (plan.run.python, f"{run_paths.train}/node.py")
+    prepare = RunProgram(nodes=run_nodes, command=(*program, "prepare-attempt", run_paths.run_dir))
     steps = (
         *([check_imports(inputs.imports, spec)] if inputs.imports else []),
-        *([prepare_attempt(plan.run)] if run_paths.resume else []),
+        *([prepare] if run_paths.resume else []),
         *files.sent,
         *(give_files(plan.run, run_paths.resume) if run_paths.resume else []),
         *put_files(inputs, resolved, plan.run, files=files, spec=spec, launch=launch),
@@ -307,11 +309,6 @@ def check_imports(imports: Imports, spec: LaunchSpec) -> CheckImports:
     """Return the step that checks what the script imports on node0."""
     command = (spec.ranks[0], f"{spec.train}/node.py", "find-module", "--missing", *imports.importers)
     return CheckImports(nodes=(spec.nodes[0].run_node,), command=command, imports=imports)
-
-
-def prepare_attempt(run: RunRecord) -> RunProgram:
-    """Return the step before the next attempt of a resumed run."""
-    return RunProgram(nodes=run.nodes, command=(run.python, f"{run.train}/node.py", "prepare-attempt", run.run_dir))
 
 
 def give_files(run: RunRecord, resume: Resume) -> tuple[RunProgram, ...]:

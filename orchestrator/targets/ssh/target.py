@@ -20,7 +20,7 @@ from orchestrator.load.records import MEASURED, DamagedRecord, read_measurement,
 from orchestrator.model.decision import Finding, finding_of
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.accelerate_options import AccelerateOptions
-from orchestrator.planning.plan import Plan, SendFile, Step
+from orchestrator.planning.plan import Plan, PutFile, SendFile, Step
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.planning.resolve import Inputs
 from orchestrator.runs.outcome import CleanupReport
@@ -36,7 +36,7 @@ from orchestrator.targets.interface import (
 )
 from orchestrator.targets.ssh import find
 from orchestrator.targets.ssh.handle import SshHandle, start
-from orchestrator.targets.ssh.nodes import on_cluster, query_inventory, ssh_config
+from orchestrator.targets.ssh.nodes import on_cluster, query_inventory
 from orchestrator.targets.ssh.plan import plan_train
 from orchestrator.targets.ssh.user_python import with_user_python
 
@@ -113,7 +113,10 @@ class SshTarget(Target):
         runs, train, store = [f"{root}/{name}" for name in ("runs", "train", "store")] if root else local
         run_paths = run_paths_of(resume, inputs.recipe.name, runs, train=train, store=store, root=root)
         plan = plan_train(request, inputs, run_paths)
-        first_steps: list[Step] = [ssh_config(inputs.cluster)] if inputs.cluster.ssh_config else []
+        first_steps: list[Step] = []
+        if text := inputs.cluster.ssh_config:  # it is not current
+            path = State.of(Path(inputs.cluster.source)).ssh_config
+            first_steps.append(PutFile(path=str(path), content=text))
         if resume:
             first_steps += events_for_new_node0(plan, base, resume)
         return replace(plan, steps=(*first_steps, *plan.steps))

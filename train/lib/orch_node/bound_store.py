@@ -66,16 +66,10 @@ def listening_socket(host: str, port: int) -> dict[str, int]:
     Raises:
         OSError: if the address does not belong to this host.
     """
-    family, kind, number, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-    )[0]
-    with socket.socket(family, kind, number) as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            server.bind(address)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return {}
-            raise
-        server.listen(BACKLOG)
-        return {KEYWORD: server.detach()}
+    family, _, _, _, address = socket.getaddrinfo(host, port, flags=socket.AI_NUMERICHOST)[0]
+    try:
+        return {KEYWORD: socket.create_server(address, family=family, backlog=BACKLOG).detach()}
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return {}
+        raise

@@ -271,8 +271,8 @@ def has_content(path: str, sha256: str) -> bool:
     return os.path.isfile(path) and not os.path.islink(path) and digest(path) == sha256
 
 
-def digest(path: str) -> str:
-    """Return the SHA-256 of a file."""
+def digest(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits; raise OSError if it cannot be read."""
     total = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(CHUNK), b""):
