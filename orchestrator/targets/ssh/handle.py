@@ -34,7 +34,7 @@ from orchestrator.targets.fetch import fetch_files, fetch_project, requested_nod
 from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
 from orchestrator.targets.ssh import find
 from orchestrator.targets.ssh.logs import LogCopies, copy_logs
-from orchestrator.targets.ssh.nodes import connection_to, on_each, on_run
+from orchestrator.targets.ssh.nodes import connection_to, errors_in, on_each, on_run
 
 END_SECONDS = 10.0  # time limit for a supervisor to end after it has written its outcome
 
@@ -138,20 +138,15 @@ class SshHandle(RunHandle):
         if problem := unsafe_to_delete(self.record, self.folder):
             self.notify(f"{self.record.run_dir} was not deleted: {problem}")
             return
-        results = on_each(self.record.all_nodes, self.delete_folder)
-        errors = {host.node: error.message for host, error in zip(self.record.all_nodes, results, strict=True) if error}
-        for nodes, reason in fold_by_text(errors):
-            self.notify(f"{nodes}: {self.record.run_dir} was not deleted: {reason}")
-        shutil.rmtree(self.folder, ignore_errors=True)
 
-    def delete_folder(self, host: RunNode) -> ExecuteError | None:
-        """Delete the run's folder on a node; return the error if that fails."""
-        try:
+        def delete(host: RunNode) -> None:
             with closing(connection_to(host)) as connection:
                 connection.capture(("rm", "-rf", "--", self.record.run_dir), seconds=END_SECONDS)
-        except ExecuteError as error:
-            return error
-        return None
+
+        errors = errors_in(on_each(self.record.all_nodes, delete))
+        for nodes, reason in fold_by_text({node: error.message for node, error in errors.items()}):
+            self.notify(f"{nodes}: {self.record.run_dir} was not deleted: {reason}")
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def commands(self, nodes: Nodes | None) -> NodeCommands:
         return on_run(self.record, nodes)

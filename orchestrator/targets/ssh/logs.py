@@ -20,7 +20,7 @@ from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror
 from orchestrator.targets.interface import Notify
-from orchestrator.targets.ssh.nodes import connection_to, on_each
+from orchestrator.targets.ssh.nodes import connection_to, errors_in, on_each
 
 BUSY_CONNECT_SECONDS = 60
 # Between two copies of the logs of a node: with many nodes, each is asked less often.
@@ -54,11 +54,11 @@ def copy_logs(
     handed = set[str]()
     folder_of = partial(local_folder, record)
 
-    def copy(host: RunNode) -> ExecuteError | None:
+    def copy(host: RunNode) -> None:
         seconds = BUSY_CONNECT_SECONDS if node0 and host.node not in lost else CONNECT_SECONDS
         connection = node0 if node0 and host == record.node0 else connection_to(host, seconds)
         if not isinstance(connection, Ssh):
-            return None
+            return
         mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))
         try:
             if not node0 and not connection.sizes(record.run_dir):
@@ -71,19 +71,15 @@ def copy_logs(
                     mirror.record_supervisor_end()
                 handed.update(mirror.copy_handed_logs(folder_of))
             mirror.copy_logs(rank, partial(folder_of, node=host.node))
-        except ExecuteError as error:
-            return error
         finally:
             if connection is not node0:
                 connection.close()
-        return None
 
     errors: dict[str, ExecuteError] = {}
     hosts = record.nodes if hosts is None else hosts
     first = [host for host in hosts if host == record.node0]
     for group in (first, [host for host in hosts if host not in first]):
-        remaining = [host for host in group if host.node not in handed]
-        errors |= {host.node: error for host, error in zip(remaining, on_each(remaining, copy), strict=True) if error}
+        errors |= errors_in(on_each([host for host in group if host.node not in handed], copy))
     return errors
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from orch_node.protocol.node_reports import NodeUsage
 from orch_node.protocol.record import RunNode, RunRecord
@@ -28,7 +28,6 @@ from orchestrator.targets.connections.program_output import read_response
 from orchestrator.targets.interface import LiveNode
 
 MAX_PARALLEL_QUERIES = 64  # nodes that are queried in parallel
-Host = TypeVar("Host")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 USAGE_SECONDS = 10.0  # time limit of a node's response
@@ -54,27 +53,13 @@ def node_program(record: RunRecord, name: str, *arguments: str) -> tuple[str, ..
     return (record.python, f"{record.train}/node.py", name, *arguments)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeResponse(Generic[Value]):
-    """The response of a node's program.
-
-    Attributes:
-        value: what the program printed, or None if it failed.
-        problem: why it failed, or why its output cannot be read.
-    """
-
-    node: str
-    value: Value | None
-    problem: str = ""
-
-
 def query_all(
     commands: Mapping[RunNode, tuple[str, ...]],
     kind: type[Value],
     *,
     seconds: float,
     connect_seconds: int = CONNECT_SECONDS,
-) -> list[NodeResponse[Value]]:
+) -> dict[str, Value | ExecuteError]:
     """Run a program that prints one JSON object on all nodes in parallel.
 
     Args:
@@ -84,24 +69,32 @@ def query_all(
         connect_seconds: the time limit of each connection attempt.
 
     Returns:
-        One response for each node, in their order.
+        The object of each node in their order, or why the program failed or its output cannot be read.
     """
 
-    def query(host: RunNode) -> NodeResponse[Value]:
-        try:
-            with closing(connection_to(host, connect_seconds)) as connection:
-                result = connection.capture(commands[host], seconds=seconds)
-            return NodeResponse(node=host.node, value=read_response(result, kind))
-        except ExecuteError as error:
-            return NodeResponse(node=host.node, value=None, problem=error.message)
+    def query(host: RunNode) -> Value:
+        with closing(connection_to(host, connect_seconds)) as connection:
+            return read_response(connection.capture(commands[host], seconds=seconds), kind)
 
     return on_each(commands, query)
 
 
-def on_each(hosts: Iterable[Host], action: Callable[[Host], Result]) -> list[Result]:
-    """Call an action for all nodes in parallel; return its results in the order of `hosts`."""
+def on_each(hosts: Collection[RunNode], action: Callable[[RunNode], Result]) -> dict[str, Result | ExecuteError]:
+    """Call an action for all nodes in parallel; return the result or the error of each in the order of `hosts`."""
+
+    def attempt(host: RunNode) -> Result | ExecuteError:
+        try:
+            return action(host)
+        except ExecuteError as error:
+            return error
+
     with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
-        return list(pool.map(action, hosts))
+        return dict(zip((host.node for host in hosts), pool.map(attempt, hosts), strict=True))
+
+
+def errors_in(results: Mapping[str, Result | ExecuteError]) -> dict[str, ExecuteError]:
+    """Return the errors among the results of nodes."""
+    return {node: result for node, result in results.items() if isinstance(result, ExecuteError)}
 
 
 def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveNode]:
@@ -112,10 +105,13 @@ def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveN
     nodes = [node for node in cluster.nodes if node.name in selected]
     commands = {node.run_node: usage_command(node) for node in nodes}
     responses = query_all(commands, NodeUsage, seconds=USAGE_SECONDS, connect_seconds=USAGE_CONNECT_SECONDS)
-    live = {
-        node.name: LiveNode(name=node.name, cores=len(node.facts.cores), usage=response.value, problem=response.problem)
-        for node, response in zip(nodes, responses, strict=True)
-    }
+    live = {}
+    for node in nodes:
+        usage, cores = responses[node.name], len(node.facts.cores)
+        if isinstance(usage, ExecuteError):
+            live[node.name] = LiveNode(name=node.name, cores=cores, usage=None, problem=usage.message)
+        else:
+            live[node.name] = LiveNode(name=node.name, cores=cores, usage=usage)
     problems = {name: cluster.damaged.get(name, "not provisioned yet") for name in selected}
     return [
         live.get(name) or LiveNode(name=name, cores=0, usage=None, problem=problems[name], queried=False)

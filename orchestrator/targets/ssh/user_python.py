@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
+from orch_node.protocol.record import RunNode
 from orch_node.standalone.facts import describe_differences
 from packaging.version import InvalidVersion
 
 from orchestrator import load
-from orchestrator.errors import PlanError
+from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.model.cluster import Cluster, Facts, Node
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, minor
@@ -42,17 +43,19 @@ def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
     stack = load.stack(request.stack)
     write_ssh_config(cluster)
 
-    def query(node: Node) -> Facts:
-        with closing(connection_to(node.run_node)) as connection:
-            return query_interpreter(connection, node.name, python, PYTHON_HINT)
+    def query(host: RunNode) -> Facts:
+        with closing(connection_to(host)) as connection:
+            return query_interpreter(connection, host.node, python, PYTHON_HINT)
 
-    all_facts = on_each(cluster.nodes, query)
-    nodes = tuple(
-        with_facts(node, facts, python, stack, needs_ccl=(request.backend or stack.backends[0]) == "ccl")
-        for node, facts in zip(cluster.nodes, all_facts, strict=True)
-    )
+    results = on_each([node.run_node for node in cluster.nodes], query)
+    needs_ccl = (request.backend or stack.backends[0]) == "ccl"
+    nodes = []
+    for node, facts in zip(cluster.nodes, results.values(), strict=True):
+        if isinstance(facts, ExecuteError):
+            raise facts
+        nodes.append(with_facts(node, facts, python, stack, needs_ccl=needs_ccl))
     check_equal(nodes, python)
-    return replace(cluster, nodes=nodes)
+    return replace(cluster, nodes=tuple(nodes))
 
 
 def with_facts(node: Node, facts: Facts, python: str, stack: Stack, *, needs_ccl: bool) -> Node:

@@ -15,11 +15,12 @@ from orch_node.protocol.node_reports import Listing
 from orch_node.protocol.record import RunNode, RunRecord, parse, render
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import ExecuteError, OrchError
+from orchestrator.runs import store
 from orchestrator.targets.interface import UntrustedRecordError, ignore
-from orchestrator.targets.ssh.find import InventoryRuns, check_same_nodes, find_run, merge_response, trusted_record
+from orchestrator.targets.ssh.find import InventoryRuns, find_run, merge_listing, trusted_record
 from orchestrator.targets.ssh.handle import SshHandle
-from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, NodeResponse, SshCommands, query_all
+from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, SshCommands, query_all
 from tests.conftest import make_cluster, make_node
 from tests.support.hostile import JSON
 from tests.support.recorded import RUN_RECORD
@@ -46,7 +47,7 @@ def merge_responses(**responses: dict[str, Any]) -> InventoryRuns:
     """Return the result of merging the responses of the nodes, in this order."""
     merged = InventoryRuns(cluster=CLUSTER)
     for node, value in responses.items():
-        merge_response(merged, NodeResponse(node=node, value=values.read(Listing, value, "its response")))
+        merge_listing(merged, node, values.read(Listing, value, "its response"))
     return merged
 
 
@@ -59,15 +60,16 @@ def test_run_that_two_nodes_report_alike_is_trusted() -> None:
     assert (run.distrust, run.state) == (None, "done")  # Only node0 knows the state.
 
 
-def test_run_is_not_trusted_if_its_records_name_different_nodes() -> None:
+def test_run_is_not_trusted_if_its_records_name_different_nodes(tmp_path: Path) -> None:
     first, second = make_sent_record(), make_sent_record(nodes=(NODE1,), node0=NODE1)
     responses = {"node0": make_response({"record": render(first)}), "node1": make_response({"record": render(second)})}
     for names in (("node0", "node1"), ("node1", "node0")):
         (run,) = merge_responses(**{name: responses[name] for name in names}).runs.values()
         assert run.distrust
         assert "different nodes" in run.distrust.message
+    store.write_record(second, tmp_path / first.run_id)
     with pytest.raises(UntrustedRecordError, match="according to this machine"):
-        check_same_nodes(second, first)
+        find_run(tmp_path, first.run_id, "lab", merge_responses(node0=responses["node0"]), ignore)
 
 
 def test_record_of_a_later_attempt_on_other_nodes_replaces_the_earlier_one(tmp_path: Path) -> None:
@@ -116,8 +118,9 @@ def test_output_of_another_form_is_a_problem_of_its_node() -> None:
         ('{"schema": 2}', "its response has schema 2, not 1."),
         ('{"schema": 1, "runs": 7}', "its response: runs is 7, not a list."),
     ):
-        (response,) = query_all({RunNode(node="here"): ("echo", output)}, Listing, seconds=10.0)
-        assert response == NodeResponse(node="here", value=None, problem=problem)
+        response = query_all({RunNode(node="here"): ("echo", output)}, Listing, seconds=10.0)["here"]
+        assert isinstance(response, ExecuteError)
+        assert response.message == problem
 
 
 def test_ssh_commands_programs_and_folders_come_from_this_controller() -> None:
