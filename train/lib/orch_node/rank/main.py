@@ -120,8 +120,7 @@ def train(
     counts = metrics.heartbeat
     child_processes.begin_scans(placement.rank, layout.world_size, functools.partial(give_up, counts=counts))
     check = training_check.begin(torch)
-    end_checks = compare_weights(torch, layout, placement, check.losses if check else [])
-    end_checks += [check.check_end] if check else []
+    end_checks = [*compare_weights(torch, layout, placement, check.losses), check.check_end]
     frameworks.record_losses()
     frameworks.use_synced_data()
 
@@ -133,13 +132,10 @@ def train(
         except checks.RankError as error:
             give_up(error, counts)
         collectives = communication.collectives(torch)
-        end = ScriptEnded(
-            world_collectives=collectives[communication.WORLD],
-            groups=communication.newest_groups(collectives),
-            trained=metrics.trained or child_processes.trained_mark(placement.rank).exists(),
-        )
-        send(end)
-        if placement.rank == 0 and check and check.trained_in_fp32:
+        trained = metrics.trained or child_processes.trained_mark(placement.rank).exists()
+        groups = communication.newest_groups(collectives)
+        send(ScriptEnded(world_collectives=collectives[communication.WORLD], groups=groups, trained=trained))
+        if placement.rank == 0 and check.trained_in_fp32:
             computation.advise(metrics.steps)
 
     report_exits(report_end)

@@ -26,7 +26,7 @@ from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank import child_processes, communication, frameworks, manual_updates, weight_comparison
-from orch_node.rank.checks import RankError, describe, has_separate_models
+from orch_node.rank.checks import RankError, TrainingCheck, describe, has_separate_models, safely
 from orch_node.rank.hooks import replace_function, watch_steps, wrap
 
 # A collective in a source that can average weights, as far as names show: local SGD does not communicate before its
@@ -190,40 +190,42 @@ def set_timeout(distributed: ModuleType, timeout: datetime.timedelta) -> None:
     distributed.distributed_c10d._get_default_store().set_timeout(timeout)
 
 
-def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: RankEntry) -> Callable[[], None] | None:
-    """Stop a script at its first optimizer step if its ranks train alone.
+class CommunicationCheck(TrainingCheck):
+    """Stops a script at its first optimizer step if its ranks train alone.
 
     They do if a framework has another rank or world size than the run, or if the ranks have not
     communicated at all. A script that averages weights (local SGD) may begin to communicate later.
-
-    Returns:
-        A function that checks at the end of the script that the ranks have communicated; None for torch 2.0, whose
-        steps cannot be watched.
     """
-    initial_operations = communication.operations(torch)
-    steps = itertools.count()
-    pending: list[RankError] = []
 
-    def has_communicated() -> bool:
-        return communication.operations(torch) != initial_operations
+    name = "check of the communication"
 
-    def check(*_: Any) -> None:
-        if next(steps):  # the hook cannot remove itself: torch is iterating its hooks
-            return
-        frameworks.check_numbers(layout, placement)
+    def __init__(self, torch: ModuleType, layout: RunLayout, placement: RankEntry) -> None:
+        self.torch, self.layout, self.placement, self.pid = torch, layout, placement, os.getpid()
+        self.initial_operations = communication.operations(torch)
+
+    @safely
+    def before_step(self, *_: Any) -> None:
+        self.finish()
+        frameworks.check_numbers(self.layout, self.placement)
         # The operations of groups that the script has created may not be counted.
-        has_script_groups = len(communication.distributed_world(torch).pg_map) > 1
-        is_counted = torch.distributed.is_initialized() and not has_script_groups and not communication.uses_rpc(torch)
-        if is_counted and not has_communicated() and not has_separate_models():
-            pending.append(RankError(describe("no-communication", hint=frameworks.hint(layout, placement))))
+        has_script_groups = len(communication.distributed_world(self.torch).pg_map) > 1
+        is_counted = not has_script_groups and not communication.uses_rpc(self.torch)
+        if is_counted and self.torch.distributed.is_initialized() and not self.has_communicated():
+            self.error = RankError(describe("no-communication", hint=frameworks.hint(self.layout, self.placement)))
             if not any(AVERAGING.search(source) for source in script_sources()):
-                raise pending[0]
+                raise self.error
 
-    def check_end() -> None:
-        if pending and not has_communicated() and not has_separate_models():
-            raise pending[0]
+    def has_communicated(self) -> bool:
+        return communication.operations(self.torch) != self.initial_operations or has_separate_models()
 
-    return check_end if watch_steps(check) else None
+    def check_end(self) -> None:
+        """Check at the end of the script that the ranks have communicated.
+
+        Raises:
+            RankError: if they have not.
+        """
+        if not self.has_communicated():
+            super().check_end()
 
 
 def script_sources() -> Iterator[str]:
@@ -252,13 +254,10 @@ def compare_weights(
     """
     if layout.world_size == 1:
         return []
-    check_communication = forbid_training_alone(torch, layout, placement)
-    if check_communication is None:
+    communication_check = CommunicationCheck(torch, layout, placement)
+    if not watch_steps(communication_check.before_step):
         if placement.rank == 0:
-            text = (
-                "this torch has no hooks for optimizer steps, so orch does not check whether the ranks train one model"
-            )
-            print(f"orch: {text}.", file=sys.stderr)
+            print(f"orch: {describe('no-hooks')}", file=sys.stderr)
         return []
     restarts = int(os.environ.get("ORCH_ATTEMPT", "1")) - 1 + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     comparison = weight_comparison.WeightComparison(
@@ -271,7 +270,7 @@ def compare_weights(
         losses=losses,
     )
     watch_steps(comparison.before_step, comparison.after_step)
-    return [comparison.check_end, manual_updates.begin(torch, comparison).check_end, check_communication]
+    return [comparison.check_end, manual_updates.begin(torch, comparison).check_end, communication_check.check_end]
 
 
 def set_mpi_variables(layout: RunLayout, placement: RankEntry, environment: MutableMapping[str, str]) -> None:

@@ -31,11 +31,10 @@ MAX_GRAPHS = 32  # backward() calls per step whose graph is searched for weights
 IPEX_BACKWARD_CALLS = range(3, 30)
 
 
-def begin(torch: ModuleType) -> FirstStepsCheck | None:
-    """Check the first optimizer steps of this process; None for torch 2.0, which has no hooks for them."""
+def begin(torch: ModuleType) -> FirstStepsCheck:
+    """Check the first optimizer steps of this process; torch 2.0 has no hooks for them, only for backward()."""
     check = FirstStepsCheck(torch)
-    if not watch_steps(check.before_step):
-        return None
+    watch_steps(check.before_step)
     watch_gradients(torch, "backward", check.before_backward)
     return check
 
