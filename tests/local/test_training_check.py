@@ -132,6 +132,11 @@ def test_constant_loss_is_warned_of(check: Any, capsys: pytest.CaptureFixture[st
     assert output.count("warning") == 1
 
 
+def test_torch_1_11_without_precision_of_products_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "get_float32_matmul_precision")
+    training_check.begin(torch).finish()
+
+
 # Correct trainings.
 
 

@@ -51,7 +51,8 @@ class ComputingWeights:
         self.in_step: set[int] = set()  # ids of those that got gradients since the last update()
         self.repeated = False  # whether any weight has got gradients in two steps
         # Whether all of their graphs surely compute in FP32.
-        self.in_fp32 = torch.get_float32_matmul_precision() == "highest"
+        precision = getattr(torch, "get_float32_matmul_precision", lambda: "highest")  # torch 1.11 has none
+        self.in_fp32 = precision() == "highest"
 
     def add_from_graph(self, roots: list[Any]) -> None:
         """Add the parameters that backward() from these tensors would reach."""
