@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 from orch_node.protocol.environment import KERNELS, TORCHS_KERNELS
+from orch_node.rank.computation import find_kernel_problem
 
 from orch_training import checkpoint, ranks
 
@@ -34,12 +35,7 @@ PLAIN, FUSED = "adamw_torch", "adamw_torch_fused"  # the names of TrainingArgume
 
 def problem() -> str | None:
     """Return why this rank cannot use the kernels, or None."""
-    if os.environ.get(KERNELS) == TORCHS_KERNELS:
-        return "as requested"
-    if orch_kernels is None:
-        return "the package orch_kernels is not installed"
-    reason: str | None = orch_kernels.problem()
-    return reason
+    return "as requested" if os.environ.get(KERNELS) == TORCHS_KERNELS else find_kernel_problem()
 
 
 def attention() -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from orch_node import preemption
 from orch_node.events import send
 from orch_node.protocol.events import Decided
 
@@ -21,7 +22,7 @@ from orch_training import ArgumentError, RecipeError
 
 
 def has_group() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return preemption.has_several_ranks(torch)
 
 
 def rank() -> int:
@@ -98,7 +99,7 @@ def broadcast_bytes(source: int, content: bytes) -> bytes:
 def as_tensor(message: bytes) -> torch.Tensor:
     """Return bytes as a tensor on the device that the backend sends from."""
     tensor = torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
-    return tensor.cuda() if dist.get_backend() == "nccl" else tensor
+    return tensor.to(preemption.group_device(torch))
 
 
 def as_bytes(message: torch.Tensor) -> bytes:

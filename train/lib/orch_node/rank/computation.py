@@ -120,8 +120,9 @@ def use_kernels(torch: ModuleType, layout: RunLayout, placement: RankEntry) -> N
     """Use the kernels unless the request keeps torch's functions or a rank has no kernels, which is reported."""
     if os.environ.get(KERNELS) == TORCHS_KERNELS:
         return
-    problem = find_kernel_problem(placement.node)
-    reason = decide_together(torch, layout, placement.rank, "orch/kernels", problem, max)
+    problem = find_kernel_problem()
+    description = f"{problem} on {placement.node}" if problem else ""
+    reason = decide_together(torch, layout, placement.rank, "orch/kernels", description, max)
     if reason:
         if placement.rank == 0:
             send(Decided(text=f"kernels: torch ({reason})", topic="kernels", value=TORCHS_KERNELS))
@@ -131,13 +132,13 @@ def use_kernels(torch: ModuleType, layout: RunLayout, placement: RankEntry) -> N
     after_import("transformers.modeling_utils", kernels.replace_eager_attention)
 
 
-def find_kernel_problem(node: str) -> str:
-    """Return why this rank cannot use the kernels; empty if it can."""
+def find_kernel_problem() -> str | None:
+    """Return why this process cannot use the kernels; None if it can."""
     try:
-        reason = importlib.import_module(PACKAGE).problem()
+        reason: str | None = importlib.import_module(PACKAGE).problem()
     except ImportError:
         reason = f"the package {PACKAGE}, which comes with the bindings for ccl, is not installed"
-    return f"{reason} on {node}" if reason else ""
+    return reason
 
 
 def decide_together(
