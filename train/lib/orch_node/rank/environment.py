@@ -105,20 +105,18 @@ def torchrun_variables(
     or NODE_RANK unless TORCHELASTIC_RUN_ID is set. NODE_RANK is the only one of them that torchrun
     does not set.
     """
-    rank, size = str(placement.rank), str(layout.world_size)
     nodes = layout.node_names
-    node_rank = str(nodes.index(placement.node))
+    numbers = (
+        (placement.rank, ("RANK", "ROLE_RANK")),
+        (layout.world_size, ("WORLD_SIZE", "ROLE_WORLD_SIZE")),
+        (placement.local_rank, ("LOCAL_RANK",)),
+        (placement.local_world_size, ("LOCAL_WORLD_SIZE",)),
+        (nodes.index(placement.node), ("GROUP_RANK", "NODE_RANK")),
+        (len(nodes), ("GROUP_WORLD_SIZE",)),
+    )
     return {
-        "RANK": rank,
-        "WORLD_SIZE": size,
-        "LOCAL_RANK": str(placement.local_rank),
-        "LOCAL_WORLD_SIZE": str(placement.local_world_size),
-        "GROUP_RANK": node_rank,
-        "GROUP_WORLD_SIZE": str(len(nodes)),
-        "NODE_RANK": node_rank,
+        **{name: str(number) for number, names in numbers for name in names},
         "ROLE_NAME": "default",
-        "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": size,
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_RESTART_COUNT": launcher.get("TORCHELASTIC_RESTART_COUNT", "0"),
         "TORCHELASTIC_MAX_RESTARTS": launcher.get("TORCHELASTIC_MAX_RESTARTS", "0"),

@@ -79,11 +79,9 @@ def watch_gradients(
 
     Iterators among the arguments, which can be read only once, become tuples. Code in torch.compile() is not watched.
     """
-    original = getattr(torch.autograd, name)
     is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)  # torch 2.0 has none
 
-    @functools.wraps(original)
-    def watched(*args: Any, **kwargs: Any) -> Any:
+    def watched(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return original(*args, **kwargs)
         arguments = [as_sequence(value) for value in args]
@@ -95,8 +93,9 @@ def watch_gradients(
         finally:
             after(time.perf_counter() - began)
 
-    setattr(torch.autograd, name, watched)
-    torch.jit._builtins._register_builtin(watched, f"aten::{name}")  # TorchScript knows functions by their identity
+    replace_function(torch.autograd, name, watched)
+    # TorchScript knows functions by their identity.
+    torch.jit._builtins._register_builtin(getattr(torch.autograd, name), f"aten::{name}")
 
 
 def as_sequence(value: Any) -> Any:

@@ -118,8 +118,9 @@ class FirstStepsCheck(TrainingCheck):
     def before_backward(self, tensors: Any = None, *_: Any, **__: Any) -> None:
         self.backward_calls += 1
         roots = weights.as_list(self.torch, tensors)
-        if self.backward_calls == 1:
-            self.record_loss(roots)
+        loss = roots[0] if roots and self.backward_calls == 1 and len(self.losses) < MAX_LOSSES else None
+        if loss is not None and loss.numel() == 1 and loss.element_size() >= 4:
+            self.losses.append(float(loss.detach()))
         if self.backward_calls in ((1,) if self.step else IPEX_BACKWARD_CALLS):
             self.check_ipex_layers()
         self.has_skipped_graphs |= self.backward_calls > MAX_GRAPHS
@@ -141,11 +142,6 @@ class FirstStepsCheck(TrainingCheck):
         self.optimizers, self.held = [], []
 
     # Gather what is known.
-
-    def record_loss(self, roots: list[Any]) -> None:
-        loss = roots[0] if roots and len(self.losses) < MAX_LOSSES else None
-        if loss is not None and loss.numel() == 1 and loss.element_size() >= 4:
-            self.losses.append(float(loss.detach()))
 
     def inspect_weights(self) -> None:
         self.step += 1
@@ -213,21 +209,12 @@ class FirstStepsCheck(TrainingCheck):
             return
         coarsest = min(self.computing.by_id.values(), key=lambda weight: weight.element_size())
         without_gradients = self.with_gradients.isdisjoint(map(id, self.held))
-        changed_visibly = self.held_changed(coarsest.dtype)
-        if self.step < CHECK_BEFORE_STEP or not (without_gradients or changed_visibly):
-            return
-        if self.has_skipped_graphs and not without_gradients:  # which may be those of the optimizer's weights
-            return
-        detail = ", which get no gradients" if without_gradients else ", which do change"
-        raise RankError(
-            describe(
-                "wrong-weights",
-                steps=self.step - 1,
-                count=len(self.computing.by_id),
-                held=len(self.held),
-                detail=detail,
-            )
-        )
+        # A skipped graph may be that of the optimizer's weights.
+        is_wrong = (self.held_changed(coarsest.dtype) and not self.has_skipped_graphs) or without_gradients
+        if self.step >= CHECK_BEFORE_STEP and is_wrong:
+            detail = "which get no gradients" if without_gradients else "which do change"
+            counts = {"count": len(self.computing.by_id), "held": len(self.held)}
+            raise RankError(describe("wrong-weights", steps=self.step - 1, detail=detail, **counts))
 
     def check_replaced_weights(self) -> None:
         """Warn if unused optimizer weights have the shapes of weights that nobody updates."""

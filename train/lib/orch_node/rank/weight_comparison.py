@@ -208,8 +208,7 @@ class WeightComparison(TrainingCheck):
         if suspicion is None or self.finished or os.getpid() != self.pid or has_separate_models():
             return
         has_reduced = counts.largest_reduction >= suspicion.size and not suspicion.reduces_in_vain
-        has_exchanged = has_reduced or counts.largest_object >= suspicion.bytes
-        if not (has_exchanged or suspicion.has_changed(self.torch)):
+        if not (has_reduced or counts.largest_object >= suspicion.bytes or suspicion.has_changed(self.torch)):
             self.end_never_averaged(suspicion.reference)
 
     # Steps.
@@ -247,8 +246,8 @@ class WeightComparison(TrainingCheck):
             steps = UNKNOWN_STEPS
         was_equal = self.mark_of(record).exists()
         has_state = is_complete and len(optimizer.state) > 0
-        starts = [summarize(self.torch, part) for part in divided]
-        state = State(self.rank, tuple(Part(start, start) for start in starts), steps, has_state, was_equal)
+        parts = tuple(Part(start, start) for start in (summarize(self.torch, part) for part in divided))
+        state = State(self.rank, parts, steps, has_state, was_equal)
         reference = self.exchange(record.index, "start", state)
         record.start = state if readable else None
         self.check_start(record, state, reference)
@@ -331,8 +330,7 @@ class WeightComparison(TrainingCheck):
         apart = [part.moved_apart(first) for part, first in zip(state.parts, reference.parts)]
         if not any(apart) or has_separate_models():
             return False
-        shared_now = shared_weights(self.torch)
-        if apart[0] and any(id(weight) in shared_now for weight in held[0]):
+        if apart[0] and not shared_weights(self.torch).keys().isdisjoint(map(id, held[0])):
             self.end_alone(reference, "a DistributedDataParallel holds them", steps)
         return True
 
