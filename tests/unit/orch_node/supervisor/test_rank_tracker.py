@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, ScriptEnded, Started
-from orch_node.supervisor.launcher import LauncherLog
-from orch_node.supervisor.monitors import NO_CHILDREN_SECONDS, StartupMonitor
+from orch_node.supervisor.launcher import NO_CHILDREN_SECONDS, LauncherLog, startup_problem
 from orch_node.supervisor.rank_tracker import Position, RankTracker
 
 from tests.support.layouts import make_layout
@@ -157,14 +156,15 @@ def test_startup_fails_when_the_launcher_has_no_process(launcher: tuple[int, boo
     pid, has_child = launcher
     layout = make_layout("node0", "node1")
     tracker, log = RankTracker(layout, 0.0), LauncherLog(tmp_path / "launcher.log", layout)
-    monitor = StartupMonitor(pid, "/venv/bin/mpiexec.hydra", log)
     (tmp_path / "launcher.log").write_text(SRUN_ERROR)
     for seconds in (20.0, NO_CHILDREN_SECONDS - 1):
-        assert monitor.problem(tracker, seconds) == "", "it may be about to start one, after its name servers"
-    problem = monitor.problem(tracker, 1 + NO_CHILDREN_SECONDS)
+        assert startup_problem(pid, "mpiexec.hydra", log, tracker, seconds) == "", (
+            "it may be about to start one, after its name servers"
+        )
+    problem = startup_problem(pid, "mpiexec.hydra", log, tracker, 1 + NO_CHILDREN_SECONDS)
     assert bool(problem) is not has_child
     assert has_child or problem.endswith(f"the launcher reports: {SRUN_ERROR.strip()}")
-    assert StartupMonitor(0, "/venv/bin/python", log).problem(tracker, 1000.0) == "", "torchrun needs no process"
-    monitor.checked_at = -9.0
+    assert startup_problem(0, "python", log, tracker, 1000.0) == "", "torchrun needs no process"
     tracker.add_event(Started(rank=0, node="node0", pid=1, wrapper=1, host="node0"), 0.0)
-    assert monitor.problem(tracker, 1 + NO_CHILDREN_SECONDS) == "", "its proxies may have ended"
+    problem = startup_problem(pid, "mpiexec.hydra", log, tracker, 1 + NO_CHILDREN_SECONDS)
+    assert problem == "", "its proxies may have ended"

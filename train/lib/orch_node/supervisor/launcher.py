@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from orch_node.agent.processes import has_children
 from orch_node.atomic_write import private
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
 from orch_node.machine import die_with_parent
@@ -19,11 +20,15 @@ from orch_node.protocol import files
 from orch_node.protocol.events import Exited, Started
 from orch_node.protocol.layout import RunLayout
 from orch_node.reach import JOINING, START_MARKER
+from orch_node.supervisor.rank_tracker import RankTracker
 from orch_node.supervisor.run import SupervisedRun
 from orch_node.tail import last_text
 
 # A grandchild may hold the pipe open for longer than the launcher lives.
 DRAIN_SECONDS = 1.0
+NO_CHILDREN_SECONDS = 30.0  # hydra took 6 s with 20 runnable processes per core, 11 s if no name server responds
+# Launchers that start each rank by a child process: ssh, srun or a proxy.
+PARENTS = ("mpiexec", "mpiexec.hydra", "mpirun")
 # Without both variables, Open MPI refuses to run as root.
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -152,6 +157,11 @@ class LauncherLog:
                 reason = re.sub(rf"(?<![\w.:]){re.escape(node.address)}(?!\.?\w|:\w)", node.name, reason)
         return reason
 
+    def report(self) -> str:
+        """Return what the launcher says about its trouble, to be added to a message, or ''."""
+        reason = self.reason()
+        return f"; the launcher reports: {reason}" if reason else ""
+
     def killed_ranks(self, started: Mapping[int, Started]) -> list[Exited]:
         """Return the ends of ranks that the launcher found killed.
 
@@ -171,3 +181,22 @@ class LauncherLog:
                 node = self.layout.placement(ranks[0]).node
                 ends.append(Exited(rank=ranks[0], node=node, signal=signal.Signals(number).name))
         return ends
+
+
+def startup_problem(launcher: int, program: str, log: LauncherLog, tracker: RankTracker, now: float) -> str:
+    """Return why no rank can start any more, or ''.
+
+    MPICH's hydra waits for ever for a proxy whose srun or ssh has failed.
+
+    Args:
+        launcher: its process number.
+        program: its name.
+        log: its output.
+        tracker: the ranks.
+        now: the time of the tracker's clock.
+    """
+    is_early = tracker.seconds_since_progress(now) < NO_CHILDREN_SECONDS
+    if tracker.started or program not in PARENTS or is_early or has_children(launcher):
+        return ""
+    reason = f"{program} has no process left that could start a rank"
+    return f"{reason}: none of {len(tracker.nodes)} has started{log.report()}"

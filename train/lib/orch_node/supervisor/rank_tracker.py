@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +96,7 @@ class RankTracker:
 
     @property
     def first_cause(self) -> RankEnd | None:
-        """The first failure that is not only the consequence of another one, if there is one."""
+        """Return the first failure that is not only the consequence of another one, if there is one."""
         return failures.first_cause(self.ends.values())
 
     def undecided(self) -> bool:
@@ -256,15 +256,18 @@ class RankTracker:
             parts.append(f"{node} rank{'s' * (len(local) > 1)} {number_ranges(local)}{counts_text}")
         return ", ".join(parts)
 
+    def describe_positions(self, positions: Mapping[str, str], ranks: Iterable[int]) -> str:
+        """Return where these ranks are, `; it is at hang.py:6 main`, or where the first of them are.
+
+        Ranks that are stopped have no position in their script.
+        """
+        running = [rank for rank in ranks if rank not in self.stopped]
+        texts = [f"rank {rank} is at {positions[str(rank)]}" for rank in running if str(rank) in positions]
+        if len(running) == 1 and texts:
+            return f"; it is at {positions[str(running[0])]}"
+        return "".join(f"; {text}" for text in texts[:MAX_POSITIONS])
+
 
 def counts_by_group(report: events.Heartbeat | events.ScriptEnded) -> dict[str, int]:
     """Return the numbers of collectives in a report, by the key of their group."""
     return {WORLD: report.world_collectives, **report.groups}
-
-
-def describe_positions(positions: Mapping[str, str], ranks: Sequence[int]) -> str:
-    """Return where these ranks are, `; it is at hang.py:6 main`, or where the first of them are."""
-    locations = {rank: positions[str(rank)] for rank in ranks if str(rank) in positions}
-    if len(ranks) == 1 and locations:
-        return f"; it is at {locations[ranks[0]]}"
-    return "".join(f"; rank {rank} is at {locations[rank]}" for rank in list(locations)[:MAX_POSITIONS])
