@@ -15,9 +15,6 @@ class Pipes:
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
-        self.pending: dict[int, bytearray] = {}
-        self.handlers: dict[int, Callable[[bytes], None]] = {}
-        self.max_bytes: dict[int, int] = {}
 
     def add(self, descriptor: int, handle_line: Callable[[bytes], None], max_bytes: int = MAX_LINE_BYTES) -> None:
         """Read a pipe until its end.
@@ -27,50 +24,46 @@ class Pipes:
             handle_line: called with each line.
             max_bytes: of a line; a longer one is divided.
         """
-        self.selector.register(descriptor, selectors.EVENT_READ)
-        self.pending[descriptor], self.handlers[descriptor] = bytearray(), handle_line
-        self.max_bytes[descriptor] = max_bytes
+        self.selector.register(descriptor, selectors.EVENT_READ, (handle_line, max_bytes, bytearray()))
 
     def drop(self, descriptor: int) -> None:
         """Stop reading a pipe."""
-        if descriptor in self.handlers:
+        if self.open(descriptor):
             self.selector.unregister(descriptor)
-            del self.handlers[descriptor], self.pending[descriptor], self.max_bytes[descriptor]
 
     def pump(self, seconds: float) -> bool:
         """Wait for data for at most this many seconds, and pass complete lines on; return whether there was any."""
         ready = self.selector.select(seconds)
         for key, _ in ready:
-            descriptor = key.fd
             try:
-                chunk = os.read(descriptor, 1 << 16)
+                chunk = os.read(key.fd, 1 << 16)
             except ConnectionError:  # a socket whose other end has died
                 chunk = b""
             if not chunk:
-                self.drop(descriptor)
+                self.drop(key.fd)
                 continue
-            handle_line = self.handlers[descriptor]
-            for line in self.complete_lines(descriptor, chunk):
+            handle_line, max_bytes, pending = key.data
+            for line in complete_lines(pending, chunk, max_bytes):
                 handle_line(line)
         return bool(ready)
 
-    def complete_lines(self, descriptor: int, chunk: bytes) -> list[bytes]:
-        """Add a chunk to the unfinished line of a pipe, and return the lines that are complete.
-
-        The time is linear in the size of the chunk, however long the unfinished line is.
-        """
-        pending = self.pending[descriptor]
-        *ends, remainder = chunk.split(b"\n")
-        lines = []
-        for end in ends:
-            lines.append(bytes(pending) + end + b"\n")
-            pending.clear()
-        pending += remainder
-        if len(pending) > self.max_bytes[descriptor]:
-            lines.append(bytes(pending) + b"\n")
-            pending.clear()
-        return lines
-
     def open(self, descriptor: int) -> bool:
         """Return whether the end of a pipe has not been reached."""
-        return descriptor in self.handlers
+        return descriptor >= 0 and descriptor in self.selector.get_map()
+
+
+def complete_lines(pending: bytearray, chunk: bytes, max_bytes: int) -> list[bytes]:
+    """Add a chunk to the unfinished line of a pipe, and return the lines that are complete.
+
+    The time is linear in the size of the chunk, however long the unfinished line is.
+    """
+    *ends, remainder = chunk.split(b"\n")
+    lines = []
+    for end in ends:
+        lines.append(bytes(pending) + end + b"\n")
+        pending.clear()
+    pending += remainder
+    if len(pending) > max_bytes:
+        lines.append(bytes(pending) + b"\n")
+        pending.clear()
+    return lines

@@ -140,7 +140,7 @@ def end_all(children: Sequence[subprocess.Popen[bytes]], pipes: Pipes) -> None:
         assert child.stdin is not None
         child.stdin.close()
     deadline = time.monotonic() + END_SECONDS + 2.0
-    while pipes.handlers and time.monotonic() < deadline:
+    while pipes.selector.get_map() and time.monotonic() < deadline:
         pipes.pump(TICK_SECONDS)
     for child in children:
         child.kill()
