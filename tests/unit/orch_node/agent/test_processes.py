@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from orch_node import machine, program
 from orch_node.agent import cleanup, processes
-from orch_node.agent.agent import CHECK_SECONDS, CONFIRM_SECONDS, LauncherProcesses
+from orch_node.agent.agent import CONFIRM_SECONDS, LauncherProcesses
 from orch_node.agent.rank_signals import describe_position
 from orch_node.protocol.agent import RankStack
 from orch_node.protocol.environment import configured_signal, signal_name
@@ -133,7 +133,7 @@ def test_lost_daemon_is_reported_unless_its_ranks_have_ended(tmp_path: Path) -> 
         finally:
             daemon.kill()
     try:
-        first_check = 10.0 + CHECK_SECONDS
+        first_check = 11.0
         for recorder in (launcher, later):
             assert recorder.describe_lost(first_check) == "", "the launcher may be ending its ranks"
         message = launcher.describe_lost(first_check + CONFIRM_SECONDS)

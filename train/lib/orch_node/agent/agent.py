@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -41,7 +40,6 @@ MAX_REQUEST_BYTES = 1 << 30  # the layout of many nodes
 SUSPENSION_SECONDS = 5.0
 TERM_SECONDS = 5.0
 END_SECONDS = 8.0
-CHECK_SECONDS = 1.0
 # While a launcher ends its ranks, some of its processes may end before them.
 CONFIRM_SECONDS = 2.0
 Key = tuple[int, int]  # the pid and the start of a process
@@ -56,9 +54,7 @@ class LauncherProcesses:
     def __init__(self) -> None:
         self.above: dict[Key, ProcessRecord] = {}  # by wrapper
         self.ranks: dict[Key, int] = {}  # of wrappers whose training process has been seen
-        self.lost: dict[Key, ProcessRecord] = {}  # those above living wrappers that have ended
         self.lost_since: float | None = None
-        self.checked_at = 0.0
 
     def add(self, run_processes: list[ProcessRecord]) -> None:
         """Record the processes above new wrappers.
@@ -76,15 +72,13 @@ class LauncherProcesses:
 
     def describe_lost(self, now: float) -> str:
         """Return which process has ended for some time although its ranks continue, or ''."""
-        if now - self.checked_at >= CHECK_SECONDS:
-            self.checked_at = now
-            self.above = {key: parent for key, parent in self.above.items() if machine.is_alive(*key)}
-            self.lost = {key: parent for key, parent in self.above.items() if not machine.is_alive(*parent.key)}
-            self.lost_since = (self.lost_since or now) if self.lost else None
+        self.above = {key: parent for key, parent in self.above.items() if machine.is_alive(*key)}
+        lost = {key: parent for key, parent in self.above.items() if not machine.is_alive(*parent.key)}
+        self.lost_since = (self.lost_since or now) if lost else None
         if self.lost_since is None or now - self.lost_since < CONFIRM_SECONDS:
             return ""
-        ranks = {self.ranks[key] for key in self.lost if key in self.ranks}
-        names = ", ".join(dict.fromkeys(f"{process.name} (process {process.pid})" for process in self.lost.values()))
+        ranks = {self.ranks[key] for key in lost if key in self.ranks}
+        names = ", ".join(dict.fromkeys(f"{process.name} (process {process.pid})" for process in lost.values()))
         affected = f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}" if ranks else "its ranks"
         return f"the launcher's {names} was killed or has crashed, so nothing receives the reports of {affected}"
 
@@ -100,6 +94,7 @@ class Agent:
         self.claims = claims
         parent = os.getppid()
         self.is_local = processes.role_of(processes.read_argv(parent), parent) == "supervisor"
+        self.notes = run_dir / f"shm-{node}.json"  # records the run's use of /dev/shm
         self.noted_at = 0.0
         self.segments: set[str] = set()  # names in /dev/shm
         self.launcher = LauncherProcesses()
@@ -124,23 +119,23 @@ class Agent:
     def respond(self, line: bytes) -> None:
         """Do what a line requests, and write the response."""
         request = protocol.parse_request(self.lines.verify(line) if self.lines else line)
-        response = protocol.render_response(HANDLERS[request.kind](self, request))
+        response = protocol.render_response(getattr(self, f"handle_{request.kind}")(request))
         if self.lines:
             response = self.lines.sign(response)
         while response:  # a signal may interrupt a write
             response = response[os.write(1, response) :]
 
-    def take_claim(self, request: Request) -> Response:
+    def handle_claim(self, request: Request) -> Response:
         assert request.claim is not None
         return Response(request.kind, taken=self.claims.take(request.claim))
 
-    def leave(self, request: Request) -> Response:
+    def handle_leave(self, request: Request) -> Response:
         shared_memory.forget(self.notes)
         self.claims.release(self.run_dir.name)
         self.has_left = True
         return Response(request.kind)
 
-    def ping(self, request: Request) -> Response:
+    def handle_ping(self, request: Request) -> Response:
         if not self.launcher.above:
             self.launcher.add(self.find_processes())
         lost = self.launcher.describe_lost(time.monotonic())
@@ -153,14 +148,14 @@ class Agent:
         """
         self.preempted = True
 
-    def take_stack_traces(self, request: Request) -> Response:
+    def handle_stacks(self, request: Request) -> Response:
         ranks = [process for process in self.find_ranks() if process.rank in request.ranks]
         return Response(request.kind, stacks=rank_signals.collect(self.run_dir, ranks))
 
-    def preempt_ranks(self, request: Request) -> Response:
+    def handle_preempt(self, request: Request) -> Response:
         return Response(request.kind, ranks=rank_signals.preempt(self.find_ranks()))
 
-    def start_container(self, request: Request) -> Response:
+    def handle_container(self, request: Request) -> Response:
         """Start the container of this node."""
         spec = containers.read_spec(self.run_dir)
         assert spec is not None
@@ -170,7 +165,7 @@ class Agent:
             return Response(request.kind, problem=str(error))
         return Response(request.kind, packages=packages)
 
-    def end_all(self, request: Request) -> Response:
+    def handle_end(self, request: Request) -> Response:
         self.note_segments(now=True)
         self.launcher = LauncherProcesses()
         began = time.monotonic()
@@ -178,14 +173,9 @@ class Agent:
         seconds = round(time.monotonic() - began, 3)
         removed, remaining = containers.remove_all(self.run_dir, self.node)
         segments = shared_memory.remove(self.notes)
-        end = NodeEnd(
-            ended=len(ended) + len(removed),
-            left=(*living, *remaining),
-            segments=segments.removed,
-            segments_left=segments.remaining,
-            seconds=seconds,
-        )
-        return Response(request.kind, end=end, logs=None if end.left else self.small_logs(request.max_log_bytes))
+        left = (*living, *remaining)
+        end = NodeEnd(len(ended) + len(removed), left, segments.removed, segments.remaining, seconds)
+        return Response(request.kind, end=end, logs=None if left else self.small_logs(request.max_log_bytes))
 
     def small_logs(self, max_bytes: int) -> dict[str, str] | None:
         """Return the files of the ranks here, unless they are too large or unreadable, or node0 has them anyway."""
@@ -197,7 +187,7 @@ class Agent:
                 return {path.name: base64.b64encode(path.read_bytes()).decode() for path in paths}
         return None
 
-    def write_file(self, request: Request) -> Response:
+    def handle_write(self, request: Request) -> Response:
         """Write one of the files that describe all nodes; other names are ignored."""
         if request.name in (files.LAYOUT, files.RECORD):
             atomic_write.write(self.run_dir / request.name, request.content)
@@ -211,11 +201,6 @@ class Agent:
     def find_ranks(self) -> list[ProcessRecord]:
         """Return the run's training processes here."""
         return [process for process in self.find_processes() if process.role == "rank"]
-
-    @property
-    def notes(self) -> Path:
-        """Return the file that records the run's use of /dev/shm."""
-        return self.run_dir / f"shm-{self.node}.json"
 
     def note_segments(self, *, now: bool = False) -> None:
         """Record what the run uses in /dev/shm, if it is time to do so or a name is new there."""
@@ -231,19 +216,7 @@ class Agent:
         """End the run here, unless a supervisor on another node starts a new agent meanwhile."""
         if not self.is_local:
             time.sleep(RETURN_SECONDS)  # the new agent ends this one
-        self.end_all(Request(protocol.END))
-
-
-HANDLERS: dict[str, Callable[[Agent, Request], Response]] = {
-    protocol.CLAIM: Agent.take_claim,
-    protocol.PING: Agent.ping,
-    protocol.STACKS: Agent.take_stack_traces,
-    protocol.PREEMPT: Agent.preempt_ranks,
-    protocol.CONTAINER: Agent.start_container,
-    protocol.END: Agent.end_all,
-    protocol.WRITE: Agent.write_file,
-    protocol.LEAVE: Agent.leave,
-}
+        self.handle_end(Request(protocol.END))
 
 
 def end_earlier_agents(run_dir: str, node: str) -> None:
