@@ -14,9 +14,7 @@ state is used only if it is signed with the key. Everything else is torch's impl
 from __future__ import annotations
 
 import argparse
-import hashlib
 import hmac
-import importlib
 import os
 import secrets
 import signal
@@ -156,9 +154,7 @@ def write_line(line: bytes) -> None:
 
 
 RENDEZVOUS = "orch"
-DIGEST = hashlib.sha256
-SIZE = DIGEST().digest_size
-ELASTIC = "torch.distributed.elastic.rendezvous"
+SIZE = 32  # of a signature, in bytes
 State = tuple[bytes, Any]
 
 
@@ -173,9 +169,10 @@ def main_on_node(argv: list[str]) -> int:
     if not key.endswith(b"\n"):
         return 128 + signal.SIGHUP
     threading.Thread(target=end_with, args=(connection,), daemon=True).start()
-    registry = importlib.import_module(f"{ELASTIC}").rendezvous_handler_registry
-    registry.register(RENDEZVOUS, lambda parameters: handler(parameters, key))
-    run = importlib.import_module("torch.distributed.run").main
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+    from torch.distributed.run import main as run
+
+    rendezvous_handler_registry.register(RENDEZVOUS, lambda parameters: handler(parameters, key))
     # By default torchrun leaves a folder in the node's /tmp after each run. What remains of a killed process is deleted
     # with its run.
     with tempfile.TemporaryDirectory(prefix=".torchrun-", dir=os.environ.get("ORCH_RUN_DIR")) as folder:
@@ -193,12 +190,11 @@ def end_with(connection: FileIO) -> None:
 
 def handler(parameters: Any, key: bytes) -> Any:
     """Return torch's rendezvous handler for these parameters, with a signed c10d backend."""
-    c10d = importlib.import_module(f"{ELASTIC}.c10d_rendezvous_backend")
-    dynamic = importlib.import_module(f"{ELASTIC}.dynamic_rendezvous")
-    bound_store.bind_stores(c10d)
-    backend, store = c10d.create_backend(parameters)
-    failure = importlib.import_module(f"{ELASTIC}.api").RendezvousStateError
-    return dynamic.create_handler(store, SignedBackend(backend, key, failure), parameters)
+    from torch.distributed.elastic.rendezvous import RendezvousStateError, c10d_rendezvous_backend, dynamic_rendezvous
+
+    bound_store.bind_stores(c10d_rendezvous_backend)
+    backend, store = c10d_rendezvous_backend.create_backend(parameters)
+    return dynamic_rendezvous.create_handler(store, SignedBackend(backend, key, RendezvousStateError), parameters)
 
 
 class SignedBackend:
@@ -240,4 +236,4 @@ class SignedBackend:
 
 def signature(key: bytes, state: bytes) -> bytes:
     """Return the signature of a state."""
-    return hmac.new(key, state, DIGEST).digest()
+    return hmac.digest(key, state, "sha256")
