@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from typing import Any
 
 from orch_node.protocol import events
@@ -22,6 +23,7 @@ from orch_node.protocol.events import HEADER, KINDS, SCRIPT_EVENTS, Progress, Un
 # processes that share one pipe never mix. Linux: 4096.
 PIPE_BUF = 4096
 LONGEST_TEXT = 3000
+LONGEST_OF_SEVERAL = 800
 MOST_COMPLAINTS = 100
 PIPE = "ORCH_EVENTS_FD"
 NOTED: dict[str, Any] = {}  # the last values passed to `note`
@@ -35,18 +37,16 @@ def encode(event: str, fields: dict[str, Any]) -> bytes:
     Raises:
         ValueError: if the line is too long even so.
     """
-    shortened = {name: _tail(value, LONGEST_TEXT) for name, value in fields.items()}
     rank = int(os.environ.get("RANK", "-1"))
-    record = {**events.event_header(event, rank, round(time.time(), 3)), **shortened}
+    record = {**events.event_header(event, rank, round(time.time(), 3)), **fields}
     if restarted := int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         record["restart"] = restarted
-    line = json.dumps(record, default=_number_in).encode() + b"\n"
-    if len(line) > PIPE_BUF:
-        record = {name: _tail(value, 800) for name, value in record.items()}
+    for longest in (LONGEST_TEXT, LONGEST_OF_SEVERAL):
+        record = {name: _tail(value, longest) for name, value in record.items()}
         line = json.dumps(record, default=_number_in).encode() + b"\n"
-    if len(line) > PIPE_BUF:
-        raise ValueError(f"event {event!r} needs {len(line)} bytes; at most {PIPE_BUF} fit")
-    return line
+        if len(line) <= PIPE_BUF:
+            return line
+    raise ValueError(f"event {event!r} needs {len(line)} bytes; at most {PIPE_BUF} fit")
 
 
 def report(event: str = "", /, **fields: Any) -> None:
@@ -107,11 +107,8 @@ def _report(name: Any, fields: dict[str, Any]) -> str:
 
 
 def _describe_error(error: Exception) -> str:
-    """Return the type and message of an error as text."""
-    try:
-        return f"{type(error).__name__}: {error}"[:200]
-    except Exception:
-        return type(error).__name__
+    """Return the type and message of an error as text, also of one whose methods fail."""
+    return "".join(traceback.format_exception_only(type(error), error)).strip()[:200]
 
 
 def _complain(text: str) -> None:

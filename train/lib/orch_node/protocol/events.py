@@ -378,15 +378,11 @@ def read(record: Any) -> Event:
         content["figures"] = {key: value for key, value in record.items() if key not in names and key not in HEADER}
     if kind is Other:
         content["name"] = name
-    event = values.read(kind, content, escape_name(name))
+    source = repr(name)[1:-1]  # without control characters
+    event = values.read(kind, content, source)
     if not NO_RANK <= event.rank < MAX_RANKS or not 0 <= event.time <= LAST_TIME:
-        raise ProtocolError(f"{escape_name(name)}: time {event.time} or rank {event.rank} is impossible.")
+        raise ProtocolError(f"{source}: time {event.time} or rank {event.rank} is impossible.")
     return event
-
-
-def escape_name(name: str) -> str:
-    """Return a name without control characters."""
-    return repr(name)[1:-1]
 
 
 def event_name(event: Event) -> str:

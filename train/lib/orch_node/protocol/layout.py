@@ -151,18 +151,12 @@ def parse(text: str | bytes) -> RunLayout:
 
 def render(layout: RunLayout) -> str:
     """Return the content of layout.json, with one line for each node and rank."""
-    record, parts = values.record(layout), []
-    for name in FIELDS:
-        content = record[name]
-        if name in OPTIONAL and not content:
-            continue
-        if name in ENTRIES:
-            lines = [json.dumps({key: entry[key] for key in entry if (key, entry[key]) != NO_GPU}) for entry in content]
-            text = "[\n  " + ",\n  ".join(lines) + "\n ]"
-        else:
-            text = json.dumps(content)
-        parts.append(f'"{name}": {text}')
-    return "{\n " + ",\n ".join(parts) + "\n}\n"
+    record = values.record(layout)
+    parts = {name: json.dumps(record[name]) for name in FIELDS if record[name] or name not in OPTIONAL}
+    for name in ENTRIES:
+        entries = ({key: entry[key] for key in entry if (key, entry[key]) != NO_GPU} for entry in record[name])
+        parts[name] = "[\n  " + ",\n  ".join(map(json.dumps, entries)) + "\n ]"
+    return "{\n " + ",\n ".join(f'"{name}": {text}' for name, text in parts.items()) + "\n}\n"
 
 
 def bf16_flag(flags: Collection[str]) -> str | None:
