@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
@@ -16,7 +17,9 @@ from tests.support.jobs import read_losses, read_results, run_ranks
 
 sys.path.insert(0, str(MRPC.parent))
 
-from pairs import Pair, read_tsv
+from run_mrpc import Pair, read_tsv
+
+gc.enable()  # the script is not run, which would enable it
 
 HEADER = "label\tsentence1\tsentence2\n"
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs

@@ -19,7 +19,7 @@ def bench_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 def test_tournament_pairs_all_players_once_and_each_at_most_once_per_round(count: int) -> None:
-    from node_links import rounds
+    from run_bench import rounds
 
     played = list(rounds(list(range(0, 2 * count, 2))))
     assert sorted(match for matches in played for match in matches) == list(combinations(range(0, 2 * count, 2), 2))

@@ -39,11 +39,11 @@ sys.path.insert(0, str(SCRIPT.parent))
 import squad  # noqa: E402
 from config import QaArguments, parse_arguments  # noqa: E402
 from evaluation import Prediction, Scores, predict, score  # noqa: E402
-from features import Window, make_windows  # noqa: E402
 from orch_training import ArgumentError, RecipeError, checkpoint  # noqa: E402
 from orch_training.metrics import FILE, Course  # noqa: E402
 from orch_training.models import load_tokenizer, locate  # noqa: E402
 from orch_training.script import write_results  # noqa: E402
+from squad import Window, make_windows  # noqa: E402
 
 TIMEOUT = 300
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs

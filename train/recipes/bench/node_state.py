@@ -15,17 +15,9 @@ from orch_node.standalone import facts
 CGROUPS = Path("/sys/fs/cgroup")
 
 
-class Watch:
-    """Observes how much of its cores' time this process gets."""
-
-    def __init__(self) -> None:
-        self.wall, self.processor, self.busy = time.perf_counter(), time.process_time(), busy_seconds()
-
-    def usage(self, threads: int) -> dict[str, float]:
-        """Return the share of its cores' time that this process got, and how many of them other programs used."""
-        wall, used = time.perf_counter() - self.wall, time.process_time() - self.processor
-        used_by_others = max(0.0, busy_seconds() - self.busy - used) / wall
-        return {"cpu": min(1.0, used / wall / threads), "used_by_others": used_by_others}
+def clocks() -> tuple[float, float, float]:
+    """Return the time, the processor time of this process, and the seconds for which its CPUs have been busy."""
+    return time.perf_counter(), time.process_time(), busy_seconds()
 
 
 def busy_seconds() -> float:

@@ -65,27 +65,23 @@ def pairs(
     Returns:
         For each pair, segment A, segment B, and whether B is from another document.
     """
-    document, segment_pairs = documents[index], []
-    room = masking.length - 3
-    target = wanted_length(room, masking, rng)
-    chunk: list[Tokens] = []
-    sentence_index = 0
-    while sentence_index < len(document):
-        chunk.append(document[sentence_index])
-        if sentence_index == len(document) - 1 or sum(map(len, chunk)) >= target:
-            split = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
-            first = list(itertools.chain(*chunk[:split]))
-            is_random = len(chunk) == 1 or rng.random() < 0.5
-            if is_random:
-                second = elsewhere(documents, index, target - len(first), rng)
-                sentence_index -= len(chunk) - split  # return unused sentences to the document
-            else:
-                second = list(itertools.chain(*chunk[split:]))
-            cut(first, second, room, rng)
-            if first and second:
-                segment_pairs.append((first, second, is_random))
-            chunk, target = [], wanted_length(room, masking, rng)
-        sentence_index += 1
+    segment_pairs, room = [], masking.length - 3
+    remaining = documents[index]
+    while remaining:
+        target = wanted_length(room, masking, rng)
+        lengths = itertools.accumulate(map(len, remaining))
+        size = next((number for number, length in enumerate(lengths, start=1) if length >= target), len(remaining))
+        split = rng.randint(1, size - 1) if size > 1 else 1
+        first = list(itertools.chain(*remaining[:split]))
+        is_random = size == 1 or rng.random() < 0.5
+        if is_random:
+            second = elsewhere(documents, index, target - len(first), rng)
+        else:
+            second = list(itertools.chain(*remaining[split:size]))
+        remaining = remaining[split if is_random else size :]
+        cut(first, second, room, rng)
+        if first and second:
+            segment_pairs.append((first, second, is_random))
     return segment_pairs
 
 
@@ -124,7 +120,8 @@ def masked(first: Tokens, second: Tokens, is_random: bool, masking: Masking, rng
     positions = sorted(rng.sample(maskable_positions, count))
     labels = [ids[position] for position in positions]
     for position in positions:
-        ids[position] = replacement(ids[position], masking, rng)
+        replacements = (masking.mask, ids[position], rng.choice(masking.ordinary))
+        ids[position] = rng.choices(replacements, weights=(0.8, 0.1, 0.1))[0]
     return {
         "input_ids": ids,
         "first_segment": len(first) + 2,
@@ -132,14 +129,6 @@ def masked(first: Tokens, second: Tokens, is_random: bool, masking: Masking, rng
         "positions": positions,
         "labels": labels,
     }
-
-
-def replacement(token: int, masking: Masking, rng: random.Random) -> int:
-    """Return the mask, the token itself or a random token, with BERT's probabilities."""
-    draw = rng.random()
-    if draw < 0.8:
-        return masking.mask
-    return token if draw < 0.9 else rng.choice(masking.ordinary)
 
 
 def sentences(text: str) -> list[str]:

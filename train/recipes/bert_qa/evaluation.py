@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 from config import Config, QaArguments
-from features import ANSWER, Window, make_windows
 from orch_training import ranks
 from orch_training.script import score_in_batches
-from squad import Answer, Question
+from squad import ANSWER, Answer, Question, Window, make_windows
 
 
 class Scores(NamedTuple):

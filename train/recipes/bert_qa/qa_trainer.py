@@ -18,7 +18,7 @@ from orch_training.resume import load_random_state, save_checkpoint
 from safetensors.torch import save_model
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
@@ -69,8 +69,6 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         self.order = EpochSampler(self.train_dataset)
         self.add_callback(TrainingMetrics(course, self.order))
         self.remove_callback(PrinterCallback)
-        if not self.args.disable_tqdm and not ranks.is_main():
-            self.remove_callback(ProgressCallback)
         self.local_steps: LocalSteps | None = None
         self.staging: Path | None = None
 
@@ -91,8 +89,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         """Set the DDP options with which accelerate wraps the model later, if there are other ranks."""
         model = super()._wrap_model(*args, **kwargs)
         if settings := self.accelerator.ddp_handler:
-            for name, value in IN_BUCKETS.items():
-                setattr(settings, name, value)
+            vars(settings).update(IN_BUCKETS)
         return model
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any) -> Any:

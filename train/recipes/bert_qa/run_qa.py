@@ -21,7 +21,6 @@ speed_up_imports()
 
 from config import COMPARED, Config, parse_arguments
 from evaluation import Evaluator
-from features import Window, collate, make_windows
 from orch_node import preemption
 from orch_training import checkpoint, kernels, ranks
 from orch_training.batches import Micros
@@ -31,7 +30,7 @@ from orch_training.provenance import FACT, provenance_of
 from orch_training.resume import begin, prepare_output
 from orch_training.script import run_script, train_and_evaluate
 from qa_trainer import QaTrainer
-from squad import load_training, load_validation
+from squad import Window, load_training, load_validation, make_windows
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, set_seed
 
 # Tokens; oneDNN caches kernels per shape. A rank of MiniLM needs 2.0 GB, and 2.6 GB with 1, at equal speed.
@@ -85,8 +84,11 @@ def load(config: Config, calibration: int = 0) -> tuple[Sequence[Window], Any, E
         max_length=length if data.pad_to_max_length else None,
         pad_to_multiple_of=math.gcd(length, LENGTH_MULTIPLE),  # never more than the model's positions
     )
-    batch = partial(collate, pad)
-    evaluator = Evaluator(config=config, questions=validation, tokenizer=tokenizer, collate=batch, max_length=length)
+
+    def collate(batch: Sequence[Window]) -> dict[str, Any]:
+        return dict(pad([window.inputs for window in batch]))
+
+    evaluator = Evaluator(config=config, questions=validation, tokenizer=tokenizer, collate=collate, max_length=length)
     return windows, model, evaluator
 
 

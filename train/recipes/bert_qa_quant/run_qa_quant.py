@@ -22,7 +22,6 @@ speed_up_imports()
 import torch
 from config import Config, QaArguments, parse_arguments
 from evaluation import Evaluator
-from features import ANSWER, Window
 from int8 import Quantized, check_alike, compiled, largest_difference, prepared
 from orch_training import RecipeError, checkpoint, ranks
 from orch_training.arguments import check_requirements, neutral
@@ -30,6 +29,7 @@ from orch_training.metrics import Progress
 from orch_training.resume import prepare_output
 from orch_training.script import run_script, save_model, write_results
 from run_qa import load, train_model
+from squad import ANSWER, Window
 from transformers import AutoModelForQuestionAnswering
 
 PACKAGE = "model.pt2"
