@@ -20,6 +20,7 @@ from orchestrator.operations.fetch import find_output, is_local
 from orchestrator.operations.output import RanksOutput, check_shown
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.report import cleanup, live, plans, run_list, training
+from orchestrator.report.listing import json_text
 from orchestrator.report.live import Screen
 from orchestrator.runs import store
 from orchestrator.runs.outcome import RunOutcome, outcome_of
@@ -247,14 +248,15 @@ def follow_array(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     """
     names = [member.run.run_id for member in plan.array]
     array = names[0].rpartition("-")[0]
+    started = "\n".join(f"submitted {name}" for name in names)
     waits = plan.request.wait_for_cores
     handles = [] if waits else runs.handles_of(plan, base, print_error)
     if not wait:
         for handle in handles[:1]:
             handle.started()
-        print_text(run_list.started_json(plan) if as_json else run_list.started_text(plan), err=not as_json)
+        print_text(json_text("started", runs=names) if as_json else started, err=not as_json)
         return
-    print_error(run_list.started_text(plan))
+    print_error(started)
     outcomes = []
     try:
         for outcome in queue.follow(base, names, print_error) if waits else runs.follow_array(handles, print_error):

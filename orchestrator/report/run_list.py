@@ -9,7 +9,6 @@ from orch_node.protocol.events import format_seconds
 
 from orchestrator.model.decision import array_values
 from orchestrator.model.recipe import NUMBER, matches
-from orchestrator.planning.plan import Plan
 from orchestrator.report import training
 from orchestrator.report.listing import cell, json_text, table
 from orchestrator.runs.outcome import RunOutcome
@@ -131,13 +130,3 @@ def array_json(outcomes: Sequence[RunOutcome], exit_code: int) -> str:
     """Return all runs and the exit code as JSON."""
     runs = [json.loads(training.as_json(outcome)) for outcome in outcomes]
     return json_text("array", runs=runs, exit_code=exit_code)
-
-
-def started_text(plan: Plan) -> str:
-    """Return a line for each run that was submitted."""
-    return "\n".join(f"submitted {member.run.run_id}" for member in plan.array)
-
-
-def started_json(plan: Plan) -> str:
-    """Return the ids of the started runs as JSON."""
-    return json_text("started", runs=[member.run.run_id for member in plan.array])

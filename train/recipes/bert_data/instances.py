@@ -68,7 +68,8 @@ def pairs(
     segment_pairs, room = [], masking.length - 3
     remaining = documents[index]
     while remaining:
-        target = wanted_length(room, masking, rng)
+        # Some pairs are shorter, because fine-tuning meets short texts.
+        target = rng.randint(2, room) if rng.random() < masking.short_seq_prob else room
         lengths = itertools.accumulate(map(len, remaining))
         size = next((number for number, length in enumerate(lengths, start=1) if length >= target), len(remaining))
         split = rng.randint(1, size - 1) if size > 1 else 1
@@ -83,14 +84,6 @@ def pairs(
         if first and second:
             segment_pairs.append((first, second, is_random))
     return segment_pairs
-
-
-def wanted_length(room: int, masking: Masking, rng: random.Random) -> int:
-    """Return the number of tokens of the next pair.
-
-    It is usually all of the room. Some pairs are shorter, because fine-tuning meets short texts.
-    """
-    return rng.randint(2, room) if rng.random() < masking.short_seq_prob else room
 
 
 def elsewhere(documents: Sequence[Document], index: int, length: int, rng: random.Random) -> Tokens:

@@ -166,15 +166,12 @@ def begin(sink: Path, settings: dict[str, Any]) -> bool:
         RecipeError: if the folder was begun with other settings.
     """
     file = sink / SETTINGS
-    recorded_settings = checkpoint.read_json(file)
-    if recorded_settings not in (None, settings):
-        differing = [
-            name for name in {**recorded_settings, **settings} if recorded_settings.get(name) != settings.get(name)
-        ]
+    recorded = checkpoint.read_json(file) or settings
+    if differing := [name for name in {**recorded, **settings} if recorded.get(name) != settings.get(name)]:
         raise RecipeError(
             f"{sink} was prepared with another {', '.join(differing)}. Remove it, or take another --data_dir."
         )
-    if ranks.owns(sink) and recorded_settings is None:
+    if ranks.owns(sink):
         checkpoint.write_json(file, settings)
     return (sink / MANIFEST).is_file()
 

@@ -26,11 +26,6 @@ class Scores(NamedTuple):
     start: Sequence[float]
     end: Sequence[float]
 
-    @property
-    def null(self) -> float:
-        """Return the score of "no answer in this window": [CLS] as start and end."""
-        return self.start[0] + self.end[0]
-
 
 class Prediction(NamedTuple):
     """The predicted answer to a question.
@@ -120,7 +115,8 @@ def predict(question: Question, scores: Sequence[Scores], data: QaArguments) -> 
     by more than the threshold.
     """
     candidates = [candidate for part in scores for candidate in window_candidates(question, part, data)]
-    null = min((part.null for part in scores), default=0.0)
+    # "No answer in this window" has [CLS] as start and end.
+    null = min((part.start[0] + part.end[0] for part in scores), default=0.0)
     if data.version_2_with_negative:
         candidates.append(("", null))
     unique: dict[str, float] = {}

@@ -74,16 +74,10 @@ class QaTrainer(Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         """Return a loader of this rank's share of each step, whose order does not depend on the number of ranks."""
-        return DataLoader(
-            self.train_dataset,
-            batch_size=1,  # micro batch
-            sampler=self.order,
-            collate_fn=itemgetter(0),
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-        )
+        names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
+        options = {name: getattr(self.args, f"dataloader_{name}") for name in names}
+        # A batch is one micro batch.
+        return DataLoader(self.train_dataset, 1, sampler=self.order, collate_fn=itemgetter(0), **options)
 
     def _wrap_model(self, *args: Any, **kwargs: Any) -> Any:
         """Set the DDP options with which accelerate wraps the model later, if there are other ranks."""
