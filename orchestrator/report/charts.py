@@ -348,21 +348,3 @@ def rank_phases(measured: Measures, rank: int, last: float) -> Iterator[Span]:
     for event, (time, _) in zip(events, marks, strict=True):
         if is_failure(event):
             yield Span(max(time - last * 0.008, 0.0), time, FAILED, row)
-
-
-def moments(measured: Measures) -> list[tuple[str, str]]:
-    """Return the timeline with the phases of rank 0, each as (time since the start, text)."""
-    entries = [(entry.time - measured.began, entry.text) for entry in timeline_of(measured.events)]
-    begin_times: dict[str, list[float]] = {}
-    for span in phases(measured):
-        begin_times.setdefault(span.name, []).append(span.begin)
-    for name, times in begin_times.items():
-        more = f" (the first of {len(times)} times)" if len(times) > 1 else ""
-        entries.append((times[0], f"rank 0: {name}{more}"))
-    first_steps = {event.rank: event.time for event in reversed(measured.events) if isinstance(event, FirstStep)}
-    size = len(measured.ranks)
-    if len(first_steps) == size:
-        last = max(first_steps, key=first_steps.__getitem__)
-        tail = f" (rank {last} was the last)" if size > 1 else ""
-        entries.append((first_steps[last] - measured.began, f"first step made{tail}"))
-    return [(f"{time:.1f} s", text) for time, text in sorted(entries, key=itemgetter(0))]

@@ -27,6 +27,7 @@ from orchestrator.report.charts import Chart
 from orchestrator.report.comparison import ABSENT, figures, settings
 from orchestrator.report.listing import cell, finite
 from orchestrator.report.training import failure_lines, of_planned
+from orchestrator.runs import timeline
 from orchestrator.runs.measures import Measures, RankMeasures, measures
 from orchestrator.runs.outcome import RunOutcome, outcome_of
 from orchestrator.runs.store import Run
@@ -121,7 +122,7 @@ def run_page(run: Run) -> str:
         figures=[(", ".join(filter(None, key)), f"{value:.5g}") for key, value in figures(outcome, measured)],
         failure="\n".join(failure_lines(outcome, shown="none")) if outcome.state != "done" else "",
         notes=outcome.notes,
-        moments=charts.moments(measured)[:MAX_MOMENTS],
+        moments=timeline.lines(timeline.timeline_of(measured.events))[:MAX_MOMENTS],
         tables=[
             ranks_table(measured),
             Table(title="Decisions", rows=[asdict(decision) for decision in outcome.decisions], is_text=True),

@@ -17,11 +17,12 @@ from orchestrator.planning.software import OF_SCRIPT
 from orchestrator.report.cleanup import left_in_memory
 from orchestrator.report.listing import detail_lines, finite, json_text
 from orchestrator.runs import timeline, tracebacks
-from orchestrator.runs.measures import number, scores, texts
+from orchestrator.runs.measures import number, scores
 from orchestrator.runs.outcome import RunOutcome
 
 TableRow = tuple[str, str, str, str]  # name, value before the training, value after it or of the run, unit
 
+LONGEST_UNIT = 20  # characters
 TEXT_LINES = 25  # of output that has no traceback
 SCORE_LABELS = {"em": "Exact match", "f1": "F1", "mcc": "MCC", "auc": "AUC"}
 
@@ -143,13 +144,14 @@ def table_lines(outcome: RunOutcome) -> list[str]:
 
 def score_rows(result: Result) -> Iterator[TableRow]:
     """Yield a row for each score, in the order in which the script reported them."""
-    scores_before, scores_after, units = scores(result, "before"), scores(result), texts(result.figures.get("units"))
+    scores_before, scores_after, units = scores(result, "before"), scores(result), result.figures.get("units")
+    units = units if isinstance(units, dict) else {}
     for name in {**scores_after, **scores_before}:
         score, comma, variant = one_line(name).partition(",")
         text = SCORE_LABELS.get(score) or score[:1].upper() + score[1:].replace("_", " ")
         values = (scores_before.get(name), scores_after.get(name))
         before, after = ("-" if value is None else f"{value:.2f}" for value in values)
-        yield f"{text}{comma}{variant}", before, after, one_line(units.get(score, ""))
+        yield f"{text}{comma}{variant}", before, after, one_line(str(units.get(score, ""))[:LONGEST_UNIT])
 
 
 def run_rows(outcome: RunOutcome, result: Result) -> Iterator[TableRow]:

@@ -16,8 +16,6 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.runs.store import Run
 
-LONGEST_UNIT = 20  # characters
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -36,22 +34,10 @@ class Sample:
     gpu_bytes: float | None = None
     cpu_seconds: float = 0.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """A period of one or more whole steps.
-
-    Attributes:
-        time: the end of the period.
-        seconds: its duration.
-        steps_per_second: the mean rate of steps.
-        samples_per_second: the mean rate of samples, or None if it is not reported.
-    """
-
-    time: float
-    seconds: float
-    steps_per_second: float
-    samples_per_second: float | None
+    @property
+    def steps_per_second(self) -> float:
+        """Return the mean rate of steps."""
+        return self.steps / self.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,36 +79,31 @@ class RankMeasures:
         """Return the mean rate of steps from the first to the last step."""
         return weighted((stretch.steps_per_second, stretch.seconds) for stretch in self.stretches())
 
-    def stretches(self) -> list[Stretch]:
-        """Return the periods of whole steps in which the rank trained.
+    def stretches(self) -> list[Sample]:
+        """Return samples of whole steps, in which the rank trained.
 
         A step may take longer than a sample, so samples without a step are added to the next sample with a
         step. Scripts count what they have trained after the step: what a sample without a step counts belongs to the
         step before it. The timed duration of the steps is exact, and replaces the duration of the samples if the two
         differ by no more than the duration of a sample.
         """
-        periods: list[Stretch] = []
+        stretches: list[Sample] = []
         waited = 0.0  # seconds without a step since the first one
         for sample in self.samples:
             trained = None if sample.samples_per_second is None else sample.samples_per_second * sample.seconds
-            if not sample.steps:
-                waited += sample.seconds if periods else 0.0
-                if periods and trained:
-                    rate = (periods[-1].samples_per_second or 0.0) + trained / periods[-1].seconds
-                    periods[-1] = replace(periods[-1], samples_per_second=rate)
-                continue
-            seconds, waited = sample.seconds + waited, 0.0
-            timed = (sample.step_seconds or 0.0) * sample.steps
-            if timed > 0 and abs(timed - seconds) <= sample.seconds:
-                seconds = timed
-            stretch = Stretch(
-                time=sample.time,
-                seconds=seconds,
-                steps_per_second=sample.steps / seconds,
-                samples_per_second=None if trained is None else trained / seconds,
-            )
-            periods.append(stretch)
-        return periods
+            if sample.steps:
+                seconds, waited = sample.seconds + waited, 0.0
+                timed = (sample.step_seconds or 0.0) * sample.steps
+                if timed > 0 and abs(timed - seconds) <= sample.seconds:
+                    seconds = timed
+                rate = None if trained is None else trained / seconds
+                stretches.append(replace(sample, seconds=seconds, samples_per_second=rate))
+            elif stretches:
+                waited += sample.seconds
+                last = stretches[-1]
+                rate = (last.samples_per_second or 0.0) + trained / last.seconds if trained else last.samples_per_second
+                stretches[-1] = replace(last, samples_per_second=rate)
+        return stretches
 
     @property
     def peak_rss(self) -> float:
@@ -232,12 +213,6 @@ def numbers(value: Any) -> dict[str, float]:
     """Return the items of a mapping whose values are numbers."""
     items = value.items() if isinstance(value, Mapping) else ()
     return {name: figure for name, item in items if (figure := number(item)) is not None}
-
-
-def texts(value: Any) -> dict[str, str]:
-    """Return the items of a mapping whose values are strings of at most LONGEST_UNIT characters."""
-    items = value.items() if isinstance(value, Mapping) else ()
-    return {name: unit for name, unit in items if isinstance(unit, str) and len(unit) <= LONGEST_UNIT}
 
 
 def number(value: Any) -> float | None:
