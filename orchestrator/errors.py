@@ -71,7 +71,11 @@ def describe_invalid(message: str) -> str:
     """Return pydantic's message about an invalid value without its phrases for developers."""
     reason = message.removeprefix("Value error, ").partition(", unable to parse")[0]
     reason = reason.replace("valid tuple", "valid list")
-    phrases = {"Extra inputs are not permitted": "unknown key", "Field required": "is missing"}
+    phrases = {
+        "Extra inputs are not permitted": "unknown key",
+        "Unexpected keyword argument": "unknown key",
+        "Field required": "is missing",
+    }
     return phrases.get(reason, reason.replace("Input should be", "expected").replace("String should", "it should"))
 
 

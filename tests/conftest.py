@@ -22,7 +22,8 @@ from hypothesis import HealthCheck, settings
 from orch_node.standalone.facts import CPU_ISA
 
 from orchestrator.load.clusters import local_facts
-from orchestrator.model.cluster import Cluster, Core, Facts, Node, Selection, lay_out, links
+from orchestrator.model.cluster import Cluster, Core, Node, Selection, lay_out, links
+from orchestrator.model.facts import Facts
 from orchestrator.planning.launchers import LaunchSpec
 from orchestrator.stacks.stack import Stack
 from tests.support.warm import ORCH_SERVER, run_orch

@@ -28,8 +28,9 @@ from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import INVENTORY, State
 from orchestrator.load.files import parse_variable
 from orchestrator.load.inventory import Listing, ansible_environment, cache_path, read_cache, read_listing, write_cache
-from orchestrator.load.records import OWN_STACK, Records, load_records, parse_facts
-from orchestrator.model.cluster import Cluster, Facts, Node, Selection, first_hosts
+from orchestrator.load.records import OWN_STACK, Records, load_records
+from orchestrator.model.cluster import Cluster, Node, Selection, first_hosts
+from orchestrator.model.facts import Facts, Gpu, ReportedDevice, join_threads
 from orchestrator.model.hosts import Nodes, expand, fold, split_list
 from orchestrator.model.printable import counted
 from orchestrator.planning.launchers import IMPLEMENTATIONS
@@ -213,7 +214,14 @@ def local_facts(python: str) -> Facts:
             f"The facts of this machine: {error}",
             hint=f"Unset {facts.CPU_ISA}, or set it to a lower level; a virtual machine may report wrong CPU flags.",
         ) from None
-    return parse_facts({**gathered, "fabrics": LocalFabrics(prefix, gathered["devices"])})
+    converted = {
+        "flags": frozenset(gathered["flags"]),
+        "cores": join_threads(gathered.pop("cpus")),
+        "gpus": tuple(Gpu(**gpu) for gpu in gathered["gpus"]),
+        "devices": tuple(ReportedDevice(**device) for device in gathered["devices"]),
+        "fabrics": LocalFabrics(prefix, gathered["devices"]),
+    }
+    return Facts(**{**gathered, **converted})
 
 
 @dataclass(eq=False)

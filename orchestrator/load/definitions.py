@@ -104,9 +104,10 @@ def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
         RequestError: if two recipes have the same name.
     """
     folders: dict[str, Path] = {}
+    included = [with_name(path.parent) for path in sorted(RECIPES.glob("*/recipe.toml"))]
     installed = map(installed_recipe, sorted(entry_points().select(group=ENTRY_POINTS)))
     from_options = [recipe for path in plugins for recipe in recipes_below(Path(os.path.realpath(path)))]
-    for name, folder in (*recipes_below(RECIPES), *installed, *from_options):
+    for name, folder in (*included, *installed, *from_options):
         if folders.setdefault(name, folder) != folder:
             raise RequestError(
                 f"Two recipes are named '{name}': {folders[name]} and {folder}.", hint="Rename the folder of one."

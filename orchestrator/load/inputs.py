@@ -34,7 +34,7 @@ from orchestrator.load.requirements import (
     with_image_requirements,
 )
 from orchestrator.load.scripts import RanksPython, check_script, with_parser
-from orchestrator.model.cluster import Facts
+from orchestrator.model.facts import Facts
 from orchestrator.model.printable import SECRET_VARIABLE
 from orchestrator.planning.accelerate_options import AccelerateOptions, parse_options
 from orchestrator.planning.recorded_request import value_of

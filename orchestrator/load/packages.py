@@ -29,7 +29,7 @@ from packaging.version import Version
 from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
 from orchestrator.files import cache_home, exclusive, private_folder, write_whole
 from orchestrator.load.requirements import FIND_LINKS, NO_PACKAGES, parse_requirement
-from orchestrator.model.cluster import Facts
+from orchestrator.model.facts import Facts
 from orchestrator.model.packages import Packages, Platform, Requirements, describe_versions
 from orchestrator.model.printable import masked, one_line
 

@@ -4,144 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from operator import itemgetter
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from orch_node.protocol import layout, values
-from orch_node.protocol.cores import cores_of
-from orch_node.protocol.fabrics import Device, Proof
+from orch_node.protocol import values
 from orch_node.protocol.values import ProtocolError
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from orchestrator.errors import OrchError, RequestError, first_problem
 from orchestrator.files import State, write_private
 from orchestrator.load.inventory import is_template
-from orchestrator.model.cluster import Facts, Gpu, Node
-from orchestrator.model.hosts import is_address, is_host, is_host_key, is_host_name, is_interface
+from orchestrator.model.cluster import Node
+from orchestrator.model.facts import STRICT, Address, Digest, Facts, HostName, Interface, Line, NodePath, Token, Word
 from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import LOGIN_SCRIPT_HINT, one_line
 from orchestrator.model.ssh_options import host_block
-
-MAX_LINE = 500  # characters; honest nodes send fewer
 
 
 class FromNode(BaseModel):
     """A value sent by a node: exactly these keys, of exactly these types."""
 
-    model_config = ConfigDict(defer_build=True, extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-def satisfies(predicate: Callable[[str], bool], expected: str) -> AfterValidator:
-    def check(text: str) -> str:
-        if not predicate(text):
-            raise ValueError(f"not a valid {expected}")
-        return text
-
-    return AfterValidator(check)
-
-
-HostName = Annotated[str, satisfies(is_host_name, "host name (RFC 1123)")]
-Host = Annotated[str, satisfies(is_host, "host name or address")]
-Address = Annotated[str, satisfies(is_address, "IP address")]
-Interface = Annotated[str, satisfies(is_interface, "network interface")]
-HostKey = Annotated[str, satisfies(is_host_key, "host key (type and base64)")]
-Line = Annotated[str, Field(max_length=MAX_LINE), satisfies(str.isprintable, "line of printable text")]
-Word = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
-# Normalized by facts.py (PEP 503), so without underscores; pip may leave folders with a tilde.
-Package = Annotated[str, StringConstraints(pattern=r"^[!-^`-~]{1,200}$")]
-LibcVersion = Annotated[str, StringConstraints(pattern=r"^(?:[0-9]{1,3}[.][0-9]{1,3})?$")]
-Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$")]
-User = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+\\$-]{0,255}$")]
-Digest = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{64})?$")]
-NodePath = Annotated[
-    str, Field(max_length=4096), StringConstraints(pattern=r"^/"), satisfies(str.isprintable, "printable path")
-]
-Count = Annotated[int, Field(ge=0, lt=1 << 63)]
-Number = Annotated[int, Field(ge=0, lt=1 << 20)]  # the number of a CPU, core, socket or NUMA node
-Text = Annotated[str, Field(max_length=1 << 24)]  # a file of the node; inspected, but not passed on
-
-
-class Cpu(FromNode):
-    """A hardware thread and its location."""
-
-    cpu: Number
-    core: Number
-    socket: Number
-    numa: Number
-
-
-class NicFacts(FromNode):
-    """A hardware network interface: speed in Mbit/s (0 if unknown) and its NUMA node."""
-
-    speed: Count
-    numa: Number | None = None
-
-
-class DeviceFacts(FromNode):
-    """An RDMA device; orch_node.protocol.fabrics.Device describes the fields."""
-
-    name: Token
-    driver: Token | Literal[""]
-    link: Token | Literal[""]
-    interface: Interface | Literal[""]
-    speed: Count
-    numa: Number | None = None
-    active: bool
-
-
-class GpuFacts(FromNode):
-    """A GPU; model.cluster.Gpu describes the fields."""
-
-    index: Number
-    vendor: Token
-    name: Line = ""
-    uuid: Line = ""
-    memory_bytes: Count = 0
-    driver: Line = ""
-    numa: Number | None = None
-
-
-class ProofFacts(FromNode):
-    """The result of a ping-pong; orch_node.protocol.fabrics.Proof describes the fields."""
-
-    together: Digest
-    rails: Number = 1
-    gbit: float = Field(default=0.0, ge=0)
-    microseconds: float = Field(default=0.0, ge=0)
-    failed: Line = ""
-
-
-class RawFacts(FromNode):
-    """The output of facts.py; model.cluster.Facts describes the fields."""
-
-    schema_: int = Field(alias="schema", default=1)
-    hostname: HostName
-    python: Token
-    machine: Token | Literal[""] = ""
-    libc: LibcVersion = ""
-    cpu_model: Line
-    flags: list[Token]
-    cpus: list[Cpu] = Field(min_length=1)
-    memory_bytes: Count
-    shm_bytes: Count
-    libraries: dict[Token, NodePath]
-    interfaces: dict[Interface, list[Address]]
-    packages: dict[Package, Word]
-    fingerprint: Digest = ""
-    mpi: dict[Token, NodePath] = Field(default_factory=dict)
-    gpus: list[GpuFacts] = Field(default_factory=list)
-    nics: dict[Interface, NicFacts] = Field(default_factory=dict)
-    devices: list[DeviceFacts] = Field(default_factory=list)
-    fabrics: dict[Token, Line] = Field(default_factory=dict)
-
-    @field_validator("flags")
-    @classmethod
-    def check_flags(cls, flags: list[str]) -> list[str]:
-        """Raise ValueError for a flag without the flag that it presupposes."""
-        layout.check_flags(flags)
-        return flags
+    model_config = ConfigDict(**STRICT, frozen=True)
 
 
 class SshSettings(FromNode):
@@ -168,23 +52,22 @@ class Verified(FromNode):
     fabrics: Digest = ""
 
 
-class NodeRecord(RawFacts):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord(Facts):
     """The facts of a node and the results of provisioning it; unknown keys are ignored."""
 
-    model_config = ConfigDict(defer_build=True, extra="ignore")
+    __pydantic_config__ = ConfigDict(**{**STRICT, "extra": "ignore"})
 
     root: NodePath | None = None
     stack: Token | None = None
     address: Address | None = None
     interface: Interface | None = None
-    route: Interface | Literal[""] = ""
-    detours: dict[HostName, Interface] = Field(default_factory=dict)
     verified: Verified | None = None
-    proved: dict[Token, ProofFacts] = Field(default_factory=dict)
     connection: NodeConnection | None = None
 
 
-Model = TypeVar("Model", bound=FromNode)
+RECORD = TypeAdapter(NodeRecord)
+T = TypeVar("T")
 
 
 class InvalidResponse(OrchError):
@@ -206,14 +89,14 @@ class DamagedRecord(RequestError):
         return f"{self.message} ({self.hint})"
 
 
-def validate(model: type[Model], value: object, source: str) -> Model:
-    """Return JSON data as a model.
+def validate(kind: type[T], value: object, source: str) -> T:
+    """Return JSON data as an instance of a class.
 
     Raises:
         InvalidResponse: naming the source and the key that is wrong.
     """
     try:
-        return model.model_validate(value)
+        return TypeAdapter(kind).validate_json(json.dumps(value))
     except ValidationError as error:
         raise InvalidResponse(one_line(f"{source}: {describe_problem(error)}")) from None
 
@@ -241,7 +124,7 @@ def read_record(path: Path) -> NodeRecord | None:
         DamagedRecord: if it cannot be read.
     """
     try:
-        return NodeRecord.model_validate_json(path.read_bytes())
+        return RECORD.validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -250,21 +133,12 @@ def read_record(path: Path) -> NodeRecord | None:
         raise DamagedRecord(path, describe_problem(error)) from None
 
 
-def parse_record(facts: object, node: str) -> NodeRecord:
-    """Return the record of a node.
-
-    Raises:
-        InvalidResponse: if the facts are invalid.
-    """
-    return validate(NodeRecord, facts, f"the facts of {node}")
-
-
-def render_record(record: NodeRecord) -> str:
-    return json.dumps(record.model_dump(mode="json", by_alias=True, exclude_none=True))
+def dump(value: object) -> Any:
+    """Return what a node has sent for JSON, as validate() takes it."""
+    return TypeAdapter(type(value)).dump_python(value, mode="json", by_alias=True, exclude_none=True)
 
 
 MEASURED = "measured.json"  # in the state of an inventory or a batch system
-LOCATION = itemgetter("numa", "socket", "core", "cpu")
 OWN_STACK = "current"  # what `orch setup` installs
 
 
@@ -338,7 +212,7 @@ def make_node(state: State, name: str, variables: Mapping[str, Any], record: Nod
         name=name,
         address=address_of(state, name, variables, record),
         python=f"{record.root}/stacks/{stack}/bin/python",
-        facts=parse_facts(record),
+        facts=record,
         via=("ssh", "-F", str(state.ssh_config), "--", name),
         root=str(record.root),
         repair="`orch provision`" + ("" if stack == OWN_STACK else f" with --stack {stack}"),
@@ -375,17 +249,3 @@ def connection_blocks(name: str, connection: NodeConnection) -> str:
     """Return the blocks of a host and its jump hosts; raise RequestError or ValueError for a setting that is unsafe."""
     settings: dict[str, SshSettings] = {name: connection, **connection.hops}
     return "\n".join(host_block(host, **values.model_dump(exclude={"hops"})) for host, values in settings.items())
-
-
-def parse_facts(reported: RawFacts | Mapping[str, Any]) -> Facts:
-    """Return facts as a model value: a node's record or output of facts.py, validated, or what it gathers here."""
-    values = dict(reported)
-    nested = {
-        "flags": frozenset(values["flags"]),
-        "cores": cores_of(tuple(LOCATION(dict(cpu)) for cpu in values["cpus"])),
-        "interfaces": {name: tuple(addresses) for name, addresses in values["interfaces"].items()},
-        "gpus": tuple(Gpu(**dict(gpu)) for gpu in values["gpus"]),
-        "devices": tuple(Device(**dict(device)) for device in values["devices"]),
-        "proved": {name: Proof(**dict(proof)) for name, proof in values.get("proved", {}).items()},
-    }
-    return Facts(**{item.name: values[item.name] for item in fields(Facts) if item.name in values} | nested)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,93 +10,18 @@ from orch_node.protocol.cores import Core as Core
 from orch_node.protocol.cores import by_numa as by_numa
 from orch_node.protocol.cores import default_ranks, split, split_near
 from orch_node.protocol.environment import interface_variables as interface_variables
-from orch_node.protocol.fabrics import Device, Proof
-from orch_node.protocol.layout import bf16_flag
+from orch_node.protocol.fabrics import Device
 from orch_node.protocol.record import RankPlacement as RankPlacement
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Finding
+from orchestrator.model.facts import Facts
 from orchestrator.model.hosts import fold
 from orchestrator.model.printable import counted
 
 LOCAL = "local"  # orch's built-in inventory of this machine
 GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """A GPU that programs of the node's user see, as facts.py describes it; empty values are unknown."""
-
-    index: int  # as nvidia-smi numbers it
-    vendor: str = "nvidia"  # or amd, intel
-    name: str = ""
-    uuid: str = ""
-    memory_bytes: int = 0
-    driver: str = ""  # its version
-    numa: int | None = None  # the NUMA node that it is attached to
-
-    def describe(self) -> str:
-        memory = f" ({self.memory_bytes / 2**30:.0f} GiB)" if self.memory_bytes else ""
-        return f"{self.name or f'GPU of {self.vendor}'}{memory}"
-
-
-def describe_gpus(gpus: tuple[Gpu, ...]) -> str:
-    """Return the number of GPUs of each kind: `8 x NVIDIA H100 80GB HBM3 (80 GiB)`."""
-    return ", ".join(f"{count} x {kind}" for kind, count in Counter(gpu.describe() for gpu in gpus).items())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """The hardware, packages and network of a node.
-
-    Attributes:
-        machine: the architecture, such as x86_64; empty if it is unknown.
-        libc: the version of glibc; empty for another C library, or if it is unknown.
-        memory_bytes: main memory.
-        shm_bytes: size of /dev/shm.
-        libraries: the path of each library.
-        packages: the version of each Python package.
-        interfaces: the addresses of each network interface.
-        mpi: the launcher of each MPI implementation.
-        fingerprint: a hash of the installed packages.
-        route: the interface of packets to the other nodes, as recorded by `orch provision`.
-        detours: the interfaces of peers that are reached by another one.
-        devices: the RDMA devices.
-        fabrics: what each fabric lacks on this node; empty if it lacks nothing.
-        proved: the ping-pong result of each fabric when the node was provisioned.
-    """
-
-    hostname: str
-    python: str
-    cpu_model: str
-    flags: frozenset[str]
-    cores: tuple[Core, ...]
-    memory_bytes: int
-    shm_bytes: int
-    libraries: Mapping[str, str]
-    packages: Mapping[str, str]
-    interfaces: Mapping[str, tuple[str, ...]]
-    mpi: Mapping[str, str]
-    machine: str = ""
-    libc: str = ""
-    fingerprint: str = ""
-    route: str = ""
-    detours: Mapping[str, str] = field(default_factory=dict)
-    gpus: tuple[Gpu, ...] = ()
-    devices: tuple[Device, ...] = ()
-    fabrics: Mapping[str, str] = field(default_factory=dict)
-    proved: Mapping[str, Proof] = field(default_factory=dict)
-
-    @property
-    def numa_nodes(self) -> tuple[tuple[Core, ...], ...]:
-        """Return the cores of each NUMA node."""
-        return by_numa(self.cores)
-
-    @property
-    def bf16(self) -> str | None:
-        """Return the instruction set that makes BF16 fast on this node, or None."""
-        return bf16_flag(self.flags)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

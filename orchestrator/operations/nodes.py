@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import State
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.inventory import read_inventory
-from orchestrator.load.records import DamagedRecord, parse_facts, read_record
-from orchestrator.model.cluster import Facts, describe_gpus
+from orchestrator.load.records import DamagedRecord, read_record
+from orchestrator.model.facts import Facts, describe_gpus
 from orchestrator.model.hosts import Nodes, ranges
 from orchestrator.operations.runs import find
 from orchestrator.targets import registry
@@ -68,24 +69,23 @@ def recorded_row(name: str, state: State) -> dict[str, Any]:
         return {**without_record, "state": "damaged"}
     if record is None:
         return without_record
-    facts = parse_facts(record)
     return {
         "node": name,
         "state": "verified" if record.verified else "not verified",
         "address": record.address or None,
         "interface": record.interface or None,
-        "cores": len(facts.cores),
-        "numa": len(facts.numa_nodes),
-        "memory": f"{facts.memory_bytes / 2**30:.1f} GiB",
-        "gpus": describe_gpus(facts.gpus) or None,
-        "bf16": facts.bf16 or "none",
-        "python": facts.python,
-        "torch": facts.packages.get("torch", "none"),
+        "cores": len(record.cores),
+        "numa": len(record.numa_nodes),
+        "memory": f"{record.memory_bytes / 2**30:.1f} GiB",
+        "gpus": describe_gpus(record.gpus) or None,
+        "bf16": record.bf16 or "none",
+        "python": record.python,
+        "torch": record.packages.get("torch", "none"),
         "stack": record.stack or None,
-        "fabrics": fabrics(facts) or None,
-        "nics": {name: nic.model_dump() for name, nic in record.nics.items()},
-        "devices": [device.model_dump() for device in record.devices],
-        "missing": {name: missing for name, missing in facts.fabrics.items() if missing},
+        "fabrics": fabrics(record) or None,
+        "nics": {name: asdict(nic) for name, nic in record.nics.items()},
+        "devices": [asdict(device) for device in record.devices],
+        "missing": {name: missing for name, missing in record.fabrics.items() if missing},
         "fingerprint": record.fingerprint[:12],
     }
 

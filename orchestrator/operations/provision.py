@@ -143,7 +143,7 @@ def host_of(session: Session, name: str) -> Host:
         name=name,
         port=port_of(name, variables),
         verified=verified.model_dump() if verified else {},
-        proved=record.model_dump(mode="json")["proved"] if record else {},
+        proved={name: vars(proof) for name, proof in record.proved.items()} if record else {},
         may_become=HAS_PASSWORD in variables,
         limits=load.limits(name, variables),
     )

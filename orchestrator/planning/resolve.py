@@ -12,18 +12,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import (
-    Cluster,
-    Layout,
-    Link,
-    Node,
-    Selection,
-    describe_gpus,
-    lay_out,
-    links,
-    uniform_layout,
-)
+from orchestrator.model.cluster import Cluster, Layout, Link, Node, Selection, lay_out, links, uniform_layout
 from orchestrator.model.decision import GPUS, Choice, Decision
+from orchestrator.model.facts import describe_gpus
 from orchestrator.model.hosts import fold
 from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import counted

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.load.clusters import Limits
+from orchestrator.load.records import dump
 from orchestrator.model.decision import Decision, Finding
 from orchestrator.model.packages import Platform
 from orchestrator.provisioning.preflight import find_problems, missing_packages
@@ -131,7 +132,7 @@ def node_record(probe: Probe, host: Host, address: str, stack: str) -> dict[str,
     """Return what becomes part of the recorded facts of a node."""
     route, detours = find_routes(probe)
     return {
-        **probe.facts.model_dump(mode="json", by_alias=True),
+        **dump(probe.facts),
         "root": probe.root,
         "stack": stack,
         "user": probe.user,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +13,8 @@ from pydantic import Field
 
 from orchestrator.files import short_digest, tomllib
 from orchestrator.load import records
+from orchestrator.model import facts
+from orchestrator.model.facts import Facts
 from orchestrator.model.packages import Platform
 
 PREFLIGHT: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("preflight.toml").read_text())
@@ -24,17 +27,17 @@ FABRIC_TASK = "Check the fabrics"  # of the role `fabric`
 class Peer(records.FromNode):
     """Another node, as seen from one node."""
 
-    address: records.Address | Literal[""]
-    source: records.Address | Literal[""]  # from which packets to the peer leave
-    resolves: list[records.Address]  # of the peer's name
-    error: records.Line  # why its sshd does not respond, empty if it does
+    address: facts.Address | Literal[""]
+    source: facts.Address | Literal[""]  # from which packets to the peer leave
+    resolves: list[facts.Address]  # of the peer's name
+    error: facts.Line  # why its sshd does not respond, empty if it does
 
 
 class Release(records.FromNode):
     """The fields ID and ID_LIKE of os-release(5)."""
 
-    id: records.Token | Literal[""]
-    like: records.Line
+    id: facts.Token | Literal[""]
+    like: facts.Line
 
 
 class Probe(records.FromNode):
@@ -45,23 +48,23 @@ class Probe(records.FromNode):
         skew: seconds by which its clock differs from the controller's.
     """
 
-    user: records.User
-    uid: records.Count
-    root: records.NodePath  # folder of orch
-    machine: records.Token  # platform.machine()
-    python: Annotated[list[records.Number], Field(min_length=3, max_length=3)]  # version
-    python_path: records.NodePath
-    libc: records.LibcVersion  # version of glibc, empty for another C library
+    user: facts.User
+    uid: facts.Count
+    root: facts.NodePath  # folder of orch
+    machine: facts.Token  # platform.machine()
+    python: Annotated[list[facts.Number], Field(min_length=3, max_length=3)]  # version
+    python_path: facts.NodePath
+    libc: facts.LibcVersion  # version of glibc, empty for another C library
     os: Release
     sudo: bool  # without a password
-    disk_free: records.Count  # bytes
+    disk_free: facts.Count  # bytes
     writable: bool  # root
     noexec: bool  # the file system of root
     missing: list[Missable]  # programs and libraries
-    host_keys: list[records.HostKey]
-    hosts_file: records.Text  # text of /etc/hosts
-    peers: dict[records.Host, Peer]
-    facts: records.RawFacts
+    host_keys: list[facts.HostKey]
+    hosts_file: facts.Text  # text of /etc/hosts
+    peers: dict[facts.Host, Peer]
+    facts: Facts
     time: float
     name: str = ""  # this and the next field are not the node's: parse_probe() and the session set them
     skew: float = 0.0
@@ -93,8 +96,8 @@ def parse_probe(name: str, result: object) -> Probe:
 class FabricResults(records.FromNode):
     """The output of `node.py check-fabric`."""
 
-    key: records.Digest  # of what was checked
-    nodes: dict[records.Host, dict[records.Token, records.ProofFacts]]  # node -> fabric -> result
+    key: facts.Digest  # of what was checked
+    nodes: dict[facts.Host, dict[facts.Token, facts.ReportedProof]]  # node -> fabric -> result
 
 
 def parse_fabrics(name: str, result: Mapping[str, Any]) -> FabricResults:
@@ -111,10 +114,10 @@ def parse_fabrics(name: str, result: Mapping[str, Any]) -> FabricResults:
     return records.validate(FabricResults, output, problem)
 
 
-def record_with_results(record: records.NodeRecord, results: Mapping[str, records.ProofFacts], key: str) -> str:
+def record_with_results(record: records.NodeRecord, results: Mapping[str, facts.ReportedProof], key: str) -> str:
     """Return the text of a node's record with its results."""
     verified = (record.verified or records.Verified()).model_copy(update={"fabrics": key})
-    return records.render_record(record.model_copy(update={"proved": dict(results), "verified": verified}))
+    return json.dumps(records.dump(replace(record, proved=results, verified=verified)))
 
 
 def fabric_checks_version(share: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,9 +19,9 @@ from orchestrator.load.records import (
     InvalidResponse,
     NodeRecord,
     connection_blocks,
-    parse_record,
+    dump,
     read_record,
-    render_record,
+    validate,
 )
 from orchestrator.model.decision import Finding
 from orchestrator.model.printable import one_line
@@ -155,7 +156,7 @@ class Session:
             if result.action in SET_FACT and result.role in RECORDING_ROLES:
                 facts = result.result.get("ansible_facts")
                 record = facts.get(RECORD_VARIABLE) if isinstance(facts, dict) else None
-                write_private(self.state.record(result.node), render_record(recorded(record, result.node)))
+                write_private(self.state.record(result.node), json.dumps(dump(recorded(record, result.node))))
             elif result.task.startswith(PROBE_TASK) and result.role in PROBING_ROLES:
                 parsed = probe.parse_probe(result.node, result.result.get("probe"))
                 if result.role == "preflight":
@@ -254,12 +255,12 @@ def recorded(facts: object, node: str) -> NodeRecord:
         InvalidResponse: if the facts are invalid.
         RequestError: if orch's own connections cannot use the settings.
     """
-    record = parse_record(facts, node)
+    record = validate(NodeRecord, facts, f"the facts of {node}")
     if record.connection is None:
         return record
     connection = resolve_connection(record.connection)
     connection_blocks(node, connection)
-    return record.model_copy(update={"connection": connection})
+    return replace(record, connection=connection)
 
 
 def clock_skew(result: TaskResult, now: float) -> float:

@@ -12,8 +12,9 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator import load
 from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.files import STANDALONE
-from orchestrator.load.records import InvalidResponse, RawFacts, parse_facts, validate
-from orchestrator.model.cluster import Facts, UserPython
+from orchestrator.load.records import InvalidResponse, validate
+from orchestrator.model.cluster import UserPython
+from orchestrator.model.facts import Facts
 from orchestrator.model.printable import LOGIN_SCRIPT_HINT
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.compatibility import Environment, mismatches
@@ -105,7 +106,7 @@ def query_interpreter(host: Local | Ssh, name: str, python: str, hint: str) -> F
         raise ExecuteError(f"{name}: {python} does not run: {result.err.strip()[-300:]}", hint=hint)
     source = f"the facts of {name}"
     try:
-        facts = parse_facts(validate(RawFacts, values.check(values.loads(result.out, source), source, dict), source))
+        facts = validate(Facts, values.loads(result.out, source), source)
     except (ProtocolError, InvalidResponse) as error:
         raise ExecuteError(f"{name}: {error}", hint=LOGIN_SCRIPT_HINT) from None
     version = MINOR_VERSION.match(facts.python)

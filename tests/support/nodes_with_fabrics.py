@@ -7,8 +7,8 @@ from pathlib import Path
 
 from orch_node.standalone import facts as node_facts
 
-from orchestrator.load.records import RawFacts, parse_facts, validate
-from orchestrator.model.cluster import Facts
+from orchestrator.load.records import validate
+from orchestrator.model.facts import Facts
 from tests.support.node_responses import make_reported_facts
 
 INFINIBAND_CARD = {
@@ -55,5 +55,5 @@ def make_facts_with_fabric(tree: str, fi_info: str, root: Path, base: Facts) -> 
     devices = node_facts.rdma_devices(root)
     fabrics = node_facts.fabrics(fi_info_output(fi_info), devices, root)
     reported = make_reported_facts(nics=node_facts.nics(root), devices=devices, fabrics=fabrics)
-    facts = parse_facts(validate(RawFacts, reported, tree))
+    facts = validate(Facts, reported, tree)
     return replace(base, devices=facts.devices, fabrics=facts.fabrics)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.cluster import Cluster, Facts, Node
+from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.decision import Choice
+from orchestrator.model.facts import Facts
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs, RunNodes

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator import load
-from orchestrator.model.cluster import Facts
+from orchestrator.model.facts import Facts
 from orchestrator.model.recipe import Setting
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import RunPaths, TrainRequest

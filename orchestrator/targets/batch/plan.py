@@ -15,8 +15,9 @@ from orch_node.protocol.environment import ALWAYS
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import Facts, Gpu, Link, Node, UserPython
+from orchestrator.model.cluster import Link, Node, UserPython
 from orchestrator.model.decision import Choice, Decision, all_decisions
+from orchestrator.model.facts import Facts, Gpu
 from orchestrator.model.printable import Command, counted, one_line
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import launchers, run_files, training

@@ -10,7 +10,7 @@ from orch_node.protocol.batch import job_number
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.load.clusters import local_facts
-from orchestrator.model.cluster import Facts
+from orchestrator.model.facts import Facts
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.targets.batch.settings import BatchSettings

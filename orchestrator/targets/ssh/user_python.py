@@ -12,7 +12,8 @@ from packaging.version import InvalidVersion
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError, PlanError
-from orchestrator.model.cluster import Cluster, Facts, Node
+from orchestrator.model.cluster import Cluster, Node
+from orchestrator.model.facts import Facts
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, minor
 from orchestrator.targets.interpreter import (

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
 from orchestrator.load import packages
 from orchestrator.load.packages import lock_packages, packages_for
-from orchestrator.model.cluster import Facts
+from orchestrator.model.facts import Facts
 from orchestrator.model.packages import Packages, Requirements
 from tests.conftest import make_facts
 from tests.support.files import write_files

@@ -12,7 +12,7 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import State
-from orchestrator.load.records import parse_record, read_record, render_record
+from orchestrator.load.records import NodeRecord, dump, read_record, validate
 from orchestrator.operations import nodes
 from orchestrator.operations.provision import host_of, port_of, recorded_root
 from orchestrator.planning.request import TrainRequest
@@ -32,7 +32,7 @@ def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         "connection": {"host": "10.0.0.1", "port": "22"},
         "future": 1,
     }
-    (tmp_path / "node0.json").write_text(render_record(parse_record(record_values, "node0")))
+    (tmp_path / "node0.json").write_text(json.dumps(dump(validate(NodeRecord, record_values, "node0"))))
     record = read_record(tmp_path / "node0.json")
     assert (record.root, record.hostname, record.connection and record.connection.port) == ("/opt/orch", "node0", "22")
 

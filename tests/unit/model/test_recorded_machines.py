@@ -14,8 +14,9 @@ from pathlib import Path
 from orch_node.protocol.record import number_ranges
 from orch_node.standalone.facts import topology
 
-from orchestrator.load.records import RawFacts, parse_facts
+from orchestrator.load.records import validate
 from orchestrator.model.cluster import lay_out
+from orchestrator.model.facts import Facts
 from tests.conftest import make_node
 from tests.support.node_responses import make_reported_facts
 
@@ -176,7 +177,7 @@ def place(name: str, cpuset: str, ppn: str, root: Path) -> list[str]:
     online = write_machine(MACHINES[name], root)
     allowed = online if cpuset == "all" else [cpu for cpu in parse_cpus(cpuset) if cpu in online]
     reported = make_reported_facts(cpus=[topology(cpu, root) for cpu in allowed])
-    node = make_node(facts=parse_facts(RawFacts.model_validate(reported)))
+    node = make_node(facts=validate(Facts, reported, name))
     ranks = lay_out((node,), None if ppn == "auto" else int(ppn)).rank_places
     numa_of = {cpu: core.numa for core in node.facts.cores for cpu in core.cpus}
     numa = ("+".join(map(str, dict.fromkeys(numa_of[cpu] for cpu in rank.cpus))) for rank in ranks)

@@ -17,7 +17,8 @@ from orch_node.protocol.fabrics import Device
 
 from orchestrator import load
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import Gpu, Node, lay_out
+from orchestrator.model.cluster import Node, lay_out
+from orchestrator.model.facts import Gpu
 from orchestrator.model.process_group import BACKENDS, find_backend
 from orchestrator.planning import launchers
 from orchestrator.planning.containers import Docker

@@ -16,8 +16,9 @@ from orch_node.rank.checks import RankError
 from orch_node.standalone import facts
 
 from orchestrator.errors import PlanError
-from orchestrator.load.records import InvalidResponse, RawFacts, validate
+from orchestrator.load.records import InvalidResponse, validate
 from orchestrator.model.cluster import Node
+from orchestrator.model.facts import Facts
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.software import choose_precision
@@ -91,9 +92,9 @@ def test_resumed_run_keeps_the_precision_of_its_checkpoint() -> None:
 
 
 def test_facts_that_contradict_each_other_are_refused() -> None:
-    validate(RawFacts, make_reported_facts(flags=["avx2", "avx512f", "avx512_bf16"]), "facts")
+    validate(Facts, make_reported_facts(flags=["avx2", "avx512f", "avx512_bf16"]), "facts")
     with pytest.raises(InvalidResponse, match="avx512_bf16 without avx512f"):
-        validate(RawFacts, make_reported_facts(flags=["avx2", "avx512_bf16"]), "facts")
+        validate(Facts, make_reported_facts(flags=["avx2", "avx512_bf16"]), "facts")
 
 
 def test_flags_of_arm_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

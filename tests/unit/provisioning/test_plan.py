@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator import load
@@ -32,7 +33,7 @@ def test_record_contains_the_interface_of_the_address_and_the_routes_to_the_othe
     interfaces = {"eth0": ["192.0.2.1"], "eth1": ["10.0.0.1"]}
     sources = {"node1": "192.0.2.1", "node2": "10.0.0.1", "node3": "10.0.0.1"}
     peers = {name: make_peer("node1", source=source) for name, source in sources.items()}
-    facts = make_probe().facts.model_copy(update={"interfaces": interfaces})
+    facts = replace(make_probe().facts, interfaces=interfaces)
     probe = make_probe(peers={"node0": make_peer("node0"), **peers}, facts=facts)
     assert find_routes(probe) == ("eth1", {"node1": "eth0"})
     assert find_routes(make_probe(peers={}, facts=facts)) == ("", {})

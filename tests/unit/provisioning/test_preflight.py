@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator import load
 from orchestrator.load.clusters import Limits
 from orchestrator.model.cluster import GIB
@@ -28,9 +30,9 @@ def test_problem_of_a_node_is_reported() -> None:
         ({"writable": False}, "cannot write"),  # rights
         ({"noexec": True}, "is mounted with noexec"),
         ({"root": "/home/two words/orch"}, "/home/two words/orch has ' ' in its name"),  # space
-        ({"facts": make_probe().facts.model_copy(update={"shm_bytes": 64 << 20})}, "64 MiB free in /dev/shm"),
-        ({"facts": make_probe().facts.model_copy(update={"memory_bytes": GIB})}, "1.0 GiB of memory"),
-        ({"facts": make_probe().facts.model_copy(update={"flags": []})}, "no AVX2"),  # CPU
+        ({"facts": replace(make_probe().facts, shm_bytes=64 << 20)}, "64 MiB free in /dev/shm"),
+        ({"facts": replace(make_probe().facts, memory_bytes=GIB)}, "1.0 GiB of memory"),
+        ({"facts": replace(make_probe().facts, flags=frozenset())}, "no AVX2"),  # CPU
         ({"missing": ("ssh",), "sudo": False}, "may not install"),  # packages
         ({"missing": ("ssh",), "os": Release(id="", like="")}, "orch knows the packages of Debian and RHEL only"),
     ):

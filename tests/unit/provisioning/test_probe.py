@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.files import SHARE, STANDALONE
-from orchestrator.load.records import InvalidResponse, RawFacts, validate
+from orchestrator.load.records import InvalidResponse, dump, validate
+from orchestrator.model.facts import Facts
 from orchestrator.provisioning import probe
 from orchestrator.provisioning.playbook import UNSAFE, render_variables
 from orchestrator.provisioning.probe import fabric_checks_version
@@ -41,7 +42,7 @@ def test_valid_result_becomes_a_probe_with_the_family_of_its_distribution() -> N
 
 def test_facts_of_this_machine_are_valid() -> None:
     done = subprocess.run([sys.executable, str(STANDALONE / "facts.py")], capture_output=True)
-    validate(RawFacts, json.loads(done.stdout), "this machine")
+    validate(Facts, json.loads(done.stdout), "this machine")
 
 
 HOSTILE = ["a\nb", "-oProxyCommand=id", ESCAPE_SEQUENCE, "{{ 1 }}", "$(id)", "a b", "", 7, None, ["x"]]
@@ -121,7 +122,7 @@ def test_any_change_of_a_result_is_accepted_or_rejected(data: st.DataObject) -> 
     addresses = {"node0": "10.0.0.1"}
     assert len(known_hosts((node,), addresses, {"node0": 22}).splitlines()) == len(node.host_keys)
     assert len(ssh_config((node,), addresses, {"node0": 22}, "/r").splitlines()) == 17
-    json.loads(render_variables({"nodes": {"node0": node.facts.model_dump(mode="json")}}))
+    json.loads(render_variables({"nodes": {"node0": dump(node.facts)}}))
 
 
 def test_version_depends_on_the_files_that_decide_the_results_only(tmp_path: Path) -> None:

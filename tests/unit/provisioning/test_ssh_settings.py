@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import paramiko
@@ -85,7 +86,7 @@ def test_inventory_takes_precedence_over_the_configuration(config: Path) -> None
 
 def test_hostname_that_a_node_reports_and_localhost_are_written_on_no_node() -> None:
     for reported in ("localhost", "NODE1", "10.0.0.9", "pypi.org"):
-        facts = make_probe().facts.model_copy(update={"hostname": reported})
+        facts = replace(make_probe().facts, hostname=reported)
         probes, ports = (make_probe(facts=facts), TWO_PROBES[1]), dict.fromkeys(ADDRESSES, 22)
         expected = [{"address": "10.0.0.1", "names": ["node0"]}, {"address": "10.0.0.2", "names": ["node1"]}]
         assert host_entries(probes, ADDRESSES) == expected
@@ -100,7 +101,7 @@ def test_hostname_that_a_node_reports_and_localhost_are_written_on_no_node() -> 
 
 def test_address_of_a_node_is_not_taken_from_other_nodes() -> None:
     forged = {"node1": make_peer("node1", address="10.6.6.6")}
-    facts = make_probe().facts.model_copy(update={"interfaces": {"eth0": ["10.0.0.2"]}})
+    facts = replace(make_probe().facts, interfaces={"eth0": ("10.0.0.2",)})
     correct = make_probe("node1", peers={"node1": make_peer("node1")}, facts=facts)
     assert find_address("node1", (make_probe(peers=forged), correct)) == "10.0.0.2"
 

@@ -12,7 +12,8 @@ from orch_node.protocol.layout import NodeEntry, parse
 from orch_node.rank.checks import RankError, check_image_packages, check_preload, check_torch
 from orch_node.standalone import facts as node_facts
 
-from orchestrator.model.cluster import Facts, lay_out
+from orchestrator.model.cluster import lay_out
+from orchestrator.model.facts import Facts
 from orchestrator.model.process_group import GLOO
 from orchestrator.planning.run_files import layout_json
 from orchestrator.stacks.stack import same_version

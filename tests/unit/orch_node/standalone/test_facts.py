@@ -13,9 +13,8 @@ from orch_node.standalone import facts
 from orch_node.standalone.facts import packages
 
 from orchestrator.files import LIB, STANDALONE
-from orchestrator.load import records
-from orchestrator.load.records import RawFacts
-from orchestrator.model.cluster import Gpu
+from orchestrator.load.records import validate
+from orchestrator.model.facts import Facts, Gpu
 from tests.support.environments import make_environment
 from tests.support.files import write_files, write_program
 from tests.support.node_responses import make_reported_facts
@@ -83,7 +82,7 @@ def nvidia_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_gpus_are_those_of_nvidia_smi(nvidia_root: Path) -> None:
     first, second, third = facts.gpus(nvidia_root)
     assert (second["numa"], third["memory_bytes"]) == (None, 0)
-    node = records.parse_facts(RawFacts.model_validate(make_reported_facts(gpus=[first])))
+    node = validate(Facts, make_reported_facts(gpus=[first]), "the facts")
     gpu = Gpu(
         index=0, name="NVIDIA H100 80GB HBM3", uuid="GPU-5d6a", memory_bytes=81559 << 20, driver="550.54.15", numa=1
     )

@@ -14,7 +14,7 @@ from orch_node.protocol import batch as protocol
 from orchestrator import load
 from orchestrator.errors import PlanError
 from orchestrator.files import TRAIN, source_files
-from orchestrator.model.cluster import Gpu
+from orchestrator.model.facts import Gpu
 from orchestrator.model.recipe import Recipe
 from orchestrator.operations import train
 from orchestrator.planning.plan import Plan, SendFolder, StoreFolder, SubmitScript
