@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,53 +83,54 @@ def task_result(state: str, data: Mapping[str, Any]) -> TaskResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Playbook:
-    """A playbook and the settings to run it with."""
+class Playbooks:
+    """The settings with which a command runs playbooks."""
 
-    name: str
     inventory: Path
-    variables: Mapping[str, Any]  # without secrets, which Ansible reads from the inventory
     state: Path  # orch's folder for the inventory
     log: Path
     check: bool = False
-    limit: tuple[str, ...] = ()  # nodes
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def run(playbook: Playbook, on_result: Callable[[TaskResult], None], on_line: Callable[[str], None]) -> str:
+def run(
+    playbooks: Playbooks,
+    name: str,
+    variables: Mapping[str, Any],
+    on_result: Callable[[TaskResult], None],
+    on_line: Callable[[str], None],
+    *,
+    limit: Sequence[str] = (),
+) -> str:
     """Run a playbook and return ansible-runner's status: successful, failed, canceled or timeout.
 
     Args:
-        playbook: to run.
+        playbooks: the settings.
+        name: of the playbook.
+        variables: for all nodes, without secrets, which Ansible reads from the inventory.
         on_result: gets the result of each task on each node.
         on_line: gets each line that Ansible prints.
+        limit: the nodes; all nodes of the inventory if empty.
     """
     import ansible_runner  # takes a tenth of a second, also for --help
 
     folder = tempfile.mkdtemp(prefix="orch-ansible-")  # mode 0700
-    options = ["--check", "--diff"] if playbook.check else []
     # ansible-runner replaces these handlers and does not restore them: Ctrl-C would be lost.
     in_main_thread = threading.current_thread() is threading.main_thread()
     signals = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
     handlers = {number: signal.getsignal(number) for number in signals}
     try:
-        with playbook.log.open("a") as log:
+        with playbooks.log.open("a") as log:
             (Path(folder) / "env").mkdir()
-            variables = Path(folder) / "env" / "extravars"
-            variables.write_text(render_variables(playbook.variables))
+            (Path(folder) / "env" / "extravars").write_text(render_variables(variables))
             runner = ansible_runner.run(
                 private_data_dir=folder,
                 project_dir=str(SHARE / "playbooks"),
-                playbook=f"{playbook.name}.yml",
-                inventory=str(playbook.inventory.resolve()),
-                limit=",".join(playbook.limit) or None,
-                cmdline=" ".join(options) or None,
-                envvars={
-                    **settings(playbook),
-                    **playbook.environment,
-                    **files_of_user(playbook),
-                    FOLDER_VARIABLE: folder,
-                },
+                playbook=f"{name}.yml",
+                inventory=str(playbooks.inventory.resolve()),
+                limit=",".join(limit) or None,
+                cmdline="--check --diff" if playbooks.check else None,
+                envvars={**ansible_variables(playbooks, forks=len(limit)), FOLDER_VARIABLE: folder},
                 fact_cache_type="memory",
                 quiet=True,
                 event_handler=lambda event: handle_event(event, log, on_result, on_line),
@@ -188,9 +189,18 @@ def is_worker(pid: int, folder: str) -> bool:
     return names_folder and f"{FOLDER_VARIABLE}={folder}".encode() in read_texts(pid, "environ")
 
 
-def settings(playbook: Playbook) -> dict[str, str]:
-    """Return Ansible's settings, which override the user's ansible.cfg and environment."""
+def ansible_variables(playbooks: Playbooks, *, forks: int) -> dict[str, str]:
+    """Return the variables of Ansible, which override the user's ansible.cfg and environment.
+
+    Those that name files are absolute: ansible-runner starts Ansible in another folder than the current one.
+    """
     programs, arguments = str(Path(sys.executable).parent), os.environ.get("ANSIBLE_SSH_ARGS")
+    environment = {**os.environ, **playbooks.environment}
+    files = {
+        name: str(Path(value).expanduser().absolute())
+        for name, value in environment.items()
+        if value and FILE_VARIABLE.fullmatch(name)
+    }
     return {
         **ansible_environment(),
         **({} if arguments is None else {"ANSIBLE_SSH_ARGS": f"{SSH_OPTIONS} {arguments}"}),  # checks host keys
@@ -200,24 +210,16 @@ def settings(playbook: Playbook) -> dict[str, str]:
         # A cache on disk is read and decoded again for each task of each node.
         "ANSIBLE_CACHE_PLUGIN": "memory",
         "ANSIBLE_HOST_KEY_CHECKING": "True",
-        "ANSIBLE_FORKS": str(min(len(playbook.limit) or MAX_FORKS, MAX_FORKS)),
+        "ANSIBLE_FORKS": str(min(forks or MAX_FORKS, MAX_FORKS)),
         # Facts that a node returns must not become variables.
         "ANSIBLE_INJECT_FACT_VARS": "False",
         "ANSIBLE_NOCOLOR": "True",
         "ANSIBLE_SSH_EXECUTABLE": os.environ.get("ANSIBLE_SSH_EXECUTABLE", str(SHARE / "playbooks" / "ssh")),
         "ORCH_PYTHON": sys.executable,
-        "ANSIBLE_SSH_CONTROL_PATH_DIR": shared_connections(playbook.state),
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": shared_connections(playbooks.state),
         "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
-    }
-
-
-def files_of_user(playbook: Playbook) -> dict[str, str]:
-    """Return the variables that name files; ansible-runner starts Ansible in another folder than the current one."""
-    environment = {**os.environ, **playbook.environment}
-    return {
-        name: str(Path(value).expanduser().absolute())
-        for name, value in environment.items()
-        if value and FILE_VARIABLE.fullmatch(name)
+        **playbooks.environment,
+        **files,
     }
 
 

@@ -28,7 +28,7 @@ from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import NodeReport, Report
 from orchestrator.provisioning import messages, playbook, probe
 from orchestrator.provisioning.plan import ProvisionRequest
-from orchestrator.provisioning.playbook import Playbook, TaskResult
+from orchestrator.provisioning.playbook import Playbooks, TaskResult
 from orchestrator.provisioning.probe import Probe
 from orchestrator.provisioning.ssh_settings import resolve_connection
 
@@ -76,13 +76,15 @@ class Session:
         """
         self.request = request
         self.listener = listener
-        self.environment = environment
         self.source = find_inventory(request.inventory)
         self.hosts = read_inventory(self.source)  # with their variables
         if not self.hosts:
             raise RequestError(f"Inventory {self.source} has no hosts.", hint=NO_HOSTS)
         self.state = State.of(self.source)
         self.log = self.state.log(command)
+        self.playbooks = Playbooks(
+            inventory=self.source, state=self.state.folder, log=self.log, check=request.dry_run, environment=environment
+        )
         self.nodes = {name: NodeReport(node=name) for name in self.hosts}
         self.probes: dict[str, Probe] = {}
         self.began = time.monotonic()
@@ -102,21 +104,8 @@ class Session:
         finally:
             # Nodes that failed or were interrupted did not reach the end of the playbook.
             if self.locked:
-                unlock = self.playbook("unlock", variables, tuple(sorted(self.locked)))
-                playbook.run(replace(unlock, check=False), lambda _: None, self.listener.line)
-
-    def playbook(self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()) -> Playbook:
-        """Return a playbook with the settings of this session."""
-        return Playbook(
-            name=name,
-            inventory=self.source,
-            variables=variables,
-            state=self.state.folder,
-            log=self.log,
-            check=self.request.dry_run,
-            limit=limit,
-            environment=self.environment,
-        )
+                unchecked, nodes = replace(self.playbooks, check=False), sorted(self.locked)
+                playbook.run(unchecked, "unlock", variables, lambda _: None, self.listener.line, limit=nodes)
 
     def run(self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()) -> None:
         """Run a playbook and collect its results.
@@ -124,7 +113,7 @@ class Session:
         Raises:
             OrchError: if Ansible stops before it reaches a node.
         """
-        status = playbook.run(self.playbook(name, variables, limit), self.add_result, self.listener.line)
+        status = playbook.run(self.playbooks, name, variables, self.add_result, self.listener.line, limit=limit)
         self.stopped = status == "canceled"
         if status == "failed" and not any(node.failed for node in self.nodes.values()):
             errors = [line for line in self.log.read_text().splitlines() if "ERROR" in line or "fatal" in line]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.provisioning.playbook import Playbook, settings
+from orchestrator.provisioning.playbook import Playbooks, ansible_variables
 from tests.conftest import orch_environment, report_missing
 from tests.local.runs import expect_exit, start_orch, wait_for_exit, write_script
 from tests.local.workspaces import Workspace, make_hosts
@@ -97,8 +97,8 @@ def test_ansible_reads_only_the_results_of_its_modules(workspace: Workspace) -> 
     (folder / "home/.ssh/config").write_text(SSH_CONFIG)
     passwd = Path("/etc/passwd").read_text().replace(":/root:", f":{folder}/home:")
     (folder / "passwd").write_text(passwd)
-    playbook = Playbook(name="", inventory=folder, variables={}, state=folder, log=folder)
-    environment = orch_environment(folder) | settings(playbook)
+    playbooks = Playbooks(inventory=folder, state=folder, log=folder)
+    environment = orch_environment(folder) | ansible_variables(playbooks, forks=1)
     files = f"src={folder}/own.py dest={folder}/copied-{{{{inventory_hostname}}}}"
     ansible = ["ansible", "-i", workspace.options[-1], "all", "-m", "ansible.builtin.copy", "-a", files]
     command = ["unshare", "--mount", "sh", "-c", AS_USER, "sh", str(folder / "passwd"), *ansible]

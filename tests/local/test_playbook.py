@@ -36,11 +36,9 @@ def test_interrupted_playbook_leaves_no_process(tmp_path: Path, monkeypatch: pyt
     inventory = tmp_path / "hosts"
     inventory.write_text(f"here ansible_connection=local ansible_python_interpreter={sys.executable}\n")
     monkeypatch.setattr(playbook, "SHARE", tmp_path)
-    slow = playbook.Playbook(
-        name="slow", inventory=inventory, variables={}, state=tmp_path / "state", log=tmp_path / "log"
-    )
+    playbooks = playbook.Playbooks(inventory=inventory, state=tmp_path / "state", log=tmp_path / "log")
     before = find_processes(PLAYBOOK).keys()
     threading.Thread(target=interrupt_task, daemon=True).start()
-    assert playbook.run(slow, lambda result: None, lambda line: None) == "canceled"
+    assert playbook.run(playbooks, "slow", {}, lambda result: None, lambda line: None) == "canceled"
     wait_until(lambda: not find_processes(TASK), "the end of the task", seconds=10)
     wait_until(lambda: not find_processes(PLAYBOOK).keys() - before, "the end of all processes", seconds=10)

@@ -11,8 +11,7 @@ import pytest
 from orchestrator.errors import RequestError
 from orchestrator.load.inventory import CONFIG, parse_listing, read_inventory
 from orchestrator.model.ssh_options import find_unsafe_argument, find_unsafe_setting
-from orchestrator.provisioning.playbook import Playbook
-from orchestrator.provisioning.playbook import settings as settings_of
+from orchestrator.provisioning.playbook import Playbooks, ansible_variables
 from tests.support.openssh import openssh_options
 
 UNSAFE_ARGUMENTS = [
@@ -110,7 +109,7 @@ def test_ssh_configuration_of_the_user_cannot_disable_checks(tmp_path: Path, mon
     config = configparser.ConfigParser(interpolation=None)
     config.read(CONFIG)
     monkeypatch.setenv("ANSIBLE_SSH_ARGS", "-C")
-    playbook = Playbook(name="x", inventory=tmp_path, variables={}, state=tmp_path, log=tmp_path)
-    for text in (config["ssh_connection"]["ssh_args"], settings_of(playbook)["ANSIBLE_SSH_ARGS"]):
+    playbooks = Playbooks(inventory=tmp_path, state=tmp_path, log=tmp_path)
+    for text in (config["ssh_connection"]["ssh_args"], ansible_variables(playbooks, forks=1)["ANSIBLE_SSH_ARGS"]):
         options = openssh_options("-F", str(tmp_path / "config"), *shlex.split(text), "host")
         assert options["stricthostkeychecking"] == "true"

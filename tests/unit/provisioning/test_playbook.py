@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.provisioning.messages import changes_of, explain, message_of
-from orchestrator.provisioning.playbook import RESULTS, Playbook, TaskResult, handle_event, run, task_result
+from orchestrator.provisioning.playbook import RESULTS, Playbooks, TaskResult, handle_event, run, task_result
 from tests.support.hostile import ESCAPE_SEQUENCE, JSON
 
 
@@ -25,14 +25,9 @@ def test_ansible_evaluates_no_template_and_reads_local_files(tmp_path: Path, mon
     template = "{{ lookup('pipe', 'touch " + str(marker) + "') }}"
     root = tmp_path / template
     results: list[TaskResult] = []
-    playbook = Playbook(
-        name="unlock",
-        inventory=tmp_path / "hosts.yml",
-        variables={"orch_root": str(root), "orch_owner": {"token": template}},
-        state=tmp_path / "state",
-        log=tmp_path / "log",
-    )
-    assert run(playbook, results.append, lambda line: None) == "successful"
+    playbooks = Playbooks(inventory=tmp_path / "hosts.yml", state=tmp_path / "state", log=tmp_path / "log")
+    variables = {"orch_root": str(root), "orch_owner": {"token": template}}
+    assert run(playbooks, "unlock", variables, results.append, lambda line: None) == "successful"
     assert [result.node for result in results if result.state == "ok"]
     assert not marker.exists()
 
