@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile, gettempdir
+from typing import TypeVar
 
 from orch_node.content_store import ABSENT, all_files
 from orch_node.protocol import files, values
@@ -33,7 +34,7 @@ from orchestrator.planning.plan import (
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 
-MAX_PARALLEL_NODES = 32
+MAX_PARALLEL_NODES = 64
 CHECK_SECONDS = 60.0  # time limit for a Python to start, from a slow disk
 MISSING_IMPORTS = 1  # exit code of that check
 STORE_SECONDS = 600.0  # time limit for a node to copy a stored folder, on a slow disk
@@ -47,6 +48,7 @@ COPY_HINT = "`df` shows whether the disk has space. If the file is gone, the pro
 
 
 Connection = Local | Ssh
+Result = TypeVar("Result")
 
 
 def execute(steps: Iterable[Step], connections: Mapping[str, Connection]) -> None:
@@ -201,34 +203,61 @@ def packed(folder: Path, paths: Sequence[Path], beginning: bytes = b"") -> Itera
         yield Path(archive.name)
 
 
-def on_all(
-    nodes: tuple[RunNode, ...], connections: Mapping[str, Connection], action: Callable[[RunNode], None]
-) -> None:
+def on_all(nodes: Sequence[RunNode], connections: Mapping[str, Connection], action: Callable[[RunNode], None]) -> None:
     """Call an action for all nodes in parallel; if none of the first ones can be reached, leave the others out.
 
     Raises:
         ExecuteError: if it fails for any node; the message groups the nodes by their reason.
         KeyboardInterrupt: if Ctrl-C is pressed; the connections are closed, so that no action continues.
     """
-    errors: dict[str, ExecuteError] = {}
-    left_out = ""
-    with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_NODES, len(nodes))) as pool:
-        try:
-            for tried, (node, future) in enumerate([(node, pool.submit(action, node)) for node in nodes]):
-                if tried == MAX_PARALLEL_NODES == sum(isinstance(error, ConnectionLost) for error in errors.values()):
-                    left_out = f"; the other {len(nodes) - tried} nodes were left out"
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    break
-                try:
-                    future.result()
-                except ExecuteError as error:
-                    errors[node.node] = error
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for node in nodes:
-                connections[node.node].close()
-            raise
+
+    def close() -> None:
+        for node in nodes:
+            connections[node.node].close()
+
+    first, others, left_out = nodes[:MAX_PARALLEL_NODES], nodes[MAX_PARALLEL_NODES:], ""
+    errors = errors_in(on_each(first, action, interrupt=close))
+    if others and sum(isinstance(error, ConnectionLost) for error in errors.values()) == len(first):
+        left_out = f"; the other {len(others)} nodes were left out"
+    else:
+        errors |= errors_in(on_each(others, action, interrupt=close))
     if errors:
         reasons = fold_by_text({node: error.message.removesuffix(".") for node, error in errors.items()})
         message = "; ".join(reason for _, reason in reasons)
         raise ExecuteError(f"{message}{left_out}.", hint=next(iter(errors.values())).hint)
+
+
+def on_each(
+    nodes: Collection[RunNode],
+    action: Callable[[RunNode], Result],
+    *,
+    threads: int = MAX_PARALLEL_NODES,
+    interrupt: Callable[[], object] = lambda: None,
+) -> dict[str, Result | ExecuteError]:
+    """Call an action for all nodes in parallel; return the result or the error of each, in their order.
+
+    Args:
+        nodes: the nodes.
+        action: called with each node.
+        threads: the number of nodes at the same time.
+        interrupt: called if Ctrl-C is pressed; ends the actions, for which this function waits.
+    """
+
+    def attempt(node: RunNode) -> Result | ExecuteError:
+        try:
+            return action(node)
+        except ExecuteError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        try:
+            return dict(zip((node.node for node in nodes), pool.map(attempt, nodes), strict=True))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            interrupt()
+            raise
+
+
+def errors_in(results: Mapping[str, Result | ExecuteError]) -> dict[str, ExecuteError]:
+    """Return the errors among the results of nodes."""
+    return {node: result for node, result in results.items() if isinstance(result, ExecuteError)}

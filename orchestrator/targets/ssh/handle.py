@@ -29,12 +29,12 @@ from orchestrator.runs.state_files import PLAN, supervisor_of
 from orchestrator.runs.store import Positions
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.mirror import Mirror
-from orchestrator.targets.execute import execute
+from orchestrator.targets.execute import errors_in, execute, on_each
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
 from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
 from orchestrator.targets.ssh import find
 from orchestrator.targets.ssh.logs import LogCopies, copy_logs
-from orchestrator.targets.ssh.nodes import connection_to, errors_in, on_each, on_run
+from orchestrator.targets.ssh.nodes import connection_to, on_run
 
 END_SECONDS = 10.0  # time limit for a supervisor to end after it has written its outcome
 

@@ -19,8 +19,9 @@ from orchestrator.runs.state_files import outcome_in
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror
+from orchestrator.targets.execute import errors_in, on_each
 from orchestrator.targets.interface import Notify
-from orchestrator.targets.ssh.nodes import connection_to, errors_in, on_each
+from orchestrator.targets.ssh.nodes import connection_to
 
 BUSY_CONNECT_SECONDS = 60
 # Between two copies of the logs of a node: with many nodes, each is asked less often.

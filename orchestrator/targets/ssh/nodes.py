@@ -6,7 +6,6 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,10 +24,9 @@ from orchestrator.planning.run_files import claims_folder
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.program_output import read_response
+from orchestrator.targets.execute import on_each
 from orchestrator.targets.interface import LiveNode
 
-MAX_PARALLEL_QUERIES = 64  # nodes that are queried in parallel
-Result = TypeVar("Result")
 Value = TypeVar("Value")
 USAGE_SECONDS = 10.0  # time limit of a node's response
 USAGE_CONNECT_SECONDS = 5
@@ -79,24 +77,6 @@ def query_all(
     return on_each(commands, query)
 
 
-def on_each(hosts: Collection[RunNode], action: Callable[[RunNode], Result]) -> dict[str, Result | ExecuteError]:
-    """Call an action for all nodes in parallel; return the result or the error of each in the order of `hosts`."""
-
-    def attempt(host: RunNode) -> Result | ExecuteError:
-        try:
-            return action(host)
-        except ExecuteError as error:
-            return error
-
-    with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
-        return dict(zip((host.node for host in hosts), pool.map(attempt, hosts), strict=True))
-
-
-def errors_in(results: Mapping[str, Result | ExecuteError]) -> dict[str, ExecuteError]:
-    """Return the errors among the results of nodes."""
-    return {node: result for node, result in results.items() if isinstance(result, ExecuteError)}
-
-
 def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveNode]:
     """Query the nodes of an inventory, or those with these names, and return who uses them, in its order."""
     cluster = load.cluster(inventory)
@@ -144,22 +124,17 @@ class SshCommands:
     ) -> dict[str, int | ExecuteError]:
         stop = threading.Event()
 
-        def run_on(host: RunNode) -> int | ExecuteError:
+        def run_on(host: RunNode) -> int:
             argv = (*self.programs[host], "--", *command)
             try:
                 with closing(connection_to(host)) as connection:
                     return connection.relay(argv, lambda stream, part: receive(host.node, stream, part), stop)
-            except ExecuteError as error:
-                unreachable = error.hint == ConnectionLost.default_hint
-                return ExecuteError(error.message, hint=UNREACHABLE_HINT) if unreachable else error
+            except ConnectionLost as error:
+                hint = UNREACHABLE_HINT if error.hint == ConnectionLost.default_hint else error.hint
+                raise ExecuteError(error.message, hint=hint) from None
 
         # On all nodes at the same time, because the command may wait for its counterparts there.
-        with ThreadPoolExecutor(max_workers=len(self.programs)) as pool:
-            futures = {host.node: pool.submit(run_on, host) for host in self.programs}
-            try:
-                return {node: future.result() for node, future in futures.items()}
-            finally:
-                stop.set()  # after Ctrl-C the pool waits for the end of the commands
+        return on_each(self.programs, run_on, threads=len(self.programs), interrupt=stop.set)
 
     def shell(self) -> tuple[str, ...]:
         host, program = next(iter(self.programs.items()))

@@ -16,6 +16,7 @@ from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.facts import Facts
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, minor
+from orchestrator.targets.execute import on_each
 from orchestrator.targets.interpreter import (
     PYTHON_HINT,
     check_no_image,
@@ -24,7 +25,7 @@ from orchestrator.targets.interpreter import (
     repair_command,
     user_python,
 )
-from orchestrator.targets.ssh.nodes import connection_to, on_each, write_ssh_config
+from orchestrator.targets.ssh.nodes import connection_to, write_ssh_config
 
 
 def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:

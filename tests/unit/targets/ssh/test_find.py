@@ -17,10 +17,11 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.runs import store
+from orchestrator.targets.execute import MAX_PARALLEL_NODES
 from orchestrator.targets.interface import UntrustedRecordError, ignore
 from orchestrator.targets.ssh.find import InventoryRuns, find_run, merge_listing, trusted_record
 from orchestrator.targets.ssh.handle import SshHandle
-from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, SshCommands, query_all
+from orchestrator.targets.ssh.nodes import SshCommands, query_all
 from tests.conftest import make_cluster, make_node
 from tests.support.hostile import JSON
 from tests.support.recorded import RUN_RECORD
@@ -203,7 +204,7 @@ WAIT_FOR_LAST = 'touch "$1/$NODE"; for i in $(seq 100); do [ -e "$1/last" ] && e
 
 
 def test_command_runs_on_all_nodes_at_the_same_time(tmp_path: Path) -> None:
-    names = [*(f"node{number}" for number in range(MAX_PARALLEL_QUERIES)), "last"]
+    names = [*(f"node{number}" for number in range(MAX_PARALLEL_NODES)), "last"]
     commands = SshCommands({RunNode(node=name): (*WITH_NAME, name) for name in names})
     ends = commands.run(("sh", "-c", WAIT_FOR_LAST, "sh", str(tmp_path)), lambda node, stream, part: None)
     assert [node for node, end in ends.items() if end != 0] == [], "they waited for the last node"
