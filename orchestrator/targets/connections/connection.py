@@ -73,10 +73,6 @@ OPENSSH_OPTIONS = (
 KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 MAX_NAMES = 1_000_000  # in a folder
-UNKNOWN_NAME_HINT = (
-    "Set ansible_host in the inventory to its address and run `orch provision`. For a host outside of an inventory, "
-    "set HostName in ~/.ssh/config."
-)
 # For a host whose key is not recorded, where paramiko's message has its name as known_hosts files write it.
 UNKNOWN_KEY = re.compile(r"Server '(.+)' not found in known_hosts")
 UNKNOWN_KEY_HINT = (
@@ -84,8 +80,7 @@ UNKNOWN_KEY_HINT = (
     "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub). For the nodes of an inventory, run "
     "`orch provision` afterwards. If the key has changed, find out why before you record it."
 )
-# For connections that cannot be opened: a part of paramiko's message, its meaning, and a hint.
-STUCK_SSHD_HINT = "Check the load and the memory of the host, and sshd itself: `ssh -v` shows how far it gets."
+# For connections that cannot be opened: a pattern of paramiko's message, its meaning, and a hint.
 CONNECTION_ERRORS = (
     (
         "uthentication",
@@ -93,10 +88,17 @@ CONNECTION_ERRORS = (
         "Set ansible_user and ansible_ssh_private_key_file in the inventory and run `orch provision`. For a host "
         "outside of an inventory, set User and IdentityFile in ~/.ssh/config.",
     ),
-    ("Name or service not known", "its name is not known here", UNKNOWN_NAME_HINT),
-    ("name resolution", "its name is not known here", UNKNOWN_NAME_HINT),
-    ("No existing session", "its sshd accepts connections, but does not answer", STUCK_SSHD_HINT),
-    ("SSH protocol banner", "its sshd accepts connections, but does not answer", STUCK_SSHD_HINT),
+    (
+        "Name or service not known|name resolution",
+        "its name is not known here",
+        "Set ansible_host in the inventory to its address and run `orch provision`. For a host outside of an "
+        "inventory, set HostName in ~/.ssh/config.",
+    ),
+    (
+        "No existing session|SSH protocol banner",
+        "its sshd accepts connections, but does not answer",
+        "Check the load and the memory of the host, and sshd itself: `ssh -v` shows how far it gets.",
+    ),
 )
 
 
@@ -120,15 +122,6 @@ class SftpChannel:
         return getattr(self.channel, name)
 
 
-def open_sftp(transport: paramiko.Transport) -> paramiko.SFTPClient:
-    """Return a client for the files of a node; raise the errors of paramiko."""
-    from paramiko import SFTPClient
-
-    channel = transport.open_session()
-    channel.invoke_subsystem("sftp")
-    return SFTPClient(cast("paramiko.Channel", SftpChannel(channel)))
-
-
 Result = TypeVar("Result")
 
 
@@ -147,14 +140,18 @@ class Ssh:
     def connection(self) -> Any:
         """Return an open connection, or raise the error of paramiko.
 
-        Keepalives detect a dead node within seconds; TCP alone needs 15 minutes.
+        It fails when the node has not acknowledged anything for SILENCE_SECONDS; TCP alone needs 15 minutes.
         """
         connection = self.new_connection()
         trust_known_hosts_only(connection)
         # paramiko's threads would print stack traces when a node is lost, which orch reports itself.
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
         connection.open()
-        detect_silence(connection.transport)
+        transport = connection.transport
+        transport.set_keepalive(KEEPALIVE_SECONDS)
+        transport.channel_timeout = SILENCE_SECONDS
+        if isinstance(transport.sock, socket.socket):  # a ProxyCommand has no socket
+            transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_SECONDS * 1000))
         return connection
 
     def new_connection(self) -> Any:
@@ -168,11 +165,15 @@ class Ssh:
     @cached_property
     def sftp(self) -> paramiko.SFTPClient:
         """Return a client for the node's files; raise ExecuteError or ConnectionLost if there is none."""
-        client = self.attempt(lambda: open_sftp(self.connection.transport), "start its SFTP server")
-        channel = client.get_channel()
-        if channel is not None:
+        from paramiko import SFTPClient
+
+        def start() -> SFTPClient:
+            channel = self.connection.transport.open_session()
             channel.settimeout(SILENCE_SECONDS)
-        return client
+            channel.invoke_subsystem("sftp")
+            return SFTPClient(cast("paramiko.Channel", SftpChannel(channel)))
+
+        return self.attempt(start, "start its SFTP server")
 
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""
@@ -206,8 +207,12 @@ class Ssh:
                 f"remove its old key (ssh-keygen -f {known_hosts_file(hop)} -R {name}), record the new one "
                 "and run `orch provision`.",
             ) from None
-        except (OSError, EOFError, paramiko.SSHException) as error:
-            kind = ExecuteError if self.connected(error) else ConnectionLost
+        except UnicodeError:
+            raise ExecuteError(
+                f"{self.node}: could not {description}: a file name is not valid UTF-8.",
+                hint="Rename the file: `ls -b` shows the bytes of its name.",
+            ) from None
+        except (OSError, EOFError, paramiko.SSHException, paramiko.SFTPError, struct.error, OverflowError) as error:
             reason = str(error).removeprefix("[Errno None] ") or type(error).__name__
             if "connection" not in self.__dict__:
                 raise self.connection_error(reason) from None
@@ -216,15 +221,10 @@ class Ssh:
                     f"{self.node}: its sshd refuses a second session of this connection.",
                     hint="Set MaxSessions to 2 or more in its sshd_config.",
                 ) from None
-            hint = "" if kind is ConnectionLost else self.node_hint
-            raise kind(f"{self.node}: could not {description}: {reason}", hint=hint) from None
-        except UnicodeError:
-            raise ExecuteError(
-                f"{self.node}: could not {description}: a file name is not valid UTF-8.",
-                hint="Rename the file: `ls -b` shows the bytes of its name.",
-            ) from None
-        except (paramiko.SFTPError, struct.error, OverflowError) as error:
-            raise ExecuteError(f"{self.node}: could not {description}: {error}", hint=self.node_hint) from None
+            message, transport = f"{self.node}: could not {description}: {reason}", self.connection.transport
+            if isinstance(error, (EOFError, TimeoutError)) or not (transport and transport.is_active()):
+                raise ConnectionLost(message) from None
+            raise ExecuteError(message, hint=self.node_hint) from None
 
     def connection_error(self, reason: str) -> ConnectionLost:
         """Return the error for a connection that cannot be opened, from the message of paramiko."""
@@ -233,28 +233,20 @@ class Ssh:
             command = keyscan_command(hop.host, hop.port, hop.ssh_config.get("hostkeyalias"))
             hint = UNKNOWN_KEY_HINT.format(command=command, known_hosts=known_hosts_file(hop))
             return ConnectionLost(f"{self.node}: its host key is not known here", hint=hint)
-        for signature, description, hint in CONNECTION_ERRORS:
-            if signature in reason:
+        for pattern, description, hint in CONNECTION_ERRORS:
+            if re.search(pattern, reason):
                 return ConnectionLost(f"{self.node}: {description}", hint=hint)
         return ConnectionLost(f"{self.node} does not answer ({reason})")
 
     def find_hop(self, host_key_name: str) -> Any:
         """Return the connection to the node or to one of its jump hosts, by the host's name in known_hosts."""
         hops = list(connection_chain(self.new_connection()))
-        names = ((hop.host, known_host_name(hop.host, hop.port)) for hop in hops)
-        return next((hop for hop, hop_names in zip(hops, names, strict=True) if host_key_name in hop_names), hops[0])
+        return next((hop for hop in hops if host_key_name in (hop.host, known_host_name(hop.host, hop.port))), hops[0])
 
     @property
     def node_hint(self) -> str:
         """Return the hint for failures whose cause has to be found on the node."""
         return f"Check on {self.node} whether this user may do that, and whether the disk has free space."
-
-    def connected(self, error: Exception) -> bool:
-        """Return whether the connection is still open after this error."""
-        if isinstance(error, (EOFError, TimeoutError)) or "connection" not in self.__dict__:
-            return False
-        transport = self.connection.transport
-        return transport is not None and bool(transport.is_active())
 
     def put(self, path: str, content: str | bytes) -> None:
         """Write a private file, whole or not at all, and create its folder; raise ExecuteError if that fails."""
@@ -355,7 +347,7 @@ class Ssh:
         The node itself compares the arguments, because the pid may have been reused by now.
         """
         argv = ("sh", "-c", TERMINATE, "sh", str(pid), marker.replace("\0", "\n"))
-        self.attempt(lambda: self.run(argv, check=False), f"stop {pid}")
+        self.capture(argv, seconds=RUN_SECONDS)
 
     def alive(self, pid: int, marker: str) -> bool:
         """Return whether a process is alive and its arguments contain `marker`.
@@ -404,15 +396,15 @@ class Ssh:
         check_started(filters, self.node)
         return code
 
-    def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:
+    def run(self, argv: tuple[str, ...]) -> None:
         """Run a short program on the node.
 
         Raises:
             ConnectionLost: if it runs for longer than RUN_SECONDS.
-            OSError: if it fails and `check` is true.
+            OSError: if it fails.
         """
         result = self.capture(argv, seconds=RUN_SECONDS)
-        if check and result.code != 0:
+        if result.code != 0:
             raise OSError(result.err.strip() or f"exit code {result.code}")
 
 
@@ -429,15 +421,6 @@ def home_config() -> tuple[str, ...]:
     """Return the option for ~/.ssh/config if HOME is not the user's home folder, where alone OpenSSH looks for it."""
     home, config = Path(pwd.getpwuid(os.getuid()).pw_dir), Path.home() / ".ssh/config"
     return ("-F", str(config)) if Path.home() != home and config.exists() else ()
-
-
-def detect_silence(transport: paramiko.Transport) -> None:
-    """Let the connection fail when the node has not acknowledged anything for SILENCE_SECONDS."""
-    transport.set_keepalive(KEEPALIVE_SECONDS)
-    transport.channel_timeout = SILENCE_SECONDS
-    if isinstance(transport.sock, socket.socket):  # a ProxyCommand has no socket
-        milliseconds = int(SILENCE_SECONDS * 1000)
-        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 def trust_known_hosts_only(connection: Any) -> None:
