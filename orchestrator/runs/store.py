@@ -240,9 +240,17 @@ def find(base: Path, name: str, notify: Notify = lambda line: None) -> Run:
             f"There are no runs in {base}.",
             hint="`orch train` starts one. Elsewhere: --runs-dir FOLDER, or --inventory.",
         )
-    if name == "last":
-        return newest_run(all_runs)
-    run_id = match_id(name, [run.record for run in runs], f"in {base}", notify)
+    refused = [run.id for run in runs if run.state == REFUSED]
+    run_id = ""
+    if runs or name != "last":
+        run_id = match_id(name, [run.record for run in runs], f"in {base}", notify, refused=refused)
+    damaged = max((folder.name for folder in all_runs.damaged if not runs or folder.name[:1].isdigit()), default="")
+    if name == "last" and damaged > run_id:  # an id begins with the time
+        suggestion = f" The newest that can be read: {run_id}." if run_id else ""
+        raise RequestError(
+            f"The last run may be {damaged}, which is damaged.",
+            hint=f"Name the run that is meant, or `orch clean` first.{suggestion}",
+        )
     return next(run for run in runs if run.id == run_id)
 
 
@@ -280,24 +288,6 @@ def match_id(
         f"There is no run '{name}' {location}.",
         hint=did_you_mean(name, [*ids, *{record.name for record in records}], listing=LISTING) if ids else "",
     )
-
-
-def newest_run(all_runs: Recorded) -> Run:
-    """Return the newest run that was not refused, or the newest one if all were refused.
-
-    Raises:
-        RequestError: if a damaged run may be newer, according to its id, which begins with the time.
-    """
-    runs = [run for run in all_runs.runs if run.state != REFUSED] or all_runs.runs
-    names = [folder.name for folder in all_runs.damaged]
-    damaged = max((name for name in names if not runs or name[:1].isdigit()), default="")
-    if not runs or damaged > runs[-1].id:
-        suggestion = f" The newest that can be read: {runs[-1].id}." if runs else ""
-        raise RequestError(
-            f"The last run may be {damaged}, which is damaged.",
-            hint=f"Name the run that is meant, or `orch clean` first.{suggestion}",
-        )
-    return runs[-1]
 
 
 def can_resume(run: Run) -> bool:

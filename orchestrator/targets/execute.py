@@ -44,7 +44,10 @@ STORE_HINT = (
 )
 ATTEMPT_HINT = "`orch runs` shows the state of the run; `orch stop` ends its remaining processes."
 PYTHON_HINT = "Check that its Python starts; `orch provision` installs the stack again."
-COPY_HINT = "`df` shows whether the disk has space. If the file is gone, the project has changed; start the run again."
+COPY_HINT = (
+    "`df` shows whether the disk has space; TMPDIR names another folder for archives. If a file is gone, the project "
+    "has changed; start the run again."
+)
 
 
 Connection = Local | Ssh
@@ -118,7 +121,8 @@ def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:
     """Ask all nodes for a folder of the store; send it to those that lack it, from a node that has it if there is one.
 
     Raises:
-        ExecuteError: if a node cannot store or copy it, or a file cannot be read.
+        ExecuteError: if a node cannot store or copy it.
+        OSError: if a file cannot be read.
     """
     absent: set[str] = set()
 
@@ -188,18 +192,12 @@ def packed(folder: Path, paths: Sequence[Path], beginning: bytes = b"") -> Itera
     """Yield a temporary file with an archive of files below a folder, after other bytes.
 
     Raises:
-        ExecuteError: if a file cannot be read, or the archive cannot be written.
+        OSError: if a file cannot be read, or the archive cannot be written.
     """
     with NamedTemporaryFile(prefix="orch-", suffix=".tar.gz") as archive:
-        try:
-            archive.write(beginning)
-            pack_files(archive, folder, paths)
-            archive.flush()
-        except OSError as error:
-            raise ExecuteError(
-                f"{folder} cannot be packed: {error.filename or archive.name}: {error.strerror}.",
-                hint="The files may have changed; start again. If the disk is full, TMPDIR names another folder.",
-            ) from None
+        archive.write(beginning)
+        pack_files(archive, folder, paths)
+        archive.flush()
         yield Path(archive.name)
 
 

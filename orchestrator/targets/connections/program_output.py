@@ -11,7 +11,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, BinaryIO, TypeVar
 
 from orch_node.protocol import values
 from orch_node.protocol.values import ProtocolError
@@ -142,28 +143,23 @@ def has_ended(channel: paramiko.Channel, quiet_seconds: float) -> bool:
     return bool(output_is_over) and channel.exit_status_ready()
 
 
+@dataclass(slots=True)
 class PipedProgram:
     """A running program.
 
     Attributes:
+        process: its process.
+        input: its standard input.
         output: its standard output.
+        errors: the file that it writes its standard error to.
+        explain: returns the error for an exit code and the text of its standard error.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], errors: BinaryIO, explain: Callable[[int, str], ExecuteError]):
-        """Wrap a process.
-
-        Args:
-            process: the process, with pipes for its input and its output.
-            errors: the file that it writes its standard error to.
-            explain: returns the error for an exit code and the text of its standard error.
-        """
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self.process = process
-        self.input = process.stdin
-        self.output: BinaryIO = process.stdout  # type: ignore[assignment]
-        self.errors = errors
-        self.explain = explain
+    process: subprocess.Popen[bytes]
+    input: IO[bytes]
+    output: BinaryIO
+    errors: BinaryIO
+    explain: Callable[[int, str], ExecuteError]
 
     def send(self, data: bytes) -> None:
         """Write to its standard input; do nothing if it has ended."""
@@ -193,7 +189,9 @@ def piped_program(command: tuple[str, ...], explain: Callable[[int, str], Execut
     with tempfile.TemporaryFile() as errors:
         with start_errors(command[0]):
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
-        program = PipedProgram(process, errors, explain)
+        assert process.stdin is not None
+        output: BinaryIO = process.stdout  # type: ignore[assignment]
+        program = PipedProgram(process, process.stdin, output, errors, explain)
         with contextlib.suppress(OSError):  # Linux limits the pipes of a user: 64 MiB for all
             fcntl.fcntl(program.output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         try:
