@@ -18,7 +18,7 @@ from orchestrator.model.facts import Facts
 from orchestrator.model.packages import Platform
 
 PREFLIGHT: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("preflight.toml").read_text())
-Missable = Annotated[str, records.satisfies(PREFLIGHT["packages"].__contains__, "program or library")]
+Missable = Annotated[str, facts.satisfies(PREFLIGHT["packages"].__contains__, "program or library")]
 # Distributions whose packages orch knows; "" for others.
 Family = Literal["debian", "rhel", ""]
 FABRIC_TASK = "Check the fabrics"  # of the role `fabric`

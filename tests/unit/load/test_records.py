@@ -19,7 +19,6 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.session import Listener, Session
 from orchestrator.targets.interface import CheckRequest
-from orchestrator.targets.ssh.nodes import ssh_config
 from orchestrator.targets.ssh.target import SshTarget
 from tests.support.node_responses import make_inventory, make_node_record, make_reported_facts, write_records
 
@@ -125,7 +124,7 @@ def test_damaged_or_altered_record_is_reported_and_other_nodes_are_loaded(damage
         assert str(damaged) in cluster.damaged["host1"]
         assert "`orch provision`" in cluster.damaged["host1"]
         assert cluster.damaged["host1"].isprintable()
-        blocks = [line for line in ssh_config(cluster).content.splitlines() if line.startswith("Host ")]
+        blocks = [line for line in str(cluster.ssh_config).splitlines() if line.startswith("Host ")]
         assert blocks == ["Host host0", "Host host2"]
 
 
