@@ -77,7 +77,7 @@ def test_setvars_is_sourced_in_a_clean_shell(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "setvars.sh").write_text(SETVARS)
     environ = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/old", "MISLEADING": "1"}
-    assert rank_variables.sourced_variables(folder / "setvars.sh", environ) == {
+    assert rank_variables.sourced_variables(str(folder / "setvars.sh"), environ, "") == {
         "CCL_ROOT": str(folder.parent),
         "TEXT": "two\nlines = 1",
         "LD_LIBRARY_PATH": f"{folder.parent}/lib:/old",

@@ -22,6 +22,7 @@ UPDATE_FACTS = {
     True: "Run `orch provision` to record the node as it is now.",
     False: "The node has changed since the run was planned: start it again.",
 }
+IMAGE_REPAIR = "`orch image build`"
 SEPARATE_MODELS = "ORCH_SEPARATE_MODELS"
 # The lines of each long message by its name, as JSON, because Python 3.9 does not read TOML. They are read at the
 # start of a rank, whose installation may be replaced later.
@@ -69,7 +70,7 @@ def safely(check: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def describe(name: str, **values: object) -> str:
+def describe(name: str, /, **values: object) -> str:
     """Return a message of messages.json with these values in its fields."""
     return " ".join(MESSAGES[name]).format(**values)
 
@@ -108,9 +109,7 @@ def check_node(node: NodeEntry) -> None:
     """
     host, hint = socket.gethostname(), UPDATE_FACTS[node.recorded]
     if host != node.host:
-        raise RankError(
-            f"this rank is planned for {node.name}, whose host name is {node.host}, but runs on {host}. {hint}"
-        )
+        raise RankError(describe("wrong-host", node=node, host=host, hint=hint))
     if node.interface is None or node.address is None:
         return
     present = [name for _, name in socket.if_nameindex()]
@@ -121,9 +120,7 @@ def check_node(node: NodeEntry) -> None:
         try:
             listener.bind((node.address, 0))
         except OSError as error:
-            raise RankError(
-                f"{node.name} does not have the address {node.address} any more ({error.strerror}). {hint}"
-            ) from None
+            raise RankError(describe("no-address", node=node, reason=error.strerror, hint=hint)) from None
 
 
 def check_torch(node: NodeEntry, version: str, spec: ContainerSpec | None) -> None:
@@ -138,10 +135,8 @@ def check_torch(node: NodeEntry, version: str, spec: ContainerSpec | None) -> No
     planned = node.torch
     if not planned or planned.partition("+")[0] == version.partition("+")[0]:  # without the build
         return
-    owner = f"image {spec.image}" if spec else node.name
-    raise RankError(
-        f"{owner} has torch {version}, and was planned with {planned}. To repair it: {repair_command(node, spec)}."
-    )
+    owner, repair = f"image {spec.image}" if spec else node.name, repair_command(node, spec)
+    raise RankError(f"{owner} has torch {version}, and was planned with {planned}. To repair it: {repair}.")
 
 
 def check_image_packages(names: str, spec: ContainerSpec | None) -> None:
@@ -160,15 +155,12 @@ def check_image_packages(names: str, spec: ContainerSpec | None) -> None:
             missing.append(name)
     if missing:
         image = f"image {spec.image}" if spec else "the image"
-        raise RankError(
-            f"{image} does not have {' and '.join(missing)}, which the script requires. `orch image build "
-            "--requirements` adds packages; --requirements none skips this check."
-        )
+        raise RankError(describe("image-packages", image=image, missing=" and ".join(missing)))
 
 
 def repair_command(node: NodeEntry, spec: ContainerSpec | None) -> str:
     """Return the command that restores the stack on the node or in the image."""
-    return "`orch image build`" if spec else node.repair
+    return IMAGE_REPAIR if spec else node.repair
 
 
 def check_environment(planned: dict[str, str]) -> None:
@@ -195,14 +187,9 @@ def check_preload(planned: str, repair: str) -> None:
     mapped = Path("/proc/self/maps").read_text(errors="surrogateescape")
     for library in (*planned.split(":"), *os.environ.get("LD_PRELOAD", "").split(":")):
         if library and os.path.realpath(library) not in mapped:
-            raise RankError(
-                f"LD_PRELOAD names {library}, but it is not loaded: {why_not_loaded(library)}. To repair it: {repair}."
-            )
-
-
-def why_not_loaded(library: str) -> str:
-    try:
-        ctypes.CDLL(library)
-    except OSError as error:
-        return str(error)
-    return "the loader skipped it; it splits paths at spaces, colons and dollar signs"
+            reason = "the loader skipped it; it splits paths at spaces, colons and dollar signs"
+            try:
+                ctypes.CDLL(library)
+            except OSError as error:
+                reason = str(error)
+            raise RankError(describe("not-preloaded", library=library, reason=reason, repair=repair))

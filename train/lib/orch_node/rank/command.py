@@ -25,7 +25,7 @@ from orch_node.rank.environment import (
     data_folder,
     provisioned_environment,
     read_env_file,
-    setvars_variables,
+    sourced_variables,
     with_node_settings,
 )
 from orch_node.rank.script import enter
@@ -81,7 +81,7 @@ def command_environment(options: argparse.Namespace) -> dict[str, str]:
         if read_spec(options.run):
             fail("the ranks of this run are in containers. `docker exec` and `apptainer exec` run commands there.")
         planned = read_env_file(options.run / files.ENVIRONMENT)
-        sourced = setvars_variables(layout, options.node)
+        sourced = sourced_variables(layout.setvars, os.environ, layout.entry(options.node).repair)
         planned_for_node = {**planned, **layout.entry(options.node).env}
         settings = {**facts.isa_variables(), DATA: data_folder(options.run), **planned_for_node}
         variables = {**sourced, **override(settings, planned, provisioned_environment())}

@@ -85,10 +85,7 @@ def decide(precision: RunPrecision, lacking: list[str], spares: Sequence[str] = 
     """
     recorded = read_recorded(precision)
     if recorded == BF16 and lacking:
-        return "", (
-            f"the checkpoint was trained in BF16, but {describe_lack(', '.join(lacking))}. Resume "
-            "with --precision fp32, or emulate with --precision bf16 --allow-slow-bf16."
-        )
+        return "", describe("bf16-checkpoint", lack=describe_lack(", ".join(lacking)))
     if recorded:
         return recorded, "as in the checkpoint"
     lacking = sorted({*lacking, *spares})

@@ -26,7 +26,7 @@ from orch_node.protocol import container, values
 from orch_node.protocol.container import ContainedRank, ContainerSpec, RankRequest
 from orch_node.protocol.environment import find_reserved, override, rank_variables, user_names
 from orch_node.protocol.events import Heartbeat, Joined
-from orch_node.rank.checks import RankError
+from orch_node.rank.checks import IMAGE_REPAIR, RankError
 from orch_node.rank.environment import sourced_variables
 from orch_node.rank.process import Child, open_log
 from orch_node.rank.process import start as start_process
@@ -128,11 +128,10 @@ class EntrypointProcess(Child):
         }
         del environment["ORCH_EVENTS_FD"]
         # The engine shows a container's variables to all its users; pass secrets by a pipe.
-        secrets = {name: environment.pop(name) for name in order.secrets if name in environment}
-        for name, text in order.given.items():
-            if name not in user_names(order.environment):
-                environment.pop(name, None)
-                secrets[name] = text
+        secrets = {name: environment[name] for name in order.secrets if name in environment}
+        requested = user_names(order.environment)
+        secrets |= {name: text for name, text in order.given.items() if name not in requested}
+        environment = {name: text for name, text in environment.items() if name not in secrets}
         command = containers.entry_command(
             run_dir,
             spec,
@@ -203,7 +202,7 @@ def main(argv: list[str]) -> int:
     try:
         environment = rank_environment(order, events)
     except RankError as error:
-        print(f"error: {error}. To repair the image: `orch image build`.", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     child = start_process(order.placement, environment, open_log(Path(order.log), order.placement.node), order.command)
     rank = machine.ProcessHandle(child.pid)
@@ -219,7 +218,7 @@ def main(argv: list[str]) -> int:
 
 def rank_environment(order: RankRequest, events: int) -> dict[str, str]:
     """Return the image's environment, then the run's, with the image's libraries to preload, then the user's file."""
-    setvars = sourced_variables(order.setvars, os.environ) if order.setvars else {}
+    setvars = sourced_variables(order.setvars, os.environ, IMAGE_REPAIR)
     settings = rank_variables(order.environment, order.preload, facts.libraries(Path(sys.prefix)))
     return {
         **os.environ,

@@ -24,7 +24,7 @@ from orch_node.protocol.environment import (
     override,
 )
 from orch_node.protocol.layout import RankEntry, RunLayout
-from orch_node.rank.checks import RankError, repair_command
+from orch_node.rank.checks import RankError
 from orch_node.standalone import facts
 
 # `accelerate launch` sets it for ranks on CPUs (accelerate/utils/launch.py). It would pin the main thread to one core.
@@ -59,7 +59,7 @@ def training_environment(
     if spec:
         inherited = {name: text for name, text in os.environ.items() if name.startswith(LAUNCHER_PREFIXES)}
     else:
-        inherited = {**os.environ, **setvars_variables(layout, placement.node)}
+        inherited = {**os.environ, **sourced_variables(layout.setvars, os.environ, layout.entry(placement.node).repair)}
     launcher = {name: value for name, value in inherited.items() if ACCELERATE_AFFINITY.get(name) != value}
     environment = {**launcher, **rank_environment(run_dir, layout, placement)}
     signals = {name: str(configured_signal(environment, name)) for name in DEFAULT_SIGNALS}
@@ -126,37 +126,37 @@ def torchrun_variables(
     }
 
 
-def setvars_variables(layout: RunLayout, node: str) -> dict[str, str]:
-    """Return the variables of the setvars.sh of Intel's bindings; a plan's variables override them."""
-    if not layout.setvars:
-        return {}
-    try:
-        return sourced_variables(layout.setvars, os.environ)
-    except RankError as error:
-        raise RankError(f"{error}. To repair it: {repair_command(layout.entry(node), None)}.") from None
-
-
-def sourced_variables(path: str | Path, environ: Mapping[str, str]) -> dict[str, str]:
+def sourced_variables(path: str, environ: Mapping[str, str], repair: str) -> dict[str, str]:
     """Return the variables that a script of this interpreter's packages sets or changes when bash sources it.
+
+    This is the setvars.sh of Intel's bindings, if there is one; a plan's variables override its variables.
+
+    Args:
+        path: of the script, in the folder of the packages; may be empty.
+        environ: of this process.
+        repair: the command that restores the packages.
 
     Raises:
         RankError: if the script is missing or fails.
     """
+    if not path:
+        return {}
     candidates = [Path(folder) / path for folder in sys.path if folder.endswith("site-packages")] or [Path(path)]
     script = next((candidate for candidate in candidates if candidate.is_file()), candidates[0])
     if not script.is_file():
-        raise RankError(f"{script} is missing")
+        raise RankError(f"{script} is missing. To repair it: {repair}.")
     passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
     command = ["bash", "--noprofile", "--norc", "-c", SOURCE, "bash", str(script)]
     try:
         process = subprocess.run(
             command, env=passed, capture_output=True, stdin=subprocess.DEVNULL, timeout=SOURCE_SECONDS
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RankError(f"{script} could not be sourced: {error}") from None
-    if process.returncode != 0:
         output = process.stderr.decode(errors="replace").strip()
-        raise RankError(f"{script} ended with exit code {process.returncode}: {output}")
+        problem = f"exit code {process.returncode}: {output}" if process.returncode else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    if problem:
+        raise RankError(f"{script} could not be sourced: {problem}. To repair it: {repair}.")
     variables = (entry.partition("=") for entry in process.stdout.decode().split("\0") if entry)
     return {name: value for name, _, value in variables if passed.get(name) != value and name not in IGNORED_VARIABLES}
 

@@ -15,7 +15,7 @@ from typing import Any
 from orch_node import program
 from orch_node.events import note
 from orch_node.protocol.layout import RankEntry, RunLayout
-from orch_node.rank.checks import RankError
+from orch_node.rank.checks import RankError, describe
 from orch_node.rank.environment import HUB, HUB_CACHES, OFFLINE
 from orch_node.rank.hooks import after_import, replace_function, wrap_later
 from orch_node.rank.weight_inspection import objects_of
@@ -67,12 +67,8 @@ def check_numbers(layout: RunLayout, placement: RankEntry) -> None:
     expected = (placement.rank, layout.world_size)
     for framework, numbers in (("Accelerate", accelerate_numbers()), ("Lightning", lightning_numbers())):
         if numbers and expected not in numbers:
-            rank, world_size = numbers[0]
-            raise RankError(
-                f"{framework} trains as rank {rank} of {world_size}, but "
-                f"this is rank {placement.rank} of {layout.world_size}. "
-                f"{hint(layout, placement)}."
-            )
+            values = {"framework": framework, "numbers": numbers[0], "expected": expected}
+            raise RankError(describe("wrong-numbers", **values, hint=hint(layout, placement)))
 
 
 def accelerate_numbers() -> list[Numbers]:

@@ -82,10 +82,7 @@ def check_backend(torch: ModuleType, backend: str) -> None:
     for name in (part.rpartition(":")[2] for part in backend.split(",")):
         is_available = getattr(torch.distributed, f"is_{name}_available", None)
         if is_available is not None and not is_available():
-            raise RankError(
-                f"torch {torch.__version__} was built without the backend {name}. Use --backend "
-                "ccl or gloo, or install a torch that has it."
-            )
+            raise RankError(describe("no-backend", version=torch.__version__, name=name))
 
 
 def adopt_group(distributed: ModuleType, run_backend: str, run_timeout: datetime.timedelta) -> None:
@@ -180,11 +177,7 @@ def set_timeout(distributed: ModuleType, timeout: datetime.timedelta) -> None:
     group = distributed.distributed_c10d._get_default_group()
     for backend in communication.backends(torch, group):
         if not hasattr(backend, "_set_default_timeout"):
-            print(
-                "warning: the timeout of this backend cannot be changed; the script requests "
-                f"{timeout.total_seconds():g} s.",
-                file=sys.stderr,
-            )
+            print(describe("fixed-timeout", seconds=timeout.total_seconds()), file=sys.stderr)
             continue
         backend._set_default_timeout(timeout)
     distributed.distributed_c10d._get_default_store().set_timeout(timeout)

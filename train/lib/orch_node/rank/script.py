@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orch_node.protocol import files
 from orch_node.protocol.environment import BINDINGS, PYTHON_PATH, python_path
-from orch_node.rank.checks import RankError
+from orch_node.rank.checks import RankError, describe
 from orch_node.rank.environment import provisioned_environment
 
 MODULE = "-m"
@@ -97,10 +97,7 @@ def check_program(argv: list[str]) -> str:
         name = f"{name}.__main__"
         spec = find_module(name)
     if spec is None:
-        raise RankError(
-            f"no module named {name}, neither in the working directory {os.getcwd()} nor among "
-            f"the packages of {sys.executable}."
-        )
+        raise RankError(describe("no-module", name=name, folder=os.getcwd(), python=sys.executable))
     return spec.origin or ""
 
 

@@ -27,7 +27,7 @@ from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.values import ProtocolError
 from orch_node.rank import container as rank_container
-from orch_node.rank.checks import RankError, fail
+from orch_node.rank.checks import RankError, describe, fail
 from orch_node.rank.environment import secret_names, training_environment
 from orch_node.rank.listening_sockets import close_listening
 from orch_node.rank.output import log_tail, oom_evidence, oom_kill_count
@@ -83,10 +83,7 @@ def launcher_numbers(environ: Mapping[str, str]) -> tuple[int, int]:
     for rank, size in RANK_VARIABLES:
         if rank in environ and size in environ:
             return int(environ[rank]), int(environ[size])
-    raise RankError(
-        "this rank was not started by mpiexec, torchrun or srun: none of "
-        f"{', '.join(rank for rank, _ in RANK_VARIABLES)} is in the environment."
-    )
+    raise RankError(describe("no-launcher", variables=", ".join(rank for rank, _ in RANK_VARIABLES)))
 
 
 def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> RankEntry:
