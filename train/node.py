@@ -14,7 +14,7 @@ LIB = str(Path(__file__).resolve().parent / "lib")
 # Subcommand -> a module, whose main(argv) is called, or module:function; they return an exit code.
 SUBCOMMANDS = {
     "rank": "orch_node.rank.wrapper",
-    "no-listen": "orch_node.rank.listening_sockets",
+    "no-listen": "orch_node.rank.process:main_without_listening",
     "run-script": "orch_node.rank.main",
     "exec": "orch_node.rank.command",
     "find-module": "orch_node.rank.script",

@@ -93,7 +93,7 @@ except Exception as error:
 
 CLOSE_LISTENING = """
 import os, sys
-from orch_node.rank.listening_sockets import close_listening
+from orch_node.rank.process import close_listening
 close_listening()
 for fd in map(int, sys.argv[1:]):
     try: print(bool(os.fstat(fd)))

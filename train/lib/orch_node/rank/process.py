@@ -1,15 +1,22 @@
-"""Start and stop the training process of a rank."""
+"""Start and stop the training process of a rank.
+
+`node.py no-listen COMMAND` runs COMMAND without the listening sockets that it inherits. Hydra leaves its proxy's
+listening socket open in every process that it starts. The script and its child processes would keep it open.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import socket
+import stat
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from orch_node import program
 from orch_node.agent import processes
@@ -31,6 +38,29 @@ LINGER_SECONDS = 10.0
 LINGER_BEFORE_RESTART_SECONDS = 1.5  # torchrun restarts the ranks as soon as one has ended
 KILL_AFTER_SECONDS = 5.0
 END_SECONDS = 3.0
+
+
+def main_without_listening(argv: list[str]) -> NoReturn:
+    """Replace this process by the command of the arguments, without listening sockets."""
+    close_listening()
+    os.execv(argv[0], argv)
+
+
+def close_listening() -> None:
+    """Close the listening sockets of this process; connected ones belong to the launcher."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if is_listening(fd):
+            os.close(fd)
+
+
+def is_listening(fd: int) -> bool:
+    try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return False
+        with socket.socket(fileno=os.dup(fd)) as duplicate:
+            return bool(duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except OSError:
+        return False
 
 
 def open_log(path: Path, node: str) -> LogWriter:

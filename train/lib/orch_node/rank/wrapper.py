@@ -29,9 +29,8 @@ from orch_node.protocol.values import ProtocolError
 from orch_node.rank import container as rank_container
 from orch_node.rank.checks import RankError, describe, fail
 from orch_node.rank.environment import secret_names, training_environment
-from orch_node.rank.listening_sockets import close_listening
 from orch_node.rank.output import log_tail, oom_evidence, oom_kill_count
-from orch_node.rank.process import Child, SignalForwarder, end_descendants, open_log, start
+from orch_node.rank.process import Child, SignalForwarder, close_listening, end_descendants, open_log, start
 
 # (rank, world size) of hydra, Open MPI, torchrun and accelerate, and srun. srun comes last: it may
 # have started any of the others.
