@@ -54,10 +54,9 @@ def run_processes(run_dir: str) -> list[ProcessRecord]:
 def processes_with_runs(ignored: Collection[int]) -> list[tuple[set[bytes], ProcessRecord]]:
     """Return each living process that names a run, with the folders of the runs that it names."""
     result = []
-    for pid in all_pids():
-        runs, argv = (set(), []) if pid in ignored else named_runs(pid)
-        process = read_process(pid, argv) if runs else None
-        if process is not None and process.state not in "ZX":
+    for pid in set(all_pids()).difference(ignored):
+        runs, argv = named_runs(pid)
+        if runs and (process := read_process(pid, argv)) and process.state not in "ZX":
             result.append((runs, process))
     return result
 
@@ -69,9 +68,9 @@ def all_pids() -> list[int]:
 
 def named_runs(pid: int) -> tuple[set[bytes], list[bytes]]:
     """Return the run folders that a process names, and its command line."""
-    variables, argv = read_texts(pid, "environ"), read_texts(pid, "cmdline")
-    runs = {value[13:] for value in variables if value.startswith(b"ORCH_RUN_DIR=")}
-    arguments = node_program_arguments(argv, pid) if variables else []  # not of another user's process
+    environ, argv = read_environment(pid), read_argv(pid)
+    runs = {value for name, value in environ.items() if name == b"ORCH_RUN_DIR"}
+    arguments = node_program_arguments(argv, pid) if environ else []  # not of another user's process
     index = ROLES[arguments[0]][1] if arguments and arguments[0] in ROLES else None
     return runs | ({os.fsencode(arguments[index])} if index and len(arguments) > index else set()), argv
 
@@ -115,19 +114,13 @@ def is_node_program(path: str, pid: int) -> bool:
 def read_process(pid: int, argv: list[bytes]) -> ProcessRecord | None:
     """Return a process, or None if it has ended; its role follows from `argv`."""
     name, fields = machine.read_stat(pid)
-    environ = read_texts(pid, "environ")
+    environ = read_environment(pid)
     if not fields or not environ:
         return None
-    ranks = [value[5:] for value in environ if value.startswith(b"RANK=")]
-    return ProcessRecord(
-        pid=pid,
-        parent=int(fields[1]),
-        start=int(fields[19]),
-        state=fields[0],
-        name=name,
-        role=role_of(argv, pid),
-        rank=int(ranks[0]) if ranks and ranks[0].isdigit() else None,
-    )
+    role, rank = role_of(argv, pid), environ.get(b"RANK", b"")
+    number = int(rank) if rank.isdigit() else None
+    parent, start = int(fields[1]), int(fields[19])
+    return ProcessRecord(pid=pid, role=role, name=name, state=fields[0], rank=number, parent=parent, start=start)
 
 
 def with_proxies(processes: list[ProcessRecord]) -> list[ProcessRecord]:
@@ -155,6 +148,11 @@ def read_texts(pid: int, name: str) -> list[bytes]:
 def read_argv(pid: int) -> list[bytes]:
     """Return a process' command line; empty if it has ended."""
     return read_texts(pid, "cmdline")
+
+
+def read_environment(pid: int) -> dict[bytes, bytes]:
+    """Return a process' environment; empty if it has ended or belongs to another user."""
+    return dict(entry.partition(b"=")[::2] for entry in read_texts(pid, "environ"))
 
 
 def ancestors(pid: int) -> list[int]:
@@ -217,13 +215,12 @@ def terminate(
 
 def kernel_state(pid: int) -> dict[str, str]:
     """Return a process' state, and where it waits in the kernel as far as it may be read."""
-    fields = {}
-    for name in ("wchan", "syscall", "stack"):
-        text = read_text(PROC / str(pid) / name)
-        if text and text != "0":
-            fields[name] = text
+    fields = {name: read_text(PROC / str(pid) / name) for name in ("wchan", "syscall", "stack")}
     _, stat = machine.read_stat(pid)
-    return {"state": stat[0] if stat else "gone", **fields}
+    return {
+        "state": stat[0] if stat else "gone",
+        **{name: text for name, text in fields.items() if text not in ("", "0")},
+    }
 
 
 def handles_signal(pid: int, number: int) -> bool:
@@ -235,6 +232,5 @@ def handles_signal(pid: int, number: int) -> bool:
 
 def signal_of_process(pid: int, variable: str = STACK_SIGNAL) -> int:
     """Return the signal in the environment of a rank's training process; 0 for none."""
-    environ = read_texts(pid, "environ")
-    number = dict(entry.partition(b"=")[::2] for entry in environ).get(os.fsencode(variable), b"0")
+    number = read_environment(pid).get(os.fsencode(variable), b"0")
     return int(number) if number.isdigit() else 0

@@ -32,7 +32,7 @@ def collect(run_dir: Path, processes: list[ProcessRecord]) -> dict[str, RankStac
     ranks = {process.rank: process for process in processes if process.rank is not None}
     logs = {rank: run_dir / files.rank_log(rank) for rank in ranks}
     sizes = {rank: size_of(log) for rank, log in logs.items()}
-    if any([request_stack_traces(process) for process in ranks.values()]):
+    if any([send_first_handled(process, signal_of_process(process.pid)) for process in ranks.values()]):
         time.sleep(WRITE_SECONDS)
     return {
         str(rank): RankStack(last_text(logs[rank], MAX_CHARACTERS, sizes[rank]), kernel_state(process.pid))
@@ -40,12 +40,10 @@ def collect(run_dir: Path, processes: list[ProcessRecord]) -> dict[str, RankStac
     }
 
 
-def request_stack_traces(process: ProcessRecord) -> bool:
-    """Make a rank write its stack traces to its log; return whether it will."""
-    number = signal_of_process(process.pid)
-    if not number or not handles_signal(process.pid, number):  # the signal would end it
-        return False
-    return machine.send_signal(*process.key, number)
+def send_first_handled(process: ProcessRecord, *numbers: int) -> bool:
+    """Send the first of these signals that a process handles, since others would end it; return whether it got one."""
+    number = next((number for number in numbers if number and handles_signal(process.pid, number)), 0)
+    return bool(number) and machine.send_signal(*process.key, number)
 
 
 def size_of(log: Path) -> int:
@@ -76,17 +74,14 @@ def describe_position(stack: RankStack) -> str:
 
 
 def preempt(processes: Iterable[ProcessRecord]) -> tuple[int, ...]:
-    """Ask ranks to end after a checkpoint.
+    """Ask ranks to end after a checkpoint: by the signal of `orch_node.preemption`, or SIGTERM if they handle that.
 
     Returns:
         The ranks that were asked. The signal would kill the others, so they do not get it.
     """
-    return tuple(process.rank for process in processes if process.rank is not None and preempt_rank(process))
-
-
-def preempt_rank(process: ProcessRecord) -> bool:
-    """Send the signal that `orch_node.preemption` handles, or SIGTERM if the script handles that."""
-    for number in (signal_of_process(process.pid, PREEMPT_SIGNAL), signal.SIGTERM):
-        if number and handles_signal(process.pid, number):
-            return machine.send_signal(*process.key, number)
-    return False
+    return tuple(
+        process.rank
+        for process in processes
+        if process.rank is not None
+        if send_first_handled(process, signal_of_process(process.pid, PREEMPT_SIGNAL), signal.SIGTERM)
+    )

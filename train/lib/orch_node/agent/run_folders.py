@@ -88,21 +88,16 @@ def main_runs(argv: list[str]) -> None:
 
 
 def set_aside(folder: Path) -> str | None:
-    """Move a damaged run, which may hold checkpoints, and return its new path; None if the run may still be alive."""
-    if processes.run_processes(str(folder)) or lease.may_run_elsewhere(folder):
-        return None
-    return str(move_aside(folder))
-
-
-def move_aside(folder: Path) -> Path:
     """Move the folder of a damaged run to the folder of all damaged runs, and return its new path.
 
-    Nothing is deleted, since it may hold checkpoints.
+    Nothing is deleted, since it may hold checkpoints. Returns None if the run may still be alive.
     """
+    if processes.run_processes(str(folder)) or lease.may_run_elsewhere(folder):
+        return None
     damaged_folder = folder.parent / DAMAGED_FOLDER
     damaged_folder.mkdir(mode=0o700, exist_ok=True)
     candidates = (damaged_folder / f"{folder.name}{suffix}" for suffix in ("", *(f".{n}" for n in range(1, 1000))))
-    return folder.rename(next(path for path in candidates if not path.exists()))
+    return str(folder.rename(next(path for path in candidates if not path.exists())))
 
 
 def main_prepare_attempt(argv: list[str]) -> int:

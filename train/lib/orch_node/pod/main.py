@@ -24,7 +24,7 @@ from typing import IO, NoReturn
 
 from orch_node import disk, program
 from orch_node.agent import rank_signals
-from orch_node.agent.processes import read_process
+from orch_node.agent.processes import read_process, signal_of_process
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
 from orch_node.machine import ProcessHandle
 from orch_node.pod import project, rendezvous
@@ -186,7 +186,7 @@ class Torchrun:
     def take_stack_traces(self) -> None:
         """Make the remaining ranks write their stack traces to their logs."""
         for child in list(self.children.values()):
-            rank_signals.request_stack_traces(child)
+            rank_signals.send_first_handled(child, signal_of_process(child.pid))
 
     def preempt(self, number: int, frame: FrameType | None) -> None:
         """Make the ranks write a checkpoint and end, or end them at once if none would write one.
