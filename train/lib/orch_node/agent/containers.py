@@ -34,19 +34,8 @@ COMMAND_SECONDS = 20.0
 LIST_SECONDS = 5.0
 USAGE = ("See 'docker ", "Run 'docker ", "Usage: ")  # of different versions of docker
 LEVEL = re.compile(r"(?:\x1b\[\d*m)*(?:FATAL|ERROR|WARNING|INFO): *(?:\x1b\[0m)? *")  # before a message of Apptainer
-NO_FOLDER = "Every node must have the mounted folders."
-NO_PYTHON = "Set the Python of the image with --image-option python=PATH."
-HINTS = {
-    "No such image": "Load it: `orch provision --docker-load FILE.tar`, or `docker pull` there.",
-    "rlimit": "The engine cannot raise the limit: use --image-option memlock=inherit.",
-    "bind source path does not exist": NO_FOLDER,
-    "mount source": NO_FOLDER,
-    "exec failed": NO_PYTHON,
-    "executable file not found": NO_PYTHON,
-    "user namespace": "An administrator must allow user namespaces on the nodes or install apptainer-suid.",
-    "fuse": "Nodes need squashfuse and /dev/fuse to mount an image file; a folder needs neither "
-    "(apptainer build --sandbox FOLDER IMAGE).",
-}
+# What to do about the messages that contain these texts.
+HINTS: dict[str, str] = json.loads(Path(__file__).with_name("container_hints.json").read_text())
 APPTAINER_PROGRAMS = ("apptainer", "singularity")
 APPTAINER_SECONDS = 60.0  # the first read of an image on a shared file system takes long
 

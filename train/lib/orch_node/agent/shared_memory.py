@@ -9,6 +9,7 @@ there before and what the run used, so that they survive the agent.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import stat
@@ -22,16 +23,9 @@ from orch_node.protocol import values
 from orch_node.protocol.outcome import ProcessRecord
 
 SHM = "/dev/shm/"
-# Names as in these libraries' source code or binaries, or as seen in /dev/shm.
+# Names by library, as in its source code or binaries, or as seen in /dev/shm.
 LIBRARY_NAMES = re.compile(
-    r"""Intel_MPI_\w{6}
-      | mpich(?:_s)?_shar_tmp\w{6}                           # MPICH
-      | (?:vader|sm)_segment\.[\w.-]+ | osc_(?:rdma|sm)\.[\w.-]+   # Open MPI
-      | psm3_shm\.\d+\.[\w.-]+ | \d+:\d+:\d+                 # libfabric: psm3, shm
-      | EPS-shm-file[\w.-]* | ccl-rank2proc-eps-shm-[\w.-]+   # oneCCL
-      | torch_\d+_\d+(?:_\d+)?                               # torch.multiprocessing
-      | __KMP_REGISTERED_LIB_\d+_\d+""",
-    re.VERBOSE,
+    "|".join(json.loads(Path(__file__).with_name("shared_memory_names.json").read_text()).values())
 )
 # OpenMP's registration is neither open nor mapped after the start, but its name has the pid.
 OPENMP_REGISTRATION = re.compile(r"__KMP_REGISTERED_LIB_(\d+)_\d+")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from orch_node.agent.processes import has_children
 from orch_node.atomic_write import private
@@ -94,29 +96,14 @@ class Launcher:
 
 MAX_LINE_CHARACTERS = 300
 LOG_CHARACTERS = 20_000  # of the end of the log
-# Intel MPI; MPICH, which names a signal like an exit code; Open MPI.
-KILLED_RANKS = (
-    re.compile(r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT \S+\s+=\s+KILLED BY SIGNAL: (?P<signal>\d+)"),
-    re.compile(r"= +PID (?P<pid>\d+) RUNNING AT \S+\s+=\s+EXIT CODE: (?P<signal>\d+)\n"),
-    re.compile(r"rank (?P<rank>\d+) with PID (?P<pid>\d+) on\s+node\s+\S+\s+exited on\s+signal\s+(?P<signal>\d+)"),
-)
+# Regular expressions of messages. MPICH names a signal like an exit code.
+MESSAGES: dict[str, Any] = json.loads(Path(__file__).with_name("launcher_messages.json").read_text())
+KILLED_RANKS = [re.compile(pattern) for pattern in MESSAGES["killed_ranks"].values()]
 # What ssh says, and what hydra and PRRTE say about a node that they cannot reach.
-SSH_ERRORS = re.compile(
-    r"Host key verification failed|Permission denied \(|Could not resolve hostname|Connection (?:refused|timed out)"
-    r"|Connection (?:closed|reset) by|No route to host|Network is unreachable|REMOTE HOST IDENTIFICATION HAS CHANGED"
-)
-LOST = "the daemon on {} has ended"
-NODE_ERRORS = (
-    (re.compile(r"Unable to run \S+ on (\S+)"), "{} cannot be reached"),
-    (re.compile(r"Downstream from host (\S+) exited abnormally"), LOST),
-    (re.compile(r"lost communication with a remote daemon.{1,300}?Remote daemon: .* on node (\S+)", re.DOTALL), LOST),
-    (re.compile(r"daemon failed to report back.{1,900}?Remote host: +(\S+)", re.DOTALL), LOST),
-)
+SSH_ERRORS = re.compile("|".join(MESSAGES["ssh_errors"]))
+NODE_ERRORS = [(re.compile(pattern, re.DOTALL), text) for pattern, text in MESSAGES["node_errors"].items()]
 # Lines that frame others, warnings, positions in the source of hydra, and what follows a failure.
-NO_REASON = re.compile(
-    r"[\W_]*$|\[?W\d{4} |.*\b(?:WARNING|Warning)\b|.*\.(?:c|cpp):\d+\)"
-    r"|.*(?:Trying to close other|CLEANING UP REMAINING|YOU CAN IGNORE)"
-)
+NO_REASON = re.compile("|".join(MESSAGES["no_reason"]))
 HYDRA_PREFIX = re.compile(r"^\[\w+(?::\d+)*@(\S+?)\] ")
 
 
