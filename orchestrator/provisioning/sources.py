@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -85,7 +85,7 @@ def find_sources(models: Sequence[str], data: Sequence[str], note: Callable[[str
     paths = [local_path(kind, text) for kind, text in requested]
     sources: dict[str, Source] = {}
     for (kind, text), path in zip(requested, paths, strict=True):
-        source = local_source(kind, path) if path else downloaded(kind, text, note)
+        source = find_source(kind, text, path, note)
         if source.synced.path in sources:
             raise RequestError(
                 f"--{kind} {text}: another one is already copied to {source.synced.path} on the nodes.",
@@ -113,44 +113,41 @@ def local_path(kind: str, text: str) -> Path | None:
     return None
 
 
-def downloaded(kind: str, text: str, note: Callable[[str], None]) -> Source:
-    """Return what a hub or a server has, after a download if needed."""
-    if urls.is_url(text):
-        path = urls.download(kind, text, note)
-        names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
-        return path_source(kind, path, names, name=urls.without_secrets(text))
-    return download_snapshot(kind, text, note)
+def find_source(kind: str, text: str, path: Path | None, note: Callable[[str], None]) -> Source:
+    """Return a file or folder of this machine, or what a hub or a server has, after a download if needed.
 
-
-def local_source(kind: str, path: Path) -> Source:
-    """Return a file or folder of this machine, without the files that a .gitignore in the folder excludes.
+    Args:
+        kind: `model` or `data`.
+        text: the value of the option.
+        path: the file, or the folder, of which the files count that no .gitignore in it excludes; None to download.
+        note: receives lines about what takes long.
 
     Raises:
-        OrchError: if a file cannot be read, or there is none.
+        OrchError: if a file cannot be read or has a name that is not UTF-8, or there is none.
     """
-    names = sorted(folder_files(path)) if path.is_dir() else []
-    if path.is_dir() and not names:
-        raise RequestError(
-            f"--{kind} {path}: the folder has no files to copy.", hint="Name another folder, or change its .gitignore."
-        )
-    return path_source(kind, path, names, name=str(path))
-
-
-def path_source(kind: str, path: Path, names: Sequence[str], *, name: str) -> Source:
-    """Return these files of a folder, or a single file.
-
-    Raises:
-        RequestError: if a name is not UTF-8.
-        ExecuteError: if a file cannot be read.
-    """
-    check_names([path / name for name in names] or [path])
+    if path is None and not urls.is_url(text):
+        return download_snapshot(kind, text, note)
+    if path is None:
+        path, source = urls.download(kind, text, note), urls.without_secrets(text)
+        names = [str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()]
+    else:
+        source, names = str(path), list(folder_files(path)) if path.is_dir() else []
+        if path.is_dir() and not names:
+            hint = "Name another folder, or change its .gitignore."
+            raise RequestError(f"--{kind} {path}: the folder has no files to copy.", hint=hint)
     try:
-        hashes = {name: sha256(path / name) for name in names}
+        for file in [path / name for name in names] or [path]:
+            str(file).encode()
+        hashes = {name: sha256(path / name) for name in sorted(names)}
+    except UnicodeEncodeError as error:  # Ansible cannot send it
+        raise RequestError(
+            f"The name of {one_line(error.object)} is not UTF-8.", hint="Rename the file, or add it to .gitignore."
+        ) from None
     except OSError as error:
         raise ExecuteError(
             f"{error.filename} cannot be read: {error.strerror}.", hint="Make it readable, or add it to .gitignore."
         ) from None
-    return make_source(path, hashes, kind=kind, name=name, path=f"{FOLDERS[kind]}/{path.name}")
+    return make_source(path, hashes, kind=kind, name=source, path=f"{FOLDERS[kind]}/{path.name}")
 
 
 def make_source(
@@ -160,17 +157,6 @@ def make_source(
     sizes = [path.stat().st_size for path in ([folder / name for name in hashes] or [folder])]
     synced = Synced(files=len(sizes), size=sum(sizes), **fields)
     return Source(synced=synced, folder=folder, hashes=hashes, references=references or {})
-
-
-def check_names(paths: Iterable[Path]) -> None:
-    """Raise RequestError if a path is not UTF-8, because Ansible cannot send it."""
-    for path in map(str, paths):
-        try:
-            path.encode()
-        except UnicodeEncodeError:
-            raise RequestError(
-                f"The name of {one_line(path)} is not UTF-8.", hint="Rename the file, or add it to .gitignore."
-            ) from None
 
 
 def folder_files(top: Path) -> Iterator[str]:
