@@ -14,8 +14,9 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from orchestrator import load
+from orchestrator.load.packages import parse_lock
 from orchestrator.operations.setup import TOOLS
-from orchestrator.provisioning.pip import LOCKS, LockedPackage, parse_lock
+from orchestrator.provisioning.pip import LOCKS, LockedPackage
 from orchestrator.provisioning.wheelhouse import UV
 from orchestrator.stacks.compatibility import builds_bindings
 from orchestrator.stacks.stack import BINDINGS, MPI_WHEELS, TORCH, Stack
@@ -52,10 +53,8 @@ def write_lock(stack: Stack) -> Path:
         text += compile_lock(without_dependencies, python, "--no-deps")
     path = LOCKS / f"{stack.name}.txt"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
-    packages = [
-        package for package in parse_lock(path) if package.name != TORCH and not package.name.startswith(CUDA_PREFIXES)
-    ]
+    locked = [LockedPackage(requirement=requirement, hashes=tuple(hashes)) for requirement, hashes in parse_lock(text)]
+    packages = [p for p in locked if p.name != TORCH and not p.name.startswith(CUDA_PREFIXES)]
     packages.sort(key=lambda package: (package.name, package.pin))
     path.write_text(HEADER + "".join(map(render, packages)))
     return path
@@ -72,7 +71,7 @@ def refer_to_equal_locks(paths: list[Path]) -> None:
 
 def render(package: LockedPackage) -> str:
     """Return the lines of one package, one hash per line."""
-    lines = [str(package.requirement), *(f"    --hash=sha256:{h}" for h in package.hashes)]
+    lines = [str(package.requirement), *(f"    --hash={h}" for h in package.hashes)]
     return " \\\n".join(lines) + "\n"
 
 
