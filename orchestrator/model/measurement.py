@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median_high, median_low
 
 from orchestrator.model.printable import counted, one_line
@@ -61,7 +61,7 @@ class LinkRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRates:
-    """The rates of collectives and of a training step in one run.
+    """The rates of collectives and of a training step in one run; rank 0 reports those below `ppn`.
 
     Attributes:
         run: the id of the run.
@@ -72,14 +72,14 @@ class RunRates:
         reductions: the microseconds of an all-reduce, by the size of the message in bytes.
     """
 
-    run: str
-    backend: str
-    fabric: str
-    ppn: int
-    threads: int
-    precision: str
-    samples: float
-    reductions: dict[str, float]
+    run: str = ""
+    backend: str = ""
+    fabric: str = ""
+    ppn: int = 0
+    threads: int = 0
+    precision: str = ""
+    samples: float = 0.0
+    reductions: dict[str, float] = field(default_factory=dict)
 
     @property
     def ranks(self) -> str:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -69,18 +69,8 @@ class LinkFigures:
     rows: tuple[LinkRow, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFigures:
-    """The rates of collectives and of a training step, as rank 0 reports them (RunRates has the units)."""
-
-    samples: float = 0.0
-    threads: int = 0
-    precision: str = ""
-    reductions: dict[str, float] = field(default_factory=dict)
-
-
-PARTS = {"rank": RankRates, "links": LinkFigures, "run": RunFigures}
-Figures = list[tuple[int, RankRates | LinkFigures | RunFigures]]  # with the rank that reports them
+PARTS = {"rank": RankRates, "links": LinkFigures, "run": RunRates}
+Figures = list[tuple[int, RankRates | LinkFigures | RunRates]]  # with the rank that reports them
 
 
 def measure(request: TrainRequest, notify: Notify) -> tuple[Measurement, Path]:
@@ -229,9 +219,9 @@ def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunR
     """Return the measurement with the figures of a run."""
     placements = {rank_place.rank: rank_place for rank_place in record.layout}
     reported = [(placements[rank], part) for rank, part in sorted(figures, key=itemgetter(0)) if rank in placements]
-    run = next((part for _, part in reported if isinstance(part, RunFigures)), RunFigures())
+    run = next((part for _, part in reported if isinstance(part, RunRates)), RunRates())
     fabric, ppn = plan.request.fabric or "", ranks_per_node(plan)
-    rates = RunRates(run=record.run_id, backend=record.backend, fabric=fabric, ppn=ppn, **asdict(run))
+    run = replace(run, run=record.run_id, backend=record.backend, fabric=fabric, ppn=ppn)
     ranks: dict[str, list[RankRates]] = {}
     cores: Counter[str] = Counter()
     links: list[LinkRate] = []
@@ -250,7 +240,7 @@ def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunR
         measurement,
         nodes=measurement.nodes or tuple(nodes),
         links=measurement.links or tuple(sorted(links, key=attrgetter("source", "destination"))),
-        runs=(*measurement.runs, rates),
+        runs=(*measurement.runs, run),
     )
 
 
