@@ -170,10 +170,10 @@ class Run:
         check_shown(show, len(self._handle.record.layout))
         screen = Screen(of_ranks=show)
         self._handle.notify = screen.note
-        lines = RanksOutput(self._handle, show, screen.lines, screen.note)
+        lines = RanksOutput(self._handle, screen)
         screen.begin([])
         try:
-            lines.follow(screen.show)
+            lines.follow()
             outcome = self._finish()
             lines.end()
             if outcome.state != "done":

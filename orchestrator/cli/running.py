@@ -161,11 +161,11 @@ def stop_started(plan: Plan, base: Path) -> None:
 
 def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Callable[[], None]) -> RunOutcome:
     """Show a run until it ends or Ctrl-C is pressed; print and return its outcome."""
-    lines = RanksOutput(handle, screen.of_ranks, screen.lines, screen.note)
+    lines = RanksOutput(handle, screen)
     run = handle.record.run_id
     closed_output.message = f"The output is closed. Run {run} continues: orch attach {run}"
     try:
-        lines.follow(screen.show)
+        lines.follow()
     except KeyboardInterrupt:
         closed_output.is_ignored = True  # Ctrl-C also ends the `tee` behind this program
         interrupted()

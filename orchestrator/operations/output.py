@@ -8,30 +8,25 @@ import operator
 import queue
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from orch_node.protocol.events import Waiting
+from orch_node.protocol.events import Event, Waiting
 
 from orchestrator.errors import OrchError, RequestError
+from orchestrator.report.live import Screen
 from orchestrator.report.training import failure_lines
 from orchestrator.runs import logs, store
 from orchestrator.runs.logs import LogLine as LogLine
-
-if TYPE_CHECKING:
-    from orch_node.protocol.events import Event
-
-    from orchestrator.runs.outcome import RunOutcome
-    from orchestrator.targets.interface import Notify, RunHandle
+from orchestrator.runs.outcome import RunOutcome
+from orchestrator.targets.interface import RunHandle
 
 ALL, NONE = "all", "none"
 MAX_BATCH = 500  # lines that are shown together
 MAX_QUEUED = 10_000  # lines that wait for a slow terminal
 DRAIN_SECONDS = 10.0  # for lines that arrive after the end of the run
-
-Show = Callable[[Sequence[LogLine]], None]
 
 
 def compile_pattern(pattern: str | None) -> re.Pattern[str]:
@@ -66,27 +61,21 @@ def describe_end(outcome: RunOutcome) -> str:
 
 
 class RanksOutput:
-    """A reader of the output of one rank or all ranks, which are read while the events of the run are followed."""
+    """The output of one rank or all ranks on a screen, which are read while the events of the run are followed.
 
-    def __init__(self, handle: RunHandle, shown: str, show: Show, notify: Notify) -> None:
-        """Create the reader.
+    The lines come in batches, and one warning if some may be late or missing.
+    """
 
-        Args:
-            handle: the run.
-            shown: the value of --show.
-            show: receives the lines in batches.
-            notify: receives one warning if lines may be late or missing.
-        """
+    def __init__(self, handle: RunHandle, screen: Screen) -> None:
         self.handle = handle
-        self.shown = shown
-        self.show = show
-        self.notify = notify
+        self.screen = screen
+        self.shown = screen.of_ranks
         self.may_warn = threading.Lock()  # free until the warning was given
         self.arrived: queue.Queue[LogLine | None] = queue.Queue(maxsize=MAX_QUEUED)
         self.thread: threading.Thread | None = None
 
-    def follow(self, show_event: Callable[[Event], None]) -> None:
-        """Pass on the events of the run until it ends, and show the ranks' output from its start on.
+    def follow(self) -> None:
+        """Show the events of the run until it ends, and the ranks' output from its start on.
 
         If the run has ended before, events and output are shown in the order of time.
         """
@@ -94,23 +83,23 @@ class RanksOutput:
         for event in events:
             if self.thread is None and self.shown != NONE and not isinstance(event, Waiting):
                 if store.load(self.handle.folder).has_ended:
-                    self.replay(itertools.chain((event,), events), show_event)
+                    self.replay(itertools.chain((event,), events))
                     return
                 threading.Thread(target=self.read, daemon=True).start()
                 self.thread = threading.Thread(target=self.print, daemon=True)
                 self.thread.start()
-            show_event(event)
+            self.screen.show(event)
 
-    def replay(self, events: Iterable[Event], show_event: Callable[[Event], None]) -> None:
-        """Pass on the events and show the output of a run that has ended, in the order of time."""
+    def replay(self, events: Iterable[Event]) -> None:
+        """Show the events and the output of a run that has ended, in the order of time."""
         sources: list[Iterable[Any]] = [events, self.read_lines()]
         items = heapq.merge(*sources, key=operator.attrgetter("time"))
         for is_output, group in itertools.groupby(items, key=lambda item: isinstance(item, LogLine)):
             if not is_output:
                 for event in group:
-                    show_event(event)
+                    self.screen.show(event)
             while lines := list(itertools.islice(group, MAX_BATCH)):
-                self.show(lines)
+                self.screen.lines(lines)
 
     def end(self) -> bool:
         """Wait for the last lines and return whether they have arrived."""
@@ -142,7 +131,7 @@ class RanksOutput:
         if self.may_warn.acquire(blocking=False):
             source = "all ranks" if self.shown == ALL else f"rank {self.shown}"
             run = self.handle.record.run_id
-            self.notify(f"output of {source} may be late or missing: {reason} Complete output: orch logs {run}")
+            self.screen.note(f"output of {source} may be late or missing: {reason} Complete output: orch logs {run}")
 
     def print(self) -> None:
         """Show the arrived lines, as many together as there are."""
@@ -150,6 +139,6 @@ class RanksOutput:
         while (line := self.arrived.get()) is not None:
             lines.append(line)
             if self.arrived.empty() or len(lines) == MAX_BATCH:
-                self.show(lines)
+                self.screen.lines(lines)
                 lines = []
-        self.show(lines)
+        self.screen.lines(lines)
