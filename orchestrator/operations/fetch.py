@@ -31,8 +31,7 @@ def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener, *, 
         RequestError: if the output folder or the project is unknown, or no file matches.
         ExecuteError: if the copy fails.
     """
-    choose = with_project if code else with_folders if request.source else with_output
-    collected = handle.fetch(choose(handle, request), listener)
+    collected = handle.fetch(with_source(handle, request, code=code), listener)
     if request.patterns and not collected.files and not collected.skipped:
         raise RequestError(
             f"No file in {collected.source} matches {' or '.join(request.patterns)}.",
@@ -41,53 +40,41 @@ def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener, *, 
     return collected
 
 
-def with_project(handle: RunHandle, request: FetchRequest) -> FetchRequest:
-    """Return the request for the project of a run.
+def with_source(handle: RunHandle, request: FetchRequest, *, code: bool) -> FetchRequest:
+    """Return the request with the project of a run, or with the folders that may be meant.
 
     Raises:
-        RequestError: if no project was sent, or if only a part of it is requested.
+        RequestError: if no project was sent or only a part of it is requested, or the output folder is unknown.
     """
-    if request.source or request.patterns:
+    record, origin = handle.record, store.load(handle.folder).origin
+    project, output = origin.project, find_output(handle)
+    if code and (request.source or request.patterns):
         raise RequestError("--code brings the whole project as it was sent.", hint="Leave --from and --only out.")
-    project = store.load(handle.folder).origin.project
-    if project is None:
+    if code and project is None:
         raise RequestError(
-            f"No project is recorded here for run {handle.record.run_id}.",
+            f"No project is recorded here for run {record.run_id}.",
             hint="Only the machine that started a run has the record. Recipes, runs in your own folder and runs with "
             "--project none send no project.",
         )
-    return replace(request, project=project)
-
-
-def with_output(handle: RunHandle, request: FetchRequest) -> FetchRequest:
-    """Return the request for the folder that the script writes to.
-
-    Raises:
-        RequestError: if it is unknown.
-    """
-    folder, origin = find_output(handle), store.load(handle.folder).origin
-    project = origin.project
-    if folder is None and is_local(handle.record):
+    if code:
+        return replace(request, project=project)
+    if request.source:
+        bases = filter(None, (output, working_directory(project, record.run_dir)))
+        user_path = str(Path(request.source).absolute()) if is_local(record) else request.source
+        paths = [*(str(PurePosixPath(base, request.source)) for base in bases), user_path]
+        return replace(request, folders=tuple(dict.fromkeys(paths)))
+    if output is None and is_local(record):
         raise RequestError(
-            f"{handle.record.recipe} ran on this machine in {origin.directory}: its files are there.",
+            f"{record.recipe} ran on this machine in {origin.directory}: its files are there.",
             hint="Copy one of its folders with --from FOLDER.",
         )
-    if folder is None:
+    if output is None:
         raise RequestError(
-            f"The output folder of {handle.record.recipe} is unknown, because it is your own script.",
+            f"The output folder of {record.recipe} is unknown, because it is your own script.",
             hint="Name the folder on the node: --from /path/to/output.",
         )
-    is_copy = folder == project_copy(handle.record.run_dir)
-    return replace(request, folders=(folder,), unchanged=project.files if project and is_copy else None)
-
-
-def with_folders(handle: RunHandle, request: FetchRequest) -> FetchRequest:
-    """Return the request with the paths of its folder: in the output, the script's working directory, or as named."""
-    project, source = store.load(handle.folder).origin.project, request.source
-    bases = filter(None, (find_output(handle), working_directory(project, handle.record.run_dir)))
-    user_path = str(Path(source).absolute()) if is_local(handle.record) else source
-    paths = [*(str(PurePosixPath(base, source)) for base in bases), user_path]
-    return replace(request, folders=tuple(dict.fromkeys(paths)))
+    is_copy = output == project_copy(record.run_dir)
+    return replace(request, folders=(output,), unchanged=project.files if project and is_copy else None)
 
 
 def is_local(record: RunRecord) -> bool:

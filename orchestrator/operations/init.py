@@ -269,20 +269,17 @@ def parse_settings(name: str, lines: Iterable[str]) -> dict[str, str]:
     """Return settings other than ssh's defaults; of several identity files, the first that exists."""
     variables: dict[str, str] = {}
     settings = [(key, value) for key, _, value in (line.partition(" ") for line in lines)]
+    defaults = {"hostname": name, "port": str(SSH_PORT), "proxyjump": "none", "proxycommand": "none"}
     options = []
     for key, text in settings:
         value = existing_file(text, name, dict(settings)) if key == "identityfile" else text
-        if not value or is_default(name, key, value):
+        if not value or value == defaults.get(key):
             continue
         if key in OPTION_OF_KEY:
             options.append(f"-o {shlex.quote(f'{OPTION_OF_KEY[key]}={value}')}")
         elif key in VARIABLE_OF_KEY:
             variables.setdefault(VARIABLE_OF_KEY[key], value)
     return {**variables, "ansible_ssh_common_args": " ".join(options)}
-
-
-def is_default(name: str, key: str, value: str) -> bool:
-    return (key, value) in (("hostname", name), ("port", "22"), ("proxyjump", "none"), ("proxycommand", "none"))
 
 
 def new_recipe(name: str, into: Path) -> Path:

@@ -358,8 +358,9 @@ class Queue:
     def plan(self, run: Run, nodes: tuple[str, ...]) -> Plan:
         """Return the plan of a run on these nodes."""
         changes = resume.Changes(nodes=",".join(nodes), without_files=run.id in self.lost)
-        planned = resume.plan(run, replace(changes, **self.unmasked[run.id]), self.base, ignore)
-        planned = replace(planned, request=resume.request_of(run))  # it may start on other nodes again
+        recorded = resume.request_of(run)
+        planned = resume.plan(run, changes, self.base, ignore, replace(recorded, **self.unmasked[run.id]))
+        planned = replace(planned, request=recorded)  # it may start on other nodes again
         return with_snapshot(planned, self.folder)
 
     def start(self, run: Run, nodes: tuple[str, ...]) -> None:

@@ -29,7 +29,6 @@ from orchestrator.targets.interface import Notify
 
 LAST = "last"
 REQUESTED = ("nodes", "exclude", "precision", "max_restarts")  # fields of a request that a resumed run may change
-REPLACED = (*REQUESTED, "settings", "script_args", "packages")  # fields that are not merged with the recorded ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +42,6 @@ class Changes:
         precision: the value of --precision.
         max_restarts: the value of --max-restarts.
         env: further variables of the ranks.
-        settings: the settings with their secrets.
-        script_args: the arguments of the script with their secrets.
-        packages: the values of --with with their secrets.
         wait_for_cores: whether to wait until other runs have released their cores.
         code: whether to send the files of the project that have changed.
         force: whether to continue although data or settings have changed, or without the files of the last node0.
@@ -58,9 +54,6 @@ class Changes:
     precision: str | None = None
     max_restarts: int | None = None
     env: tuple[str, ...] = ()
-    settings: tuple[str, ...] | None = None
-    script_args: tuple[str, ...] | None = None
-    packages: tuple[str, ...] | None = None
     wait_for_cores: bool = False
     code: bool = False
     force: bool = False
@@ -68,7 +61,7 @@ class Changes:
 
     def apply(self, request: TrainRequest) -> TrainRequest:
         """Return the request with these changes."""
-        fields = {name: value for name in REPLACED if (value := getattr(self, name)) is not None}
+        fields = {name: value for name in REQUESTED if (value := getattr(self, name)) is not None}
         ppn = request.ppn if self.ppn is None else parse_ppn(self.ppn)
         names = {variable.partition("=")[0] for variable in self.env}
         env = tuple(variable for variable in request.env if variable.partition("=")[0] not in names)
@@ -149,7 +142,9 @@ def in_folder_of(run: Run) -> Iterator[None]:
         os.chdir(previous_directory)
 
 
-def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) -> Plan:
+def plan(
+    run: Run, changes: Changes, base: Path, notify: Callable[[str], None], recorded: TrainRequest | None = None
+) -> Plan:
     """Return the plan of the next attempt of a run.
 
     Args:
@@ -157,11 +152,12 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
         changes: what differs from its request.
         base: the folder of all runs.
         notify: called with what differs from the last attempt.
+        recorded: its request with its secrets; by default as its record has it.
 
     Raises:
         OrchError: if the run cannot be resumed like this.
     """
-    recorded = request_of(run)
+    recorded = recorded or request_of(run)
     request = replace(changes.apply(recorded), runs_dir=base)
     check_secrets(run, request)
     launches = (event for event in run.events() if isinstance(event, Launched))

@@ -76,7 +76,7 @@ def test_ranks_per_node_stay_unless_others_are_named(tmp_path: Path) -> None:
     assert [len(plan(run, Changes(ppn=ppn), tmp_path, ignore).run.layout) for ppn in (None, "1")] == [2, 1]
     assert plan(run, Changes(), tmp_path, ignore).request.ppn is None
     with pytest.raises(RequestError, match=r"does not have the secret in --with 'a @ https://<masked>@h/a.whl'"):
-        plan(run, Changes(packages=("a @ https://<masked>@h/a.whl",)), tmp_path, ignore)
+        plan(run, Changes(), tmp_path, ignore, TrainRequest(recipe="q", packages=("a @ https://<masked>@h/a.whl",)))
     make(tmp_path, "first", "failed", attempts=0, request=request, directory=str(tmp_path))
     assert len(plan(store.load(tmp_path / "first"), Changes(), tmp_path, ignore).run.layout) == 1
 
