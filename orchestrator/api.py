@@ -9,12 +9,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from orch_node.protocol.events import event_fields, event_name
-from pydantic import TypeAdapter, ValidationError
+from orch_node.protocol.layout import AUTO
+from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import ExecuteError, RequestError, did_you_mean, first_problem
+from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.errors import OrchError as OrchError
 from orchestrator.operations import fetch, queue
 from orchestrator.operations import provision as provisioning
@@ -24,7 +25,8 @@ from orchestrator.operations.nodes import rows
 from orchestrator.operations.output import LogLine, RanksOutput, check_shown, describe_end
 from orchestrator.operations.runs import find, handle_of, list_recorded_runs, store
 from orchestrator.operations.submit import read_results, write_call
-from orchestrator.planning.request import TrainRequest, choose_python, parse_nodes, parse_ppn
+from orchestrator.planning.recorded_request import parse
+from orchestrator.planning.request import choose_python, parse_nodes, parse_ppn
 from orchestrator.report.live import Screen
 from orchestrator.targets import registry
 
@@ -257,53 +259,28 @@ def train(
     Raises:
         OrchError: if the request is wrong, or the run cannot be started. Its `hint` advises.
     """
-    values = checked_options(TrainOptions, options, "orch.train")
-    values["python"] = choose_python(values.get("python"), values.pop("venv", None))
-    if target_options := values.pop("target_options", {}):
-        kind = registry.find_target(values.get("on")).options
-        if kind is None:
-            raise RequestError("A run without `on` has no target_options.", hint="Add `on`, or omit target_options.")
-        values["options"] = (kind(**checked_options(kind, target_options, f"target_options: {values['on']}")),)
-    for name, convert in (("inventory", str), ("nodes", parse_nodes), ("ppn", parse_ppn), ("runs_dir", Path)):
-        if name in values:
-            values[name] = convert(values[name])
-    request = TrainRequest(
-        recipe=str(recipe),
-        script_args=tuple(map(str, tuple_of("args", args))),
-        settings=entries("settings", settings or {}),
-        env=entries("env", values.pop("env", {})),
-        **values,
-    )
+    values = {name: value for name, value in options.items() if value is not None}
+    for name in values.keys() - TrainOptions.__annotations__:
+        hint = did_you_mean(name, TrainOptions.__annotations__)
+        raise RequestError(f"orch.train has no option {name!r}.", hint=hint)
+    values |= {
+        "recipe": recipe,
+        "script_args": [*map(str, tuple_of("args", args))],
+        "settings": entries("settings", settings or {}),
+        "env": entries("env", options.get("env") or {}),
+        "ppn": parse_ppn(options.get("ppn") or AUTO),
+        "python": choose_python(values.pop("python", None), values.pop("venv", None)),
+    }
+    if "target_options" in values:
+        values["options"] = values.pop("target_options")
+    try:
+        request = parse(values, lambda target: registry.find_target(target).options, "orch.train")
+    except ProtocolError as error:
+        raise RequestError(f"{error}", hint="`orch train --help-all` explains the options.") from None
     plan = training.plan(request)
     if plan.array:
         raise RequestError("orch.train starts one run, not an array.", hint="Call it once for each setting.")
     return Run(queue.start(plan, Path(request.runs_dir).absolute()))
-
-
-def checked_options(kind: type[Any], values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return the options that are not None, lists as tuples.
-
-    Args:
-        kind: the class whose annotations declare the options.
-        values: the values by name.
-        source: what takes the options, for messages.
-
-    Raises:
-        RequestError: if there is no such option, or its value has another type.
-    """
-    types = {name: type_ for name, type_ in get_type_hints(kind).items() if get_origin(type_) is not ClassVar}
-    checked = {}
-    for name, value in values.items():
-        if name not in types:
-            raise RequestError(f"{source} has no option {name!r}.", hint=did_you_mean(name, types))
-        if get_origin(types[name]) in (tuple, Sequence):
-            value = tuple_of(name, value)
-        try:
-            checked[name] = TypeAdapter(types[name] | None).validate_python(value)
-        except ValidationError as error:
-            problem = f"{name}={value!r}: {first_problem(error)[1]}."
-            raise RequestError(problem, hint="`orch train --help-all` explains the options.") from None
-    return {name: value for name, value in checked.items() if value is not None}
 
 
 def tuple_of(name: str, value: Any) -> tuple[Any, ...]:

@@ -42,30 +42,32 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def parse(recorded: object, kind_of: KindOf) -> TrainRequest:
+def parse(recorded: object, kind_of: KindOf, source: str = SOURCE) -> TrainRequest:
     """Return the request that `render` has rendered.
 
     Args:
         recorded: the JSON object.
         kind_of: returns the class of the options of a target.
+        source: where the object is from, for messages.
 
     Raises:
         ProtocolError: if it is not a request that this version of orch knows.
     """
-    fields = dict(values.check(recorded, SOURCE, dict))
+    fields = dict(values.check(recorded, source, dict))
     target_values = fields.pop(OPTIONS, None)
-    arguments = arguments_of(TrainRequest, fields)
+    arguments = arguments_of(TrainRequest, fields, source)
     if target_values is not None:
         kind = kind_of(arguments.get("on"))
         if kind is None:
-            raise ProtocolError(f"{SOURCE}: {OPTIONS} are for a target, and the run has none.")
-        arguments[OPTIONS] = (kind(**arguments_of(kind, values.check(target_values, f"{SOURCE}: {OPTIONS}", dict))),)
+            raise ProtocolError(f"{source}: {OPTIONS} are for a target, and the run has none.")
+        part = f"{source}: {OPTIONS}"
+        arguments[OPTIONS] = (kind(**arguments_of(kind, values.check(target_values, part, dict), part)),)
     if "recipe" not in arguments:
-        raise ProtocolError(f"{SOURCE} has no 'recipe'.")
+        raise ProtocolError(f"{source} has no 'recipe'.")
     return TrainRequest(**arguments)
 
 
-def arguments_of(kind: type[Any], recorded: Mapping[str, object]) -> dict[str, Any]:
+def arguments_of(kind: type[Any], recorded: Mapping[str, object], source: str) -> dict[str, Any]:
     """Return the values of a dataclass' fields.
 
     Raises:
@@ -74,8 +76,8 @@ def arguments_of(kind: type[Any], recorded: Mapping[str, object]) -> dict[str, A
     kinds = {name: hint for name, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
     for name in recorded:
         if name not in kinds:
-            raise ProtocolError(f"{SOURCE} has the unknown key {name!r:.60}.")
-    return {name: value_of(kinds[name], value, f"{SOURCE}: {name}") for name, value in recorded.items()}
+            raise ProtocolError(f"{source} has the unknown key {name!r:.60}.")
+    return {name: value_of(kinds[name], value, f"{source}: {name}") for name, value in recorded.items()}
 
 
 def value_of(kind: Any, value: object, source: str) -> Any:
