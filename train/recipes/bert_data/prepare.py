@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ from orch_training.script import run_script, write_results
 MANIFEST = "manifest.json"
 SETTINGS = "settings.json"
 MIB = 1 << 20
+LENGTHS = re.compile(r"\d+:\d+(,\d+:\d+)*")
 SCHEMA = pa.schema(
     [
         ("input_ids", pa.list_(pa.int32())),
@@ -88,10 +90,9 @@ def parse_options(argv: list[str]) -> DataOptions:
         ArgumentError: if an option is unknown or invalid, or a file is missing.
     """
     (options,) = parse(argv, (DataOptions,))
-    try:
-        valid = all(length > 8 and 0 < count < length for length, count in options.targets)
-    except ValueError:
-        valid = False
+    valid = LENGTHS.fullmatch(options.lengths) and all(
+        length > 8 and 0 < count < length for length, count in options.targets
+    )
     check_requirements(
         [
             (not options.output_dir, "--output_dir is missing."),
@@ -178,32 +179,32 @@ def begin(sink: Path, settings: dict[str, Any]) -> bool:
 
 def make_parts(
     options: DataOptions, maskings: Mapping[str, Masking], blocks: Sequence[Block], tokenizer: Any
-) -> dict[str, list[Path]]:
-    """Make a part of each data set from each block and return the parts by data set."""
-    folder = options.sink / "parts"
-    parts = {name: [folder / f"{name}-{number:06}.parquet" for number in range(len(blocks))] for name in maskings}
+) -> list[Path]:
+    """Make a part from each block, with a row group for each shard of each data set, and return the parts."""
+    parts = [options.sink / "parts" / f"{number:06}.parquet" for number in range(len(blocks))]
 
-    def make(number: int, staged: Sequence[Path]) -> None:
+    def make(number: int, path: Path) -> None:
         documents = documents_of(options, blocks[number], tokenizer)
-        for (name, masking), path in zip(maskings.items(), staged, strict=True):
-            rng = random.Random(f"{options.seed} {name} {number}")
-            rows = [row for _ in range(options.dupe_factor) for row in instances(documents, masking, rng)]
-            write_part(path, rows, options.shards, rng)
+        with pq.ParquetWriter(path, SCHEMA, compression="zstd") as file:
+            for name, masking in maskings.items():
+                rng = random.Random(f"{options.seed} {name} {number}")
+                rows = [row for _ in range(options.dupe_factor) for row in instances(documents, masking, rng)]
+                rng.shuffle(rows)
+                first = rng.randrange(options.shards)  # another one may have one row more in each part
+                for shard in range(first, first + options.shards):
+                    table = pa.Table.from_pylist(rows[shard % options.shards :: options.shards], schema=SCHEMA)
+                    file.write_table(table, row_group_size=max(1, table.num_rows))
 
-    make_files(list(zip(*parts.values(), strict=True)), make, "tokenize and mask", options.sink)
+    make_files(parts, make, "tokenize and mask", options.sink)
     return parts
 
 
 def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Document]:
-    texts = (
-        wikipedia_documents(block, options.min_article_chars) if options.kind == "wikipedia" else text_documents(block)
-    )
-    sentence_lists = filter(None, map(sentences, texts))
-    documents = (
-        [ids for ids in tokenizer(document, add_special_tokens=False)["input_ids"] if ids]
-        for document in sentence_lists
-    )
-    return list(filter(None, documents))
+    is_dump = options.kind == "wikipedia"
+    texts = wikipedia_documents(block, options.min_article_chars) if is_dump else text_documents(block)
+    encoded = (tokenizer(lines, add_special_tokens=False)["input_ids"] for lines in map(sentences, texts) if lines)
+    documents = ([ids for ids in document if ids] for document in encoded)
+    return [document for document in documents if document]
 
 
 def maskings_of(options: DataOptions, tokenizer: Any) -> dict[str, Masking]:
@@ -218,10 +219,8 @@ def maskings_of(options: DataOptions, tokenizer: Any) -> dict[str, Masking]:
     }
 
 
-def make_shards(
-    options: DataOptions, maskings: Mapping[str, Masking], parts: Mapping[str, Sequence[Path]]
-) -> dict[str, Any]:
-    """Make the shards of all data sets from their parts.
+def make_shards(options: DataOptions, maskings: Mapping[str, Masking], parts: Sequence[Path]) -> dict[str, Any]:
+    """Make the shards of all data sets from the row groups of the parts, in random order.
 
     Returns:
         For each data set, its sequence length, its predictions, and the rows of each shard.
@@ -229,14 +228,15 @@ def make_shards(
     Raises:
         RecipeError: if a data set is empty.
     """
-    tasks = [(name, number) for name in parts for number in range(options.shards)]
-    shards = [options.sink / name / f"shard-{number:05}.parquet" for name, number in tasks]
+    names = [f"{name}/shard-{number:05}.parquet" for name in maskings for number in range(options.shards)]
 
-    def make(index: int, staged: Sequence[Path]) -> None:
-        name, number = tasks[index]
-        write_shard(staged[0], parts[name], number, random.Random(f"{options.seed} {name} shard {number}"))
+    def make(number: int, path: Path) -> None:
+        table = pa.concat_tables(pq.ParquetFile(part).read_row_group(number) for part in parts)
+        order = random.Random(f"{options.seed} {names[number]}").sample(range(table.num_rows), table.num_rows)
+        pq.write_table(table.take(pa.array(order, pa.int64())), path, compression="zstd")
 
-    make_files([(path,) for path in shards], make, "balance", options.sink)
+    shards = [options.sink / name for name in names]
+    make_files(shards, make, "balance", options.sink)
     data_sets: dict[str, Any] = {}
     for name, masking in maskings.items():
         rows = {path.name: pq.read_metadata(path).num_rows for path in shards if path.parent.name == name}
@@ -246,46 +246,26 @@ def make_shards(
     return data_sets
 
 
-def write_part(path: Path, rows: list[dict[str, Any]], shards: int, rng: random.Random) -> None:
-    """Shuffle rows and write them as a part with a row group for each shard, which differ by at most one row."""
-    rng.shuffle(rows)
-    first = rng.randrange(shards)  # otherwise the first shards would have the additional rows of all parts
-    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as file:
-        for shard in range(shards):
-            table = pa.Table.from_pylist(rows[(first + shard) % shards :: shards], schema=SCHEMA)
-            file.write_table(table, row_group_size=max(1, table.num_rows))
-
-
-def write_shard(path: Path, parts: Sequence[Path], number: int, rng: random.Random) -> None:
-    """Write a shard with its row group of every part, in random order."""
-    table = pa.concat_tables(pq.ParquetFile(part).read_row_group(number) for part in parts)
-    order = rng.sample(range(table.num_rows), table.num_rows)
-    pq.write_table(table.take(pa.array(order, pa.int64())), path, compression="zstd")
-
-
-def make_files(
-    groups: Sequence[Sequence[Path]], make: Callable[[int, Sequence[Path]], None], phase: str, sink: Path
-) -> None:
-    """Make the groups of files that do not exist, divided among all ranks, and copy them to the nodes that lack them.
+def make_files(paths: Sequence[Path], make: Callable[[int, Path], None], phase: str, sink: Path) -> None:
+    """Make the files that do not exist, divided among all ranks, and copy them to the nodes that lack them.
 
     Args:
-        groups: files that are made together.
-        make: makes a group by its number, under temporary names, so that a reader sees whole files or none.
+        paths: the files.
+        make: makes a file by its number, under a temporary name, so that a reader sees the whole file or none.
         phase: the name under which this rank's progress is reported.
         sink: a folder that ranks share with all files or not at all.
     """
-    numbers = range(ranks.rank(), len(groups), ranks.world_size())
+    numbers = range(ranks.rank(), len(paths), ranks.world_size())
     progress = Progress(phase, len(numbers))
     with ranks.raise_together():
         for done, number in enumerate(numbers, start=1):
-            staged = [path.with_name(f".{path.name}.tmp") for path in groups[number]]
-            if not all(path.is_file() for path in groups[number]):
-                groups[number][0].parent.mkdir(parents=True, exist_ok=True)
+            path = paths[number]
+            if not path.is_file():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                staged = path.with_name(f".{path.name}.tmp")
                 make(number, staged)
-                for temporary, path in zip(staged, groups[number], strict=True):
-                    temporary.replace(path)
+                staged.replace(path)
             progress.report(done, now=done == len(numbers))
-    paths = [path for group in groups for path in group]
     held = ranks.gather([path.is_file() for path in paths])
     for path, *holds in zip(paths, *held, strict=True):
         if not all(holds):
