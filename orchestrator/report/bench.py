@@ -11,7 +11,7 @@ from orchestrator.model.measurement import Measurement, NodeRates, RunRates, Slo
 from orchestrator.model.printable import described_size
 from orchestrator.report.charts import Chart, axis, colour, line, plain
 from orchestrator.report.listing import cell, json_text, table
-from orchestrator.report.page import Table, render
+from orchestrator.report.page import render
 
 MAX_LINKS = 20  # rows of the table; the slowest links come first
 Rows = Sequence[Mapping[str, Any]]
@@ -50,7 +50,7 @@ def sections(measurement: Measurement) -> Iterator[tuple[str, Rows]]:
     yield f"Links{more}", rows
     sizes = sorted({int(size) for run in measurement.runs for size in run.reductions})
     reductions = [
-        run_row(run) | {described_size(size): duration(run.reductions.get(str(size))) for size in sizes}
+        run_row(run) | {described_size(size): number(run.reductions.get(str(size)), ".0f") for size in sizes}
         for run in measurement.runs
         if run.reductions
     ]
@@ -71,30 +71,30 @@ def node_row(node: NodeRates) -> dict[str, Any]:
         "node": node.node,
         "cores": node.cores,
         "fp32 TFLOP/s": f"{rates.fp32:.3g}",
-        "bf16 TFLOP/s": f"{rates.bf16:.3g}" if rates.bf16 else "-",
+        "bf16 TFLOP/s": number(rates.bf16 or None, ".3g"),
         "memory GB/s": f"{rates.memory:.3g}",
         "core time": f"{rates.cpu:.0%}",
-        "MHz": f"{rates.megahertz:.0f}" if rates.megahertz else "-",
+        "MHz": number(rates.megahertz or None, ".0f"),
         "network": f"{rates.interface or '-'}{f' {rates.speed / 1000:g} Gbit/s' if rates.speed else ''}",
     }
+
+
+def number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def run_row(run: RunRates) -> dict[str, Any]:
     return {"backend": run.backend, "fabric": run.fabric or "auto", "ranks of a node": run.ranks}
 
 
-def duration(microseconds: float | None) -> str:
-    return "-" if microseconds is None else f"{microseconds:.0f}"
-
-
 def page(measurement: Measurement, slow: Sequence[Slow], title: str) -> str:
     """Return the results as an HTML page."""
     subjects = {item.subject for item in slow}
-    tables = [
-        Table(title=name, rows=rows, hot=[index for index, row in enumerate(rows) if subject_of(row) in subjects])
-        for name, rows in sections(measurement)
-        if rows
-    ]
+    tables = []
+    for name, rows in sections(measurement):
+        named = [row.get("node") or f"{row.get('from')} to {row.get('to')}" for row in rows]  # as slow ones are
+        hot = [index for index, subject in enumerate(named) if subject in subjects]
+        tables += [{"title": name, "rows": rows, "hot": hot}] if rows else []
     return render(
         "bench.html.j2",
         [chart for chart in charts(measurement) if chart.data],
@@ -105,34 +105,19 @@ def page(measurement: Measurement, slow: Sequence[Slow], title: str) -> str:
     )
 
 
-def subject_of(row: Mapping[str, Any]) -> str:
-    """Return the node or the link of a row, as slow ones are named."""
-    return row.get("node") or f"{row.get('from')} to {row.get('to')}"
-
-
 def charts(measurement: Measurement) -> Iterator[Chart]:
     """Yield the charts of the page."""
     nodes = [plain(node.node) for node in measurement.nodes]
     rows = [(node.rates.fp32, node.rates.bf16, node.rates.memory / 100) for node in measurement.nodes]
     rates = dict(zip(("FP32, TFLOP/s", "BF16, TFLOP/s", "memory, 100 GB/s"), zip(*rows, strict=True), strict=False))
-    bars = tuple(
+    bars = [
         {"type": "bar", "name": name, "x": nodes, "y": series, "marker": {"color": colour(index)}}
         for index, (name, series) in enumerate(rates.items())
         if any(series)
-    )
+    ]
     yield Chart(title="Rates of the nodes", data=bars, layout={"yaxis": axis(rangemode="tozero")})
-    yield links_chart(measurement)
-    lines = tuple(
-        line(f"{run.backend} {run.fabric} {run.ranks}", [(int(x), y) for x, y in run.reductions.items()], colour(index))
-        for index, run in enumerate(run for run in measurement.runs if run.reductions)
-    )
-    layout = {"xaxis": axis("bytes", type="log"), "yaxis": axis("microseconds", type="log")}
-    yield Chart(title="All-reduce", data=lines, layout=layout)
-
-
-def links_chart(measurement: Measurement) -> Chart:
-    """Return the bandwidth of each direction of each link as the colour of a square."""
     links = measurement.links
+    # The bandwidth of each direction of each link is the colour of a square.
     squares = {
         "type": "scatter",
         "mode": "markers",
@@ -142,5 +127,11 @@ def links_chart(measurement: Measurement) -> Chart:
         "marker": {"symbol": "square", "size": 16, "colorscale": "Viridis"}
         | {"color": [link.gbit for link in links], "colorbar": {"title": {"text": "Gbit/s"}}, "showscale": True},
     }
-    layout = {"xaxis": axis("to", type="category"), "yaxis": axis("from", type="category")}
-    return Chart(title="Links", data=(squares,) if links else (), layout=layout)
+    ends = {"xaxis": axis("to", type="category"), "yaxis": axis("from", type="category")}
+    yield Chart(title="Links", data=[squares] if links else [], layout=ends)
+    lines = tuple(
+        line(f"{run.backend} {run.fabric} {run.ranks}", [(int(x), y) for x, y in run.reductions.items()], colour(index))
+        for index, run in enumerate(run for run in measurement.runs if run.reductions)
+    )
+    layout = {"xaxis": axis("bytes", type="log"), "yaxis": axis("microseconds", type="log")}
+    yield Chart(title="All-reduce", data=lines, layout=layout)

@@ -187,7 +187,8 @@ class Screen:
 
     def step(self, event: events.Progress) -> None:
         """Show the progress of a phase, as a bar or as a line."""
-        phase, step, steps = in_a_line(event.phase or "") or "progress", event.step or 0, event.steps
+        phase, step, steps = " ".join(escape_control_chars(event.phase or "").split()), event.step or 0, event.steps
+        phase = phase[:LONGEST_PHASE] or "progress"
         first, previous = self.last.pop(phase, (event, event))
         is_repeated = step < (previous.step or 0)
         loss, figures = previous.loss if event.loss is None else event.loss, {**previous.figures, **event.figures}
@@ -243,11 +244,6 @@ def describe_steps(event: events.Progress) -> str:
         return ""
     speed = f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each"
     return f"{counted(f'{event.step:.0f}', 'step')}, {speed}"
-
-
-def in_a_line(text: str) -> str:
-    """Return the text as one line of at most LONGEST_PHASE characters."""
-    return " ".join(escape_control_chars(text).split())[:LONGEST_PHASE]
 
 
 def drawn(step: float) -> float:

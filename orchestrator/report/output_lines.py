@@ -7,6 +7,7 @@ import operator
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from orch_node.streams import STDERR
 from orch_node.tail import last_state
@@ -23,6 +24,7 @@ MAX_LINE_BYTES = 1 << 20
 STDERR_FD = 2
 
 
+@dataclass(eq=False)
 class RankLines:
     """A display that prints finished lines and keeps the newest state of unfinished ones.
 
@@ -30,25 +32,18 @@ class RankLines:
     a progress bar is printed every 30 seconds.
 
     Attributes:
+        print_lines: prints text that ranks have written to a stream, stdout or stderr.
+        label: returns what precedes a line.
+        is_live: whether the states are drawn on a terminal.
         states: the last state of each unfinished line, by rank and stream.
         printed_at: the monotonic time of each rank's last printed line, by rank.
     """
 
-    def __init__(
-        self, print_lines: Callable[[str, str], None], label: Callable[[LogLine], str], *, is_live: bool
-    ) -> None:
-        """Create the display.
-
-        Args:
-            print_lines: prints text that ranks have written to a stream, stdout or stderr.
-            label: returns what precedes a line.
-            is_live: whether the states are drawn on a terminal.
-        """
-        self.print_lines = print_lines
-        self.label = label
-        self.is_live = is_live
-        self.states: dict[tuple[int, str], str] = {}
-        self.printed_at: dict[int, float] = {}
+    print_lines: Callable[[str, str], None]
+    label: Callable[[LogLine], str]
+    is_live: bool
+    states: dict[tuple[int, str], str] = field(default_factory=dict)
+    printed_at: dict[int, float] = field(default_factory=dict)
 
     def add(self, lines: Sequence[LogLine]) -> None:
         """Print the lines that are finished or due, consecutive ones of a stream in one piece.

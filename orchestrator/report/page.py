@@ -10,8 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -28,25 +28,14 @@ from orchestrator.report.comparison import ABSENT, figures, settings
 from orchestrator.report.listing import cell, finite
 from orchestrator.report.training import failure_lines, of_planned
 from orchestrator.runs import timeline
-from orchestrator.runs.measures import Measures, RankMeasures, measures
+from orchestrator.runs.measures import measures
 from orchestrator.runs.outcome import RunOutcome, outcome_of
 from orchestrator.runs.store import Run
 
 MAX_MOMENTS = 200  # of the timeline
-MAX_RANKS = 512  # in the table
 PLOTLY = Path(__file__).resolve().parent / "plotly" / "plotly-basic.min.js"
 CHARTS_SCRIPT = PLOTLY.parents[2] / "templates" / "charts.js"
 DIGITS = 7  # significant digits of a number, more than a screen can show
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table of a page, whose rows have the same keys."""
-
-    title: str
-    rows: Sequence[Mapping[str, object]]
-    hot: Collection[int] = ()  # the numbers of highlighted rows
-    is_text: bool = False  # without a head, and with line breaks in its cells
 
 
 @cache
@@ -106,7 +95,6 @@ def render(template: str, drawn: Iterable[Chart | None], **values: object) -> st
 def run_page(run: Run) -> str:
     """Return the report of a run as HTML."""
     outcome, measured = outcome_of(run), measures(run)
-    origin = [{"name": name, "value": value} for name, value in settings(run, outcome) if value != ABSENT]
     drawn = (
         charts.loss_chart(measured),
         charts.throughput_chart(measured),
@@ -123,11 +111,9 @@ def run_page(run: Run) -> str:
         failure="\n".join(failure_lines(outcome, shown="none")) if outcome.state != "done" else "",
         notes=outcome.notes,
         moments=timeline.lines(timeline.timeline_of(measured.events))[:MAX_MOMENTS],
-        tables=[
-            ranks_table(measured),
-            Table(title="Decisions", rows=[asdict(decision) for decision in outcome.decisions], is_text=True),
-            Table(title="Where it comes from", rows=origin, is_text=True),
-        ],
+        ranks=measured.ranks,
+        slow=charts.slow_ranks(measured.ranks),
+        origin=[(name, value) for name, value in settings(run, outcome) if value != ABSENT],
         command=run.origin.command.shell() if run.origin.command else "was not recorded",
     )
 
@@ -144,36 +130,3 @@ def subtitle(run: Run, outcome: RunOutcome) -> str:
     nodes = counted(outcome.ran_on, "node")
     fewer = f" of {len(run.nodes)}" if outcome.ran_on < len(run.nodes) else ""
     return f"started {began} · {of_planned(ranks, outcome.ranks, outcome.planned_ranks)} on {nodes}{fewer}"
-
-
-def ranks_table(measured: Measures) -> Table:
-    """Return the table of the ranks' measures; slow ranks are highlighted."""
-    slow = charts.slow_ranks(measured.ranks)
-    drawn, count = measured.ranks[:MAX_RANKS], len(measured.ranks)
-    return Table(
-        title="Ranks" if count <= MAX_RANKS else f"Ranks (the first {MAX_RANKS} of {count})",
-        rows=[rank_row(rank) for rank in drawn],
-        hot=[index for index, rank in enumerate(drawn) if rank.rank in slow],
-    )
-
-
-def rank_row(rank: RankMeasures) -> dict[str, object]:
-    """Return the row of a rank, by the headings of its cells."""
-    return {
-        "rank": rank.rank,
-        "node": rank.node,
-        "threads": rank.threads,
-        "steps": rank.steps,
-        "step, ms": number(rank.step_seconds, ".1f", 1e3),
-        "own work, ms": number(rank.work_seconds, ".1f", 1e3),
-        "longest, ms": number(rank.longest_step, ".1f", 1e3),
-        "samples/s": number(rank.samples_per_second, ".2f"),
-        "steps/s": number(rank.steps_per_second, ".2f"),
-        "loss": number(rank.last_loss, ".4f"),
-        "GiB, peak": number(rank.peak_rss / 2**30, ".2f"),
-        "cores used": number(rank.cores_used, ".2f"),
-    }
-
-
-def number(value: float | None, form: str, unit: float = 1.0) -> str:
-    return "-" if value is None else format(value * unit, form)
