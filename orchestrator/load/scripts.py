@@ -59,11 +59,6 @@ class Files:
         """Return whether a folder has a file or a folder that may be this module, also an extension module."""
         return any(entry.partition(".")[0] == name for entry in self.names_in(folder))
 
-    def modules_in(self, folder: Path) -> tuple[str, ...]:
-        """Return the modules and packages in a folder."""
-        names = sorted(self.names_in(folder))
-        return tuple(name.removesuffix(".py") for name in names if name.endswith(".py") or "." not in name)
-
 
 def external_imports(script: Path, files: Files, folder: Path) -> dict[str, str]:
     """Return the modules that a script imports from elsewhere, with the name of the file that imports each.
@@ -238,7 +233,6 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
             if name not in installed and not any(place.has_module(path, name) for place, path in places)
         },
         source=python.source,
-        project_modules=files.modules_in(folder) if importers else (),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -77,7 +76,6 @@ HINT = (
     "Imports inside of try or a function are not checked. Packages: --with NAME, --requirements FILE, or these lines "
     "in the script:"
 )
-SAME_WORD = 0.8  # the similarity of names of which one is a misspelling
 # Packages whose name on PyPI is not that of their module with dashes.
 DISTRIBUTIONS = {
     "attr": "attrs",
@@ -102,14 +100,6 @@ DISTRIBUTIONS = {
 }
 
 
-def similar_module(name: str, modules: Collection[str]) -> str:
-    """Return the module of the project that is meant by a misspelled name, or ''."""
-    for module in modules:
-        if sorted(module) == sorted(name):  # exchanged letters
-            return module
-    return next(iter(difflib.get_close_matches(name, modules, n=1, cutoff=SAME_WORD)), "")
-
-
 def script_block(modules: Collection[str]) -> str:
     """Return the lines for a script that add packages, by the names that their modules have on PyPI."""
     tops = dict.fromkeys(name.partition(".")[0] for name in modules)
@@ -124,12 +114,10 @@ class Imports:
     Attributes:
         importers: the file that imports each module.
         source: the stack or the interpreter that should have them, such as `stack current`.
-        project_modules: the modules next to the script.
     """
 
     importers: Mapping[str, str]
     source: str
-    project_modules: tuple[str, ...] = ()
 
     def check(self, missing: Collection[str]) -> None:
         """Check that no module is missing; names that are not imported are ignored.
@@ -144,6 +132,5 @@ class Imports:
         if modules:
             files = "; ".join(f"{importer} imports {' and '.join(names)}" for importer, names in modules.items())
             names = [name for names in modules.values() for name in names]
-            intended = [module for name in names if (module := similar_module(name, self.project_modules))]
-            hint = f"Did you mean your module '{intended[0]}'?" if intended else f"{HINT}\n{script_block(names)}"
-            raise RequestError(one_line(f"{files}, which {self.source} does not have."), hint=hint)
+            message = one_line(f"{files}, which {self.source} does not have.")
+            raise RequestError(message, hint=f"{HINT}\n{script_block(names)}")
