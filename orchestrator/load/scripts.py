@@ -21,12 +21,14 @@ from orch_node.protocol.environment import PYTHON_PATH
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import LIB, STANDALONE, TRAIN, cache_home, private_folder, write_whole
+from orchestrator.load.files import read_table
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Imports
 from orchestrator.model.recipe import Recipe, Setting, Value, type_of
 from orchestrator.planning.request import TrainRequest
 
 INIT = "__init__.py"
+DISTRIBUTIONS = Path(__file__).with_name("distributions.toml")
 INCLUDED_MODULES = ("orch_node", "orch_training")  # that ranks find after all others
 # Attributes of sys with which a script changes where modules are found.
 IMPORT_SETTINGS = ("path", "meta_path", "path_hooks", "modules")
@@ -233,6 +235,7 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
             if name not in installed and not any(place.has_module(path, name) for place, path in places)
         },
         source=python.source,
+        distributions=read_table(DISTRIBUTIONS) if importers else {},
     )
 
 

@@ -76,35 +76,6 @@ HINT = (
     "Imports inside of try or a function are not checked. Packages: --with NAME, --requirements FILE, or these lines "
     "in the script:"
 )
-# Packages whose name on PyPI is not that of their module with dashes.
-DISTRIBUTIONS = {
-    "attr": "attrs",
-    "bs4": "beautifulsoup4",
-    "Crypto": "pycryptodome",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "dotenv": "python-dotenv",
-    "faiss": "faiss-cpu",
-    "fitz": "pymupdf",
-    "git": "gitpython",
-    "hydra": "hydra-core",
-    "ignite": "pytorch-ignite",
-    "mpl_toolkits": "matplotlib",
-    "OpenSSL": "pyopenssl",
-    "PIL": "pillow",
-    "serial": "pyserial",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "umap": "umap-learn",
-    "yaml": "pyyaml",
-}
-
-
-def script_block(modules: Collection[str]) -> str:
-    """Return the lines for a script that add packages, by the names that their modules have on PyPI."""
-    tops = dict.fromkeys(name.partition(".")[0] for name in modules)
-    names = ", ".join(f'"{DISTRIBUTIONS.get(name, name.replace("_", "-"))}"' for name in tops)
-    return f"# /// script\n# dependencies = [{names}]\n# ///"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +85,12 @@ class Imports:
     Attributes:
         importers: the file that imports each module.
         source: the stack or the interpreter that should have them, such as `stack current`.
+        distributions: the names on PyPI of packages that are not those of their modules with dashes.
     """
 
     importers: Mapping[str, str]
     source: str
+    distributions: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, missing: Collection[str]) -> None:
         """Check that no module is missing; names that are not imported are ignored.
@@ -132,5 +105,8 @@ class Imports:
         if modules:
             files = "; ".join(f"{importer} imports {' and '.join(names)}" for importer, names in modules.items())
             names = [name for names in modules.values() for name in names]
-            message = one_line(f"{files}, which {self.source} does not have.")
-            raise RequestError(message, hint=f"{HINT}\n{script_block(names)}")
+            packages = ", ".join(f'"{self.distributions.get(name, name.replace("_", "-"))}"' for name in names)
+            raise RequestError(
+                one_line(f"{files}, which {self.source} does not have."),
+                hint=f"{HINT}\n# /// script\n# dependencies = [{packages}]\n# ///",
+            )

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.load.scripts import RanksPython, read_imports
+from orchestrator.load.files import read_table
+from orchestrator.load.scripts import DISTRIBUTIONS, RanksPython, read_imports
 from orchestrator.model.project import Imports, Project
 from orchestrator.model.recipe import Recipe
 from tests.support.files import write_files
@@ -85,7 +86,11 @@ def test_error_names_the_importing_files_and_the_lines_to_paste() -> None:
     imports.check(["torch", "rm -rf /"])
     with pytest.raises(RequestError, match=r"^train\.py imports pgk; net/a\.py imports x, which stack current"):
         imports.check(["pgk", "x"])
-    imports = Imports(importers={"cv2": "train.py", "einops_exts": "train.py"}, source="stack current")
+    imports = Imports(
+        importers={"cv2": "train.py", "einops_exts": "train.py"},
+        source="stack current",
+        distributions=read_table(DISTRIBUTIONS),
+    )
     with pytest.raises(RequestError) as caught:
         imports.check(["cv2", "einops_exts"])
     lines = '# /// script\n# dependencies = ["opencv-python-headless", "einops-exts"]\n# ///'
