@@ -91,10 +91,10 @@ Wheels = Annotated[
 # Options that set fields of a ProvisionRequest.
 OPTIONS: Mapping[str, ParameterInfo] = {
     "stack": PANELS[TRAINING]["stack"],
-    "dry_run": typer.Option("--dry-run", help="Only report drift; exit code 1 if there is any."),
-    "verify": typer.Option("--verify", help="Repeat checks that have already passed."),
+    "dry_run": typer.Option(help="Only report drift; exit code 1 if there is any."),
+    "verify": typer.Option(help="Repeat checks that have already passed."),
     "no_stack": typer.Option(
-        "--no-stack", help="Install Python and MPI alone, for nodes whose ranks use your own environment (--venv)."
+        help="Install Python and MPI alone, for nodes whose ranks use your own environment (--venv)."
     ),
     "find_links": typer.Option(metavar="FOLDER", help="Folder of wheels that no index has; may be repeated."),
     "requirements": USER_PACKAGES,

@@ -231,12 +231,8 @@ class WaitingRun(RunHandle):
         self.started_run: RunHandle | None = None
 
     @property
-    def run(self) -> store.Run:
-        return store.load(self.folder)
-
-    @property
     def waits(self) -> bool:
-        return self.run.state == queued.QUEUED
+        return store.load(self.folder).state == queued.QUEUED
 
     @property
     def handle(self) -> RunHandle:
@@ -245,7 +241,7 @@ class WaitingRun(RunHandle):
         Raises:
             RequestError: if it still waits.
         """
-        run = self.run
+        run = store.load(self.folder)
         if run.state == queued.QUEUED:
             raise RequestError(
                 f"{run.id} has not started: it {queued.describe_wait(self.folder)}.",
@@ -281,7 +277,7 @@ class WaitingRun(RunHandle):
 
     def is_put_back(self) -> bool:
         """Return whether the run waits again, because another run has taken its cores; the queue decides that."""
-        while self.run.state == REFUSED and queued.is_active(self.queue):
+        while store.load(self.folder).state == REFUSED and queued.is_active(self.queue):
             time.sleep(POLL_SECONDS)
         return self.waits
 
@@ -312,7 +308,7 @@ class WaitingRun(RunHandle):
             self.handle.refresh()
 
     def finish(self) -> RunOutcome:
-        return outcome_of(self.run) if self.waits else self.handle.finish()
+        return outcome_of(store.load(self.folder)) if self.waits else self.handle.finish()
 
     def discard(self) -> None:
         self.handle.discard()

@@ -71,13 +71,9 @@ def environment_of(python: str, *, shell: bool) -> Environment:
         shell: whether to include the variables of the current shell.
 
     Raises:
-        RequestError: if the interpreter does not exist or does not start.
+        RequestError: if the interpreter does not start.
     """
-    program = shutil.which(python)
-    if program is None:
-        raise RequestError(
-            f"--python {python}: program not found.", hint="Name an interpreter, such as .venv/bin/python."
-        )
+    program = shutil.which(python) or python
     prefix = Path(program).parent.parent
     probe = [program, "-I", "-S", str(STANDALONE / "facts.py"), str(prefix)]
     try:
