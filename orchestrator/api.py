@@ -17,7 +17,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.errors import OrchError as OrchError
-from orchestrator.operations import fetch, queue
+from orchestrator.operations import fetch
 from orchestrator.operations import provision as provisioning
 from orchestrator.operations import resume as resuming
 from orchestrator.operations import train as training
@@ -280,7 +280,7 @@ def train(
     plan = training.plan(request)
     if plan.array:
         raise RequestError("orch.train starts one run, not an array.", hint="Call it once for each setting.")
-    return Run(queue.start(plan, Path(request.runs_dir).absolute()))
+    return Run(training.start(plan, Path(request.runs_dir).absolute()))
 
 
 def tuple_of(name: str, value: Any) -> tuple[Any, ...]:
@@ -443,7 +443,7 @@ def resume(
     runs = resuming.find_runs(base, str(run_id), listener)
     if len(runs) > 1:
         raise RequestError("orch.resume starts one run, not an array.", hint="Call it once for each of its runs.")
-    return Run(queue.start(resuming.plan(runs[0], changes, base, listener), base, runs))
+    return Run(training.start(resuming.plan(runs[0], changes, base, listener), base, runs))
 
 
 def run(run_id: str = "last", *, inventory: str | None = None, runs_dir: str | Path = RUNS_DIR) -> Run:

@@ -15,7 +15,7 @@ from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 
 from orchestrator.cli.options import Output, print_error, resume_command, runs_dir_option
 from orchestrator.errors import RequestError
-from orchestrator.operations import queue, runs
+from orchestrator.operations import queue, runs, train
 from orchestrator.operations.fetch import find_output, is_local
 from orchestrator.operations.output import RanksOutput, check_shown
 from orchestrator.planning.plan import Plan, SubmitScript
@@ -53,7 +53,7 @@ def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = ()) -> None
     if output.wait:  # CI systems and systemd end a command with SIGTERM; handle it like Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        handle = queue.start(plan, base, resumed)
+        handle = train.start(plan, base, resumed)
     except KeyboardInterrupt:
         stop_started(plan, base)
         raise

@@ -34,7 +34,7 @@ from orchestrator.model.measurement import (
     merge_ranks,
 )
 from orchestrator.model.printable import counted, one_line
-from orchestrator.operations import queue, train
+from orchestrator.operations import train
 from orchestrator.operations.output import describe_end
 from orchestrator.planning.measured import BENCH_RECIPE
 from orchestrator.planning.plan import Plan
@@ -182,7 +182,7 @@ def execute(plan: Plan, base: Path, notify: Notify, *, is_first: bool) -> tuple[
     Raises:
         ExecuteError: if the first run fails; others are left out.
     """
-    handle = queue.start(plan, base)
+    handle = train.start(plan, base)
     handle.notify = notify
     try:
         figures = read_figures(handle.events(), notify)

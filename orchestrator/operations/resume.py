@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -121,27 +119,6 @@ def check_unfinished(run: Run) -> None:
         )
 
 
-@contextmanager
-def in_folder_of(run: Run) -> Iterator[None]:
-    """Work in the folder in which a run was requested, to which the paths in its request are relative.
-
-    Raises:
-        RequestError: if the folder is gone.
-    """
-    previous_directory = Path.cwd()
-    try:
-        os.chdir(run.origin.directory)
-    except OSError as error:
-        raise RequestError(
-            f"{run.id} was started in {run.origin.directory}: {error.strerror}.",
-            hint="The paths of its request are relative to that folder. Restore it, or start a new run.",
-        ) from None
-    try:
-        yield
-    finally:
-        os.chdir(previous_directory)
-
-
 def plan(
     run: Run, changes: Changes, base: Path, notify: Callable[[str], None], recorded: TrainRequest | None = None
 ) -> Plan:
@@ -175,7 +152,7 @@ def plan(
         forces=changes.force,
         without_files=changes.force or changes.without_files,
     )
-    with in_folder_of(run):
+    with operation.in_folder_of(run):
         planned = train.plan(planned_request, resume)
         planned = replace(planned, request=request)
         for line in differences(run, recorded, request, planned):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -318,3 +320,24 @@ class WaitingRun(RunHandle):
 
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         return self.handle.fetch(request, listener)
+
+
+@contextmanager
+def in_folder_of(run: Run) -> Iterator[None]:
+    """Work in the folder in which a run was requested, to which the paths in its request are relative.
+
+    Raises:
+        RequestError: if the folder is gone.
+    """
+    previous_directory = Path.cwd()
+    try:
+        os.chdir(run.origin.directory)
+    except OSError as error:
+        raise RequestError(
+            f"{run.id} was started in {run.origin.directory}: {error.strerror}.",
+            hint="The paths of its request are relative to that folder. Restore it, or start a new run.",
+        ) from None
+    try:
+        yield
+    finally:
+        os.chdir(previous_directory)

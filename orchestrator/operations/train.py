@@ -1,19 +1,22 @@
-"""Train: plan a request. `queue.py` starts the plan.
+"""Train: plan a request and start the plan, in this order.
 
 1. The command line or the Python interface makes a TrainRequest (`planning/request.py`).
 2. `plan` finds the target of the request and lets it plan: the target reads the files that the request names
    (`load/inputs.py`), decides what it leaves open (`planning/resolve.py`), and returns all steps of the run as values
    (`planning/plan.py`).
-3. A dry run prints the plan. Otherwise `start` in `queue.py` lets the same target carry out the steps
-   (`targets/execute.py`), and returns the run, which `cli/running.py` follows until it ends.
+3. A dry run prints the plan. Otherwise `start` lets the same target carry out the steps (`targets/execute.py`), and
+   returns the run, which `cli/running.py` follows until it ends.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from orch_node import lease
 from orch_node.protocol.environment import FORCE_RESUME
 from orch_node.protocol.outcome import REFUSED
 from orch_node.protocol.record import DEFAULT_TARGET
@@ -21,11 +24,16 @@ from orch_node.standalone import facts
 
 from orchestrator import load
 from orchestrator.errors import RequestError
+from orchestrator.operations import queue, runs
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest, check_name, check_unsupported_options
 from orchestrator.runs import store
 from orchestrator.targets import registry
+
+if TYPE_CHECKING:
+    from orchestrator.runs.store import Run
+    from orchestrator.targets.interface import RunHandle
 
 
 def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
@@ -64,6 +72,29 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
         for member in (planned, *planned.array)
     )
     return replace(plan, array=tuple(array), target=target)
+
+
+def start(plan: Plan, base: Path, resumed: Sequence[Run] = ()) -> RunHandle:
+    """Record a plan, start it or let its runs wait, and return the first run, which outlives this process.
+
+    Args:
+        plan: the plan of a run or of an array.
+        base: the folder of all runs.
+        resumed: the recorded runs whose next attempts are planned.
+
+    Raises:
+        OrchError: if a run cannot be started.
+    """
+    for run in resumed:
+        if run.state == lease.KILLED and store.was_launched(run):
+            runs.handle_of(run).stop()  # what the supervisor has left may hold the cores
+    if plan.request.wait_for_cores:
+        return queue.submit(plan, base)
+    handles: list[RunHandle] = []
+    for run, member in zip(resumed, plan.array or (plan,), strict=False):
+        with runs.in_folder_of(run):
+            handles.append(member.target.start(member, run.folder))
+    return handles[0] if handles else plan.target.start(plan, base / plan.run.run_id)
 
 
 def plan_array_on_hosts(request: TrainRequest) -> Plan:

@@ -188,16 +188,16 @@ def test_second_interrupt_stops_ranks_that_ignore_the_first(tmp_path: Path) -> N
 INTERRUPTED_START = """
 import signal
 from orchestrator.cli.main import main
-from orchestrator.operations import queue
+from orchestrator.operations import train
 
-start = queue.start
+start = train.start
 
 def start_and_interrupt(plan, base, resumed):
     handle = start(plan, base, resumed)
     signal.raise_signal(signal.SIGTERM)
     return handle
 
-queue.start = start_and_interrupt
+train.start = start_and_interrupt
 main()
 """
 

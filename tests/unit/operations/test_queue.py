@@ -15,7 +15,8 @@ from orch_node.protocol.outcome import REFUSED
 
 from orchestrator.files import make_user_folder
 from orchestrator.model.project import Project
-from orchestrator.operations.queue import SNAPSHOT, ActiveRun, Queue, choose_nodes, copy_project, is_first
+from orchestrator.operations.queue import SNAPSHOT, copy_project
+from orchestrator.operations.queue_process import ActiveRun, Queue, choose_nodes, is_first
 from orchestrator.operations.resume import limit_of
 from orchestrator.operations.runs import handle_of
 from orchestrator.runs import queued, store

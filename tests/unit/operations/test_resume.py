@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.operations.resume import Changes, check_unfinished, find_runs, in_folder_of, plan
+from orchestrator.operations.resume import Changes, check_unfinished, find_runs, plan
+from orchestrator.operations.runs import in_folder_of
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import store
 from orchestrator.targets.interface import ignore
