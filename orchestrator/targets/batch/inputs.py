@@ -283,7 +283,7 @@ def plan_of_array(
         planned.append(plan_run(member_request, member_inputs, batch, nodes, sweep.run_paths_of(run_paths, number)))
     plans = sweep.label_plans(list(zip(members, (plan for plan, _ in planned), strict=True)))
     runs = [(member.label, plan, config) for member, plan, (_, config) in zip(members, plans, planned, strict=True)]
-    step = submit_step(runs, batch, run_paths, is_array=True, max_active=sweep.max_active_runs(request.array))
+    step = submit_step(runs, batch, run_paths, sweep.max_active_runs(request.array))
     sent = dict.fromkeys(step for plan in plans for step in plan.steps)
     return replace(plans[0], steps=(*sent, step), array=tuple(replace(plan, steps=()) for plan in plans))
 

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import jinja2
 from orch_node.protocol import files as protocol_files
 from orch_node.protocol import values
 from orch_node.protocol.batch import CONFIG, NODE0, JobConfig, job_file
@@ -15,6 +14,7 @@ from orch_node.protocol.environment import ALWAYS
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import PlanError
+from orchestrator.files import render_template
 from orchestrator.model.cluster import Link, Node, UserPython
 from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.facts import Facts, Gpu
@@ -177,21 +177,19 @@ def plan_job(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes:
     return replace(plan, steps=(*plan.steps, *preparation, submit_step([("", plan, config)], batch, run_paths)))
 
 
+# The label of a run among those of an array, '' for a single run; its plan; and the settings of orch's program.
+PlannedRun = tuple[str, Plan, JobConfig]
+
+
 def submit_step(
-    runs: Sequence[tuple[str, Plan, JobConfig]],
-    batch: BatchSettings,
-    run_paths: RunPaths,
-    *,
-    is_array: bool = False,
-    max_active: int | None = None,
+    runs: Sequence[PlannedRun], batch: BatchSettings, run_paths: RunPaths, max_active: int | None = None
 ) -> SubmitScript:
     """Return the step that submits the script of a run, or of the runs of an array.
 
     Args:
-        runs: the label of each run in an array, its plan, and the settings of orch's program.
+        runs: the runs.
         batch: the settings for the batch system.
         run_paths: the identity and the folder of the run or of the array.
-        is_array: whether each run is a task of an array.
         max_active: the number of runs of an array that may be active at once; None for no limit.
     """
     system, held, (_, plan, config) = batch.system, batch.held, runs[0]
@@ -207,7 +205,7 @@ def submit_step(
     return SubmitScript(
         nodes=(login_of(batch),) if batch.login else (),
         run_dir=run_paths.run_dir,
-        script=render(runs, batch, options, is_array=is_array),
+        script=render(runs, batch, options),
         name=job.name,
         options=options,
         program=system.step_program if held else system.submitter,
@@ -363,33 +361,15 @@ def config_of(resolved: Resolved, batch: BatchSettings, launch: Launch) -> JobCo
     )
 
 
-TEMPLATES = jinja2.PackageLoader("orchestrator", "templates/batch")
-
-
-def render(
-    runs: Sequence[tuple[str, Plan, JobConfig]],
-    settings: BatchSettings,
-    options: Sequence[str],
-    *,
-    is_array: bool = False,
-) -> str:
-    """Return the script of a run, or of the runs of an array.
-
-    Args:
-        runs: for each run, the settings that distinguish it in an array, its plan, and the settings of orch's program.
-        settings: the settings for the batch system.
-        options: the options of the job.
-        is_array: whether each run is a task of an array.
-    """
-    environment = jinja2.Environment(  # noqa: S701  a shell script, whose values are quoted
-        loader=TEMPLATES, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
-    )
-    environment.filters["quote"] = shlex.quote
-    system, first = settings.system, runs[0][1].run
-    template = {**TEMPLATE, **system.template}
+def render(runs: Sequence[PlannedRun], settings: BatchSettings, options: Sequence[str]) -> str:
+    """Return the script of a run, or of the runs of an array, with these options of the job."""
+    system, (label, plan, _) = settings.system, runs[0]
+    is_array, first, template = bool(label), plan.run, {**TEMPLATE, **system.template}
     of_one_run = ("run", "array", "resume") if is_array else ()
     decisions = [decision for decision in first.decisions if decision.topic not in of_one_run]
-    return environment.get_template("job.sh.j2").render(
+    return render_template(
+        "batch/job.sh.j2",
+        quote=shlex.quote,
         system=system,
         template=template,
         options=options,
