@@ -93,7 +93,7 @@ def test_a_task_file_can_be_read_by_the_user_alone_and_is_deleted_at_once(tmp_pa
     env = {**os.environ, "KEY": "secret"}
     path = pbs.write_task(tmp_path, pbs.Task(("ls", "-A"), env, str(tmp_path), log=str(tmp_path / "log")))
     assert path.stat().st_mode & 0o777 == 0o600
-    subprocess.run(program.command("pbs", "task", str(path), "n1"), check=True)
+    subprocess.run(program.command("pbs", "task", str(path)), check=True)
     assert (tmp_path / "log").read_text() == "log\n", "the file exists only until the program starts"
 
 

@@ -4,10 +4,10 @@ PBS's own program for that, pbs_tmrsh, passes on neither the environment nor sta
 captured. So a task file in the run's folder, which only the user can read and the program deletes, has all that a
 program needs:
 
-- `node.py pbs tasks FILE NODE...` starts it on several nodes, and lasts until it has ended everywhere.
+- `node.py pbs tasks NODE FILE...` starts a program on each of several nodes, and lasts until all have ended.
 - `node.py pbs remote NODE COMMAND` starts a command on a node and passes on the first line of standard input, its end,
   the output of the command after its end, and the exit code; it does so through files in the run's folder.
-- `node.py pbs task FILE NODE` is what both start there.
+- `node.py pbs task FILE` is what both start there.
 - `node.py pbs attached COMMAND` starts a launcher on this node so that PBS knows its processes.
 """
 
@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -135,7 +135,6 @@ class Task:
     env: dict[str, str]
     cwd: str
     log: str  # the file for its output
-    cpus: dict[str, int] = field(default_factory=dict)  # by node, 0 for all
     line: str = ""  # the first line of its standard input
     alive: str = ""  # the file that exists as long as its standard input is open; '' if it has none
 
@@ -148,28 +147,17 @@ def write_task(folder: Path, task: Task) -> Path:
     return Path(name)
 
 
-def read_task(path: Path) -> Task:
-    """Return the task in a file, and delete the file, which PBS could end the job too suddenly to delete later."""
-    task = values.parse(Task, path.read_text(), str(path))
-    path.unlink(missing_ok=True)
-    return task
-
-
 def start_task(path: Path, node: str) -> subprocess.Popen[bytes]:
     """Start a task on a node of the job."""
-    command = [program_path("pbs_tmrsh"), node, *program.command("pbs", "task", str(path), node)]
+    command = [program_path("pbs_tmrsh"), node, *program.command("pbs", "task", str(path))]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 
 def run_tasks(argv: list[str]) -> int:
-    """Start a task on several nodes, and return 0 once it has succeeded on all of them."""
-    path = Path(argv[0])
-    task = read_task(path)
-    paths: dict[str, Path] = {}
+    """Start a task on each of several nodes, and return 0 once all of them have succeeded."""
+    paths = dict(zip(argv[::2], map(Path, argv[1::2])))
     try:
-        for node in argv[1:]:
-            paths[node] = write_task(path.parent, task)
-        codes = [process.wait() for process in [start_task(paths[node], node) for node in paths]]
+        codes = [process.wait() for process in [start_task(path, node) for node, path in paths.items()]]
     finally:
         for path in paths.values():
             path.unlink(missing_ok=True)
@@ -177,11 +165,12 @@ def run_tasks(argv: list[str]) -> int:
 
 
 def run_task(argv: list[str]) -> int:
-    """Run a task on this node; return its exit code."""
-    node = argv[1]
-    task = read_task(Path(argv[0]))
+    """Run a task on this node, and delete its file, which PBS could end the job too suddenly to delete later."""
+    path = Path(argv[0])
+    task = values.parse(Task, path.read_text(), argv[0])
+    path.unlink(missing_ok=True)
     local = {name: value for name, value in os.environ.items() if name.startswith("PBS_") or name == "TMPDIR"}
-    env = {**task.env, **local, NODE: node, CPUS: str(task.cpus.get(node, 0))}
+    env = {**task.env, **local}
     os.chdir(task.cwd)
     log = os.open(task.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(log, 1)
@@ -215,7 +204,8 @@ def run_remote(argv: list[str]) -> int:
     new_file = functools.partial(tempfile.NamedTemporaryFile, prefix=".task-", dir=os.environ["ORCH_RUN_DIR"])
     with new_file() as output:
         with new_file() as alive:
-            task = Task(tuple(command), dict(os.environ), os.getcwd(), output.name, line=line, alive=alive.name)
+            env = {**os.environ, NODE: node, CPUS: "0"}
+            task = Task(tuple(command), env, os.getcwd(), output.name, line=line, alive=alive.name)
             path = write_task(Path(alive.name).parent, task)
             remote = start_task(path, node)
             while remote.poll() is None:
@@ -278,8 +268,12 @@ class PbsNodes(NodeSystem):
         """Start a command on each node; the process ends when it has ended everywhere."""
         cpus = dict(zip(self.node_names(), cpu_counts(first_query())))
         folder = Path(log.name).parent
-        task = Task(tuple(command), {**os.environ, **env}, str(folder), log.name, cpus)
-        tasks = program.command("pbs", "tasks", str(write_task(folder, task)), *nodes)
+        arguments: list[str] = []
+        for node in nodes:
+            node_env = {**os.environ, **env, NODE: node, CPUS: str(cpus.get(node, 0))}
+            task = Task(tuple(command), node_env, str(folder), log.name)
+            arguments += [node, str(write_task(folder, task))]
+        tasks = program.command("pbs", "tasks", *arguments)
         return subprocess.Popen(tasks, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
     def launcher_environment(self) -> dict[str, str]:
