@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from pydantic_core import to_jsonable_python
 from typer.core import TyperCommand, TyperGroup
 
 from orchestrator.cli.options import RUNS_DIR, print_error, source_name
@@ -22,7 +23,6 @@ from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.inputs import tool_options
 from orchestrator.model.decision import Decision
 from orchestrator.model.printable import masked
-from orchestrator.planning.recorded_request import plain
 from orchestrator.planning.request import TrainRequest, flag
 from orchestrator.runs import store
 from orchestrator.targets import registry
@@ -151,7 +151,9 @@ class Command(TyperCommand):
         shows_help = any(argument in HELP for argument in args)
         if names and not ctx.resilient_parsing and not shows_help and (table := tool_options()).values:
             ctx.meta[TABLE_FILE] = table.path
-            ctx.default_map = {name: plain(value) for name, value in table.values.items() if name in names}
+            ctx.default_map = {
+                name: to_jsonable_python(value, fallback=str) for name, value in table.values.items() if name in names
+            }
         try:
             remaining = super().parse_args(ctx, args)
         except Exception as error:

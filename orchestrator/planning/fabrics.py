@@ -47,16 +47,12 @@ def choose_fabric(
     sources = ((requested, "requested"), (cluster.fabric, f"orch_fabric of {cluster.source}"))
     name, reason = next(((fabric, source) for fabric, source in sources if fabric), (AUTO, ""))
     if name != AUTO:
-        check_name(name, reason)
+        if name not in FABRICS:
+            raise PlanError(f"There is no fabric '{name}' ({reason}).", hint=did_you_mean(name, (AUTO, *FABRICS)))
         return with_fabric(links, name, use, decision=use_requested(name, reason, use))
     if len(use.nodes) == 1 or why_unused(use):
         return links
     return fastest(links, use)
-
-
-def check_name(name: str, source: str) -> None:
-    if name not in FABRICS:
-        raise PlanError(f"There is no fabric '{name}' ({source}).", hint=did_you_mean(name, (AUTO, *FABRICS)))
 
 
 def why_unused(use: FabricUse) -> str:
@@ -102,13 +98,10 @@ def fabric_problems(name: str, use: FabricUse) -> Iterator[str]:
         missing = node.facts.fabrics.get(name, "not checked yet")
         if missing:
             yield f"{node.name}: {missing}"
-    if use.spares and len({device_names(name, node) for node in use.nodes}) > 1:
+    devices = [rails(name, node.facts.devices) for node in use.nodes]
+    if use.spares and len({tuple((device.name, device.numa) for device in of_node) for of_node in devices}) > 1:
         spares = fold([node.name for node in use.nodes[-use.spares :]])
         yield f"{spares} cannot replace a node: the device names of the nodes differ"
-
-
-def device_names(name: str, node: Node) -> tuple[tuple[str, int | None], ...]:
-    return tuple((device.name, device.numa) for device in rails(name, node.facts.devices))
 
 
 def fabric_hint(name: str, nodes: tuple[Node, ...]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orch_node.protocol.layout import AUTO
 
@@ -54,15 +54,13 @@ def prefer(request: TrainRequest, measurement: Measurement, backends: Collection
     best = max(runs, key=lambda run: run.samples)
     if best.samples < WORTHWHILE * rules[0].samples:
         best = rules[0]
-    measured = f"measured {measurement.date}"
-    chooses_backend = request.backend is None and not is_alone(best, measurement)
-    chooses_ppn = best.ppn != ppn
-    return Preference(
-        backend=best.backend if chooses_backend else None,
-        backend_reason=backend_reason(best, runs, measured) if chooses_backend else "",
-        ppn=best.ppn if chooses_ppn else None,
-        ppn_reason=ppn_reason(best, rules[0], measured) if chooses_ppn else "",
-    )
+    measured, preference = f"measured {measurement.date}", Preference()
+    if request.backend is None and not is_alone(best, measurement):
+        reason = backend_reason(best, runs, measured)
+        preference = replace(preference, backend=best.backend, backend_reason=reason)
+    if best.ppn != ppn:
+        preference = replace(preference, ppn=best.ppn, ppn_reason=ppn_reason(best, rules[0], measured))
+    return preference
 
 
 def is_alone(run: RunRates, measurement: Measurement) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, get_origin, get_type_hints
 from orch_node.protocol import values
 from orch_node.protocol.values import ProtocolError
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 from orchestrator.errors import first_problem
 from orchestrator.model.hosts import Nodes, parse_nodes
@@ -28,18 +29,11 @@ def render(request: TrainRequest) -> dict[str, Any]:
     """Return the options that differ from their defaults, for JSON; secrets are masked."""
     masked_values: dict[str, Any] = {name: masked(getattr(request, name)) for name in WITH_SECRETS}
     request = replace(request, **masked_values)
-    recorded = {name: plain(getattr(request, name)) for name in changed_fields(request) if name not in NOT_RECORDED}
+    recorded = {name: getattr(request, name) for name in changed_fields(request) if name not in NOT_RECORDED}
     for options in request.options:
         if options.on == request.on:
-            recorded[OPTIONS] = {name: plain(getattr(options, name)) for name in changed_fields(options)}
-    return recorded
-
-
-def plain(value: Any) -> Any:
-    """Return the value of an option as JSON can represent it."""
-    if isinstance(value, tuple):
-        return [plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+            recorded[OPTIONS] = {name: getattr(options, name) for name in changed_fields(options)}
+    return dict(to_jsonable_python(recorded, fallback=str))
 
 
 def parse(recorded: object, kind_of: KindOf, source: str = SOURCE) -> TrainRequest:

@@ -146,18 +146,15 @@ def request_of(request: TrainRequest, member: Member, *, own_script: bool) -> Tr
     assignments = tuple(f"{name}={value}" for name, value in member.values)
     if not own_script:
         return replace(single, settings=(*request.settings, *assignments, *member.arguments))
-    placeholders = [
-        name for name, _ in member.values if any(f"{{{name}}}" in argument for argument in request.script_args)
-    ]
-    arguments = [substituted(argument, member) for argument in request.script_args]
-    appended = [f"--{name}={value}" for name, value in member.values if name not in placeholders]
+    values, used = dict(member.values), set[str]()
+
+    def substitute(match: re.Match[str]) -> str:
+        used.add(match[1])
+        return values.get(match[1], match[0])  # braces around other text stay
+
+    arguments = [re.sub(r"\{([^{}]*)\}", substitute, argument) for argument in request.script_args]
+    appended = [f"--{name}={value}" for name, value in member.values if name not in used]
     return replace(single, script_args=(*arguments, *appended, *member.arguments))
-
-
-def substituted(argument: str, member: Member) -> str:
-    """Return an argument with the member's values in place of their names in braces; other braces stay."""
-    values = dict(member.values)
-    return re.sub(r"\{([^{}]*)\}", lambda match: values.get(match[1], match[0]), argument)
 
 
 def run_paths_of(run_paths: RunPaths, number: int) -> RunPaths:
