@@ -104,6 +104,7 @@ class SshHandle(RunHandle):
         run = store.load(self.folder)
         nodes, problems = requested_ranks(run, rank), self.copies.problems
         if follow and not run.has_ended:
+            self.copies.notify = self.notify
             updates = self.copies.updates(rank, self.event_batches())
             yield from followed_lines(self.folder, lambda: nodes, self.earlier.logs, updates)
         else:
