@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError, RequestError
 from orchestrator.files import state_home, write_whole
 from orchestrator.model.hosts import Nodes, fold
-from orchestrator.planning.plan import Plan, StartRun
+from orchestrator.planning.plan import Plan
 from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import follow, store
 from orchestrator.runs.fetch import Collected, FetchListener, Source
@@ -202,16 +201,8 @@ def start(plan: Plan, folder: Path) -> Positions | None:
     Raises:
         ExecuteError: if a step fails. If the run has not begun by then, it is recorded as failed,
             and as stopped if the start is interrupted.
-        RequestError: if a module is missing that the script imports.
+        RequestError: if a module is missing that the script imports; then the record of a new run is removed.
     """
-    with recorded(plan, folder) as earlier:
-        start_steps(plan, folder)
-    return earlier
-
-
-@contextlib.contextmanager
-def recorded(plan: Plan, folder: Path) -> Iterator[Positions | None]:
-    """Record the plan, and yield what belongs to earlier attempts of the run; remove the record of a wrong request."""
     earlier_plan = store.plan_bytes(folder)
     earlier_run = store.load(folder) if earlier_plan else None
     store.create(plan, folder)
@@ -220,7 +211,9 @@ def recorded(plan: Plan, folder: Path) -> Iterator[Positions | None]:
             if set(earlier_run.nodes) - {host.node for host in plan.run.nodes}:
                 copy_logs(earlier_run.record, folder)  # of nodes that do not respond, nothing is copied
             store.move_logs(folder, earlier_run.record, plan.run)
-        yield store.positions(folder) if earlier_plan else None
+        earlier = store.positions(folder) if earlier_plan else None
+        start_steps(plan, folder)
+        return earlier
     except (OrchError, KeyboardInterrupt) as error:
         has_ended = isinstance(error, RequestError) or (folder / files.OUTCOME).exists()
         if earlier_plan and earlier_run and has_ended:  # the next resume continues from the earlier attempt
@@ -239,12 +232,9 @@ def start_steps(plan: Plan, folder: Path) -> None:
         OrchError: if a step fails.
     """
     hosts = {host.node: host for step in plan.steps for host in step.nodes}
-    preparation = [step for step in plan.steps if not isinstance(step, StartRun)]
-    supervisor_start = [step for step in plan.steps if isinstance(step, StartRun)]
-    with contextlib.ExitStack() as stack:
-        connections = {
-            node: stack.enter_context(contextlib.closing(connection_to(host))) for node, host in hosts.items()
-        }
+    *preparation, supervisor_start = plan.steps
+    with ExitStack() as stack:
+        connections = {node: stack.enter_context(closing(connection_to(host))) for node, host in hosts.items()}
         try:
             execute(preparation, connections)
         except ExecuteError as error:
@@ -255,4 +245,4 @@ def start_steps(plan: Plan, folder: Path) -> None:
             store.record_end(folder, STOPPED)
             raise
         store.forget_end(folder)
-        execute(supervisor_start, connections)
+        execute([supervisor_start], connections)
