@@ -72,11 +72,10 @@ class Agreement:
         if self.handles_signal or threading.current_thread() is not threading.main_thread():
             return
         self.handles_signal = True
-        signal.signal(number, self.handle_signal)
-        signal.siginterrupt(number, False)
-        if in_batch_job() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self.handle_signal)
-            signal.siginterrupt(signal.SIGTERM, False)
+        handles_term = in_batch_job() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        for handled in (number, signal.SIGTERM) if handles_term else (number,):
+            signal.signal(handled, self.handle_signal)
+            signal.siginterrupt(handled, False)
 
     def exchange(self) -> None:
         """Exchange with the other ranks; the time of the slowest one determines the next exchange."""
@@ -121,9 +120,7 @@ def group_device(torch: Any) -> Any:
 def has_several_ranks(torch: Any) -> bool:
     """Return whether there is a process group with several ranks."""
     distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return False
-    return bool(distributed.get_world_size() > 1)
+    return bool(distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
 
 
 def calls_in(available: float, calls: int, seconds: float) -> int:

@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 import torch
+from orch_node.rank.checks import describe
 from torch.utils.data import Dataset, Sampler
 
 from orch_training import RecipeError
@@ -59,10 +60,7 @@ class GlobalBatch:
     def check_filled(self, examples: int, noun: str) -> None:
         """Raise RecipeError if the data is less than all planned ranks compute at once."""
         if examples < self.at_once:
-            raise RecipeError(
-                f"the training data has {examples} {noun}; one batch over all ranks needs "
-                f"{self.at_once}. Use a smaller --per_device_train_batch_size or fewer ranks."
-            )
+            raise RecipeError(describe("too-few-examples", examples=examples, noun=noun, needed=self.at_once))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ flushed to disk, and only then renamed to `checkpoint-N`.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orch_node import atomic_write
+from orch_node.standalone.receive_files import digest
 
 from orch_training import RecipeError, ranks
 
@@ -43,18 +43,10 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(checkpoints, key=step_of, reverse=True)
 
 
-def remove_incomplete(folder: Path) -> list[str]:
-    """Remove the incomplete folders of a killed process, and return their names."""
-    names = [path.name for pattern in (".*-staging", f"{DISCARDED}*") for path in folder.glob(pattern)]
-    for name in names:
-        shutil.rmtree(folder / name)
-    return names
-
-
 def seal(folder: Path, **facts: Any) -> None:
     """Write the manifest of a staged folder and flush everything to disk."""
     files = {
-        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": digest(path)}
         for path in files_in(folder)
     }
     manifest = {"schema": SCHEMA, **facts, "files": files}
@@ -85,7 +77,7 @@ def find_problem(folder: Path) -> str | None:
                 return f"{MANIFEST} names {name!r:.80}, which is outside of the checkpoint"
             if (folder / name).stat().st_size != expected["bytes"]:
                 return f"{name} has {(folder / name).stat().st_size} bytes, not {expected['bytes']}"
-            if sha256(folder / name) != expected["sha256"]:
+            if digest(folder / name) != expected["sha256"]:
                 return f"{name} does not match its checksum"
     except OSError as error:
         return f"{Path(str(error.filename)).name}: {error.strerror}"
@@ -155,14 +147,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def files_in(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
-
-
-def sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def flush(path: Path) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from orch_node.protocol.environment import FORCE_RESUME
+from orch_node.rank.checks import describe
+from orch_node.standalone.receive_files import digest
 
 from orch_training import RecipeError, checkpoint, models, ranks
 from orch_training.arguments import HubArguments, compared
@@ -80,35 +82,32 @@ def check_provenance(provenance: Mapping[str, Any], start: Path) -> None:
     if os.environ.get(FORCE_RESUME):
         ranks.note(f"{message}; --force continues from it.")
         return
-    raise RecipeError(
-        f"{message}, so the run cannot continue from it. Restore what has changed, train anew with `orch train`, or "
-        "continue anyway with `orch resume --force`."
-    )
+    raise RecipeError(describe("changed-provenance", changes=message))
 
 
 def rows_fingerprint(rows: Iterable[Any]) -> str:
     """Return the fingerprint of rows: what JSON can express, or dataclasses of it."""
-    digest = hashlib.sha256()
+    fingerprint = hashlib.sha256()
     for row in rows:
-        digest.update(json.dumps(row, default=dataclasses.asdict, sort_keys=True).encode())
-    return digest.hexdigest()[:DIGITS]
+        fingerprint.update(json.dumps(row, default=dataclasses.asdict, sort_keys=True).encode())
+    return fingerprint.hexdigest()[:DIGITS]
 
 
 def model_fingerprint(args: HubArguments) -> str:
     """Return the fingerprint of a model's files, or of its name and revision on the hub."""
     names = (getattr(args, "model_name_or_path", ""), args.config_name, args.tokenizer_name)
     paths = [Path(models.locate(name)) for name in dict.fromkeys(filter(None, names))]
-    digest = hashlib.sha256(args.model_revision.encode())
+    fingerprint = hashlib.sha256(args.model_revision.encode())
     for path in paths:
         files = sorted({file for pattern in MODEL_FILES for file in path.glob(pattern)}) if path.is_dir() else []
-        digest.update("\n".join(f"{file.name} {checkpoint.sha256(file)}" for file in files).encode() or bytes(path))
-    return digest.hexdigest()[:DIGITS]
+        fingerprint.update("\n".join(f"{file.name} {digest(file)}" for file in files).encode() or bytes(path))
+    return fingerprint.hexdigest()[:DIGITS]
 
 
 def code_fingerprint(*folders: Path) -> str:
     """Return the fingerprint of the modules in folders."""
     files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
-    return hashlib.sha256("\n".join(map(checkpoint.sha256, files)).encode()).hexdigest()[:DIGITS]
+    return hashlib.sha256("\n".join(map(digest, files)).encode()).hexdigest()[:DIGITS]
 
 
 def settings_of(*options: Any) -> dict[str, Any]:

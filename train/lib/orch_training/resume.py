@@ -6,6 +6,7 @@ To resume, a checkpoint is copied to the nodes that lack it, if they share no di
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from orch_node.rank.checks import describe
 
 from orch_training import ArgumentError, RecipeError, checkpoint, kernels, ranks
 from orch_training.batches import Dealing, describe_dealing, global_batch
@@ -37,10 +39,8 @@ def start_from(requested: str | None, output_dir: Path, provenance: Mapping[str,
         ranks.note(f"training resumes from {start.name}.")
         written_by = checkpoint.facts_of(start).get("world_size")
         if written_by != ranks.world_size():
-            ranks.note(
-                f"{start.name} was written by {written_by} rank{'s' * (written_by != 1)}, this run has "
-                f"{ranks.world_size()}: dropout differs from now on, but the order of the data does not."
-            )
+            values = {"writers": written_by, "plural": "s" * (written_by != 1), "ranks": ranks.world_size()}
+            ranks.note(describe("other-ranks", checkpoint=start.name, **values))
     step = checkpoint.step_of(start) if start else -1
     for path in checkpoint.list_checkpoints(output_dir) if ranks.owns(output_dir) else ():
         if checkpoint.step_of(path) > step and checkpoint.find_problem(path) is None:
@@ -89,10 +89,7 @@ def newest_valid(folder: Path) -> Path | None:
             return folder / name
         ranks.note(f"{name} is not used: {next(filter(None, problems))}.")
     if candidates:
-        raise RecipeError(
-            f"none of the {len(candidates)} checkpoints in {folder} can be used; repair them, or "
-            "pass --overwrite_output_dir to start from the beginning."
-        )
+        raise RecipeError(describe("no-valid-checkpoint", count=len(candidates), folder=folder))
     return None
 
 
@@ -100,7 +97,10 @@ def share(folder: Path, source: int) -> None:
     """Copy the checkpoint of rank `source` to the nodes where it is missing or damaged."""
     writes = ranks.owns(folder.parent) and checkpoint.find_problem(folder) is not None
     staging = folder.parent / checkpoint.STAGING / folder.name
-    for name, size in ranks.gather(files(folder))[source]:
+    manifest = (folder / checkpoint.MANIFEST).read_bytes() if ranks.rank() == source else b""
+    manifest = ranks.broadcast_bytes(source, manifest)
+    sizes = {name: entry["bytes"] for name, entry in json.loads(manifest)["files"].items()}
+    for name, size in {**sizes, checkpoint.MANIFEST: len(manifest)}.items():
         if not checkpoint.is_below(name):
             raise RecipeError(f"{folder.name} of rank {source} names {name!r:.80} as its file.")
         for offset in range(0, max(1, size), CHUNK):
@@ -114,14 +114,6 @@ def share(folder: Path, source: int) -> None:
         if writes:
             checkpoint.publish(staging, folder)
             shutil.rmtree(staging.parent, ignore_errors=True)
-
-
-def files(folder: Path) -> list[tuple[str, int]]:
-    """Return the names and sizes of a checkpoint's files; empty if the checkpoint is damaged."""
-    if checkpoint.find_problem(folder):
-        return []
-    names = [*checkpoint.facts_of(folder)["files"], checkpoint.MANIFEST]
-    return [(name, (folder / name).stat().st_size) for name in names]
 
 
 def read(path: Path, offset: int) -> bytes:
@@ -164,11 +156,7 @@ def load_numbers(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise RecipeError(
-            f"{path} contains more than numbers, which could be code that runs when it is read: an older orch or "
-            "somebody else wrote it. Resume from another checkpoint, or start from the beginning with "
-            "--resume_from_checkpoint none."
-        ) from None
+        raise RecipeError(describe("not-only-numbers", path=path)) from None
 
 
 def save_checkpoint(args: Any, step: int, steps: int, facts: Mapping[str, Any], stage: Callable[[Path], None]) -> None:
@@ -223,7 +211,8 @@ def rng_file(rank: int) -> str:
 
 def prepare_output(output_dir: Path) -> None:
     """Create the folder for all output, and remove incomplete files of a killed process."""
-    removed = checkpoint.remove_incomplete(output_dir) if ranks.owns(output_dir) else []
-    if removed:
-        ranks.note(f"removed incomplete files of an earlier process: {', '.join(removed)}.")
+    patterns = (".*-staging", f"{checkpoint.DISCARDED}*") if ranks.owns(output_dir) else ()
+    for path in [path for pattern in patterns for path in output_dir.glob(pattern)]:
+        shutil.rmtree(path)
+        ranks.note(f"removed incomplete files of an earlier process: {path.name}.")
     ranks.gather(None)

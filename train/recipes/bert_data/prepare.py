@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from documents import Block, blocks_of, text_documents, wikipedia_documents
 from instances import Document, Masking, instances, sentences
 from orch_node import atomic_write
+from orch_node.standalone.receive_files import digest
 from orch_training import ArgumentError, RecipeError, checkpoint, ranks
 from orch_training.arguments import ModelArguments, check_requirements, option, parse
 from orch_training.metrics import Progress
@@ -149,7 +150,7 @@ def settings_of(options: DataOptions, tokenizer: Any) -> dict[str, Any]:
     names = ("lengths", "masked_lm_prob", "short_seq_prob", "dupe_factor", "shards", "block_mb", "seed")
     return {
         "kind": options.kind,
-        **{f"file {i} ({path.name})": checkpoint.sha256(path) for i, path in enumerate(options.inputs, start=1)},
+        **{f"file {i} ({path.name})": digest(path) for i, path in enumerate(options.inputs, start=1)},
         "vocabulary": vocabulary_hash(tokenizer),
         **{name: getattr(options, name) for name in names},
     }

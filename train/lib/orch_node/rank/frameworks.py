@@ -120,8 +120,8 @@ def adopt_timeouts(set_timeout: Callable[[datetime.timedelta], None]) -> None:
         adopt(timeout=datetime.timedelta(seconds=arguments.ddp_timeout))
 
     wrap_later("accelerate.state", "PartialState.__init__", adopt)
-    wrap_later("lightning.fabric.utilities.distributed", "_init_dist_connection", adopt)
-    wrap_later("lightning_fabric.utilities.distributed", "_init_dist_connection", adopt)
+    for package in ("lightning.fabric", "lightning_fabric"):
+        wrap_later(f"{package}.utilities.distributed", "_init_dist_connection", adopt)
     wrap_later("transformers.training_args", "TrainingArguments.__post_init__", adopt_argument)
 
 

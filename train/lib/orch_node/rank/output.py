@@ -20,6 +20,7 @@ from orch_node.events import send
 from orch_node.protocol.environment import STACK_SIGNAL, signal_name
 from orch_node.protocol.events import Unanswered
 from orch_node.protocol.failures import without_frames
+from orch_node.rank.checks import describe
 from orch_node.standalone import facts
 from orch_node.streams import MARKS
 
@@ -97,18 +98,11 @@ class StackTraces:
 
     def check_handler(self) -> None:
         """Report once if the script handles the signal itself."""
-        if not self.number:
-            return
-        if not self.is_taken and signal.getsignal(self.number) in (None, signal.SIG_DFL):
-            return
-        name = signal_name(self.number)
-        text = (
-            f"the script handles {name} itself, so there will be no stack traces of this "
-            f"rank; {STACK_SIGNAL} chooses another signal for them"
-        )
-        self.number = 0
-        print(f"orch: {text}", file=sys.stderr, flush=True)
-        send(Unanswered(node=self.node, text=text))
+        if self.number and (self.is_taken or signal.getsignal(self.number) not in (None, signal.SIG_DFL)):
+            text = describe("no-stack-traces", signal=signal_name(self.number), variable=STACK_SIGNAL)
+            self.number = 0
+            print(f"orch: {text}", file=sys.stderr, flush=True)
+            send(Unanswered(node=self.node, text=text))
 
 
 def oom_evidence(pid: int, initial_count: int) -> str | None:

@@ -7,6 +7,7 @@ listening socket open in every process that it starts. The script and its child 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -163,14 +164,13 @@ class SignalForwarder:
         """Wait until the supervisor has taken the stack traces of the other ranks."""
         restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
         restarts -= int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        deadline = time.monotonic() + (LINGER_BEFORE_RESTART_SECONDS if restarts > 0 else LINGER_SECONDS)
-        while not self.stop_requested and time.monotonic() < deadline:
-            time.sleep(0.05)
+        self.await_stop(LINGER_BEFORE_RESTART_SECONDS if restarts > 0 else LINGER_SECONDS)
 
-    def await_stop(self) -> None:
+    def await_stop(self, seconds: float = math.inf) -> None:
         """Wait until the supervisor ends the run, after a rank that has not left its process group.
 
         Launchers of MPI take the end of such a rank for a failure, and kill the others.
         """
-        while not self.stop_requested:
+        deadline = time.monotonic() + seconds
+        while not self.stop_requested and time.monotonic() < deadline:
             time.sleep(0.05)
