@@ -15,14 +15,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
 from orch_node.protocol.environment import find_reserved
 
 from orchestrator.errors import PlanError
-from orchestrator.files import tomllib
 from orchestrator.model.printable import SECRET_VARIABLE
 from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes import names
@@ -147,16 +145,33 @@ def file_sources(job: KubernetesJob) -> list[Object]:
     return [{"name": f"{job.name}-files", "items": items}, *parts]
 
 
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 MOUNTED = {"claim": "persistentVolumeClaim", "secret": "secret", "configmap": "configMap"}
-SYNTAX = tomllib.loads(Path(__file__).with_name("settings_syntax.toml").read_text())
+# The syntax of settings, and what to write.
+SYNTAX = {
+    "tolerations": (
+        rf"(?P<key>[^=:]+)(?:=(?P<value>[^:]*))?(?::(?P<effect>{'|'.join(EFFECTS)}))?",
+        f"KEY=VALUE:EFFECT or KEY:EFFECT. The effects are {', '.join(EFFECTS)}.",
+    ),
+    "node_affinity": (
+        r"!\s*(?P<absent>\S+)|(?P<key>[^\s!]\S*?)(?:\s+(?P<how>in|notin)\s*\((?P<values>.*)\))?",
+        "KEY in (A, B), KEY notin (A), KEY, or !KEY.",
+    ),
+    "volumes": (
+        rf"({'|'.join(MOUNTED)}):([^:]+):(/[^:]*)(:ro)?",
+        f"KIND:NAME:/PATH or KIND:NAME:/PATH:ro. KIND is one of {', '.join(MOUNTED)}.",
+    ),
+    "secret_env": (r"([^/]+)/(.+)", "NAME=SECRET/KEY: hub/token reads the key `token` of the Secret `hub`."),
+}
 NAME_FIELDS = {"claim": "claimName", "secret": "secretName", "configmap": "name"}
 
 
 def parse(setting: str, text: str) -> re.Match[str]:
     """Return the parts of a setting's value; raise PlanError if it is malformed."""
-    if match := re.fullmatch(SYNTAX[setting]["pattern"], text.strip()):
+    pattern, syntax = SYNTAX[setting]
+    if match := re.fullmatch(pattern, text.strip()):
         return match
-    raise PlanError(f"{setting}: {text!r} is not valid.", hint=f"Write {SYNTAX[setting]['syntax']}")
+    raise PlanError(f"{setting}: {text!r} is not valid.", hint=f"Write {syntax}")
 
 
 def toleration(text: str) -> Object:

@@ -8,7 +8,6 @@ from pathlib import Path
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
-from orchestrator.files import tomllib
 from orchestrator.model.decision import Finding
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import Plan
@@ -29,14 +28,22 @@ from orchestrator.targets.kubernetes import find, inputs, namespace, objects
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.watch import KubernetesHandle
 
-TEXTS = tomllib.loads(Path(__file__).with_name("refused_options.toml").read_text())
+PACKAGES = UnsupportedOption(
+    "adds packages to the stack of nodes, and pods have those of their image", "Add the packages to the image."
+)
 REFUSES: Mapping[str, UnsupportedOption] = {
     **refused_by_manager(
         "Kubernetes",
         inventory="Use --k8s context=NAME and namespace=NAME to choose the cluster.",
         exclude="Use --k8s node_selector.LABEL=VALUE to choose nodes.",
     ),
-    **{field: UnsupportedOption(**texts) for field, texts in TEXTS.items()},
+    "spare_nodes": UnsupportedOption("is for other hosts", "The scheduler of Kubernetes replaces nodes by itself."),
+    "mpi": UnsupportedOption("is for ranks that mpirun starts; in pods, torchrun starts them", "Leave --mpi out."),
+    "python": UnsupportedOption("is for nodes; pods have the Python of their image", "Use --k8s python=PATH."),
+    "image_options": UnsupportedOption("is for containers on nodes", "Use --k8s KEY=VALUE for the settings of pods."),
+    "requirements": PACKAGES,
+    "extra": PACKAGES,
+    "packages": PACKAGES,
     "array": NO_ARRAYS,
     "array_sample": NO_ARRAYS,
 }
