@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,13 +21,12 @@ from orchestrator.files import PUBLIC, TEMPLATES, render_template, write_whole
 from orchestrator.load.definitions import recipe_folders, schema_text
 from orchestrator.model.hosts import SSH_PORT, expand_list, is_address, is_host, split_list
 from orchestrator.model.printable import one_line
-from orchestrator.provisioning.ssh_settings import existing_file
+from orchestrator.provisioning.ssh_settings import existing_file, query_ssh
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 # YAML reads it as a text, except for numbers and words like yes.
 PLAIN = re.compile(r"[A-Za-z0-9~/][A-Za-z0-9~/_.@-]*", re.ASCII)
 GROUPS = ("all", "ungrouped")  # Ansible's own groups
-SSH_SECONDS = 10
 EXAMPLES = "Examples: node1, alice@node1:2222, node[1-8], 10.0.0.[1-8]. A file of hosts: --hostfile FILE."
 URI = "ssh://"  # before a host with any port
 LOWEST_PORT = 1024  # a lower number after a colon may be the slots of a hostfile; 22 is always a port
@@ -219,7 +217,7 @@ def configured(host_patterns: Sequence[str], path: Path) -> Iterator[Host]:
             raise RequestError(f"{path} has no Host {one_line(pattern)[:80]}.", hint=did_you_mean(pattern, names))
     selected = [name for name in names if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
     with ThreadPoolExecutor(MAX_PARALLEL_QUERIES) as pool:
-        for name, variables in zip(selected, pool.map(lambda name: query_ssh(name, path), selected), strict=True):
+        for name, variables in zip(selected, pool.map(lambda name: host_variables(name, path), selected), strict=True):
             yield name, yaml_values(variables)
 
 
@@ -241,8 +239,8 @@ def host_names(path: Path, level: int = 0) -> Iterator[str]:
                     yield from host_names(Path(file), level + 1)
 
 
-def query_ssh(name: str, path: Path) -> dict[str, str]:
-    """Return the Ansible variables of a host, from the output of `ssh -G`.
+def host_variables(name: str, path: Path) -> dict[str, str]:
+    """Return the Ansible variables of a host: settings of ssh other than its defaults, and the first key that exists.
 
     Raises:
         RequestError: if the name is invalid.
@@ -253,26 +251,13 @@ def query_ssh(name: str, path: Path) -> dict[str, str]:
             f"{path}: invalid host name {one_line(name)[:80]!r}.",
             hint="Select hosts by name: orch init NAME HOST... --from-ssh-config --ssh-config FILE",
         )
-    command = ["ssh", "-G", "-F", str(path), "--", name]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SSH_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ExecuteError(f"ssh -G {name}: {error}", hint="Install openssh-client.") from None
-    if done.returncode != 0:
-        raise ExecuteError(
-            f"ssh -G {name}: {done.stderr.strip()}", hint=f"Fix {path} until `ssh -G -F {path} {name}` succeeds."
-        )
-    return parse_settings(name, done.stdout.splitlines())
-
-
-def parse_settings(name: str, lines: Iterable[str]) -> dict[str, str]:
-    """Return settings other than ssh's defaults; of several identity files, the first that exists."""
     variables: dict[str, str] = {}
-    settings = [(key, value) for key, _, value in (line.partition(" ") for line in lines)]
+    settings = query_ssh(["-F", str(path), "--", name])
+    first_values = {key: values[0] for key, values in settings.items()}
     defaults = {"hostname": name, "port": str(SSH_PORT), "proxyjump": "none", "proxycommand": "none"}
     options = []
-    for key, text in settings:
-        value = existing_file(text, name, dict(settings)) if key == "identityfile" else text
+    for key, text in ((key, value) for key, values in settings.items() for value in values):
+        value = existing_file(text, name, first_values) if key == "identityfile" else text
         if not value or value == defaults.get(key):
             continue
         if key in OPTION_OF_KEY:

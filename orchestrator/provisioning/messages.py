@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import ExecuteError
 from orchestrator.files import tomllib
 from orchestrator.load.inventory import SSH_ARGUMENTS, is_port, is_template
 from orchestrator.model.hosts import SSH_PORT, keyscan_command, known_host_name
@@ -50,11 +51,11 @@ def ssh_settings(name: str, variables: Mapping[str, Any]) -> Settings:
     port = str(variables.get("ansible_port"))
     try:
         texts = [str(variables.get(key) or "") for key in SSH_ARGUMENTS if not is_template(variables.get(key))]
-        arguments = shlex.split(" ".join(texts))
-    except ValueError:
+        at_port = ["-p", port] if is_port(port) else []
+        host = str(variables.get("ansible_host") or name)
+        return query_ssh([*shlex.split(" ".join(texts)), *at_port, "--", host])
+    except (ValueError, ExecuteError):
         return {}
-    at_port = ["-p", port] if is_port(port) else []
-    return query_ssh([*arguments, *at_port, "--", str(variables.get("ansible_host") or name)])
 
 
 def fill_in_host(hint: str, name: str, variables: Mapping[str, Any], settings: Settings | None = None) -> str:

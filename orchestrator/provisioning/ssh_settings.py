@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import ExecuteError
 from orchestrator.files import render_template, tomllib
 from orchestrator.load.records import NodeConnection, SshSettings
 from orchestrator.model.hosts import is_address, is_host, known_host_name
@@ -57,8 +58,9 @@ def resolve(connection: SshSettings, config: Path | None) -> tuple[Settings, Ssh
         *("--", connection.host),
     ]
     selected = ["-F", str(config)] if config else []
-    settings, defaults = query_ssh([*selected, *arguments]), query_ssh(["-F", "none", *arguments])
-    if not settings or not defaults:
+    try:
+        settings, defaults = query_ssh([*selected, *arguments]), query_ssh(["-F", "none", *arguments])
+    except ExecuteError:
         return {}, connection
     changed = {key: values for key, values in settings.items() if values != defaults.get(key)}
     first_values = {key: values[0] for key, values in settings.items()}
@@ -80,15 +82,21 @@ def resolve(connection: SshSettings, config: Path | None) -> tuple[Settings, Ssh
 
 
 def query_ssh(arguments: Sequence[str]) -> Settings:
-    """Return the settings that `ssh -G` prints, or none if it fails."""
+    """Return the settings that `ssh -G` prints.
+
+    Raises:
+        ExecuteError: if it fails.
+    """
+    command, hint = ["ssh", "-G", *arguments], "Install openssh-client, and correct the configuration of ssh."
     try:
         done = subprocess.run(
-            ["ssh", "-G", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SSH_SECONDS
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SSH_SECONDS, check=True
         )
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return {}
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "stderr", None) or error
+        raise ExecuteError(f"{shlex.join(command)}: {str(reason).strip()}", hint=hint) from None
     settings: Settings = {}
-    for line in done.stdout.splitlines() if done.returncode == 0 else ():
+    for line in done.stdout.splitlines():
         key, _, value = line.partition(" ")
         settings.setdefault(key, []).append(value)
     return settings
