@@ -14,10 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import packages_distributions
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-
-from packaging.utils import canonicalize_name
 
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.files import SHARE
@@ -78,14 +76,22 @@ def install_locked(stack: Stack, notify: Notify) -> None:
 
     Packages that this process has imported stay as they are.
     """
-    modules = packages_distributions().items()
-    imported = {canonicalize_name(name) for module, names in modules if module in sys.modules for name in names}
     locked = locked_packages(stack, local_platform())
-    missing = tuple(package for package in locked if package.name not in imported)
+    missing = tuple(package for package in locked if not is_imported(package.name))
     if missing:
         notify(f"installing {counted(len(missing), 'package')} of the stack, verified by hash")
         with pip_options(missing) as (options, _):
             pip("install", *options)
+
+
+def is_imported(package: str) -> bool:
+    """Return whether this process has imported a module of a package."""
+    try:
+        files = distribution(package).files or ()
+    except PackageNotFoundError:
+        return False
+    modules = {file.parts[0].removesuffix(".py") for file in files} - {"_distutils_hack"}  # which Python always imports
+    return not modules.isdisjoint(sys.modules)
 
 
 def install_packages(requirements: Requirements, stack: Stack, notify: Notify) -> None:
