@@ -254,11 +254,6 @@ def ansible_home() -> dict[str, str]:
     return {"ANSIBLE_HOME": str(fallback_home() / ".ansible")}
 
 
-def user_name() -> str:
-    """Return the user's name, or the numeric id in a container whose user has no name."""
-    return permissions.user_name(os.getuid())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """The state folder of one inventory."""
@@ -357,7 +352,7 @@ class State:
 def holder(action: str) -> dict[str, str]:
     return {
         "what": action,
-        "user": user_name(),
+        "user": permissions.user_name(os.getuid()),
         "host": socket.gethostname(),
         "pid": str(os.getpid()),
         "since": time.strftime("%H:%M:%S"),

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
+from orch_node import permissions
 from orch_node.protocol.container import NAME, EnvFileError, read_variables
 from orch_node.protocol.environment import find_reserved
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.files import TRAIN, other_owner, user_name
+from orchestrator.files import TRAIN, other_owner
 from orchestrator.load.definitions import plugins, settings
 from orchestrator.load.definitions import recipe as load_recipe
 from orchestrator.load.definitions import stack as load_stack
@@ -287,5 +288,5 @@ def run_paths_of(
     else:
         new_id = name(datetime.datetime.now().strftime("%Y%m%d-%H%M%S"), recipe, secrets.token_hex(2))
         identity = {"run_id": new_id, "run_dir": f"{runs}/{new_id}", "created": round(time.time(), 3)}
-        identity["started_by"] = f"{user_name()}@{socket.gethostname()}"
+        identity["started_by"] = f"{permissions.user_name(os.getuid())}@{socket.gethostname()}"
     return RunPaths(**identity, train_here=str(TRAIN), resume=resume, **folders)

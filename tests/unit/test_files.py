@@ -63,7 +63,7 @@ def test_user_without_a_name_is_named_by_its_id() -> None:
     unused_uid = max(user.pw_uid for user in pwd.getpwall()) + 4321
     program = (
         "import os; from orchestrator import errors, files; "
-        f"os.setuid({unused_uid}); print(files.user_name(), files.folder_in_home('x'))"
+        f"os.setuid({unused_uid}); print(files.permissions.user_name(os.getuid()), files.folder_in_home('x'))"
     )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)}
     result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
