@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from orchestrator.errors import RequestError, did_you_mean, first_problem
 from orchestrator.files import INVENTORY, SHARE, ansible_home, cache_home, private_folder, write_whole
-from orchestrator.model import ssh_options
+from orchestrator.load import ssh_options
+from orchestrator.load.files import read_table
 from orchestrator.model.cluster import LOCAL
 from orchestrator.model.hosts import is_host
 from orchestrator.model.printable import one_line
@@ -26,8 +27,9 @@ from orchestrator.model.printable import one_line
 CONFIG = SHARE / "ansible.cfg"
 # The inventory variable that corresponds to each environment variable of Ansible.
 INVENTORY_VARIABLES = {
-    **{name.upper(): name for name in (*ssh_options.SAFE_VALUES, *ssh_options.ARGUMENTS)},
-    **{name.upper().replace("_CONTROL", "_SSH_CONTROL"): name for name in ssh_options.SOCKETS},
+    variable.upper(): name
+    for name in (*ssh_options.SAFE_VALUES, *ssh_options.ARGUMENTS)
+    for variable in (name, name.replace("ansible_control", "ansible_ssh_control"))
 }
 
 
@@ -63,35 +65,10 @@ def check_environment() -> None:
 THIS_MACHINE = {"node0": {"ansible_connection": "local"}}  # the hosts of orch's own inventory
 CACHE_FORMAT = 8
 SSH_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")  # that orch's own connections use, too
-# Other variables are not written to the cache because they may hold secrets.
-CACHED_VARIABLES = (
-    "ansible_host",
-    "ansible_connection",
-    "ansible_port",
-    "ansible_user",
-    "ansible_ssh_private_key_file",
-    *SSH_ARGUMENTS,
-)
-CACHED_PREFIX = "orch_"
-UNCACHED_VARIABLES = ("orch_secrets", "orch_env")
-# All variables that orch and its playbooks read; other names with this prefix are mistakes.
-KNOWN_VARIABLES = (
-    "orch_address",
-    "orch_docker",
-    "orch_env",
-    "orch_fabric",
-    "orch_limits",
-    "orch_mpi",
-    "orch_port",
-    "orch_python",
-    "orch_requirements",
-    "orch_root",
-    "orch_secrets",
-)
+VARIABLES: dict[str, list[str]] = read_table(Path(__file__).with_name("inventory_variables.toml"))
+PREFIX = "orch_"
 LONGEST_REASON = 600  # characters of Ansible's output
-# The cache only records whether one of these is set, as HAS_PASSWORD.
-PASSWORDS = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
-HAS_PASSWORD = "has_become_password"
+HAS_PASSWORD = "has_become_password"  # in place of passwords in the cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,17 +110,12 @@ def read_listing(source: Path) -> Listing:
         return Listing(hosts=THIS_MACHINE, groups={"all": {"hosts": [*THIS_MACHINE], "children": []}})
     check_environment()
     cache = cache_path(source)
-    if cached := read_cached_listing(cache):
-        return cached
+    cached = read_cache(cache)
+    if isinstance(cached, dict) and cached.keys() == {"hosts", "groups"}:
+        return Listing(**cached)
     listing = run_ansible_inventory(source)
     write_cache(cache, asdict(listing))
     return listing
-
-
-def read_cached_listing(path: Path | None) -> Listing | None:
-    """Return the cached listing; None if there is none, or it cannot be read."""
-    cached = read_cache(path)
-    return Listing(**cached) if isinstance(cached, dict) and cached.keys() == {"hosts", "groups"} else None
 
 
 def read_cache(path: Path | None) -> object:
@@ -236,18 +208,12 @@ def parse_listing(output: object) -> Listing:
     )
 
 
-def ordered_hosts(groups: Mapping[str, Group]) -> dict[str, None]:
-    """Return all hosts in the inventory's order, which only the lists of the groups keep."""
-    hosts: dict[str, None] = {}
-    waiting, visited = ["all"], set()
-    while waiting:
-        name = waiting.pop()
-        group = groups.get(name)
-        if group is None or name in visited:
-            continue
-        visited.add(name)
-        hosts |= dict.fromkeys(group.hosts)
-        waiting += reversed(group.children)
+def ordered_hosts(groups: Mapping[str, Group], name: str = "all") -> dict[str, None]:
+    """Return the hosts of a group in the inventory's order, which only the lists of the groups keep."""
+    group = groups.get(name, Group())
+    hosts = dict.fromkeys(group.hosts)
+    for child in group.children:
+        hosts |= ordered_hosts(groups, child)
     return hosts
 
 
@@ -258,12 +224,12 @@ def check_variables(host: str, variables: Mapping[str, Any]) -> None:
         RequestError: if a name is unknown, which would be ignored silently, or orch sets a variable of the ranks.
     """
     for name in variables:
-        if name.startswith(CACHED_PREFIX) and name not in KNOWN_VARIABLES:
+        if name.startswith(PREFIX) and name not in VARIABLES["orch"]:
             raise RequestError(
                 one_line(f"Unknown variable '{name}' of {host} in the inventory."),
-                hint=did_you_mean(name, KNOWN_VARIABLES),
+                hint=did_you_mean(name, VARIABLES["orch"]),
             )
-    for name in UNCACHED_VARIABLES:
+    for name in VARIABLES["uncached"]:
         rank_variables = variables.get(name)
         if not isinstance(rank_variables, dict):
             continue
@@ -337,9 +303,6 @@ def is_port(text: str) -> bool:
 
 def cacheable_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the variables without secrets."""
-    harmless = {
-        name: value
-        for name, value in variables.items()
-        if name in CACHED_VARIABLES or (name.startswith(CACHED_PREFIX) and name not in UNCACHED_VARIABLES)
-    }
-    return {**harmless, HAS_PASSWORD: True} if variables.keys() & set(PASSWORDS) else harmless
+    cached = {*VARIABLES["cached"], *SSH_ARGUMENTS, *VARIABLES["orch"]} - {*VARIABLES["uncached"]}
+    harmless = {name: value for name, value in variables.items() if name in cached}
+    return {**harmless, HAS_PASSWORD: True} if variables.keys() & VARIABLES["passwords"] else harmless

@@ -15,11 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from orchestrator.errors import OrchError, RequestError, first_problem
 from orchestrator.files import State, write_private
 from orchestrator.load.inventory import is_template
+from orchestrator.load.ssh_options import host_block
 from orchestrator.model.cluster import Node
 from orchestrator.model.facts import STRICT, Address, Digest, Facts, HostName, Interface, Line, NodePath, Token, Word
 from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import LOGIN_SCRIPT_HINT, one_line
-from orchestrator.model.ssh_options import host_block
 
 
 class FromNode(BaseModel):

@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 
 from docs.tools import events
 from orchestrator.cli.main import EXAMPLES, make_app
-from orchestrator.load.inventory import KNOWN_VARIABLES
+from orchestrator.load.inventory import VARIABLES
 from tests.support.pages import PAGES, ROOT, Block, blocks
 
 COMMANDS = re.compile(r"tested by: (?P<file>\S+)|dry-run|not run: \S.*", re.DOTALL)
@@ -114,7 +114,7 @@ def test_commands_and_options_in_sentences_exist() -> None:
 
 
 def test_configuration_page_lists_every_variable_of_inventories_and_the_environment() -> None:
-    names = {*KNOWN_VARIABLES, "stack_index_url"}
+    names = {*VARIABLES["orch"], "stack_index_url"}
     for path in (ROOT / "orchestrator" / "load").glob("*.py"):
         names |= set(re.findall(r'^VARIABLE = "(orch_\w+)"', path.read_text(), re.MULTILINE))
     sources = [

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import RequestError
 from orchestrator.load.inventory import CONFIG, parse_listing, read_inventory
-from orchestrator.model.ssh_options import find_unsafe_argument, find_unsafe_setting
+from orchestrator.load.ssh_options import find_unsafe_argument, find_unsafe_setting
 from orchestrator.provisioning.playbook import Playbooks, ansible_variables
 from tests.support.openssh import openssh_options
 

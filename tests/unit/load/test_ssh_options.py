@@ -8,7 +8,7 @@ import paramiko
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.model.ssh_options import host_block
+from orchestrator.load.ssh_options import host_block
 from tests.support.openssh import openssh_options
 
 ARGUMENTS = "-o 'UserKnownHostsFile=\"/known hosts\"' -oIdentitiesOnly=yes -J jump -o StrictHostKeyChecking=ask"

@@ -10,65 +10,24 @@ import getopt
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 from orchestrator.errors import RequestError
+from orchestrator.load.files import read_table
 from orchestrator.model.hosts import is_host
 from orchestrator.model.printable import one_line
 
-HINT = (
-    "Remove that setting. Record each host's key once instead: ssh-keyscan HOST >> "
-    "~/.ssh/known_hosts, and compare its fingerprint with the one that the node prints (ssh-keygen "
-    "-lf /etc/ssh/ssh_host_ed25519_key.pub). To use a file other than ~/.ssh/known_hosts, add "
-    "-o UserKnownHostsFile=FILE to ansible_ssh_common_args."
-)
-ARGUMENTS = (
-    "ansible_ssh_args",
-    "ansible_ssh_common_args",
-    "ansible_ssh_extra_args",
-    "ansible_scp_extra_args",
-    "ansible_sftp_extra_args",
-    "ansible_paramiko_proxy_command",
-)
-# Regular expressions for the safe values of Ansible's other variables.
-SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking", "ansible_paramiko_host_key_checking")
-# Over a shared connection that somebody else has opened, no key is verified. Ansible names these by address, port
-# and user; orch keeps those of each inventory in a private folder.
-SOCKETS = ("ansible_control_path", "ansible_control_path_dir")
-# Only these programs are allowed: the options that a wrapper script adds cannot be checked.
-PROGRAMS = ("ansible_ssh_executable", "ansible_scp_executable", "ansible_sftp_executable")
-SAFE_VALUES = {
-    **dict.fromkeys(SWITCHES, "(?i:true|yes|on|1|y|t)"),
-    "ansible_paramiko_host_key_auto_add": "(?i:false|no|0)",
-    **dict.fromkeys(SOCKETS, "(?i:none|)"),
-    **dict.fromkeys(PROGRAMS, "(?:/usr/local/bin/|/usr/bin/|/bin/)?(?:ssh|scp|sftp)"),
-}
-# The options of ssh_config(5) that decide whether an unknown or changed key is refused, and their safe values.
-SAFE_OPTIONS = {
-    "stricthostkeychecking": "yes|true|ask",
-    "userknownhostsfile": "(?!none$|/dev/).+",
-    "knownhostscommand": "none",
-    "nohostauthenticationforlocalhost": "no|false",
-    "controlpath": "none",
-}
+TABLES = read_table(Path(__file__).with_name("ssh_options.toml"))
+HINT: str = TABLES["hint"]
+ARGUMENTS: list[str] = TABLES["arguments"]
+SAFE_VALUES: dict[str, str] = TABLES["safe_values"]
+SAFE_OPTIONS: dict[str, str] = TABLES["safe_options"]
 OPTION = re.compile(rf"({'|'.join(SAFE_OPTIONS)})\s*(?:=\s*|\s+)(?=(\S*))", re.IGNORECASE)
 # ssh(1): -F and -S, also after options without an argument.
 OTHER_CONFIGURATION = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*F")
 SHARED = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*S(.*)")
-# ssh(1): the options that orch's connections can use, and their keywords of ssh_config(5).
 FLAGS = "46AaCqTvi:J:l:o:p:S:"
 IGNORED_FLAGS = ("-q", "-T", "-v")  # they have no effect on orch's connections
-KEYWORDS = {
-    "-4": "AddressFamily inet",
-    "-6": "AddressFamily inet6",
-    "-A": "ForwardAgent yes",
-    "-a": "ForwardAgent no",
-    "-C": "Compression yes",
-    "-i": "IdentityFile",
-    "-J": "ProxyJump",
-    "-l": "User",
-    "-p": "Port",
-    "-S": "ControlPath",
-}
 KEYWORD_AND_VALUE = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*\S)\s*", re.DOTALL)
 
 
@@ -114,7 +73,16 @@ def host_block(node: str, *, host: str, port: str = "", user: str = "", key: str
     Raises:
         RequestError: if a setting cannot be expressed or is unsafe.
     """
-    check_connection(node, host, arguments)
+    for name in (node, host):
+        if not is_host(name):
+            raise RequestError(
+                f"{node}: {name!r:.80} is not a host name or address.",
+                hint="Set ansible_host in the inventory to the address of the host.",
+            )
+    if argument := find_unsafe_argument(arguments):
+        raise RequestError(
+            f"{node}: host keys would not be verified ({argument}).", hint=f"{HINT} Then run `orch provision` again."
+        )
     values = {"HostName": host, "Port": port, "User": user, "IdentityFile": quoted(key)}
     # ssh uses the first value of an option: the inventory cannot change StrictHostKeyChecking, but those at the end.
     lines = ["StrictHostKeyChecking yes"]
@@ -129,20 +97,6 @@ def host_block(node: str, *, host: str, port: str = "", user: str = "", key: str
                 hint="Each ansible_* variable of a host must be a single line.",
             )
     return f"Host {node}\n" + "".join(f"    {line}\n" for line in lines)
-
-
-def check_connection(node: str, host: str, arguments: str) -> None:
-    """Raise RequestError for an invalid host, or for arguments that disable the verification of host keys."""
-    for name in (node, host):
-        if not is_host(name):
-            raise RequestError(
-                f"{node}: {name!r:.80} is not a host name or address.",
-                hint="Set ansible_host in the inventory to the address of the host.",
-            )
-    if argument := find_unsafe_argument(arguments):
-        raise RequestError(
-            f"{node}: host keys would not be verified ({argument}).", hint=f"{HINT} Then run `orch provision` again."
-        )
 
 
 def argument_lines(node: str, arguments: str) -> list[str]:
@@ -170,7 +124,7 @@ def option_line(flag: str, value: str) -> str:
     Raises:
         ValueError: if orch's connections cannot use it.
     """
-    match = KEYWORD_AND_VALUE.fullmatch(value if flag == "-o" else f"{KEYWORDS[flag]} {quoted(value)}")
+    match = KEYWORD_AND_VALUE.fullmatch(value if flag == "-o" else f"{TABLES['keywords'][flag]} {quoted(value)}")
     if match is None:
         raise ValueError(f"{flag} {value} has no value")
     keyword, setting = match.groups()
