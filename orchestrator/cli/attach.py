@@ -89,9 +89,7 @@ def stop(
 
 def clean(
     inventory: OfInventory = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only report leftovers; exit code 1 if there are any.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report leftovers; exit code 1 if any.")] = False,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
@@ -105,9 +103,7 @@ def logs(
     run: RunName = "last",
     rank: Annotated[int | None, typer.Option(metavar="RANK", help="Only this rank.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until the run ends.")] = False,
-    grep: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Only lines that match this regular expression.")
-    ] = None,
+    grep: Annotated[str | None, typer.Option(metavar="REGEX", help="Only lines that match this expression.")] = None,
     inventory: OfInventory = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
@@ -153,26 +149,16 @@ def fetch(
     inventory: OfInventory = None,
     patterns: Annotated[
         list[str] | None,
-        typer.Option(
-            "--only",
-            metavar="PATTERN",
-            help="Only matching files or folders, such as model or 'checkpoint-*'; may be repeated.",
-        ),
+        typer.Option("--only", metavar="PATTERN", help="Only matching paths, such as 'checkpoint-*'; may be repeated."),
     ] = None,
     source: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="FOLDER", help="Folder, relative to the output unless absolute. Default: all output."
-        ),
+        str | None, typer.Option("--from", metavar="FOLDER", help="Folder in the output, or an absolute path.")
     ] = None,
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Node to copy from. Default: all nodes.")] = None,
     destination: Annotated[
-        Path | None,
-        typer.Option("--to", metavar="FOLDER", help="Destination. Default: output/ or code/ in the run's folder."),
+        Path | None, typer.Option("--to", metavar="FOLDER", help="Default: output/ or code/ in the run's folder.")
     ] = None,
-    code: Annotated[
-        bool, typer.Option("--code", help="Copy the project of your own script as it was sent, not the output.")
-    ] = False,
+    code: Annotated[bool, typer.Option("--code", help="Copy the project as it was sent, not the output.")] = False,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:

@@ -30,9 +30,7 @@ def execute(
     source: InventoryOrRun,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="Program and its arguments, after --.")],
     nodes: Annotated[Any, PANELS[NODES]["nodes"]] = None,
-    gather: Annotated[
-        bool, typer.Option("--gather", "-b", help="Print the output at the end, identical output of nodes once.")
-    ] = False,
+    gather: Annotated[bool, typer.Option("--gather", "-b", help="Print identical output once, at the end.")] = False,
     stack: Stack = "current",
     runs_dir: RunsDir = RUNS_DIR,
 ) -> None:

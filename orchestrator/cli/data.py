@@ -58,17 +58,13 @@ def prepare(
     output: Output,
     kind: Annotated[
         Literal["text", "wikipedia"],
-        typer.Argument(
-            metavar="text|wikipedia",
-            help="text: documents separated by blank lines; wikipedia: a dump, .xml or .xml.bz2.",
-        ),
+        typer.Argument(metavar="text|wikipedia", help="text: blank lines divide documents; wikipedia: a dump."),
     ],
     inputs: Annotated[
         list[Path],
         typer.Argument(
             metavar="FILE",
-            help="One file of this machine, which is copied to the nodes; or paths on the nodes: "
-            "files, or folders of .txt files.",
+            help="A file of this machine, which the nodes get; or files, or folders of .txt files, on the nodes.",
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder on the nodes.")],

@@ -83,10 +83,7 @@ TargetName = Annotated[
 ]
 Wheels = Annotated[
     Literal["wheelhouse", "index"],
-    typer.Option(
-        metavar="wheelhouse|index",
-        help="wheelhouse: copy wheels from this machine; index: nodes download from their index.",
-    ),
+    typer.Option(metavar="wheelhouse|index", help="Copy wheels from this machine, or let nodes download them."),
 ]
 # Options that set fields of a ProvisionRequest.
 OPTIONS: Mapping[str, ParameterInfo] = {
@@ -98,16 +95,12 @@ OPTIONS: Mapping[str, ParameterInfo] = {
     ),
     "find_links": typer.Option(metavar="FOLDER", help="Folder of wheels that no index has; may be repeated."),
     "requirements": USER_PACKAGES,
-    "data": typer.Option(
-        metavar=SOURCE, help="Data set of a hub, a URL or this machine for all nodes; may be repeated."
-    ),
+    "data": typer.Option(metavar=SOURCE, help="Data set of a hub, a URL or this machine; may be repeated."),
     "docker_load": typer.Option(
         metavar="FILE.tar", help="Container image for --image: install a container engine and load this file."
     ),
 }
-MODELS = typer.Option(
-    "--model", metavar=SOURCE, help="Model of a hub, a URL or this machine for all nodes; may be repeated."
-)
+MODELS = typer.Option("--model", metavar=SOURCE, help="Model of a hub, a URL or this machine; may be repeated.")
 
 
 def provision(
@@ -177,11 +170,7 @@ def setup(
     stack: Annotated[str, PANELS[TRAINING]["stack"]] = "current",
     wheels: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder with the wheel of the ccl bindings, as in a release. Default: build the "
-            "wheel, which needs a compiler.",
-        ),
+        typer.Option(metavar="FOLDER", help="Folder with the wheel of the ccl bindings. Default: build the wheel."),
     ] = None,
     requirements: UserPackages = None,
 ) -> None:
@@ -201,18 +190,14 @@ def init(
         list[str] | None,
         typer.Argument(
             metavar="HOST",
-            help="node1, alice@node1, alice@node1:2222, an address, or a range such as "
-            "node[1-8]. With --from-ssh-config: hosts to select. Default: all.",
+            help="node1, alice@node1:2222, an address, node[1-8]. With --from-ssh-config: hosts to select.",
         ),
     ] = None,
     hostfile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Read the hosts from a hostfile of MPI or a batch system; - is the standard input."
-        ),
+        Path | None, typer.Option(metavar="FILE", help="Hostfile of MPI or a batch system; - is the standard input.")
     ] = None,
     from_ssh_config: Annotated[
-        bool, typer.Option("--from-ssh-config", help="Read the hosts from an SSH configuration.")
+        bool, typer.Option("--from-ssh-config", help="Read the hosts from --ssh-config.")
     ] = False,
     ssh_config: Annotated[Path, typer.Option(metavar="FILE", help="SSH configuration to read.")] = Path(
         "~/.ssh/config"

@@ -61,9 +61,7 @@ def show(
 
 @app.command()
 def new(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the recipe and of its folder: letters, digits and dashes.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits and dashes; also for the folder.")],
     into: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="Parent of the new folder.")] = Path("."),
 ) -> None:
     """Create a recipe: a folder with recipe.toml, its schema and a training script."""

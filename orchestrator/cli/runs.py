@@ -26,9 +26,7 @@ def compare(
     context: typer.Context,
     a: RunName,
     b: RunName = "last",
-    result: Annotated[
-        str | None, typer.Option("--by", metavar="RESULT", help="Rank the runs of an array by this result.")
-    ] = None,
+    result: Annotated[str | None, typer.Option("--by", metavar="RESULT", help="Rank an array by this result.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the settings and the results of two runs, or rank the runs of an array."""
@@ -44,8 +42,7 @@ def report(
     run: RunName = "last",
     inventory: OfInventory = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE.html", help="File to write. Default: in the run's folder."),
+        Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Default: in the run's folder.")
     ] = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,

@@ -27,9 +27,7 @@ Engine = Annotated[str, typer.Option(metavar="PROGRAM", help="docker, podman, or
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_stacks)]
-ForBackend = Annotated[
-    str | None, typer.Option("--backend", metavar="NAME", help="Only what this backend needs. Default: all backends.")
-]
+ForBackend = Annotated[str | None, typer.Option("--backend", metavar="NAME", help="Only what this backend needs.")]
 
 
 @app.callback()
@@ -54,23 +52,14 @@ def show(name: Name, as_json: AsJson = False) -> None:
 def check(
     stack: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Stack to compare with. Default: only check that the versions are compatible.",
-            autocompletion=complete_stacks,
-        ),
+        typer.Option(metavar="NAME", help="Stack to compare the versions with.", autocompletion=complete_stacks),
     ] = None,
-    inventory: Annotated[
-        str | None, typer.Option(metavar="INVENTORY", help="Check the nodes of this inventory instead.")
-    ] = None,
+    inventory: Annotated[str | None, typer.Option(metavar="INVENTORY", help="Check the nodes of an inventory.")] = None,
     python: Annotated[
-        str | None,
-        typer.Option(metavar="PROGRAM", help="Interpreter of the environment. Default: the one that runs orch."),
+        str | None, typer.Option(metavar="PROGRAM", help="Interpreter to check. Default: the one that runs orch.")
     ] = None,
     backend: ForBackend = None,
-    shell: Annotated[
-        bool, typer.Option("--shell", help="Also check this shell, for ranks that are started without orch.")
-    ] = False,
+    shell: Annotated[bool, typer.Option("--shell", help="Also check this shell, for ranks without orch.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check an environment and print every mismatch with its fix.
@@ -115,20 +104,14 @@ def build(
     stack: StackName = "current",
     tag: Tag = None,
     base: Annotated[
-        str | None,
-        typer.Option(metavar="IMAGE", help="Base image with Python; a digest is allowed: python:3.11-slim@sha256:..."),
+        str | None, typer.Option(metavar="IMAGE", help="Base image with Python, such as python:3.11-slim@sha256:...")
     ] = None,
     python: Annotated[
-        str | None,
-        typer.Option(metavar="VERSION", help="Python version of the base image, if its name does not contain it."),
+        str | None, typer.Option(metavar="VERSION", help="Python of the base image, if its name does not contain it.")
     ] = None,
-    find_links: Annotated[
-        list[str] | None, typer.Option(metavar="FOLDER", help="Folder of wheels that no index has.")
-    ] = None,
+    find_links: Annotated[list[str] | None, typer.Option(metavar="FOLDER", help="Folder of further wheels.")] = None,
     requirements: UserPackages = None,
-    inventory: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Inventory whose orch_requirements are added, too.")
-    ] = None,
+    inventory: Annotated[str | None, typer.Option(metavar="INVENTORY", help="Add its orch_requirements.")] = None,
     context: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the build context.")] = Path("orch-image"),
     engine: Engine = "docker",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the Dockerfile and exit.")] = False,
