@@ -256,12 +256,12 @@ def provision_shared(
             for problem in shared_folder_problems(probe, stack):
                 session.nodes[name].fail(describe_problem(probe, problem))
         if session.probes and not session.stopped and not any(node.failed for node in session.nodes.values()):
-            platforms = {name: probe.platform for name, probe in session.probes.items()}
             nodes = {
-                name: {"python": probe.python_path, "wheelhouse": platforms[name].key}
+                name: {"python": probe.python_path, "wheelhouse": probe.platform.key}
                 for name, probe in session.probes.items()
             }
-            variables |= {**stack_variables(session, stack, platforms.values(), requirements), "orch_nodes": nodes}
+            platforms = (probe.platform for probe in session.probes.values())
+            variables |= {**stack_variables(session, stack, platforms, requirements), "orch_nodes": nodes}
             session.run_locked("shared", variables)
     return session.report(shared.root)
 

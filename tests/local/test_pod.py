@@ -235,7 +235,7 @@ def test_pod_that_cannot_run_the_ranks_is_refused(tmp_path: Path) -> None:
         ({"pods": 2}, {}, "planned for 2:"),
         ({}, {"PET_NNODES": "1:3"}, "torchrun joins 1:3"),
         ({"project": damaged}, {}, "the project is not the one that was sent"),
-        ({"run_dir": f"{tmp_path}/part-1/runs/r"}, {}, "volume cannot be written"),
+        ({"run_dir": f"{tmp_path}/part-1/runs/r"}, {}, "cannot be written (Not a directory)"),
     ):
         process = expect_exit(run_pod("torchrun", write_pod_config(tmp_path, **changes), "x.py", **variables), 78)
         (event,) = parse_events(process.stdout)

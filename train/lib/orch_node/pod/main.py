@@ -30,7 +30,7 @@ from orch_node.machine import ProcessHandle
 from orch_node.pod import project, rendezvous
 from orch_node.pod.relay import Relay, emit, emit_event
 from orch_node.protocol import events, files, pod
-from orch_node.protocol.layout import FLAGS_HINT, bf16_flag, check_flags
+from orch_node.protocol.layout import bf16_flag, check_flags
 from orch_node.protocol.outcome import EX_TEMPFAIL, ProcessRecord
 from orch_node.protocol.pod import PodConfig, node_name
 from orch_node.standalone import facts
@@ -48,10 +48,10 @@ KILL_AFTER_SECONDS = 20.0
 def main(argv: list[str]) -> int:
     """Run the ranks of a pod and return its exit code."""
     config = pod.parse(Path(argv[1]).read_text())
-    check(config)
-    if config.attempt > 1:
-        remove_stop(config)
     try:
+        check(config)
+        if config.attempt > 1:
+            remove_stop(config)
         if config.project:
             project.unpack(config.project, config.attempt)
         key = rendezvous.key_of(Path(config.run_dir)) if rendezvous.is_dynamic() else None
@@ -59,43 +59,39 @@ def main(argv: list[str]) -> int:
     except (ValueError, TimeoutError) as error:
         refuse(str(error))
     except OSError as error:
-        refuse(disk.describe_error(error.filename or config.run_dir, error))
+        refuse(f"{disk.describe_error(error.filename or config.run_dir, error)}, as user {os.getuid()}")
     script = argv[argv.index("--") + 1 :] if "--" in argv else []
     rank = (str(program.PROGRAM), "pod-rank", argv[1], "--", *script)
     return Torchrun(config, (*options, f"--nproc_per_node={config.ppn}", *rank), key).run()
 
 
 def check(config: PodConfig) -> None:
-    """Exit with a solution if this pod cannot run its part."""
+    """Check that this pod can run its part.
+
+    Raises:
+        ValueError: with a solution, if it cannot.
+        OSError: if the volume cannot be written.
+    """
     stack = os.environ.get("ORCH_STACK", config.stack)  # images that orch has not built do not set it
     if stack != config.stack:
-        refuse(f"the image has stack '{stack}', the run is planned for '{config.stack}'.")
+        raise ValueError(f"the image has stack '{stack}', the run is planned for '{config.stack}'.")
     pods = os.environ.get("PET_NNODES", "1")  # of torchrun; with a minimum for elastic runs: 2:4
     if pods.rpartition(":")[2] != str(config.pods):
-        refuse(
+        raise ValueError(
             f"torchrun joins {pods} pods (PET_NNODES), but the run is planned for {config.pods}: the ranks would train "
             "separate models, or with another global batch. Check the job's number of pods and its operator."
         )
     flags = facts.cpu_flags()
-    try:
-        check_flags(flags)
-    except ValueError as error:
-        refuse(f"this pod's node reports wrong CPU flags: {error}. {FLAGS_HINT}")
+    check_flags(flags)
     if config.needs_bf16 and not bf16_flag(flags):
-        refuse(
+        raise ValueError(
             "Precision bf16: this pod's CPU has no BF16 instructions. "
             "Use --precision fp32, --allow-slow-bf16, or node_selector for nodes that have them."
         )
-    try:
-        folder = Path(config.run_dir) / files.RANKS
-        for private_folder in (folder.parent, folder):
-            private_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / f".{os.uname().nodename}").touch()
-    except OSError as error:
-        refuse(
-            f"the volume cannot be written as user {os.getuid()}: {error}. "
-            "Its storage must honour fsGroup, or belong to this user."
-        )
+    folder = Path(config.run_dir) / files.RANKS
+    for private_folder in (folder.parent, folder):
+        private_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / f".{os.uname().nodename}").touch()
 
 
 def refuse(problem: str) -> NoReturn:
