@@ -35,6 +35,7 @@ FETCH_HINT = "Links below the folder are not followed; --to names another one."
 INCOMPLETE = "orch has not completed it"
 BYTECODE = "__pycache__"
 ZEROS = bytes(MAX_BLOCK)
+Hashes = Mapping[str, str] | None  # SHA-256 by path
 EXECUTABLE_MODE, FILE_MODE = 0o700, 0o600
 
 
@@ -104,8 +105,8 @@ def collect(
     *,
     patterns: tuple[str, ...] = (),
     listener: FetchListener,
-    unchanged: Mapping[str, str] | None = None,
-    expected: Mapping[str, str] | None = None,
+    unchanged: Hashes = None,
+    expected: Hashes = None,
 ) -> Collected:
     """Fetch the files of a folder that match one of the patterns, or all files without patterns.
 
@@ -198,13 +199,7 @@ class Fetch:
         first: what the first node has, by path; first_hashes has the hashes of its files.
     """
 
-    def __init__(
-        self,
-        result: Collected,
-        listener: FetchListener,
-        unchanged: Mapping[str, str] | None,
-        expected: Mapping[str, str] | None,
-    ) -> None:
+    def __init__(self, result: Collected, listener: FetchListener, unchanged: Hashes, expected: Hashes) -> None:
         self.result = result
         self.local = ConfinedFolder(result.folder)
         self.had_files = result.folder.is_dir() and any(result.folder.iterdir())

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile, gettempdir
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from orch_node.content_store import ABSENT, all_files
 from orch_node.protocol import files, values
@@ -82,7 +82,8 @@ def execute_step(step: Step, connections: Mapping[str, Connection]) -> None:
             on_all(step.nodes, connections, functools.partial(do_on_node, step, connections))
         case SendFolder():
             source, head = Path(step.source), {"root": step.path, "receiver": step.unpack()}
-            send_folder(source, source_files(source), connections, "python3", [step.node.node], head)
+            node = step.node.node
+            send_folder(connections[node], source, source_files(source), "python3", [node], head)
         case StoreFolder():
             store(step, connections)
         case CheckImports(command=command, imports=imports):
@@ -141,23 +142,19 @@ def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:
     head = {"root": root, "receiver": step.command("receive"), "sender": step.command("send"), "stored": bool(holders)}
     if receivers:
         names = () if holders else step.files or all_files(source)
-        send_folder(source, [source / name for name in names], connections, python, [*holders, *receivers], head)
+        nodes = [*holders, *receivers]
+        send_folder(connections[nodes[0]], source, [source / name for name in names], python, nodes, head)
 
 
 def send_folder(
-    folder: Path,
-    paths: Sequence[Path],
-    connections: Mapping[str, Connection],
-    python: str,
-    nodes: Sequence[str],
-    head: Mapping[str, object],
+    connection: Connection, folder: Path, paths: Sequence[Path], python: str, nodes: Sequence[str], head: dict[str, Any]
 ) -> None:
     """Send files below a folder to the first of several nodes, which passes them on to the others.
 
     Args:
+        connection: the connection to the first node.
         folder: the folder.
         paths: the files; none if the first node sends its own folder (`stored`).
-        connections: the connections to the nodes.
         python: the interpreter on the nodes.
         nodes: the names of the nodes.
         head: what receive_files.py gets besides: its root, and the commands that receive and send an archive.
@@ -172,7 +169,7 @@ def send_folder(
         STORE_HINT if further_nodes else f"Check on {nodes[0]} whether you may write there, and the disk's space (df)."
     )
     with packed(folder, paths, beginning) as archive:
-        result = connections[nodes[0]].capture(program, seconds=STORE_SECONDS, source=archive)
+        result = connection.capture(program, seconds=STORE_SECONDS, source=archive)
     check_result(result, nodes[0], hint)
     try:
         problems = values.check(values.loads(result.out, "its response"), "its response", dict)

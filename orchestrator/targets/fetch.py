@@ -47,14 +47,8 @@ def fetch_files(sources: Sequence[Source], folder: Path, request: FetchRequest, 
     default = folder.absolute() / (f"output-{request.node}" if request.node else "output")
     if isinstance(sources[0].remote, Local):
         default = next(filter(Path.is_dir, map(Path, request.folders)), default)
-    return collect(
-        sources,
-        request.folders,
-        request.destination or default,
-        patterns=request.patterns,
-        listener=listener,
-        unchanged=request.unchanged,
-    )
+    target, patterns = request.destination or default, request.patterns
+    return collect(sources, request.folders, target, patterns=patterns, listener=listener, unchanged=request.unchanged)
 
 
 def fetch_project(

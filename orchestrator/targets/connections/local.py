@@ -44,17 +44,11 @@ class Local:
 
     def start(self, command: Command, log: str) -> None:
         """Start a program that continues after this one; raise ExecuteError if it cannot be started."""
-        with start_errors(command.argv[0]):
+        argv, env, null = command.argv, {**os.environ, **command.env}, subprocess.DEVNULL
+        with start_errors(argv[0]):
             Path(log).touch(mode=0o600)
             with open(log, "ab") as output:
-                subprocess.Popen(
-                    command.argv,
-                    env={**os.environ, **command.env},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
+                subprocess.Popen(argv, env=env, stdin=null, stdout=output, stderr=output, start_new_session=True)
 
     def capture(self, argv: tuple[str, ...], *, seconds: float, source: Path | None = None) -> CommandResult:
         """Run a program, which Ctrl-C on the terminal does not reach, and return its exit code and output.

@@ -29,7 +29,7 @@ from orchestrator.targets.interface import LiveNode
 
 Value = TypeVar("Value")
 USAGE_SECONDS = 10.0  # time limit of a node's response
-USAGE_CONNECT_SECONDS = 5
+QUERY_CONNECT_SECONDS = 5
 
 
 def connection_to(host: RunNode, connect_seconds: int = CONNECT_SECONDS) -> Local | Ssh:
@@ -52,11 +52,7 @@ def node_program(record: RunRecord, name: str, *arguments: str) -> tuple[str, ..
 
 
 def query_all(
-    commands: Mapping[RunNode, tuple[str, ...]],
-    kind: type[Value],
-    *,
-    seconds: float,
-    connect_seconds: int = CONNECT_SECONDS,
+    commands: Mapping[RunNode, tuple[str, ...]], kind: type[Value], *, seconds: float
 ) -> dict[str, Value | ExecuteError]:
     """Run a program that prints one JSON object on all nodes in parallel.
 
@@ -64,14 +60,13 @@ def query_all(
         commands: the command for each node.
         kind: the class of the object.
         seconds: the time limit of the program on each node.
-        connect_seconds: the time limit of each connection attempt.
 
     Returns:
         The object of each node in their order, or why the program failed or its output cannot be read.
     """
 
     def query(host: RunNode) -> Value:
-        with closing(connection_to(host, connect_seconds)) as connection:
+        with closing(connection_to(host, QUERY_CONNECT_SECONDS)) as connection:
             return read_response(connection.capture(commands[host], seconds=seconds), kind)
 
     return on_each(commands, query)
@@ -84,7 +79,7 @@ def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveN
     selected = [name for name in cluster.selection.hosts if names is None or name in names]
     nodes = [node for node in cluster.nodes if node.name in selected]
     commands = {node.run_node: usage_command(node) for node in nodes}
-    responses = query_all(commands, NodeUsage, seconds=USAGE_SECONDS, connect_seconds=USAGE_CONNECT_SECONDS)
+    responses = query_all(commands, NodeUsage, seconds=USAGE_SECONDS)
     live = {}
     for node in nodes:
         usage, cores = responses[node.name], len(node.facts.cores)

@@ -29,12 +29,7 @@ def bind_store(store: type[Any]) -> Callable[..., Any]:
     """Return a function that creates TCPStores, with the same arguments, that listen at one address."""
 
     def make(
-        host_name: str,
-        port: int,
-        world_size: int | None = None,
-        is_master: bool = False,
-        *arguments: Any,
-        **options: Any,
+        host_name: str, port: int, world_size: Any = None, is_master: bool = False, *args: Any, **options: Any
     ) -> Any:
         if is_master and KEYWORD not in options and is_numeric(host_name):
             if KEYWORD in (store.__init__.__doc__ or ""):
@@ -43,7 +38,7 @@ def bind_store(store: type[Any]) -> Callable[..., Any]:
                 print(
                     f"orch: this torch cannot restrict a store: port {port} is open on all interfaces.", file=sys.stderr
                 )
-        return store(host_name, port, world_size, is_master, *arguments, **options)
+        return store(host_name, port, world_size, is_master, *args, **options)
 
     vars(make)["bound_by_orch"] = True
     return make

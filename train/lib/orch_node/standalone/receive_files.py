@@ -75,12 +75,8 @@ class Child:
         (self.name, command), *further_nodes = nodes
         self.further_nodes = [name for name, _ in further_nodes]
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self.process = subprocess.Popen(
-            ["ssh", "-F", config, "--", self.name, command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-        )
+        argv, pipe = ["ssh", "-F", config, "--", self.name, command], subprocess.PIPE
+        self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=self.errors)
         self.write(head["source"].encode() + json.dumps({**head, "nodes": further_nodes}).encode() + b"\n")
 
     def write(self, block: bytes) -> None:

@@ -88,8 +88,8 @@ class FileSharing(threading.Thread):
         Raises:
             StoreError: if a node cannot be reached or cannot write the files, or they are too large.
         """
-        arguments = ("run-files", "list", str(self.run_dir), run_files.token_of(self.run_dir) or "none")
-        commands = [self.command(node, arguments, subprocess.DEVNULL) for node in (*self.nodes, *self.leaving)]
+        token = run_files.token_of(self.run_dir) or "none"
+        commands = [self.command(node, "list", token) for node in (*self.nodes, *self.leaving)]
         local = run_files.written_files(self.run_dir) if commands else Written()
         failed = [command for command in commands if command.end() != 0]
         raise_failures([command for command in failed if command.node in self.nodes])
@@ -124,7 +124,7 @@ class FileSharing(threading.Thread):
         if remote.shared or not paths:
             return local
         check_size(size, f" of {node}")
-        command = self.command(node, ("run-files", "send", str(self.run_dir), "-"), subprocess.PIPE)
+        command = self.command(node, "send", "-")
         moved = {path: remote.files[path] for path in paths}
         command.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
         with run_files.unpacked(self.run_dir, command.output_blocks(), moved, node) as staging:
@@ -145,11 +145,11 @@ class FileSharing(threading.Thread):
         parents = [copy / parent for parent in PurePosixPath(path).parents[:-1]]
         return all(not os.path.lexists(parent) or (parent.is_dir() and not parent.is_symlink()) for parent in parents)
 
-    def command(self, node: str, arguments: Sequence[str], stdin: int) -> RemoteCommand:
-        """Start a command on a node that cancel() ends."""
+    def command(self, node: str, action: str, argument: str) -> RemoteCommand:
+        """Start `node.py run-files` on a node, which cancel() ends."""
         if self.is_cancelled:
             raise StoreError("cancelled")
-        self.commands.append(RemoteCommand(node, arguments, stdin))
+        self.commands.append(RemoteCommand(node, ("run-files", action, str(self.run_dir), argument)))
         return self.commands[-1]
 
     def send(self, local: Written, paths: Sequence[str], nodes: Sequence[str]) -> None:
@@ -157,12 +157,7 @@ class FileSharing(threading.Thread):
         size = sum(local.files[path].size for path in paths)
         check_size(size)
         header = values.render(Header(local, tuple(paths))).encode() + b"\n"
-        commands = [
-            self.command(
-                node, ("run-files", "receive", str(self.run_dir), f"{node}.attempt-{self.attempt}"), subprocess.PIPE
-            )
-            for node in nodes
-        ]
+        commands = [self.command(node, "receive", f"{node}.attempt-{self.attempt}") for node in nodes]
         for command in commands:
             command.write(header)
         self.send_archive(paths, commands)
@@ -211,13 +206,13 @@ class RemoteCommand:
         error_output: the same of its standard error.
     """
 
-    def __init__(self, node: str, arguments: Sequence[str], stdin: int) -> None:
+    def __init__(self, node: str, arguments: Sequence[str]) -> None:
         self.node = node
         self.output = b""
         self.error_output = ""
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
-        command = reach.remote_command(node, program.command(*arguments))
-        self.process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=self.errors)
+        command, pipe = reach.remote_command(node, program.command(*arguments)), subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.errors)
 
     def write(self, block: bytes) -> None:
         """Write to its standard input unless it has ended."""
