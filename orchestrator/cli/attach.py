@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -24,11 +24,9 @@ from orchestrator.operations.output import check_shown
 from orchestrator.operations.runs import find
 from orchestrator.report import cleanup, live
 from orchestrator.report.listing import SCHEMA, json_text
-from orchestrator.report.live import shares_terminal
 from orchestrator.report.output_lines import RankLines
 from orchestrator.runs import store
 from orchestrator.runs.fetch import Collected, FetchListener
-from orchestrator.runs.logs import LogLine
 from orchestrator.screen import console, escape_control_chars, print_text
 from orchestrator.targets.interface import FetchRequest
 
@@ -118,30 +116,15 @@ def logs(
                 head = {"schema": SCHEMA, "kind": "line", "rank": line.rank, "node": line.node, "stream": line.stream}
                 print_text(json.dumps({**head, "line": line.text}))
         else:
-            print_lines(lines)
+            shown = RankLines(
+                lambda text, stream: print_text(text, err=stream == STDERR),
+                lambda line: f"[{line.rank} {line.node}] ",
+                is_live=False,
+            )
+            for line in lines:
+                shown.add((line,))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-
-
-def print_lines(lines: Iterable[LogLine]) -> None:
-    """Print each line where its rank has written it; on a terminal, redraw unfinished lines in place."""
-    from rich.live import Live
-
-    screen = console(stderr=False)
-    on_terminal = sys.stdout.isatty() and not screen.is_dumb_terminal
-
-    def print_to(text: str, stream: str) -> None:
-        if on_terminal and (stream != STDERR or shares_terminal()):
-            screen.print(text)
-        else:
-            print_text(text, err=stream == STDERR)
-
-    shown = RankLines(print_to, lambda line: f"[{line.rank} {line.node}] ", is_live=on_terminal)
-    with (
-        Live(shown, console=screen, transient=True, redirect_stderr=False) if on_terminal else contextlib.nullcontext()
-    ):
-        for line in lines:
-            shown.add((line,))
 
 
 def fetch(
