@@ -21,7 +21,6 @@ from orchestrator.screen import print_text
 PAGE = "bench.html"  # in the folder of the first run
 PAGE_OPTION = typer.Option("--html", metavar="FILE", help=f"Page with charts. Default: {PAGE} of the first run.")
 INVENTORY = typer.Argument(envvar="ORCH_INVENTORY", metavar="INVENTORY", help="Inventory. Default: this machine.")
-HOST_OPTIONS = ("nodes", "exclude")
 RANK_OPTIONS = {
     "ppn": typer.Option(metavar="N", parser=parse_ppn, help="Ranks per node. Default: several numbers, one by one."),
     "backend": typer.Option(metavar="NAME", help="Process-group backend. Default: gloo, then ccl."),
@@ -60,7 +59,7 @@ bench_command = make_command(
         kind=TrainRequest,
         panels={
             "Arguments": {"inventory": INVENTORY},
-            NODES: {"on": TARGET_OPTION, **{name: PANELS[NODES][name] for name in HOST_OPTIONS}},
+            NODES: {"on": TARGET_OPTION, "nodes": PANELS[NODES]["nodes"], "exclude": PANELS[NODES]["exclude"]},
             RANKS: {"stack": PANELS[TRAINING]["stack"], **RANK_OPTIONS},
         },
         fixed={"recipe": "bench"},

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from typer.models import ParameterInfo
 
 from orchestrator.cli import options
 from orchestrator.cli.app import App, with_defaults
@@ -24,11 +23,6 @@ RECIPE = "bert-data"
 DATA_SETTINGS = ("kind", "data_dir", "input_file", "input_files")  # that the command makes
 
 
-def some(panel: str, *names: str) -> dict[str, ParameterInfo]:
-    """Return these options of `orch train`."""
-    return {name: PANELS[panel][name] for name in names}
-
-
 REQUEST = Group(
     kind=TrainRequest,
     panels={
@@ -38,8 +32,8 @@ REQUEST = Group(
             ),
             "stack": PANELS["What"]["stack"],
         },
-        "Where": some("Where", "inventory", "nodes", "exclude"),
-        "Ranks": some("Ranks", "ppn"),
+        "Where": {name: PANELS["Where"][name] for name in ("inventory", "nodes", "exclude")},
+        "Ranks": {"ppn": PANELS["Ranks"]["ppn"]},
     },
     fixed={"recipe": RECIPE, "precision": "fp32"},
 )

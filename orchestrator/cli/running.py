@@ -216,16 +216,15 @@ def end_lines(handle: RunHandle, outcome: RunOutcome) -> list[str]:
 
     Only the first path or command has the run's id; the commands after it name the last run.
     """
-    output, option = find_output(handle) or "", runs_dir_option(outcome.folder.parent)
-    if outcome.state != DONE or (is_local(handle.record) and not Path(output).is_dir()):
-        output = ""
-    name = "last" if outcome.run_id in output else outcome.run_id
-    lines = []
+    output, option = find_output(handle) if outcome.state == DONE else None, runs_dir_option(outcome.folder.parent)
+    name, lines = outcome.run_id, []
     # Nodes of a batch system may share the run's folder with this machine.
     if output and (is_local(handle.record) or is_shared(handle)) and Path(output).is_dir():
         lines.append(f"output: {output}")
-    elif output:
-        lines.append(f"output on the nodes: {output}; to copy it here: orch fetch {name}{option}")
+        name = "last" if name in output else name
+    elif output and not is_local(handle.record):
+        fetched = "last" if name in output else name
+        lines.append(f"output on the nodes: {output}; to copy it here: orch fetch {fetched}{option}")
         name = "last"
     if command := {"done": "report", "failed": "logs"}.get(outcome.state):
         lines.append(f"details: orch {command} {name}{option}")
