@@ -10,7 +10,6 @@ from orch_node.protocol.cores import Core
 from orch_node.protocol.layout import RunPrecision
 
 CONFIG = "job.json"
-SCHEMA = 1
 # A placeholder in the launcher's command for node0's address, which only the job knows.
 NODE0 = "address-of-node0"
 
@@ -42,7 +41,7 @@ class JobConfig:
     precision: RunPrecision | None = None  # None if the plan has decided
     working_directory: str = ""  # in which the script starts; empty for the run's folder
     on_gpus: bool = False  # whether the backend is for GPUs
-    schema: int = SCHEMA
+    schema: int = 1
 
 
 @dataclass(frozen=True)

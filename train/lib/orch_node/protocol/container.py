@@ -11,7 +11,6 @@ from pathlib import Path
 from orch_node.protocol import files, values
 from orch_node.protocol.layout import RankEntry
 
-SCHEMA = 1
 BY_ENTRYPOINT = "node"  # the entrypoint of the image starts the ranks of a node
 DOCKER, APPTAINER = "docker", "apptainer"  # Apptainer is also Singularity
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -29,7 +28,7 @@ class ContainerSpec:
     options: tuple[str, ...]  # of `docker run` or `apptainer exec`
     env_file: str = ""  # a file of variables on the node
     engine: str = DOCKER
-    schema: int = SCHEMA
+    schema: int = 1
 
     @property
     def starts_ranks(self) -> bool:

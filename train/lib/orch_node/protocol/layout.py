@@ -10,7 +10,6 @@ from functools import cached_property
 from orch_node.protocol import files, values
 from orch_node.protocol.record import RankPlacement
 
-SCHEMA = 1
 NO_GPU = ("gpu", None)
 # Fields of the file: left out if they are empty, and those with one line for each entry.
 OPTIONAL = ("setvars", "planned_world_size", "precision", "working_directory", "spares_without_bf16", "spares")
@@ -78,7 +77,7 @@ class RunLayout:
     precision: RunPrecision | None = None  # None if the plan has decided
     spares_without_bf16: tuple[str, ...] = ()  # spare nodes without BF16 instructions
     working_directory: str = ""  # in which the script starts; empty for that of the launcher
-    schema: int = SCHEMA
+    schema: int = 1
 
     @property
     def planned_size(self) -> int:

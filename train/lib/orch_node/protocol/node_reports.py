@@ -13,8 +13,6 @@ from orch_node.protocol.events import Progress
 from orch_node.protocol.outcome import Outcome, ProcessRecord
 from orch_node.protocol.values import Measured
 
-SCHEMA = 1
-
 
 @dataclass(frozen=True)
 class RunReport:
@@ -50,7 +48,7 @@ class Listing:
 
     runs: tuple[ListedRun, ...]
     damaged: tuple[DamagedRun, ...] = ()
-    schema: int = SCHEMA
+    schema: int = 1
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class NodeUsage:
     load: Measured  # the average number of runnable processes in the last minute
     memory_available: int  # bytes
     reserved: tuple[Claim, ...]  # one for each run; the name of another user's run names the user
-    schema: int = SCHEMA
+    schema: int = 1
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Cleaned:
     unused: tuple[str, ...] = ()  # folders of the store that no run uses
     damaged: tuple[DamagedRun, ...] = ()
     moved: dict[str, str] = field(default_factory=dict)  # folder of a damaged run -> where it is now
-    schema: int = SCHEMA
+    schema: int = 1
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from orch_node.machine import ProcessIdentity
 from orch_node.protocol import files, values
 
-SCHEMA = 1
 LAST_PID = (1 << 31) - 1  # the largest argument of kill(2)
 DONE, FAILED, REFUSED, STOPPED = "done", "failed", "refused", "stopped"
 PREEMPTED = "preempted"  # the run continues from its checkpoint when it is started again
@@ -72,7 +71,7 @@ class Outcome:
     ended: float = 0.0
     attempts: int = 1
     nodes: dict[str, NodeEnd] = field(default_factory=dict)
-    schema: int = SCHEMA
+    schema: int = 1
 
 
 @dataclass(frozen=True)

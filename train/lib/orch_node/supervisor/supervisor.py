@@ -43,7 +43,6 @@ OpenAgents = Callable[[Path, list[str], str, Pipes], Agents]
 # Nodes that get a file of some hundred bytes per node of the run at the same time, and their time limit.
 PASS_ON_NODES, PASS_ON_SECONDS = 64, 20.0
 EXIT_CODES = {DONE: 0, FAILED: 1, REFUSED: 1, PREEMPTED: EX_TEMPFAIL, STOPPED: 130}
-PREEMPTED_BEFORE_START = Outcome(PREEMPTED, problem="without a checkpoint: the run had not started")
 
 
 def main(argv: list[str]) -> int:
@@ -72,10 +71,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--path", help="folder that comes first in the launcher's PATH")
     parser.add_argument("--size-at", type=int, help="index of the number of ranks in the launcher's command")
     parser.add_argument("--nodes-at", type=int, help="index of the number of nodes in the launcher's command")
-    supervisor_argv, launcher = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
-    options = parser.parse_args(supervisor_argv)
-    options.launcher = launcher
-    return options
+    split = argv.index("--")
+    return parser.parse_args(argv[:split], argparse.Namespace(launcher=argv[split + 1 :]))
 
 
 def describe_conflicts(node: str, conflicts: Iterable[Claim]) -> str:
@@ -106,10 +103,8 @@ class Supervisor(SupervisedRun):
 
         A run that was stopped before it began does not connect to any other node.
         """
-        if self.stop_signal:
-            return self.finish(Outcome(STOPPED))
-        if self.preempted:
-            return self.finish(PREEMPTED_BEFORE_START)
+        if self.stop_signal or self.preempted:
+            return self.finish(self.outcome_before_start())
         try:
             return self.finish(self.supervise())
         except OSError as error:  # mostly a full disk
@@ -126,13 +121,17 @@ class Supervisor(SupervisedRun):
         self.agents = self.open_agents(self.run_dir, nodes, claims, Pipes())
         ending = self.reserve_cores()
         if ending is None and (problem := self.prepare_nodes()):
-            ending = Outcome(STOPPED) if self.is_to_end() else Outcome(FAILED, problem=problem)
-        if ending == Outcome(STOPPED) and not self.stop_signal:
-            ending = PREEMPTED_BEFORE_START
+            ending = self.outcome_before_start() if self.is_to_end() else Outcome(FAILED, problem=problem)
         while ending is None or self.will_restart(ending):
             ending = self.attempt()
         self.agents.leave()  # release the cores before outcome.json reports the end
         return ending
+
+    def outcome_before_start(self) -> Outcome:
+        """Return the outcome of a run that was stopped or preempted before its first attempt."""
+        if self.stop_signal:
+            return Outcome(STOPPED)
+        return Outcome(PREEMPTED, problem="without a checkpoint: the run had not started")
 
     def reserve_cores(self) -> Outcome | None:
         """Claim the cores of the run on all of its nodes; return why that failed, or None.
@@ -149,7 +148,7 @@ class Supervisor(SupervisedRun):
                 agents.pipes.pump(POLL_SECONDS)
                 agents.watch()
             if self.is_to_end():
-                return Outcome(STOPPED)
+                return self.outcome_before_start()
             if node in agents.lost:
                 return Outcome(FAILED, problem=f"{node} cannot be reached: {agents.lost[node]}")
             if conflicts := channel.responses[CLAIM].taken:
