@@ -14,9 +14,8 @@ from pathlib import Path
 from orch_node import atomic_write, program, tail
 from orch_node.atomic_write import private
 from orch_node.line_pipes import Pipes
-from orch_node.protocol import agent as protocol
 from orch_node.protocol import files, values
-from orch_node.protocol.agent import Request, Response
+from orch_node.protocol.agent import CLAIM, END, LEAVE, PING, Claim, Request, Response, parse_response, render_request
 from orch_node.protocol.node_names import fold, fold_by_text
 from orch_node.protocol.node_reports import NodeLogs
 from orch_node.protocol.values import ProtocolError
@@ -51,12 +50,12 @@ class Channel:
         self.command = command
         self.log = log
         self.responses: dict[str, Response] = {}  # to the last request of each kind
-        self.claimed: protocol.Claim | None = None
+        self.claimed: Claim | None = None
         self.requested_at = time.time()
         self.skew = 0.0  # seconds between the node's clock and the time of the request
         self.preempted = False  # whether its agent has received SIGTERM
         self.lost_launcher = ""  # what its agent says about a lost process of the launcher
-        self.unsent: list[memoryview] = []  # the requests, and the end of one, that the node has not read yet
+        self.unsent = bytearray()  # the requests, and the end of one, that the node has not read yet
 
     def open(self, pipes: Pipes) -> None:
         """Start the agent, or the connection to it."""
@@ -84,13 +83,13 @@ class Channel:
         if line.endswith(START_MARKER):  # a login shell may print a prompt before it
             return
         try:
-            response = protocol.parse_response(line)
+            response = parse_response(line)
         except ProtocolError:  # a greeting of a login shell
             with open(self.log, "ab", opener=private) as log:
                 log.write(line)
             return
         self.responses[response.kind] = response
-        if response.kind == protocol.PING:
+        if response.kind == PING:
             # Before the request negative, after the response positive, 0 in between.
             self.skew = min(response.time - self.requested_at, 0.0) + max(response.time - time.time(), 0.0)
             self.preempted = self.preempted or response.preempted
@@ -107,15 +106,14 @@ class Channel:
         self.responses.pop(request.kind, None)
         self.requested_at = time.time()
         self.claimed = request.claim or self.claimed
-        self.unsent.append(memoryview(self.sign(protocol.render_request(request))))
+        self.unsent += self.sign(render_request(request))
         self.flush()
 
     def flush(self) -> None:
         """Send what the node can take now of the requests."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while self.unsent and self.connected:
-                remaining = self.unsent[0][self.connection.send(self.unsent[0]) :]
-                self.unsent[:1] = [remaining] if remaining else []
+                del self.unsent[: self.connection.send(self.unsent)]
 
     def sign(self, line: bytes) -> bytes:
         """Return a line as it is sent. ssh and pipes need no signature."""
@@ -229,7 +227,7 @@ class Agents:
             elif not channel.connected:
                 self.reconnect(channel)
 
-        if not self.skews_reported and all(protocol.PING in channel.responses for channel in channels):
+        if not self.skews_reported and all(PING in channel.responses for channel in channels):
             self.skews_reported = True
             skews = {channel.node: round(channel.skew, -1) for channel in channels if abs(channel.skew) > SKEW_SECONDS}
             text = "the clock is about {:+.0f} s off node0's, and so are the times of events"
@@ -240,7 +238,7 @@ class Agents:
         if now - self.last_ping >= PING_SECONDS:
             self.last_ping = now
             for channel in channels:
-                channel.request(Request(protocol.PING))
+                channel.request(Request(PING))
                 channel.shorten_log()
 
     def reconnect(self, channel: Channel) -> None:
@@ -252,7 +250,7 @@ class Agents:
         channel.end()
         channel.open(self.pipes)
         if channel.claimed:
-            channel.request(Request(protocol.CLAIM, claim=channel.claimed))
+            channel.request(Request(CLAIM, claim=channel.claimed))
 
     def lose(self, channel: Channel, reason: str) -> None:
         """Mark a node as lost, and close its channel."""
@@ -287,7 +285,7 @@ class Agents:
         Small logs of other nodes are written to one file here, so that a client needs no connection to each node.
         """
         max_bytes = 0 if BY_STEP in os.environ else min(LOG_BYTES, ALL_LOGS_BYTES // len(self.channels))
-        responses = self.request(Request(protocol.END, max_log_bytes=max_bytes), seconds=END_SECONDS)
+        responses = self.request(Request(END, max_log_bytes=max_bytes), seconds=END_SECONDS)
         handed = {node: end.logs for node, end in responses.items() if end.logs is not None}
         path = self.run_dir / files.HANDED_LOGS
         lines = (f"{values.render(NodeLogs(node, texts))}\n" for node, texts in handed.items())
@@ -299,7 +297,7 @@ class Agents:
 
     def leave(self) -> None:
         """Let the agents release their claims and end."""
-        self.request(Request(protocol.LEAVE), seconds=2.0)
+        self.request(Request(LEAVE), seconds=2.0)
         deadline = time.monotonic() + 2.0
         for channel in self.living:
             channel.end(max(0.0, deadline - time.monotonic()))
