@@ -32,10 +32,12 @@ class Nodes:
             (folder / name / "project.txt").write_text(str(folder / "store" / "0123"))
         (self.run_dir / "supervisor.json").write_text("{}")
 
-    def share(self, *nodes: str, attempt: int = 1) -> FileSharing:
+    def share(self, *nodes: str, attempt: int = 1, problem: str = "") -> list[str]:
+        """Return what was sent, unless there is another problem than this one."""
         sharing = FileSharing(self.run_dir, nodes, attempt)
-        sharing.run()
-        return sharing
+        assert problem in (result := sharing.run())
+        assert bool(problem) == bool(result)
+        return sharing.news
 
     def content(self, node: str) -> dict[str, str]:
         """Return the texts of the files of a node's copy of the project."""
@@ -66,8 +68,7 @@ def test_files_of_a_node_that_leaves_are_taken(nodes: Nodes) -> None:
     write_files(nodes.run_dir / "project", {"ck/.metadata": "1"})
     write_files(nodes.folder / "node1/project", {"ck/__1_0.distcp": "1"})
     sharing = FileSharing(nodes.run_dir, [], 1, ["node1", "gone"])
-    sharing.run()
-    assert sharing.problem == ""
+    assert sharing.run() == ""
     assert nodes.content("run") == {**PROJECT, "ck/.metadata": "1", "ck/__1_0.distcp": "1"}
     assert any("without the files that only gone has" in line for line in sharing.news)
 
@@ -79,27 +80,25 @@ def test_nodes_get_what_node0_wrote(nodes: Nodes) -> None:
     write_program(nodes.run_dir / "project/tool.sh", "")
     os.mkfifo(nodes.run_dir / "project/pipe")
     write_files(nodes.folder / "node1/project", {"out/rng_1.pth": "of rank 1", "out/checkpoint-20/model.pt": "weights"})
-    sharing = nodes.share("node1", "node2")
-    assert sharing.problem == ""
+    news = nodes.share("node1", "node2")
     expected = {**PROJECT, **written, "tool.sh": "", "out/rng_1.pth": "of rank 1"}
     assert nodes.content("node1") == nodes.content("node2") == expected, "also what only node1 had"
     assert (nodes.run_dir / "project/out/rng_1.pth").read_text() == "of rank 1"
-    assert any(line.startswith("took 1 file (out/rng_1.pth)") for line in sharing.news)
+    assert any(line.startswith("took 1 file (out/rng_1.pth)") for line in news)
     for node in ("node1", "node2"):
         copy = nodes.folder / node / "project"
         assert (copy / "out/latest").readlink() == Path("checkpoint-20")
         assert os.access(copy / "tool.sh", os.X_OK)
         assert (copy / "data.txt").stat().st_mtime == (nodes.run_dir / "project/data.txt").stat().st_mtime
-    assert len(sharing.news) == 3  # node1 needs other files than node2
-    assert all("limit 100 GB" in line for line in sharing.news)
-    assert nodes.share("node1", "node2").news == []
+    assert len(news) == 3  # node1 needs other files than node2
+    assert all("limit 100 GB" in line for line in news)
+    assert nodes.share("node1", "node2") == []
 
 
 def test_other_contents_of_a_node_are_kept_beside_and_named(nodes: Nodes) -> None:
     write_files(nodes.run_dir / "project", {"log": "node0", "folder": "file"})
     write_files(nodes.folder / "node1/project", {"log": "node1", "data.txt": "node1", "folder/x": "node1"})
-    sharing = nodes.share("node1")
-    assert sharing.problem == ""
+    news = nodes.share("node1")
     assert nodes.content("node1") == {
         **PROJECT,
         "log": "node0",
@@ -108,9 +107,9 @@ def test_other_contents_of_a_node_are_kept_beside_and_named(nodes: Nodes) -> Non
         "folder": "file",
         "folder.node1.attempt-1/x": "node1",
     }
-    assert "log.node1.attempt-1" in sharing.news[-1]
+    assert "log.node1.attempt-1" in news[-1]
     write_files(nodes.run_dir / "project", {"log": "node0 again"})
-    assert "had written" not in str(nodes.share("node1", attempt=2).news)
+    assert "had written" not in str(nodes.share("node1", attempt=2))
     assert nodes.content("node1")["log"] == "node0 again"
 
 
@@ -120,7 +119,7 @@ def test_what_node0_has_deleted_is_deleted(nodes: Nodes) -> None:
     for name in ("checkpoint-1", "mine", "data.txt", "train.py"):
         (nodes.run_dir / "project" / name).unlink()
     write_files(nodes.folder / "node1/project", {"mine": "changed", "train.py": "changed"})
-    assert nodes.share("node1", attempt=2).problem == ""
+    nodes.share("node1", attempt=2)
     content = nodes.content("node1")
     assert content == {"conf/a b.json": "{}", "mine": "changed", "train.py.node1.attempt-2": "changed"}
 
@@ -133,27 +132,26 @@ def test_file_that_node0_has_again_as_it_was_sent_stays(nodes: Nodes, text: str)
     if text != PROJECT["data.txt"]:  # `orch resume --code` has replaced it on all nodes
         write_files(nodes.folder / "node1/project", {"data.txt": text})
         write_files(nodes.folder / "store/0123", {"data.txt": text})
-    assert nodes.share("node1", attempt=2).problem == ""
+    nodes.share("node1", attempt=2)
     assert nodes.content("node1") == {**PROJECT, "data.txt": text, "new": ""}
 
 
 def test_nothing_is_copied_in_a_shared_folder(nodes: Nodes) -> None:
     write_files(nodes.run_dir / "project", {"out/model.pt": "weights"})
-    sharing = nodes.share("shared")
-    assert (sharing.problem, sharing.news) == ("", [])
+    assert nodes.share("shared") == []
     assert not (nodes.run_dir / "received.json").exists()
 
 
 def test_unreachable_nodes_and_too_large_files_are_problems(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(nodes.run_dir / "project", {"model.pt": "weights"})
-    assert "nowhere: " in nodes.share("nowhere").problem
+    nodes.share("nowhere", problem="nowhere: ")
     monkeypatch.setattr(file_sharing, "MAX_BYTES", 3)
-    assert "is too much" in nodes.share("node1").problem
+    nodes.share("node1", problem="is too much")
     assert "model.pt" not in nodes.content("node1")
 
 
 def test_all_files_count_as_written_if_the_store_has_been_cleaned(nodes: Nodes) -> None:
     shutil.rmtree(nodes.folder / "store")
     write_files(nodes.run_dir / "project", {"data.txt": "changed"})
-    assert nodes.share("node1").problem == ""
+    nodes.share("node1")
     assert nodes.content("node1")["data.txt"] == "changed"

@@ -1,8 +1,9 @@
 """Send the files that node0 has written in a run's copy of the project to the other nodes, before a restart.
 
-"Rank 0 saves, all ranks load" then works on nodes that share no folder. Runs in a thread, because the supervisor has to
-watch the agents meanwhile. `node.py share-files RUN_DIR ATTEMPT NODE...` does it on node0 of the last attempt before a
-resume whose node0 is another node.
+"Rank 0 saves, all ranks load" then works on nodes that share no folder. The supervisor starts this program and kills it
+to cancel the transfer: `node.py share-files RUN_DIR ATTEMPT NODE... [--leaving NODE...]`. It also runs on node0 of the
+last attempt before a resume whose node0 is another node. It prints which files were sent to which nodes and which files
+of these nodes were renamed, and to standard error why the files are not the same on all nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -28,29 +28,29 @@ from orch_node.run_files import Header, Received, Written
 MAX_BYTES = 100 * 10**9  # of the files that node0 gives to a node
 LIMIT = f"limit {MAX_BYTES / 1e9:.0f} GB"
 MAX_NAMES = 5  # in a message
+LEAVING = "--leaving"  # before nodes of earlier attempts alone
 
 
 def main(argv: list[str]) -> int:
     """Give the files of this node to others; return the exit code."""
     run_dir, attempt, *nodes = argv
-    sharing = FileSharing(Path(run_dir), nodes, int(attempt))
-    sharing.run()
+    split = nodes.index(LEAVING) if LEAVING in nodes else len(nodes)
+    sharing = FileSharing(Path(run_dir), nodes[:split], int(attempt), nodes[split + 1 :])
+    problem = sharing.run()
     print("\n".join(sharing.news))
-    if sharing.problem:
-        print(sharing.problem.replace("node0", "this node"), file=sys.stderr)
-    return 1 if sharing.problem else 0
+    print(problem, file=sys.stderr)
+    return 1 if problem else 0
 
 
-class FileSharing(threading.Thread):
+class FileSharing:
     """The transfer of node0's files to other nodes.
 
     Attributes:
         news: which files were sent to which nodes, and which files of these nodes were renamed.
-        problem: why the files are not the same on all nodes, or ''.
     """
 
     def __init__(self, run_dir: Path, nodes: Sequence[str], attempt: int, leaving: Sequence[str] = ()) -> None:
-        """Prepare a transfer; start() starts it.
+        """Prepare a transfer; run() starts it.
 
         Args:
             run_dir: the run's folder on all nodes; this is node0.
@@ -58,29 +58,19 @@ class FileSharing(threading.Thread):
             attempt: the number of the attempt that has ended.
             leaving: nodes of earlier attempts alone, whose files are moved if they respond.
         """
-        super().__init__(daemon=True)
         self.run_dir = run_dir
         self.nodes = nodes
         self.attempt = attempt
         self.leaving = leaving
         self.news: list[str] = []
-        self.problem = "the files that node0 wrote were not given to the other nodes"
-        self.commands: list[RemoteCommand] = []
-        self.is_cancelled = False
 
-    def run(self) -> None:
-        """Send each node the files that it lacks."""
+    def run(self) -> str:
+        """Send each node the files that it lacks; return why the files are not the same on all nodes, or ''."""
         try:
             self.share()
-            self.problem = ""
         except (OSError, StoreError, ProtocolError) as error:
-            self.problem = f"the files that node0 wrote could not be given to the other nodes: {error}"
-
-    def cancel(self) -> None:
-        """End the transfer."""
-        self.is_cancelled = True
-        for command in [*self.commands]:
-            command.process.kill()
+            return f"the files of the run could not be given to the other nodes: {error}"
+        return ""
 
     def share(self) -> None:
         """Compare the nodes, and send files to those that need them.
@@ -146,11 +136,8 @@ class FileSharing(threading.Thread):
         return all(not os.path.lexists(parent) or (parent.is_dir() and not parent.is_symlink()) for parent in parents)
 
     def command(self, node: str, action: str, argument: str) -> RemoteCommand:
-        """Start `node.py run-files` on a node, which cancel() ends."""
-        if self.is_cancelled:
-            raise StoreError("cancelled")
-        self.commands.append(RemoteCommand(node, ("run-files", action, str(self.run_dir), argument)))
-        return self.commands[-1]
+        """Start `node.py run-files` on a node."""
+        return RemoteCommand(node, ("run-files", action, str(self.run_dir), argument))
 
     def send(self, local: Written, paths: Sequence[str], nodes: Sequence[str]) -> None:
         """Send the files of these paths to nodes at the same time."""
@@ -179,8 +166,6 @@ class FileSharing(threading.Thread):
                 while block := tar.stdout.read(content_store.CHUNK):
                     for command in commands:
                         command.write(block)
-                    if self.is_cancelled:
-                        tar.kill()
             if tar.returncode != 0:
                 raise StoreError(f"tar: exit code {tar.returncode}")
 

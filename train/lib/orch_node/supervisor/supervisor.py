@@ -15,16 +15,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node import atomic_write
+from orch_node import atomic_write, program
 from orch_node.agent.run_folders import read_record
 from orch_node.disk import describe_on_node
 from orch_node.line_pipes import Pipes
+from orch_node.machine import die_with_parent
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.agent import CLAIM, WRITE, Claim, Request
@@ -35,7 +37,6 @@ from orch_node.protocol.values import ProtocolError
 from orch_node.reach import BY_STEP
 from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.attempt import POLL_SECONDS, Attempt
-from orch_node.supervisor.file_sharing import FileSharing
 from orch_node.supervisor.recovery import recover
 from orch_node.supervisor.run import SupervisedRun
 
@@ -222,16 +223,22 @@ class Supervisor(SupervisedRun):
         leaving: list[str] = []
         with contextlib.suppress(OSError, ProtocolError):
             leaving = [host.node for host in read_record(self.run_dir).earlier_nodes if not self.attempts]
-        sharing = FileSharing(self.run_dir, other_nodes, self.attempt_number, leaving)
-        sharing.start()
-        while sharing.is_alive():
-            self.agents.pipes.pump(POLL_SECONDS)
-            self.agents.watch()
-            if self.is_to_end() or set(other_nodes) & set(self.agents.lost):
-                sharing.cancel()
-        for text in sharing.news:
+        arguments = (str(self.run_dir), str(self.attempt_number), *other_nodes, "--leaving", *leaving)
+        command, news, problem = program.command("share-files", *arguments), None, ""
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent
+        ) as sharing:
+            while news is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    news, problem = sharing.communicate(timeout=POLL_SECONDS)
+                self.agents.pipes.pump(0.0)
+                self.agents.watch()
+                if self.is_to_end() or set(other_nodes) & set(self.agents.lost):
+                    sharing.kill()
+        for text in news.splitlines():
             self.record_news(text)
-        return sharing.problem
+        cancelled = "the files of the run were not given to the other nodes"
+        return problem.strip() or (cancelled if sharing.returncode else "")
 
     def finish(self, ending: Outcome) -> int:
         """Write outcome.json; return the exit code."""
