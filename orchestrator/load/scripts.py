@@ -79,17 +79,17 @@ def external_imports(script: Path, files: Files, folder: Path) -> dict[str, str]
     queued = set(pending)
     while pending:
         file = pending.pop()
-        place = file.relative_to(folder)
+        relative = file.relative_to(folder)
         try:
             tree = ast.parse(file.read_bytes())
         except (OSError, ValueError, SyntaxError):  # the ranks report it
             continue
         if changes_imports(tree):
             return {}
-        for name in imported_names(tree, ".".join(place.parent.parts)):
+        for name in imported_names(tree, ".".join(relative.parent.parts)):
             top, *_ = name.split(".")
             if not files.has_module(folder, top):
-                imports.setdefault(top, str(place))
+                imports.setdefault(top, str(relative))
             new_files = {path for path in module_files(folder, name) if files.is_file(path)} - queued
             pending += sorted(new_files)
             queued |= new_files
@@ -226,13 +226,13 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
     folders = [Path(folder) for folder in recipe.module_folders]
     if any(any(path.glob("*.pth")) for path in folders):  # which may add any folder
         importers = {}
-    places = [(files, working_directory), *((Files(), path) for path in folders)]
+    locations = [(files, working_directory), *((Files(), path) for path in folders)]
     installed = {*sys.stdlib_module_names, *INCLUDED_MODULES, *(name.replace("-", "_") for name in python.packages)}
     return Imports(
         importers={
             name: importer
             for name, importer in importers.items()
-            if name not in installed and not any(place.has_module(path, name) for place, path in places)
+            if name not in installed and not any(seen.has_module(path, name) for seen, path in locations)
         },
         source=python.source,
         distributions=read_table(DISTRIBUTIONS) if importers else {},

@@ -260,18 +260,14 @@ def shares_of(node: Node, ppn: int | None, workers: int, devices: tuple[int | No
     # Ranks beyond the number of devices share them.
     near = tuple(devices[rank % len(devices)] for rank in range(ranks) if devices)
     shares = split_near(cores, near) if near else split(cores, ranks)
-    if workers:
-        check_workers(node, len(shares[0]), workers)
+    size = len(shares[0])
+    if workers and not 0 < workers < size:
+        raise PlanError(
+            f"--ccl-workers {workers}, but a rank on {node.name} has only {counted(size, 'core')}.",
+            hint=f"Use 0 to {size - 1}, or fewer ranks with --ppn.",
+        )
     first_cpus = (tuple(core.cpus[0] for core in cores) for cores in shares)
     return tuple((cpus[: len(cpus) - workers], cpus[len(cpus) - workers :]) for cpus in first_cpus)
-
-
-def check_workers(node: Node, cores: int, workers: int) -> None:
-    if not 0 <= workers < cores:
-        raise PlanError(
-            f"--ccl-workers {workers}, but a rank on {node.name} has only {counted(cores, 'core')}.",
-            hint=f"Use 0 to {cores - 1}, or fewer ranks with --ppn.",
-        )
 
 
 LOOPBACK, LOOPBACK_ADDRESS = "lo", "127.0.0.1"
@@ -318,13 +314,24 @@ def links(nodes: tuple[Node, ...]) -> tuple[Link, ...]:
     """Return the link of every node; empty for a single node.
 
     Raises:
-        PlanError: if a node's interface cannot be determined.
+        PlanError: if a node's interface cannot be determined, or if it has the address of another node or a loopback
+            address.
     """
     if len(nodes) == 1:
         return ()
     names = frozenset(node.name for node in nodes)
     node_links = tuple(link(node, names) for node in nodes)
-    check_addresses(node_links)
+    owners: dict[str, list[str]] = {}
+    for item in node_links:
+        owners.setdefault(item.address, []).append(item.node)
+    for address, sharing in owners.items():
+        if len(sharing) > 1:
+            raise PlanError(f"{fold(sharing)} have the same address, {address}.", hint=ORCH_ADDRESS)
+        if address.startswith("127.") or address == "::1":
+            raise PlanError(
+                f"{sharing[0]}: only its loopback address {address} is known.",
+                hint=f"Run `orch provision` with all nodes reachable. {ORCH_ADDRESS}",
+            )
     return node_links
 
 
@@ -359,18 +366,3 @@ def routes_to(node: Node, nodes: frozenset[str]) -> set[str]:
     detours = {peer: interface for peer, interface in facts.detours.items() if peer in peers}
     uses_route = len(peers) > len(detours) and facts.route
     return set(detours.values()) | ({facts.route} if uses_route else set())
-
-
-def check_addresses(node_links: tuple[Link, ...]) -> None:
-    """Raise PlanError if two nodes have the same address, or one has a loopback address."""
-    owners: dict[str, list[str]] = {}
-    for link in node_links:
-        owners.setdefault(link.address, []).append(link.node)
-    for address, names in owners.items():
-        if len(names) > 1:
-            raise PlanError(f"{fold(names)} have the same address, {address}.", hint=ORCH_ADDRESS)
-        if address.startswith("127.") or address == "::1":
-            raise PlanError(
-                f"{names[0]}: only its loopback address {address} is known.",
-                hint=f"Run `orch provision` with all nodes reachable. {ORCH_ADDRESS}",
-            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_high, median_low
@@ -200,7 +201,8 @@ def cause_of_node(node: NodeRates, nodes: Sequence[NodeRates]) -> str:
         causes.append(f"its ranks got {rates.cpu:.0%} of the time of their {counted(node.cores, 'core')}")
         if rates.used_by_others > BUSY_PART * node.cores:
             causes.append(f"other programs used {rates.used_by_others:.1f} of them")
-    if missing := sorted(flags_of_most(nodes) - {*rates.flags}):
+    counts = Counter(flag for peer in nodes for flag in peer.rates.flags)
+    if missing := sorted(flag for flag in counts.keys() - {*rates.flags} if 2 * counts[flag] >= len(nodes)):
         causes.append(f"its CPU lacks {', '.join(map(one_line, missing))}")
     frequency = median_high(peer.rates.megahertz for peer in nodes)
     if rates.megahertz < SLOW_FREQUENCY * frequency:
@@ -211,26 +213,20 @@ def cause_of_node(node: NodeRates, nodes: Sequence[NodeRates]) -> str:
     return "; ".join(causes)
 
 
-def flags_of_most(nodes: Sequence[NodeRates]) -> set[str]:
-    """Return the CPU flags that at least half of the nodes have."""
-    flags = {flag for node in nodes for flag in node.rates.flags}
-    return {flag for flag in flags if 2 * sum(flag in node.rates.flags for node in nodes) >= len(nodes)}
-
-
 def slow_links(measurement: Measurement, slow_names: set[str]) -> Iterator[Slow]:
     """Yield each direction of a link that is slow, or that does not work."""
     links = measurement.links
     if not links:
         return
-    rates = {node.node: node for node in measurement.nodes}
+    nodes = {node.node: node for node in measurement.nodes}
     middle = median_high(link.gbit for link in links)
     latency = median_low(link.microseconds for link in links)
     limit = SLOW_LATENCY * latency + LATENCY_NOISE
     for link in links:
-        subject = f"{link.source} to {link.destination}"
-        ends = [rates[name] for name in (link.source, link.destination) if name in rates]
+        subject, names = f"{link.source} to {link.destination}", (link.source, link.destination)
+        ends = [nodes[name] for name in names if name in nodes]
         cause = cause_of_link(link, ends, measurement)
-        slow_end = next((name for name in (link.source, link.destination) if name in slow_names), "")
+        slow_end = not slow_names.isdisjoint(names)
         # A node that gets half of its cores' time also sends more slowly.
         allowed = SLOW_END if slow_end else 1.0
         if link.gbit < allowed * max(SLOW_LINK * middle, expected_gbit(ends)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -22,8 +22,7 @@ SECRETS = ("token", "hub_token", "push_to_hub_token")
 
 def type_of(default: object) -> str:
     """Return the type of a default value in recipe.toml."""
-    types = {bool: SWITCH, int: INTEGER, float: NUMBER}
-    return types.get(type(default), TEXT)
+    return {bool: SWITCH, int: INTEGER, float: NUMBER}.get(type(default), TEXT)
 
 
 def matches(value: object, kind: str) -> bool:
@@ -131,7 +130,9 @@ class Recipe:
         return f"{number}/{PurePosixPath(path).name}"
 
     def settings(self, preset: str | None, user_values: Mapping[str, Value]) -> dict[str, Value]:
-        """Merge the defaults, the preset and the user's values, which check() has checked.
+        """Merge the defaults, the preset and the user's values, which check() has checked, into the script's arguments.
+
+        A flag that is false is omitted, or its negation is true.
 
         Raises:
             RequestError: if the preset is unknown.
@@ -145,16 +146,14 @@ class Recipe:
                 for dropped in self.excludes.get(name, ()):
                     result.pop(dropped, None)
             result |= layer
-        return dict(item for name, value in result.items() for item in self.passed(name, value))
-
-    def passed(self, name: str, value: Value) -> Iterator[tuple[str, Value]]:
-        """Yield the name and the value of the argument that passes a setting; nothing for a flag that is false."""
-        setting = self.declared.get(name, Setting())
-        if setting.type == FLAG and value is False:
-            if setting.negation:
-                yield setting.negation, True
-        else:
-            yield name, "true" if value is True and setting.needs_value else value
+        arguments: dict[str, Value] = {}
+        for name, value in result.items():
+            setting = self.declared.get(name, Setting())
+            if setting.type != FLAG or value is not False:
+                arguments[name] = "true" if value is True and setting.needs_value else value
+            elif setting.negation:
+                arguments[setting.negation] = True
+        return arguments
 
     def check(self, user_values: Mapping[str, Value]) -> None:
         """Raise RequestError for the first name that the recipe does not know, or value that it cannot have."""
@@ -182,11 +181,9 @@ class Recipe:
                 )
             setting = self.declared.get(name, Setting())
             if not setting.accepts(value):
-                default = self.default(name)
                 raise RequestError(
                     f"--set {name}={value}: not {setting.expected}.",
-                    hint=f"Recipe '{self.name}' expects {setting.expected}."
-                    + (f" Its default is {default}." if default is not None else ""),
+                    hint=f"Its default is {self.default(name)}." if self.default(name) is not None else self.listing,
                 )
 
     def default(self, name: str) -> Value | None:
@@ -210,11 +207,8 @@ def as_arguments(settings: Mapping[str, Value]) -> tuple[str, ...]:
 
     False is passed explicitly because the script's own default may be True.
     """
-    arguments: list[str] = []
-    for name, value in settings.items():
-        if value is True:
-            arguments.append(f"--{name}")
-        else:
-            # A value that starts with a dash needs the form --name=value.
-            arguments.append(f"--{name}={'false' if value is False else value}")
-    return tuple(arguments)
+    # A value that starts with a dash needs the form --name=value.
+    return tuple(
+        f"--{name}" if value is True else f"--{name}={'false' if value is False else value}"
+        for name, value in settings.items()
+    )

@@ -60,7 +60,6 @@ def test_value_of_a_wrong_type_is_rejected() -> None:
         ("seed", "1.5", "a whole number"),  # fraction
         ("shuffle", "maybe", "true or false"),  # no bool
     ):
-        with pytest.raises(RequestError, match=f"--set {name}={value}: not {expected_type}") as exc_info:
+        with pytest.raises(RequestError, match=f"--set {name}={value}: not {expected_type}"):
             RECIPE.check({name: value})
-        assert f"expects {expected_type}" in exc_info.value.hint
     RECIPE.check({"epochs": "1e-3", "seed": "7", "shuffle": "no", "dataset_name": "7"})
