@@ -7,13 +7,13 @@ import importlib.util
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from orch_node.protocol.environment import find_reserved
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, create_model, field_validator
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, field_validator
 
 from orchestrator.errors import PlanError, RequestError, did_you_mean
 from orchestrator.files import RECIPES, STACKS, entry_points
@@ -306,17 +306,6 @@ def load_entry_point(entry: EntryPoint) -> Backend:
     return replace(backend, source=f"entry point {entry.name} = {entry.value}")
 
 
-class StackTable(StrictModel):
-    model_config = ConfigDict(strict=False)  # lists become tuples, and tables dataclasses
-
-
-STACK_TYPES = get_type_hints(Stack)
-# The keys of stacks/NAME.toml are the fields of a stack, with their defaults.
-STACK_FIELDS: Any = {item.name: (STACK_TYPES[item.name], item) for item in fields(Stack) if item.name != "name"}
-STACK_FIELDS["sources"] = (STACK_TYPES["sources"], ...)  # a file must name them
-StackFile: Any = create_model("StackFile", __base__=StackTable, **STACK_FIELDS)
-
-
 def stack_names() -> list[str]:
     return sorted(path.stem for path in STACKS.glob("*.toml"))
 
@@ -339,18 +328,16 @@ def stack(name: str, backend: str | None = None) -> Stack:
     """Load a stack, reduced to a backend if one is given.
 
     Raises:
-        RequestError: if there is no such stack, or naming the file, the line and the key that is wrong.
+        RequestError: if there is no such stack.
         PlanError: if the stack does not have the backend.
     """
     paths = {path.stem: path for path in sorted(STACKS.glob("*.toml"))}
     if name not in paths:
         raise RequestError(f"There is no stack '{name}'.", hint=did_you_mean(name, paths, listing=LISTING))
-    file = read_toml(paths[name], StackFile)
-    requirements = file.requirements
-    if file.bindings and "ccl" in file.backends:
-        requirements = {**requirements, BINDINGS: file.bindings.version}
-    plugins = tuple(replace(plugin, source=f"stack '{name}'") for plugin in file.plugins)
-    loaded = Stack(**{**dict(file), "name": name, "requirements": requirements, "plugins": plugins})
+    loaded = TypeAdapter(Stack).validate_python({**read_table(paths[name]), "name": name})
+    bindings = {BINDINGS: loaded.bindings.version} if loaded.bindings and "ccl" in loaded.backends else {}
+    plugins = tuple(replace(plugin, source=f"stack '{name}'") for plugin in loaded.plugins)
+    loaded = replace(loaded, requirements={**loaded.requirements, **bindings}, plugins=plugins)
     if backend and backend not in loaded.backends:
         raise PlanError(
             f"--backend {backend}: stack '{name}' has {' and '.join(loaded.backends)}.",

@@ -11,6 +11,7 @@ from typing import Literal
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
+from pydantic import ConfigDict
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Node
@@ -66,6 +67,8 @@ class EndOfLife:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """A named, locked set of versions that fit together, as its TOML file states it."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # of its TOML file
 
     name: str
     summary: str
