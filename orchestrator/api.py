@@ -17,25 +17,29 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.errors import OrchError as OrchError
-from orchestrator.operations import fetch
 from orchestrator.operations import provision as provisioning
 from orchestrator.operations import resume as resuming
 from orchestrator.operations import train as training
 from orchestrator.operations.nodes import rows
 from orchestrator.operations.output import LogLine, RanksOutput, check_shown, describe_end
-from orchestrator.operations.runs import find, handle_of, list_recorded_runs, store
+from orchestrator.operations.runs import fetch, find, handle_of, list_recorded_runs
 from orchestrator.operations.submit import read_results, write_call
 from orchestrator.planning.recorded_request import parse
 from orchestrator.planning.request import choose_python, parse_nodes, parse_ppn
 from orchestrator.report.live import Screen
+from orchestrator.runs import store
+from orchestrator.runs.fetch import FetchListener
 from orchestrator.targets import registry
+from orchestrator.targets.interface import FetchRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from orchestrator.operations.fetch import Collected
     from orchestrator.operations.provision import Report
-    from orchestrator.operations.runs import CleanupReport, RunHandle, RunOutcome, RunRow
+    from orchestrator.runs.fetch import Collected
+    from orchestrator.runs.outcome import CleanupReport, RunOutcome
+    from orchestrator.runs.rows import RunRow
+    from orchestrator.targets.interface import RunHandle
 
 RUNS_DIR = "runs"
 
@@ -229,10 +233,8 @@ class Run:
             OrchError: if no file matches, or files cannot be read or written.
         """
         folder = Path(destination) if destination else None
-        request = fetch.FetchRequest(
-            source=source, node=node, destination=folder, patterns=tuple_of("patterns", patterns)
-        )
-        return fetch.fetch(self._handle, request, fetch.FetchListener())
+        request = FetchRequest(source=source, node=node, destination=folder, patterns=tuple_of("patterns", patterns))
+        return fetch(self._handle, request, FetchListener())
 
     def stop(self) -> CleanupReport:
         """End all processes of the run on all its nodes."""

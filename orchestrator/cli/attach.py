@@ -19,7 +19,6 @@ from orchestrator.cli.running import run_line, watch
 from orchestrator.model.printable import counted
 from orchestrator.operations import output, queue
 from orchestrator.operations import runs as operation
-from orchestrator.operations.fetch import fetch as fetch_output
 from orchestrator.operations.output import check_shown
 from orchestrator.operations.runs import find
 from orchestrator.report import cleanup, live
@@ -154,7 +153,7 @@ def fetch(
     handle = find(runs_dir, run, inventory, print_error)
     request = FetchRequest(source=source or "", node=node, destination=destination, patterns=tuple(patterns or ()))
     with progress_bar() as listener:
-        fetched = fetch_output(handle, request, listener, code=code)
+        fetched = operation.fetch(handle, request, listener, code=code)
     print_fetched(fetched, as_json=as_json)
     raise typer.Exit(int(not fetched.is_complete))
 

@@ -24,11 +24,9 @@ from orchestrator.errors import RequestError
 from orchestrator.load.hostfile import load_hostfile
 from orchestrator.operations import provision as operation
 from orchestrator.operations.init import init as create_inventory
+from orchestrator.operations.provision import Listener, ProvisionRequest, TaskResult
 from orchestrator.operations.setup import set_up
 from orchestrator.planning.request import TRAINING, check_foreign
-from orchestrator.provisioning.plan import ProvisionRequest
-from orchestrator.provisioning.playbook import TaskResult
-from orchestrator.provisioning.session import Listener
 from orchestrator.report import provision as report
 from orchestrator.screen import print_text
 from orchestrator.targets import registry

@@ -16,7 +16,6 @@ from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 from orchestrator.cli.options import Output, print_error, resume_command, runs_dir_option
 from orchestrator.errors import RequestError
 from orchestrator.operations import queue, runs, train
-from orchestrator.operations.fetch import find_output, is_local
 from orchestrator.operations.output import RanksOutput, check_shown
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.report import cleanup, live, plans, run_list, training
@@ -127,7 +126,7 @@ def asking(handle: RunHandle, screen: Screen) -> Iterator[None]:
         screen.progress.start()
         signal.signal(signal.SIGINT, handle_interrupt)
 
-    can_ask = os.isatty(0) and os.isatty(2) and not is_local(handle.record)
+    can_ask = os.isatty(0) and os.isatty(2) and not runs.has_output_here(handle.record)
     before = signal.signal(signal.SIGINT, handle_interrupt) if can_ask else None
     try:
         yield
@@ -216,13 +215,13 @@ def end_lines(handle: RunHandle, outcome: RunOutcome) -> list[str]:
 
     Only the first path or command has the run's id; the commands after it name the last run.
     """
-    output, option = find_output(handle) if outcome.state == DONE else None, runs_dir_option(outcome.folder.parent)
+    output, option = runs.find_output(handle) if outcome.state == DONE else None, runs_dir_option(outcome.folder.parent)
     name, lines = outcome.run_id, []
     # Nodes of a batch system may share the run's folder with this machine.
-    if output and (is_local(handle.record) or is_shared(handle)) and Path(output).is_dir():
+    if output and (runs.has_output_here(handle.record) or is_shared(handle)) and Path(output).is_dir():
         lines.append(f"output: {output}")
         name = "last" if name in output else name
-    elif output and not is_local(handle.record):
+    elif output and not runs.has_output_here(handle.record):
         fetched = "last" if name in output else name
         lines.append(f"output on the nodes: {output}; to copy it here: orch fetch {fetched}{option}")
         name = "last"

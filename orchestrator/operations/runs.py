@@ -1,4 +1,4 @@
-"""Find, list, follow, stop and clean up recorded runs."""
+"""Find, list, follow, fetch and clean up recorded runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from pathlib import Path
+from itertools import zip_longest
+from pathlib import Path, PurePosixPath
 
 from orch_node.agent.run_folders import report_of
 from orch_node.protocol.events import Event, Waiting
@@ -20,20 +21,16 @@ from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import other_owner
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import Plan
-from orchestrator.runs import queued
-from orchestrator.runs import store as store
+from orchestrator.planning.run_files import project_copy, working_directory
+from orchestrator.runs import queued, store
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
-from orchestrator.runs.outcome import CleanupReport as CleanupReport
-from orchestrator.runs.outcome import RunOutcome as RunOutcome
-from orchestrator.runs.outcome import outcome_of, precision_of
-from orchestrator.runs.rows import RunRow as RunRow
+from orchestrator.runs.outcome import CleanupReport, RunOutcome, outcome_of, precision_of
 from orchestrator.runs.rows import row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
-from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunList, ignore
-from orchestrator.targets.interface import RunHandle as RunHandle
+from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunHandle, RunList, ignore
 
 ENDED = store.ENDED
 REFRESH_WORKERS = 8
@@ -222,6 +219,86 @@ def array_exit_code(outcomes: Sequence[RunOutcome]) -> int:
     """Return 1 if a run has failed, otherwise the first exit code that is not 0."""
     codes = [result.exit_code for result in outcomes if result.exit_code]
     return 1 if 1 in codes else next(iter(codes), 0)
+
+
+def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener, *, code: bool = False) -> Collected:
+    """Copy files of a run to this machine.
+
+    Args:
+        handle: the run.
+        request: the files. Without a `source`, the run's output folder, or what it has written in its copy of the
+            project. A relative `source` is one in that folder, or else in the folder in which the script has started.
+        listener: receives the progress.
+        code: copy the run's project as it was sent instead.
+
+    Raises:
+        RequestError: if the output folder or the project is unknown, or no file matches.
+        ExecuteError: if the copy fails.
+    """
+    collected = handle.fetch(with_source(handle, request, code=code), listener)
+    if request.patterns and not collected.files and not collected.skipped:
+        raise RequestError(
+            f"No file in {collected.source} matches {' or '.join(request.patterns)}.",
+            hint="To fetch all files, omit --only.",
+        )
+    return collected
+
+
+def with_source(handle: RunHandle, request: FetchRequest, *, code: bool) -> FetchRequest:
+    """Return the request with the project of a run, or with the folders that may be meant.
+
+    Raises:
+        RequestError: if no project was sent or only a part of it is requested, or the output folder is unknown.
+    """
+    record, origin = handle.record, store.load(handle.folder).origin
+    project, output = origin.project, find_output(handle)
+    if code and (request.source or request.patterns):
+        raise RequestError("--code brings the whole project as it was sent.", hint="Leave --from and --only out.")
+    if code and project is None:
+        raise RequestError(
+            f"No project is recorded here for run {record.run_id}.",
+            hint="Only the machine that started a run has the record. Recipes, runs in your own folder and runs with "
+            "--project none send no project.",
+        )
+    if code:
+        return replace(request, project=project)
+    if request.source:
+        bases = filter(None, (output, working_directory(project, record.run_dir)))
+        user_path = str(Path(request.source).absolute()) if has_output_here(record) else request.source
+        paths = [*(str(PurePosixPath(base, request.source)) for base in bases), user_path]
+        return replace(request, folders=tuple(dict.fromkeys(paths)))
+    if output is None and has_output_here(record):
+        raise RequestError(
+            f"{record.recipe} ran on this machine in {origin.directory}: its files are there.",
+            hint="Copy one of its folders with --from FOLDER.",
+        )
+    if output is None:
+        raise RequestError(
+            f"The output folder of {record.recipe} is unknown, because it is your own script.",
+            hint="Name the folder on the node: --from /path/to/output.",
+        )
+    is_copy = output == project_copy(record.run_dir)
+    return replace(request, folders=(output,), unchanged=project.files if project and is_copy else None)
+
+
+def has_output_here(record: RunRecord) -> bool:
+    """Return whether the output of a run is on this machine."""
+    return not record.node0.via and not record.location
+
+
+def find_output(handle: RunHandle) -> str | None:
+    """Return the last --output_dir among the script's arguments, the recipe's folder, or the copy of the project."""
+    record, folder = handle.record, handle.record.output_dir
+    origin = store.load(handle.folder).origin
+    arguments = origin.script_args
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        option, is_joined, value = argument.partition("=")
+        if option in ("--output_dir", "--output-dir"):
+            folder = value if is_joined else following
+    if origin.project:
+        base = working_directory(origin.project, record.run_dir)
+        return str(PurePosixPath(base, folder)) if folder else project_copy(record.run_dir)
+    return str(Path(folder).absolute()) if folder and has_output_here(record) else folder
 
 
 class WaitingRun(RunHandle):

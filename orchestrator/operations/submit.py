@@ -19,8 +19,9 @@ from typing import Any
 import cloudpickle
 
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.operations import fetch
-from orchestrator.targets.interface import RunHandle
+from orchestrator.operations.runs import fetch
+from orchestrator.runs.fetch import FetchListener
+from orchestrator.targets.interface import FetchRequest, RunHandle
 
 RESULTS = "results.json"  # written by function_call.py
 REGISTRY_LOCK = threading.Lock()  # cloudpickle has one registry for all threads
@@ -82,9 +83,9 @@ def read_results(handle: RunHandle) -> list[Any]:
         ExecuteError: if they cannot be copied or are damaged.
     """
     with tempfile.TemporaryDirectory() as folder:
-        request = fetch.FetchRequest(source="", destination=Path(folder), patterns=(RESULTS,))
+        request = FetchRequest(source="", destination=Path(folder), patterns=(RESULTS,))
         try:
-            fetch.fetch(handle, request, fetch.FetchListener())
+            fetch(handle, request, FetchListener())
         except RequestError:
             raise ExecuteError(
                 f"{handle.record.run_id} has no results.", hint="The function must return, and not call sys.exit()."
