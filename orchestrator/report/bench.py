@@ -119,13 +119,11 @@ def charts(measurement: Measurement) -> Iterator[Chart]:
     links = measurement.links
     # The bandwidth of each direction of each link is the colour of a square.
     squares = {
-        "type": "scatter",
-        "mode": "markers",
+        "kind": "square",
         "x": [plain(link.destination) for link in links],
         "y": [plain(link.source) for link in links],
         "text": [f"{link.gbit:.3g} Gbit/s, {link.microseconds:.3g} microseconds" for link in links],
-        "marker": {"symbol": "square", "size": 16, "colorscale": "Viridis"}
-        | {"color": [link.gbit for link in links], "colorbar": {"title": {"text": "Gbit/s"}}, "showscale": True},
+        "marker": {"kind": "scale", "color": [link.gbit for link in links], "colorbar": {"title": {"text": "Gbit/s"}}},
     }
     ends = {"xaxis": axis("to", type="category"), "yaxis": axis("from", type="category")}
     yield Chart(title="Links", data=[squares] if links else [], layout=ends)

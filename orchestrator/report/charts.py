@@ -1,8 +1,8 @@
 """Charts in plotly's format: loss, throughput, memory and events of a run, and the elements that all charts share.
 
-templates/charts.js adds what all charts have in common. A colour is the name of one of the page's CSS variables
-(`--c1`), which the browser resolves in the light or the dark scheme. Text from nodes must go through `plain`, because
-plotly interprets `<b>` and `&lt;`.
+templates/charts.js adds what all charts have in common, and how traces and axes of a kind look. A colour is the name of
+one of the page's CSS variables (`--c1`), which the browser resolves in the light or the dark scheme. Text from nodes
+must go through `plain`, because plotly interprets `<b>` and `&lt;`.
 """
 
 from __future__ import annotations
@@ -256,38 +256,20 @@ def timeline(measured: Measures) -> Chart | None:
     texts = [plain(p.name) if p.end - p.begin > LETTER_WIDTH * len(p.name) * last else "" for p in rank0_phases]
     data: list[Trace] = [
         {
-            "type": "scatter",
-            "mode": "markers",
+            "kind": "mark",
             "name": "what happened",
-            "marker": {"color": "--ink", "symbol": "diamond", "size": 8},
             "x": [time / unit for time, _ in marks],
             "y": [EVENTS] * len(marks),
             "hovertext": [hover(text) for _, text in marks],
-            "hoverinfo": "text",
         },
-        {
-            **bars("phases of rank 0", "--phase", rank0_phases, unit),
-            "text": texts,
-            "textposition": "inside",
-            "insidetextanchor": "start",
-            "constraintext": "none",
-        },
+        {**bars("phases of rank 0", "--phase", rank0_phases, unit), "text": texts},
     ]
     spans = [span for rank in ranks for span in rank_phases(measured, rank, last)]
     for phase, phase_colour in zip((*RANK_PHASES.values(), FAILED), COLOURS_OF_PHASES, strict=True):
         if drawn := [span for span in spans if span.name == phase]:
             data.append(bars(phase, phase_colour, drawn, unit))
     rows = [EVENTS, PHASES, *(f"rank {rank}" for rank in ranks)]
-    rows_axis = axis(
-        type="category",
-        categoryorder="array",
-        categoryarray=rows,
-        fixedrange=True,
-        range=[len(rows) - 0.5, -0.5],
-        dtick=1,
-        showgrid=False,
-        tickfont={"size": 11},
-    )
+    rows_axis = axis(kind="rows", categoryarray=rows, range=[len(rows) - 0.5, -0.5])
     return Chart(
         title="Timeline",
         note=f"Not drawn: {counted(hidden, 'more rank')}." if hidden else "",
@@ -305,15 +287,13 @@ def timeline(measured: Measures) -> Chart | None:
 def bars(name: str, colour: str, spans: Sequence[Span], unit: float) -> dict[str, object]:
     """Return a horizontal bar for each span."""
     return {
-        "type": "bar",
-        "orientation": "h",
+        "kind": "span",
         "name": name,
         "marker": {"color": colour},
         "y": [span.row for span in spans],
         "base": [span.begin / unit for span in spans],
         "x": [(span.end - span.begin) / unit for span in spans],
         "hovertext": [hover(f"{span.row}: {span.name}, {span.end - span.begin:.1f} s") for span in spans],
-        "hoverinfo": "text",
     }
 
 

@@ -6,10 +6,22 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const touched = matchMedia("(pointer: coarse)").matches;
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  // How traces and axes of a kind look.
+  const kinds = () => ({
+    mark: {type: "scatter", mode: "markers", hoverinfo: "text",
+      marker: {color: css("--ink"), symbol: "diamond", size: 8}},
+    square: {type: "scatter", mode: "markers"},
+    scale: {symbol: "square", size: 16, colorscale: "Viridis", showscale: true},
+    span: {type: "bar", orientation: "h", hoverinfo: "text",
+      textposition: "inside", insidetextanchor: "start", constraintext: "none"},
+    rows: {type: "category", categoryorder: "array", fixedrange: true, dtick: 1, showgrid: false,
+      tickfont: {size: 11}},
+  });
   // A colour in the data is the name of one of the page's.
-  const coloured = (key, value) =>
-    key.endsWith("color") && typeof value === "string" && value.startsWith("--")
-      ? css(value) : value;
+  const styled = (key, value) => {
+    if (key.endsWith("color") && typeof value === "string" && value.startsWith("--")) return css(value);
+    return value?.kind ? {...kinds()[value.kind], ...value} : value;
+  };
 
   const axis = own => ({
     automargin: true, color: css("--soft"), gridcolor: css("--rule"), linecolor: css("--soft"),
@@ -45,7 +57,7 @@
       filename: `${document.title} ${chart.title}`.replace(/[^A-Za-z0-9._-]+/g, "-")},
   });
   const draw = () => {
-    const charts = JSON.parse(text, coloured);
+    const charts = JSON.parse(text, styled);
     return Promise.all([...places].map((place, index) =>
       Plotly.react(place, charts[index].data, layout(charts[index]), options(charts[index]))));
   };
