@@ -17,7 +17,7 @@ from orch_node.protocol.record import RunNode
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Finding
 from orchestrator.model.facts import Facts
-from orchestrator.model.hosts import fold
+from orchestrator.model.hosts import fold, grouped
 from orchestrator.model.printable import counted
 
 LOCAL = "local"  # orch's built-in inventory of this machine
@@ -182,9 +182,7 @@ class Layout:
 
     def by_node(self) -> dict[str, tuple[RankPlacement, ...]]:
         """Return the places of every node."""
-        by_name: dict[str, list[RankPlacement]] = {}
-        for rank_place in self.rank_places:
-            by_name.setdefault(rank_place.node, []).append(rank_place)
+        by_name = grouped((rank_place.node, rank_place) for rank_place in self.rank_places)
         return {node: tuple(node_places) for node, node_places in by_name.items()}
 
     @property

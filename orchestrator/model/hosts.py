@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from orch_node.protocol.node_names import fold as fold
+from orch_node.protocol.node_names import grouped as grouped
 from orch_node.protocol.node_names import ranges as ranges
 
 # RFC 1123 2.1, and the underscore, which inventories use and which is special in no file or command.

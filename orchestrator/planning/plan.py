@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 import yaml
-from orch_node.protocol.node_names import fold
+from orch_node.protocol.node_names import fold, grouped
 from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, number_ranges
 
 from orchestrator.model.cluster import Layout
@@ -355,10 +355,9 @@ class Plan:
 def describe_places(rank_places: tuple[RankPlacement, ...]) -> list[str]:
     """Return a line for each rank, or one for the ranks of all nodes whose ranks have the same cores."""
     by_node = Layout(rank_places=rank_places).by_node()
-    nodes_by_bindings: dict[tuple[str, ...], list[str]] = {}
-    for node, local_places in by_node.items():
-        bindings = tuple(rank_place.binding() for rank_place in local_places)
-        nodes_by_bindings.setdefault(bindings, []).append(node)
+    nodes_by_bindings = grouped(
+        (tuple(rank_place.binding() for rank_place in local_places), node) for node, local_places in by_node.items()
+    )
     lines = []
     for bindings, nodes in nodes_by_bindings.items():
         if len(nodes) == 1:

@@ -15,7 +15,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Cluster, Layout, Link, Node, Selection, lay_out, links, uniform_layout
 from orchestrator.model.decision import GPUS, Choice, Decision
 from orchestrator.model.facts import describe_gpus
-from orchestrator.model.hosts import fold
+from orchestrator.model.hosts import fold, grouped
 from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import counted
 from orchestrator.model.process_group import Backend
@@ -374,10 +374,7 @@ def damaged_node_decisions(cluster: Cluster) -> Iterator[Decision]:
 
 def by_value(values: Mapping[str, V]) -> dict[V, list[str]]:
     """Return the names that have each value."""
-    names: dict[V, list[str]] = {}
-    for name, value in values.items():
-        names.setdefault(value, []).append(name)
-    return names
+    return grouped((value, name) for name, value in values.items())
 
 
 def idle_core_decisions(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:

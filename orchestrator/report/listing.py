@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from orchestrator.model.decision import Finding
-from orchestrator.model.hosts import fold
+from orchestrator.model.hosts import fold, grouped
 from orchestrator.model.printable import one_line
 from orchestrator.runs.tracebacks import LONGEST_LINE
 
@@ -62,9 +62,7 @@ def cell(value: object) -> str:
 
 def finding_lines(findings: Iterable[Finding]) -> list[str]:
     """Return all findings as text; those that differ only in their subjects are merged."""
-    subjects: dict[Finding, list[str]] = {}
-    for finding in findings:
-        subjects.setdefault(replace(finding, subject=""), []).append(finding.subject)
+    subjects = grouped((replace(finding, subject=""), finding.subject) for finding in findings)
     return [
         line
         for finding, names in subjects.items()

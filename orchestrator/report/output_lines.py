@@ -14,7 +14,7 @@ from orch_node.tail import last_state
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from orchestrator.model.hosts import ranges
+from orchestrator.model.hosts import grouped, ranges
 from orchestrator.runs.logs import LogLine
 from orchestrator.screen import escape_control_chars, print_text
 
@@ -118,9 +118,8 @@ class NodeOutput:
         for (node, stream), line in self.unfinished.items():
             if line:
                 self.add_line(node, stream, line)
-        nodes_by_output: dict[tuple[tuple[int, str], ...], list[str]] = {}
-        for node, gathered in self.gathered.items():
-            nodes_by_output.setdefault(tuple(sorted(gathered, key=operator.itemgetter(0))), []).append(node)
-        for output, nodes in nodes_by_output.items():
+        key = operator.itemgetter(0)
+        outputs = grouped((tuple(sorted(gathered, key=key)), node) for node, gathered in self.gathered.items())
+        for output, nodes in outputs.items():
             for stream, text in output:
                 print_text(f"{','.join(ranges(tuple(nodes)))}: {text}", err=stream == STDERR_FD)

@@ -7,6 +7,7 @@ from typing import Any
 
 from orch_node.protocol.environment import DATA
 
+from orchestrator.model.hosts import grouped
 from orchestrator.model.printable import counted
 from orchestrator.model.provision_report import Change, NodeReport, Report, Synced
 from orchestrator.report.listing import finding_lines, json_text, table
@@ -67,10 +68,8 @@ def synced_lines(synced: tuple[Synced, ...]) -> list[str]:
 
 def drift_table(report: Report) -> str:
     """Return a table with a row for each distinct change, with the nodes that need it."""
-    nodes: dict[Change, list[str]] = {}
-    for node in report.nodes:
-        for change in dict.fromkeys(node.changes):  # several tasks may report the same
-            nodes.setdefault(change, []).append(node.node)
+    # Several tasks may report the same.
+    nodes = grouped((change, node.node) for node in report.nodes for change in dict.fromkeys(node.changes))
     rows = [
         {"node": "all" if 1 < len(report.nodes) == len(names) else names, **change_record(change)}
         for change, names in nodes.items()

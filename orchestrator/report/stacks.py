@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.model.decision import Finding
+from orchestrator.model.hosts import grouped
 from orchestrator.model.printable import counted
 from orchestrator.report.listing import finding_lines, json_text, table
 from orchestrator.stacks.compatibility import Environment, Machine, status
@@ -92,9 +93,7 @@ def checked_as_json(checked: Sequence[Checked]) -> str:
 
 def checked_as_text(checked: Sequence[Checked]) -> str:
     """Return the mismatches, with the names of all environments that share the same ones."""
-    groups: dict[tuple[str, tuple[Finding, ...]], list[str]] = {}
-    for env, stack, mismatches in checked:
-        groups.setdefault((stack.name, mismatches), []).append(env.name)
+    groups = grouped(((stack.name, mismatches), env.name) for env, stack, mismatches in checked)
     lines = []
     for (stack_name, mismatches), names in groups.items():
         count = counted(len(mismatches), "mismatch") if mismatches else "no mismatch"

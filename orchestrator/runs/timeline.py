@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orch_node.protocol import events as kinds
-from orch_node.protocol.node_names import fold, fold_by_text
+from orch_node.protocol.node_names import fold, fold_by_text, grouped
 from orch_node.protocol.outcome import Failure
 from orch_node.protocol.record import number_ranges
 
@@ -111,10 +111,7 @@ def how_it_failed(failure: Failure) -> str:
 def describe_stall(event: kinds.Stalled) -> Iterator[str]:
     """Yield the message about a stall and a line for each group of ranks in the same state."""
     yield event.text
-    ranks_by_state: dict[str, list[int]] = {}
-    for rank, state in event.stands.items():
-        if RANK.fullmatch(rank):
-            ranks_by_state.setdefault(state, []).append(int(rank))
+    ranks_by_state = grouped((state, int(rank)) for rank, state in event.stands.items() if RANK.fullmatch(rank))
     for state, ranks in ranks_by_state.items():
         yield f"  rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}: {state}"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from orch_node.protocol.node_names import grouped
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as post_local
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
@@ -97,7 +98,4 @@ class LocalSteps:
 
 def ranks_of_nodes(nodes: Iterable[str]) -> list[list[int]]:
     """Return the ranks of each node from the node of each rank, nodes in the order of their first rank."""
-    by_node: dict[str, list[int]] = {}
-    for rank, name in enumerate(nodes):
-        by_node.setdefault(name, []).append(rank)
-    return list(by_node.values())
+    return list(grouped((node, rank) for rank, node in enumerate(nodes)).values())

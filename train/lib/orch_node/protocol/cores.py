@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain, groupby
 
+from orch_node.protocol.node_names import grouped
+
 # A rank gets cores of several NUMA nodes rather than fewer than this part of the cores that it could have.
 MIN_LOCAL_SHARE = 7 / 8
 
@@ -77,9 +79,7 @@ def reported_cores(cpus: Iterable[Mapping[str, int]]) -> tuple[Core, ...]:
 @cache
 def cores_of(cpus: tuple[tuple[int, int, int, int], ...]) -> tuple[Core, ...]:
     """Return the cores of hardware threads, each given as (NUMA node, socket, core, CPU)."""
-    threads_by_core: dict[tuple[int, int, int], list[int]] = {}
-    for numa, socket, core, cpu in cpus:
-        threads_by_core.setdefault((numa, socket, core), []).append(cpu)
+    threads_by_core = grouped(((numa, socket, core), cpu) for numa, socket, core, cpu in cpus)
     return tuple(
         Core(numa=numa, socket=socket, core=core, cpus=tuple(sorted(threads)))
         for (numa, socket, core), threads in sorted(threads_by_core.items())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from orch_node.protocol import files, values
+from orch_node.protocol.node_names import grouped
 from orch_node.protocol.record import RankPlacement
 
 NO_GPU = ("gpu", None)
@@ -92,10 +93,7 @@ class RunLayout:
     @cached_property
     def ranks_by_node(self) -> dict[str, list[RankEntry]]:
         """Return the ranks of each node, node0 first."""
-        ranks: dict[str, list[RankEntry]] = {}
-        for placement in self.ranks:
-            ranks.setdefault(placement.node, []).append(placement)
-        return ranks
+        return grouped((placement.node, placement) for placement in self.ranks)
 
     def placement(self, rank: int) -> RankEntry:
         """Return the place of a rank.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
+K = TypeVar("K")
+V = TypeVar("V")
 NUMBERS = re.compile(r"([0-9]+)")  # splits a name so that every second part is a number
 MAX_DIGITS = 9  # of a number in a range
 MAX_LISTED = 8  # up to this number, names are easier to read than ranges
@@ -54,13 +57,20 @@ def as_text(group: list[list[str]], index: int | None) -> str:
     return "".join([*group[0][:index], f"[{numbers}]", *group[0][index + 1 :]])
 
 
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, in their order."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
 def fold_by_text(texts: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the nodes that share a text as one name, with the text; the nodes may stand in it themselves.
 
     Args:
         texts: by node.
     """
-    nodes: dict[str, list[str]] = {}
-    for node, text in texts.items():
-        nodes.setdefault(re.sub(rf"(?<![\w.-]){re.escape(node)}(?![\w-])", "\0", text), []).append(node)
+    patterns = {node: rf"(?<![\w.-]){re.escape(node)}(?![\w-])" for node in texts}
+    nodes = grouped((re.sub(patterns[node], "\0", text), node) for node, text in texts.items())
     return [(fold(names), text.replace("\0", fold(names))) for text, names in nodes.items()]

@@ -10,7 +10,7 @@ from typing import Any
 from orch_node.protocol import events, failures
 from orch_node.protocol.failures import RankEnd
 from orch_node.protocol.layout import RunLayout
-from orch_node.protocol.node_names import MAX_LISTED, fold
+from orch_node.protocol.node_names import MAX_LISTED, fold, grouped
 from orch_node.protocol.record import number_ranges
 
 TRACE_LOG_SECONDS = 5.0  # in which the log of a rank grows by requested stack traces
@@ -244,9 +244,7 @@ class RankTracker:
 
         Ranks on many nodes are in one range: `ranks 0-31 on node[0-15]`.
         """
-        by_node: dict[str, list[int]] = {}
-        for rank in ranks:
-            by_node.setdefault(self.nodes[rank], []).append(rank)
+        by_node = grouped((self.nodes[rank], rank) for rank in ranks)
         if len(by_node) > MAX_LISTED:
             counts_text = f" (at {number_ranges({counts[rank] for rank in ranks})})" if counts else ""
             return f"ranks {number_ranges(ranks)} on {fold(by_node)}{counts_text}"
