@@ -176,6 +176,10 @@ class KubernetesClient:
             return False
         return any(resource["name"] == kind.plural for resource in resources)
 
+    def installed_launchers(self) -> tuple[str, ...]:
+        """Return the launchers whose kinds of jobs the API has."""
+        return tuple(launcher for launcher, kind in KINDS.items() if self.serves(kind))
+
     def events(self, selector: str) -> list[Object]:
         """Return the events of the namespace with these fields, oldest first."""
         items = self.get(f"/api/v1/namespaces/{self.namespace}/events", fieldSelector=selector).get("items") or []

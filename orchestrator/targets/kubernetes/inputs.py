@@ -24,7 +24,6 @@ from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import named_files
 from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import connect
-from orchestrator.targets.kubernetes.manifests import KINDS, PREFERRED
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
@@ -157,8 +156,7 @@ def query_installed(settings: KubernetesSettings) -> tuple[str, ...] | str:
     The API is queried without repetitions, because a plan can be made without a cluster.
     """
     try:
-        cluster = connect(settings.context, settings.namespace, retries=0)
-        return tuple(launcher for launcher in PREFERRED if cluster.serves(KINDS[launcher]))
+        return connect(settings.context, settings.namespace, retries=0).installed_launchers()
     except OrchError as error:
         return f"no cluster could be queried ({error.message.rstrip('.')})"
 

@@ -346,16 +346,13 @@ class Kind:
         return f"{self.kind.lower()}s"
 
 
+# The preferred first: Kubeflow develops the trainer, and discontinues its v1 operator, which has PyTorchJob. A cluster
+# with neither still has plain Jobs.
 KINDS = {
-    "pytorchjob": Kind(kind="PyTorchJob", api="kubeflow.org/v1", comes_with="Kubeflow's training operator 1.9"),
     "trainjob": Kind(kind="TrainJob", api=TRAINER_API, comes_with="Kubeflow Trainer v2"),
+    "pytorchjob": Kind(kind="PyTorchJob", api="kubeflow.org/v1", comes_with="Kubeflow's training operator 1.9"),
     "job": Kind(kind="Job", api="batch/v1", comes_with="Kubernetes itself"),
 }
-
-
-# Kubeflow develops the trainer, and discontinues its v1 operator, which has PyTorchJob.
-# A cluster with neither still has plain Jobs.
-PREFERRED = ("trainjob", "pytorchjob", "job")
 ELASTIC = "pytorchjob"
 
 
@@ -369,7 +366,7 @@ def default_kind(installed: tuple[str, ...] | str, *, elastic: bool = False) -> 
     Raises:
         PlanError: if the cluster has no kind that can run it.
     """
-    candidates = (ELASTIC,) if elastic else PREFERRED
+    candidates = (ELASTIC,) if elastic else tuple(KINDS)
     if isinstance(installed, str):
         return candidates[0], f"assumed: {installed}"
     launcher = next((name for name in candidates if name in installed), None)
@@ -379,5 +376,5 @@ def default_kind(installed: tuple[str, ...] | str, *, elastic: bool = False) -> 
         raise PlanError(f"The cluster has no {kinds}.", hint=f"Install {first.comes_with} for {first.kind}.")
     if elastic:
         return launcher, "the only kind that continues with fewer pods"
-    missing = " and no ".join(KINDS[name].kind for name in PREFERRED[: PREFERRED.index(launcher)])
+    missing = " and no ".join(KINDS[name].kind for name in candidates[: candidates.index(launcher)])
     return launcher, f"the cluster has no {missing}" if missing else "the cluster has it"

@@ -16,7 +16,6 @@ from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, c
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import (
     KINDS,
-    PREFERRED,
     config_maps,
     default_kind,
     documents,
@@ -38,7 +37,7 @@ def check(request: CheckRequest) -> Iterator[Finding]:
     try:
         cluster = connect(settings.context, settings.namespace)
         version = cluster.get("/version").get("gitVersion", "an unknown version")
-        served = tuple(launcher for launcher in PREFERRED if cluster.serves(KINDS[launcher]))
+        served = cluster.installed_launchers()
     except OrchError as error:
         yield finding_of(error, "API")
         return
