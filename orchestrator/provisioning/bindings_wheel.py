@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from orch_node import atomic_write
 from orch_node.standalone.facts import packages
 
 from orchestrator.errors import RequestError
@@ -89,18 +90,16 @@ def build_wheel(stack: Stack, cache: Path) -> Path:
     target = cache / f"bindings-{stack.torch}-{sources_digest()}"
     if any(target.glob("*.whl")):
         return target
-    staging, prefix = target.with_name(f"{target.name}.{os.getpid()}"), Path(sys.prefix)
-    torch = packages(prefix).get(TORCH)
-    if torch is None or not same_version(torch, stack.torch):
-        build((f"{TORCH}=={stack.torch}", "numpy"), staging, stack, cache)
-    # `orch setup` records the torch for which it has built a wheel.
-    elif wheel := find_wheel(prefix / "wheels", torch):
-        staging.mkdir()
-        shutil.copy(wheel, staging)
-    else:
-        build((), staging, stack, cache)
+    torch, setup_wheels = packages(Path(sys.prefix)).get(TORCH), Path(sys.prefix) / "wheels"
     shutil.rmtree(target, ignore_errors=True)
-    staging.replace(target)
+    with atomic_write.folder(target) as staging:
+        if torch is None or not same_version(torch, stack.torch):
+            build((f"{TORCH}=={stack.torch}", "numpy"), staging, stack, cache)
+        # `orch setup` records the torch for which it has built a wheel.
+        elif wheel := find_wheel(setup_wheels, torch):
+            shutil.copy(wheel, staging)
+        else:
+            build((), staging, stack, cache)
     return target
 
 

@@ -12,6 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from orch_node import atomic_write
+
 from orchestrator.errors import ExecuteError, OrchError, RequestError
 from orchestrator.files import cache_home, exclusive, link_or_copy, private_folder
 from orchestrator.model.printable import counted, one_line
@@ -80,16 +82,15 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
             note(f"{without_secrets(url)}: downloading {counted(len(outdated), 'file')}")
         for file in outdated:
             download_file(filesystem, remote[file], files / keys[file])
-        content, new = folder / "content", folder / "new"
+        content = folder / "content"
         unused = [path for path in files.iterdir() if path.name not in keys.values()]
         if outdated or unused or not content.exists():
-            shutil.rmtree(new, ignore_errors=True)
-            for file, key in keys.items():
-                target = new / name / file  # a single file is `.`
-                target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                link_or_copy(files / key, target)
             shutil.rmtree(content, ignore_errors=True)
-            new.rename(content)
+            with atomic_write.folder(content) as new:
+                for file, key in keys.items():
+                    target = new / name / file  # a single file is `.`
+                    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    link_or_copy(files / key, target)
         for path in unused:
             path.unlink()
     return content / name

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from orch_node import atomic_write
 from packaging.utils import canonicalize_name
 
 from orchestrator.errors import ExecuteError
@@ -238,8 +239,8 @@ def download_packages(
     folder: Path, wheelhouse: Wheelhouse, requirements: Requirements, lock: str, platform: Platform
 ) -> Wheelhouse:
     """Create the folder with the wheels of a wheelhouse and those of a lock."""
-    new = Path(tempfile.mkdtemp(prefix=".packages-", dir=wheelhouse.folder))
-    try:
+    shutil.rmtree(folder, ignore_errors=True)  # one that is incomplete
+    with atomic_write.folder(folder) as new:
         # pip and uv read the same lines about indexes.
         indexes = "".join(f"{line}\n" for line in requirements.lines if line.startswith("-"))
         problem = f"pip cannot download the packages of {requirements.source}"
@@ -258,9 +259,6 @@ def download_packages(
         for wheel in wheelhouse.wheels:
             link_or_copy(wheelhouse.folder / wheel.file, new / wheel.file)
         extended = complete(new, (*wheelhouse.wheels, *added))
-        new.rename(folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
     return replace(extended, folder=folder)
 
 
