@@ -71,16 +71,6 @@ def requested_ranks(run: Run, rank: int | None) -> dict[int, str]:
     return nodes if rank is None else {rank: nodes[rank]}
 
 
-def new_lines(tail: Tail, rank: int, node: str, parser: LineParser, *, last: bool) -> Iterator[LogLine]:
-    """Yield the new lines of a rank, then its unfinished line, which a later call may replace."""
-    while texts := tail.lines() or (tail.lines(last=True) if last else []):
-        yield from (line for text in texts for line in parser.parse(rank, node, text))
-    if last:
-        yield from parser.end()
-    elif tail.state:
-        yield from parser.parse(rank, node, tail.state, finished=False)
-
-
 def followed_lines(
     folder: Path, nodes: Callable[[], Mapping[int, str]], starts: Mapping[int, int], updates: Iterable[object]
 ) -> Iterator[LogLine]:
@@ -103,7 +93,12 @@ def followed_lines(
             if path not in logs:
                 logs[path] = Tail(path, skipped.get(path, 0)), LineParser()
             tail, parser = logs[path]
-            yield from new_lines(tail, rank, node, parser, last=last)
+            while texts := tail.lines() or (tail.lines(last=True) if last else []):
+                yield from (line for text in texts for line in parser.parse(rank, node, text))
+            if last:
+                yield from parser.end()
+            elif tail.state:  # the unfinished line, which a later call may replace
+                yield from parser.parse(rank, node, tail.state, finished=False)
 
     for _ in updates:
         yield from lines(last=False)

@@ -21,6 +21,7 @@ from orchestrator.stacks.compatibility import Environment, mismatches
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 
+REPAIR = "restore what {} had, or start the run again"  # a user's environment, in which orch installs nothing
 PYTHON_HINT = "--python and --venv name an environment that is at the same path on every node."
 FACTS_SECONDS = 120.0  # The first read from a shared file system can be slow.
 OLDEST_PYTHON = (3, 9)  # of orch's rank wrapper
@@ -29,25 +30,23 @@ MINOR_VERSION = re.compile(r"(\d+)\.(\d+)", re.ASCII)
 PROBLEMS = {126: "cannot be executed", 127: "does not exist"}
 
 
-def check_no_image(request: TrainRequest) -> None:
-    """Raise PlanError for --python with --image."""
-    if request.python and request.image:
-        raise PlanError(
-            f"--python {request.python}: ranks in containers use the Python of --image.",
-            hint="Omit --image, or name the Python of the image: --image-option python=PATH.",
-        )
-
-
-def path_of(python: str, *, this_machine: bool) -> str:
+def path_of(request: TrainRequest, *, this_machine: bool) -> str:
     """Return the absolute path of the interpreter of --python.
 
     Args:
-        python: its path, or on this machine also its name in PATH.
+        request: the request, with its path, or on this machine also its name in PATH.
         this_machine: whether the path is one of this machine.
 
     Raises:
         RequestError: if there is no such interpreter, or its path on other machines is relative.
+        PlanError: if ranks run in containers.
     """
+    python = str(request.python)
+    if request.image:
+        raise PlanError(
+            f"--python {python}: ranks in containers use the Python of --image.",
+            hint="Omit --image, or name the Python of the image: --image-option python=PATH.",
+        )
     if this_machine:
         program = shutil.which(python)
         if program is None:
@@ -77,11 +76,6 @@ def user_python(path: str, facts: Facts, bindings: str = "", *, for_gpus: bool =
     return UserPython(
         path=path, bindings=bindings, mismatches=mismatches(environment, load.all_stacks(), load.incompatibilities())
     )
-
-
-def repair_command(python: str) -> str:
-    """Return how to repair an environment of the user's, in which orch installs nothing."""
-    return f"restore what {python} had, or start the run again"
 
 
 def query_interpreter(host: Local | Ssh, name: str, python: str, hint: str) -> Facts:

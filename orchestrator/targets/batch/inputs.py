@@ -35,7 +35,7 @@ from orchestrator.targets.batch.scheduler import python_hint, query_default_rank
 from orchestrator.targets.batch.settings import BatchSettings, Image
 from orchestrator.targets.batch.system import FLAG_OFF, FLAG_ON, FLAG_VALUES, NEW, ONE_RANK, BatchSystem
 from orchestrator.targets.interface import SharedFolder
-from orchestrator.targets.interpreter import check_no_image, path_of, user_python
+from orchestrator.targets.interpreter import path_of, user_python
 
 IMAGE_KEYS = ("python", "mounts", "env_file", "arguments")
 TEXT_SETTINGS = ("root", "login", "runs", "allocation")
@@ -210,9 +210,8 @@ def settings_of(system: BatchSystem, request: TrainRequest) -> BatchSettings:
     """Return the settings of a request, with the allocation in which orch runs; the errors are those of plan()."""
     options = request.options_of(system.options)
     batch = batch_settings(system, *system.values_in(options), image=request.image, image_options=request.image_options)
-    check_no_image(request)
     if request.python:
-        batch = replace(batch, python=path_of(request.python, this_machine=not batch.login))
+        batch = replace(batch, python=path_of(request, this_machine=not batch.login))
     batch.check()
     check_image_exists(batch)
     return with_size(with_allocation(batch, is_array=bool(request.array)))

@@ -38,7 +38,7 @@ from orchestrator.planning.resolve import (
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.batch.settings import JOB_NAME_PREFIX, BatchSettings, JobLocation
 from orchestrator.targets.batch.system import ONE_RANK, TEMPLATE, Allocation, BatchSystem, JobRequest
-from orchestrator.targets.interpreter import repair_command
+from orchestrator.targets.interpreter import REPAIR
 
 MPI = ("intel", "mpich")  # Their hydra can start processes with batch systems; the wheel of Open MPI supports only ssh.
 MAX_NODES = 10_000
@@ -88,7 +88,7 @@ def job_nodes(
         python=python,
         facts=replace(facts, gpus=tuple(Gpu(index=number, name="GPU") for number in range(gpus))),  # not the host's
         via=(system.launcher,),
-        repair=repair_command(user_python.path) if user_python else own_stack,
+        repair=REPAIR.format(user_python.path) if user_python else own_stack,
         user_python=user_python,
     )
     names = (f"{NODE_PREFIX}-{number}" for number in range(count))

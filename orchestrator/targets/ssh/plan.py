@@ -290,18 +290,9 @@ def put_files(
 def start_run(resolved: Resolved, launch: Launch) -> StartRun:
     """Return the step that starts the supervisor on node0."""
     node0, run_paths = resolved.nodes.value[0], resolved.run_paths
-    argv = (
-        *(
-            node0.python,
-            f"{run_paths.train}/node.py",
-            "supervise",
-            run_paths.run_dir,
-            f"--claims={claims_folder(run_paths.store)}",
-        ),
-        *supervisor_options(resolved, launch),
-        *("--", *launch.command.argv),
-    )
-    command = Command(argv=argv, env=launch.command.env)
+    supervise = (node0.python, f"{run_paths.train}/node.py", "supervise", run_paths.run_dir)
+    options = (f"--claims={claims_folder(run_paths.store)}", *supervisor_options(resolved, launch))
+    command = Command(argv=(*supervise, *options, "--", *launch.command.argv), env=launch.command.env)
     return StartRun(nodes=(node0.run_node,), run_dir=run_paths.run_dir, command=command)
 
 

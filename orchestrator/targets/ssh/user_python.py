@@ -17,14 +17,7 @@ from orchestrator.model.facts import Facts
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, minor
 from orchestrator.targets.execute import on_each
-from orchestrator.targets.interpreter import (
-    PYTHON_HINT,
-    check_no_image,
-    path_of,
-    query_interpreter,
-    repair_command,
-    user_python,
-)
+from orchestrator.targets.interpreter import PYTHON_HINT, REPAIR, path_of, query_interpreter, user_python
 from orchestrator.targets.ssh.nodes import connection_to, write_ssh_config
 
 
@@ -38,10 +31,8 @@ def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
         PlanError: if the nodes differ, or the interpreter does not have what the run needs.
         ExecuteError: if a node cannot be reached, or the interpreter does not run.
     """
-    assert request.python is not None
     cluster.selected_nodes()  # orch's own processes need a provisioned node
-    python = path_of(request.python, this_machine=all(node.local for node in cluster.nodes))
-    check_no_image(request)
+    python = path_of(request, this_machine=all(node.local for node in cluster.nodes))
     stack = load.stack(request.stack)
     write_ssh_config(cluster)
 
@@ -89,7 +80,7 @@ def with_facts(node: Node, facts: Facts, python: str, stack: Stack, *, needs_ccl
             mpi={**facts.mpi, **node.facts.mpi},
         ),
         user_python=user_python(python, facts, folder, for_gpus=bool(node.facts.gpus)),
-        repair=repair_command(python),
+        repair=REPAIR.format(python),
     )
 
 

@@ -6,6 +6,7 @@ created them first. Nothing but the standard library is needed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import os
@@ -193,7 +194,8 @@ def check_owner(status: os.stat_result, path: str) -> None:
 
 def is_private_group(descriptor: int) -> bool:
     """Return whether a file's group has no member but its owner, and no access list adds others."""
-    if has_access_list(descriptor):
+    with contextlib.suppress(OSError):  # there is no access list, which may give others rights
+        os.getxattr(f"/proc/self/fd/{descriptor}", "system.posix_acl_access")
         return False
     status = os.fstat(descriptor)
     try:
@@ -201,15 +203,6 @@ def is_private_group(descriptor: int) -> bool:
     except KeyError:
         return False
     return group.gr_name == owner.pw_name and set(group.gr_mem) <= {owner.pw_name}
-
-
-def has_access_list(descriptor: int) -> bool:
-    """Return whether a POSIX access list gives users or groups rights to the file."""
-    try:
-        os.getxattr(f"/proc/self/fd/{descriptor}", "system.posix_acl_access")
-    except OSError:
-        return False
-    return True
 
 
 def user_name(uid: int) -> str:

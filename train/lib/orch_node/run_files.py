@@ -73,7 +73,8 @@ def main(argv: list[str]) -> int:
             is_shared = token_of(Path(run_dir)) == argument
             result: Written | Received = Written(shared=True) if is_shared else written_files(Path(run_dir))
         elif command == "send":
-            return send(Path(run_dir))
+            names = sys.stdin.buffer.read()  # whole, because the sender writes all of them before it reads
+            return subprocess.run(pack_command(Path(run_dir)), input=names).returncode
         else:
             result = receive(Path(run_dir), argument)
     except OSError as error:
@@ -102,9 +103,11 @@ def written_files(run_dir: Path) -> Written:
     copy, sent = run_dir / files.PROJECT, sent_project(run_dir)
     if not copy.is_dir():
         return Written()
-    changed = {
-        path: content_of(copy / path) for path in sorted(regular_files(copy)) if not is_as_sent(copy, sent, path)
-    }
+    changed = {}
+    for path in sorted(content_store.all_files(copy)):
+        is_regular = (copy / path).is_symlink() or (copy / path).is_file()
+        if is_regular and BYTECODE not in path.split("/") and not is_as_sent(copy, sent, path):
+            changed[path] = content_of(copy / path)
     names = content_store.all_files(sent) if sent else ()
     hashes = received_hashes(run_dir)
     return Written(
@@ -134,24 +137,10 @@ def pack_command(run_dir: Path) -> tuple[str, ...]:
     return ("tar", "-c", *options, "-C", str(run_dir / files.PROJECT), "-T", "-")
 
 
-def send(run_dir: Path) -> int:
-    """Print an archive of the files whose paths are in standard input; return the exit code."""
-    names = sys.stdin.buffer.read()  # whole, because the sender writes all of them before it reads
-    return subprocess.run(pack_command(run_dir), input=names).returncode
-
-
 def sent_project(run_dir: Path) -> Path | None:
     """Return the folder of the project as it was sent; None if it no longer exists."""
     folder = content_store.origin_of(run_dir / files.PROJECT)
     return folder if folder and folder.is_dir() else None
-
-
-def regular_files(folder: Path) -> Iterator[str]:
-    """Yield the paths of the regular files and the links below a folder, without bytecode."""
-    for name in content_store.all_files(folder):
-        path = folder / name
-        if BYTECODE not in path.parts and (path.is_symlink() or path.is_file()):
-            yield name
 
 
 def content_of(path: Path) -> Content:

@@ -194,8 +194,9 @@ def launchers(prefix: Path, installed: dict[str, str]) -> dict[str, str]:
     programs = {}
     for implementation, (package, name) in MPI.items():
         folders = [f"{prefix}/mpi/{implementation}/bin", *([f"{prefix}/bin"] if package in installed else [])]
-        programs[implementation] = shutil.which(name, path=":".join(folders)) or ""
-    return {implementation: program for implementation, program in programs.items() if program}
+        if program := shutil.which(name, path=":".join(folders)):
+            programs[implementation] = program
+    return programs
 
 
 def packages(prefix: Path, folders: Sequence[str] = ()) -> dict[str, str]:
@@ -296,12 +297,12 @@ def rdma_device(path: Path) -> dict[str, object]:
     ports = sorted((path / "ports").glob("*"), key=lambda port: not is_active(port))
     port = ports[0] if ports else path
     rate = RATE.match(read_text(port / "rate"))
-    driver = path / "device/driver"
+    driver, interfaces = path / "device/driver", sorted((path / "device/net").glob("*"))  # of the same hardware
     return {
         "name": path.name,
         "driver": driver.resolve().name if driver.exists() else "",
         "link": read_text(port / "link_layer"),
-        "interface": read_text(port / "gid_attrs/ndevs/0") or interface_of(path),
+        "interface": read_text(port / "gid_attrs/ndevs/0") or next((item.name for item in interfaces), ""),
         "speed": int(float(rate.group(1)) * 1000) if rate else 0,
         "numa": read_int(path / "device/numa_node", None),
         "active": is_active(port),
@@ -311,11 +312,6 @@ def rdma_device(path: Path) -> dict[str, object]:
 def is_active(port: Path) -> bool:
     """Return whether a port is active."""
     return read_text(port / "state").startswith("4:")
-
-
-def interface_of(path: Path) -> str:
-    """Return the network interface of the same hardware, or an empty text."""
-    return next((interface.name for interface in sorted((path / "device/net").glob("*"))), "")
 
 
 def gpus(root: Path = ROOT) -> list[dict[str, object]]:
