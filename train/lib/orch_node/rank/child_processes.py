@@ -31,14 +31,15 @@ CLOSE_SCAN_SECONDS = 0.05
 GROUP_THREADS = (b"pt_tcpstore", b"pt_gloo")
 LAUNCHED_MARK = b"TORCHELASTIC_RUN_ID="  # in the environment of torchrun's processes
 END_SECONDS = 5.0
+REFUSED, TRAINED = "group", "trained"  # kinds of marks
 PARENT = "ORCH_PARENT_RANK"  # "RANK WORLD_SIZE" of the rank that started a process
 FOLDER = Path(__file__).resolve().parent.parent / "child_python"
 
 
 def begin(rank: int, world_size: int, environment: MutableMapping[str, str]) -> None:
     """Watch the processes that this one starts from now on."""
-    for mark in (refused_mark(rank), trained_mark(rank)):
-        mark.unlink(missing_ok=True)
+    for kind in (REFUSED, TRAINED):
+        mark_of(kind, rank).unlink(missing_ok=True)
     environment[PARENT] = f"{rank} {world_size}"
     # The agent of torchrun in a rank itself, as in notebook_launcher(): its port is in use on a shared node.
     wrap_later("torch.distributed.launcher.api", "launch_agent", lambda *_, **__: check_process(0))
@@ -64,7 +65,7 @@ def begin_scans(rank: int, world_size: int, end: Callable[[RankError], object]) 
     """Start a daemon thread that ends this rank if a process below it that is not watched has a process group."""
     if world_size > 1:
         refuse_replacement(world_size)
-        arguments = (refused_mark(rank), describe("child-group", size=world_size), end)
+        arguments = (rank, describe("child-group", size=world_size), end)
         threading.Thread(target=scan_processes, args=arguments, name="orch-children", daemon=True).start()
 
 
@@ -80,13 +81,13 @@ def refuse_replacement(world_size: int) -> None:
         wrap(os, name, check_replacement)
 
 
-def scan_processes(mark: Path, message: str, end: Callable[[RankError], object]) -> None:
+def scan_processes(rank: int, message: str, end: Callable[[RankError], object]) -> None:
     """Look for process groups below this process until there is one; then end its processes, and call `end`."""
     unwatched: list[Path] = []
     while has_separate_models() or not any(map(has_group, unwatched)):
         time.sleep(CLOSE_SCAN_SECONDS if unwatched else SCAN_SECONDS)
         unwatched = unwatched_processes()
-    write_mark(mark, message)
+    write_mark(REFUSED, rank, message)
     processes.terminate(processes.descendants, term_seconds=0.0, seconds=END_SECONDS)
     end(RankError(message))
 
@@ -132,7 +133,7 @@ def record_training(_: ModuleType) -> None:
 
     def record(*_: Any) -> None:
         if next(steps) == 0:
-            write_mark(trained_mark(parent_rank()))
+            write_mark(TRAINED, parent_rank())
 
     watch_steps(after=record)
 
@@ -146,7 +147,7 @@ def check_process(process: int) -> None:
 def refuse_group() -> NoReturn:
     """Raise RankError, and record that for the rank, which may ignore how its processes end."""
     message = describe("imported-again" if is_imported_again() else "child-group", size=parent_size())
-    write_mark(refused_mark(parent_rank()), message)
+    write_mark(REFUSED, parent_rank(), message)
     raise RankError(message)
 
 
@@ -166,8 +167,7 @@ def check(rank: int) -> None:
     Raises:
         RankError: if one has.
     """
-    mark = refused_mark(rank)
-    if mark.exists():
+    if (mark := mark_of(REFUSED, rank)).exists():
         raise RankError(mark.read_text())
 
 
@@ -191,17 +191,12 @@ def parent_size() -> int:
     return int(os.environ.get(PARENT, "0 1").split()[1])
 
 
-def refused_mark(rank: int) -> Path:
-    """Return the file that says why a process of a rank was refused a process group."""
-    return Path(os.environ["ORCH_RUN_DIR"], files.RANKS, f".child-group-{rank}")
+def mark_of(kind: str, rank: int) -> Path:
+    """Return the file that processes of a rank write: REFUSED with the reason to refuse a process group, or TRAINED."""
+    return Path(os.environ["ORCH_RUN_DIR"], files.RANKS, f".child-{kind}-{rank}")
 
 
-def trained_mark(rank: int) -> Path:
-    """Return the file that exists once a process of a rank has made an optimizer step."""
-    return Path(os.environ["ORCH_RUN_DIR"], files.RANKS, f".child-trained-{rank}")
-
-
-def write_mark(path: Path, text: str = "") -> None:
+def write_mark(kind: str, rank: int, text: str = "") -> None:
     with contextlib.suppress(OSError):  # a full disk
-        path.write_text(text)
-        path.chmod(0o600)
+        mark_of(kind, rank).write_text(text)
+        mark_of(kind, rank).chmod(0o600)

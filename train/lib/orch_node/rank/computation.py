@@ -59,7 +59,10 @@ def choose_precision(torch: ModuleType, layout: RunLayout, rank: int, argv: list
     if not value:
         raise RankError(reason)
     if rank == 0:
-        record(precision, value)
+        if precision.file:
+            path = Path(precision.file)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            atomic_write.write(path, f"{value}\n")
         send(Decided(text=f"precision: {value} ({reason})", topic="precision", value=value))
     return insert_arguments(argv, precision.arguments, value)
 
@@ -103,14 +106,6 @@ def read_recorded(precision: RunPrecision) -> str:
     if value not in (BF16, FP32):
         raise RankError(f"{path} contains {value!r:.40}, expected {BF16} or {FP32}.")
     return value
-
-
-def record(precision: RunPrecision, value: str) -> None:
-    """Store the precision with the checkpoints."""
-    if precision.file:
-        path = Path(precision.file)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        atomic_write.write(path, f"{value}\n")
 
 
 def use_kernels(torch: ModuleType, layout: RunLayout, placement: RankEntry) -> None:

@@ -169,11 +169,8 @@ def master_port(planned: str) -> str:
 
 def provisioned_environment() -> dict[str, str]:
     """Return the variables and secrets that `orch provision` installed next to train/."""
-    variables: dict[str, str] = {}
-    for path in (program.ROOT / name for name in files.PROVISIONED):
-        if path.exists():
-            variables |= read_env_file(path)
-    return variables
+    files_of_node = [program.ROOT / name for name in files.PROVISIONED]
+    return {name: value for path in files_of_node if path.exists() for name, value in read_env_file(path).items()}
 
 
 def secret_names() -> tuple[str, ...]:

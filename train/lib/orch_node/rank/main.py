@@ -74,7 +74,10 @@ def main(argv: list[str]) -> None:
         checks.check_preload(environment.get("LD_PRELOAD", ""), checks.repair_command(node, spec))
         check_program(argv)
         checks.check_image_packages(os.environ.get(IMAGE_PACKAGES, ""), spec)
-        torch = import_torch()
+        gc.disable()  # torch's objects are excluded from garbage collection, which saves time
+        torch = importlib.import_module("torch")
+        gc.freeze()
+        gc.enable()
         checks.check_torch(node, torch.__version__, spec)
         torch.set_num_threads(placement.threads)
         join(torch, layout, environment)
@@ -132,7 +135,7 @@ def train(
         except checks.RankError as error:
             give_up(error, counts)
         collectives = communication.collectives(torch)
-        trained = metrics.trained or child_processes.trained_mark(placement.rank).exists()
+        trained = metrics.trained or child_processes.mark_of(child_processes.TRAINED, placement.rank).exists()
         groups = communication.newest_groups(collectives)
         send(ScriptEnded(world_collectives=collectives[communication.WORLD], groups=groups, trained=trained))
         if placement.rank == 0 and check.trained_in_fp32:
@@ -169,15 +172,6 @@ def report_exits(report_end: Callable[[], None]) -> None:
         original(status)
 
     replace_function(os, "_exit", exit_with_report)
-
-
-def import_torch() -> ModuleType:
-    """Import torch, with its objects excluded from garbage collection, which saves time."""
-    gc.disable()
-    torch = importlib.import_module("torch")
-    gc.freeze()
-    gc.enable()
-    return torch
 
 
 def run_script(argv: list[str], counts: Callable[[], Heartbeat]) -> bool:

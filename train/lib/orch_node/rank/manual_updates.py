@@ -40,7 +40,8 @@ class ManualUpdates(TrainingCheck):
         self.comparison = comparison
         self.held: list[Any] = []
         self.samples: list[Any] = []
-        self.is_shared: list[bool] = []  # whether a DistributedDataParallel keeps each of them equal
+        # The positions of those that a DistributedDataParallel keeps equal, and of the others.
+        self.positions: tuple[list[int], list[int]] = ([], [])
         self.starts: list[comparing.Summary] = []  # of the shared and of the other weights
         self.reference: comparing.State | None = None  # of a rank whose weights have moved apart from those of this one
         self.has_equal_start = False
@@ -121,17 +122,15 @@ class ManualUpdates(TrainingCheck):
             return
         self.held, self.samples = held, list(map(weights.sample, held))
         shared = comparing.shared_weights(self.torch)
-        self.is_shared = [id(weight) in shared for weight in held]
+        for position, weight in enumerate(held):
+            self.positions[id(weight) not in shared].append(position)
         self.starts = [comparing.summarize(self.torch, part) for part in self.parts()]
         self.size = comparing.largest_size(held)
         communication.COUNTS.reset_largest()
 
     def parts(self) -> list[list[Any]]:
         """Return the shared and the other weights."""
-        divided: list[list[Any]] = [[], []]
-        for weight, is_shared in zip(self.held, self.is_shared):
-            divided[0 if is_shared else 1].append(weight)
-        return divided
+        return [[self.held[position] for position in part] for part in self.positions]
 
     def count_change(self, held: list[Any]) -> None:
         samples = list(map(weights.sample, held))

@@ -118,7 +118,9 @@ def adopt_group(distributed: ModuleType, run_backend: str, run_timeout: datetime
             f"orch: the script requests a process group ({requested.get('backend') or 'default'}); it gets "
             f"{'the one that orch created, on' if exists else 'a new one on'} {backend}.\n"
         )
-        reports_gloo[:] = [names_gloo(requested.get("backend")) and "nccl" not in backend]
+        # For the CPU, as in "gloo" and in "cpu:gloo,cuda:nccl".
+        names_gloo = not {"gloo", "cpu:gloo"}.isdisjoint(str(requested.get("backend")).lower().split(","))
+        reports_gloo[:] = [names_gloo and "nccl" not in backend]
         if not exists:
             timeout = requested.get("timeout") or run_timeout
             options = {**requested, "backend": backend, "timeout": timeout}
@@ -154,12 +156,6 @@ def needs_new_group(backend: str, requested: Mapping[str, Any]) -> bool:
         return False
     has_options = any(requested.get(name) is not None for name in ("device_id", "pg_options"))
     return has_options or group_backend(backend, requested) != backend
-
-
-def names_gloo(backend: object) -> bool:
-    """Return whether a script requests gloo for the CPU, as in "gloo" and in "cpu:gloo,cuda:nccl"."""
-    name = str(backend or "").lower()
-    return name == "gloo" or "cpu:gloo" in name.split(",")
 
 
 def check_requested(distributed: ModuleType, requested: Mapping[str, Any]) -> None:
