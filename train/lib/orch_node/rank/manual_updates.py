@@ -154,11 +154,12 @@ class ManualUpdates(TrainingCheck):
 
     def compare(self) -> None:
         """Compare the weights after some changes with those of the reference."""
-        held, comparison = self.parts(), self.comparison
-        state = comparison.state_of(self.starts, held)
-        reference = comparison.exchange(KEY, "updated", state)
-        if comparison.moved_apart(state, reference, held, UPDATES) and not comparing.computes_together(self.torch):
-            self.reference, self.has_equal_start = reference, state.starts_like(reference)
+        comparison = self.comparison
+        for number, part in enumerate(self.parts()):
+            state = comparing.State(comparison.rank, self.starts[number], comparing.summarize(self.torch, part))
+            reference = comparison.exchange(KEY, f"updated/{number}", state)
+            if comparison.moved_apart(state, reference, part, UPDATES) and not comparing.computes_together(self.torch):
+                self.reference, self.has_equal_start = reference, state.starts_like(reference)
 
     def has_averaged(self) -> bool:
         """Return whether the script may have averaged weights: it has not only summed gradients after each update."""

@@ -55,41 +55,15 @@ class Summary:
     checksum: int  # of all bits
     sums: tuple[Measured, ...]  # of sampled elements with alternating signs
 
-    def starts_like(self, reference: Summary) -> bool:
-        """Return whether the weights are those of the reference, up to rounding."""
-        if self.shapes != reference.shapes:
-            return False
-        if self.checksum == reference.checksum:
-            return True
-        scale = max(map(abs, (*self.sums, *reference.sums)), default=0.0)
-        return distance(self.sums, reference.sums) <= SAME_START * scale
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some weights of a rank before the first step and now."""
-
-    start: Summary
-    now: Summary
-
-    def moved_apart(self, reference: Part) -> bool:
-        """Return whether steps from these starts have led to different weights, not only rounded differently."""
-        if self.now.shapes != reference.now.shapes or self.now.checksum == reference.now.checksum:
-            return False
-        if self.now.checksum == self.start.checksum and reference.now.checksum == reference.start.checksum:  # frozen
-            return False
-        movement = max(distance(part.now.sums, part.start.sums) for part in (self, reference))
-        difference = distance(self.now.sums, reference.now.sums)
-        return movement == 0 or difference > TOLERANCE * movement  # False if a value is NaN
-
 
 @dataclass(frozen=True)
 class State:
-    """The state of an optimizer of a rank, for comparison with that of other ranks.
+    """The state of some weights of an optimizer of a rank, for comparison with those of other ranks.
 
     Attributes:
         rank: of the sender.
-        parts: the weights that a DistributedDataParallel keeps equal, and the other ones.
+        start: the weights before the first step.
+        now: the weights now.
         steps: the largest step number in the optimizer's state, -1 if it has none, or UNKNOWN_STEPS.
         has_state: whether the optimizer has any state, as from a checkpoint.
         was_equal: whether an earlier attempt of the run started with equal weights.
@@ -97,15 +71,41 @@ class State:
     """
 
     rank: int
-    parts: tuple[Part, ...]
+    start: Summary
+    now: Summary
     steps: int = COMPARED_STEP
     has_state: bool = False
     was_equal: bool = False
     losses: tuple[Measured, ...] = ()
 
     def starts_like(self, reference: State) -> bool:
-        """Return whether all weights of two ranks were equal before the first step."""
-        return all(a.start.starts_like(b.start) for a, b in zip(self.parts, reference.parts))
+        """Return whether the weights of two ranks were equal before the first step, up to rounding."""
+        start, expected = self.start, reference.start
+        if start.shapes != expected.shapes or start.checksum == expected.checksum:
+            return start.shapes == expected.shapes
+        scale = max(map(abs, (*start.sums, *expected.sums)), default=0.0)
+        return distance(start.sums, expected.sums) <= SAME_START * scale
+
+    def moved_apart(self, reference: State) -> bool:
+        """Return whether steps from these starts have led to different weights, not only rounded differently."""
+        if self.now.shapes != reference.now.shapes or self.now.checksum == reference.now.checksum:
+            return False
+        if self.now.checksum == self.start.checksum and reference.now.checksum == reference.start.checksum:  # frozen
+            return False
+        movement = max(distance(state.now.sums, state.start.sums) for state in (self, reference))
+        difference = distance(self.now.sums, reference.now.sums)
+        return movement == 0 or difference > TOLERANCE * movement  # False if a value is NaN
+
+
+@dataclass(frozen=True)
+class WeightRecord:
+    """Some weights of an optimizer: those that a DistributedDataParallel keeps equal, or the other ones."""
+
+    key: str  # of the optimizer and of the kind of its weights
+    is_shared: bool
+    weights: list[weakref.ref[Any]]
+    start: Summary
+    is_sharded: bool  # whether the optimizer also has sharded weights, which are not compared
 
 
 @dataclass
@@ -115,14 +115,7 @@ class OptimizerRecord:
     index: int  # in the order of the first steps
     steps: int = 0
     compared_step: int = COMPARED_STEP  # after which its weights are compared next
-    parts: list[list[weakref.ref[Any]]] = field(default_factory=list)  # as in State
-    start: State | None = None  # None if its weights cannot be compared
-    is_sharded: bool = False  # whether some of its weights are sharded, which are not compared
-
-    def held(self) -> list[list[Any]]:
-        """Return the weights of each part; nothing if not all of them exist any more."""
-        held = [[weight() for weight in part] for part in self.parts]
-        return [] if any(weight is None for part in held for weight in part) or not any(held) else held
+    parts: list[WeightRecord] = field(default_factory=list)  # none if its weights cannot be compared
 
 
 @dataclass(eq=False)
@@ -230,7 +223,7 @@ class WeightComparison(TrainingCheck):
         all_held = list(weights.parameters([optimizer]))
         in_fsdp2 = {id(weight) for module in fsdp_modules("FSDPModule") for weight in module.parameters()}
         held = [weight for weight in all_held if id(weight) not in in_fsdp2 and not hasattr(weight, "device_mesh")]
-        record.is_sharded = len(held) < len(all_held)
+        is_sharded = len(held) < len(all_held)
         if record.index == 0:
             self.operations_at_start = communication.operations(self.torch)
             communication.COUNTS.reset_largest()
@@ -238,19 +231,19 @@ class WeightComparison(TrainingCheck):
             self.averages |= communication.COUNTS.largest_exchange >= largest_size(held)
         readable = all(weights.is_readable(self.torch, weight) for weight in held) and not fsdp_modules()
         divided = self.divide(held) if readable else ([], [])
-        record.parts = [list(map(weakref.ref, part)) for part in divided]
         self.has_shared |= bool(divided[0])
         steps = optimizer_steps(optimizer)
-        is_complete = readable and not record.is_sharded
+        is_complete = readable and not is_sharded
         if steps < 0 and not is_complete:
             steps = UNKNOWN_STEPS
-        was_equal = self.mark_of(record).exists()
         has_state = is_complete and len(optimizer.state) > 0
-        parts = tuple(Part(start, start) for start in (summarize(self.torch, part) for part in divided))
-        state = State(self.rank, parts, steps, has_state, was_equal)
-        reference = self.exchange(record.index, "start", state)
-        record.start = state if readable else None
-        self.check_start(record, state, reference)
+        for kind, part in zip(("shared", "other"), divided):
+            if not part and (kind == "shared" or divided[0]):
+                continue  # one exchange shows which ranks have resumed, even if no weights can be compared
+            start, key = summarize(self.torch, part), f"{record.index}-{kind}"
+            record.parts.append(WeightRecord(key, kind == "shared", list(map(weakref.ref, part)), start, is_sharded))
+            state = State(self.rank, start, start, steps, has_state, self.mark_of(key).exists())
+            self.check_start(record.parts[-1], state, self.exchange(key, "start", state))
 
     def divide(self, held: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return the weights of an optimizer that a DistributedDataParallel keeps equal, and those to compare, too.
@@ -267,59 +260,54 @@ class WeightComparison(TrainingCheck):
 
     def compare_updated(self, record: OptimizerRecord) -> None:
         """Compare the weights of an optimizer with those of the first rank that has made as many steps with it."""
-        start, held = record.start, record.held()
-        if start is None or not held or not self.torch.distributed.is_initialized():
+        for part in record.parts if self.torch.distributed.is_initialized() else ():
+            held = [weight() for weight in part.weights]
+            if held and all(weight is not None and weights.is_readable(self.torch, weight) for weight in held):
+                self.compare_part(record, part, held)
+
+    def compare_part(self, record: OptimizerRecord, part: WeightRecord, held: list[Any]) -> None:
+        now, losses = summarize(self.torch, held), tuple(self.losses[: record.steps])
+        if now.shapes != part.start.shapes:
             return
-        if not all(weights.is_readable(self.torch, weight) for part in held for weight in part):
-            return
-        losses, steps = tuple(self.losses[: record.steps]), f"{record.steps} optimizer steps"
-        state = self.state_of([part.start for part in start.parts], held, losses)
-        if any(part.now.shapes != part.start.shapes for part in state.parts):
-            return
-        reference = self.exchange(record.index, f"updated/{record.steps}", state)
+        steps, state = f"{record.steps} optimizer steps", State(self.rank, part.start, now, losses=losses)
+        reference = self.exchange(part.key, f"updated/{record.steps}", state)
         if self.moved_apart(state, reference, held, steps):
-            self.check_apart(record, state, reference, steps)
-        if reference.rank != state.rank:
-            self.check_data(record, state, reference)
+            self.check_apart(part, held, reference, steps, same_start=state.starts_like(reference))
+        if part.is_shared and (record.index, record.steps) == (0, COMPARED_STEP):
+            self.check_data(state, reference, f"{record.steps} steps")
         # Whether the ranks have exchanged nothing that is counted since the first step. If a
         # DistributedDataParallel exists, these may be the weights of a copy, trained to find a learning rate.
         exchanged_nothing = 0 < communication.operations(self.torch) == self.operations_at_start
-        if record.steps == COMPARED_STEP and exchanged_nothing and (held[0] or not shared_weights(self.torch)):
+        if record.steps == COMPARED_STEP and exchanged_nothing and (part.is_shared or not shared_weights(self.torch)):
             self.warn_once("no-exchange", reference, steps)
-
-    def state_of(self, starts: Sequence[Summary], held: Sequence[Any], losses: tuple[float, ...] = ()) -> State:
-        """Return the state of weights now, after some steps from their starts."""
-        now = [summarize(self.torch, part) for part in held]
-        return State(self.rank, tuple(map(Part, starts, now)), losses=losses)
 
     def exchange(self, key: object, moment: str, state: State) -> State:
         """Return the state of the first rank that came to this point: the reference of all ranks."""
         key = f"orch/weights/{key}/{moment}"
         return values.parse(State, self.store.compare_set(key, "", values.render(state)), key)
 
-    def mark_of(self, record: OptimizerRecord) -> Path:
-        return self.equal_mark.with_name(f"{self.equal_mark.name}-{record.index}")
+    def mark_of(self, key: str) -> Path:
+        return self.equal_mark.with_name(f"{self.equal_mark.name}-{key}")
 
     # Decide.
 
-    def check_start(self, record: OptimizerRecord, state: State, reference: State) -> None:
+    def check_start(self, part: WeightRecord, state: State, reference: State) -> None:
         """Raise RankError if this rank starts in another state than the reference, although it must not."""
         if has_separate_models():
             return
-        same_shapes = [a.start.shapes == b.start.shapes for a, b in zip(state.parts, reference.parts)]
-        start, expected = state.parts[0].start, reference.parts[0].start
-        is_shared = start.shapes != 0 and same_shapes[0]
-        if is_shared or (self.restarted and all(same_shapes)):
+        same_shapes = state.start.shapes == reference.start.shapes
+        if same_shapes and (part.is_shared or self.restarted):
             check_resumed(state, reference)
-        if is_shared and not start.starts_like(expected):
-            cause = "although a DistributedDataParallel keeps them equal"
-        elif self.restarted and (state.was_equal or reference.was_equal) and not state.starts_like(reference):
-            cause = "although they were equal when the run began"
-        else:
-            if state.starts_like(reference) and state.rank != reference.rank and not self.restarted:
-                self.mark_of(record).touch(0o600)
-            return
-        raise RankError(describe("unequal-start", rank=state.rank, reference=reference.rank, cause=cause))
+        cause = ""
+        if part.is_shared and same_shapes:
+            cause = "a DistributedDataParallel keeps them equal"
+        elif self.restarted and (state.was_equal or reference.was_equal):
+            cause = "they were equal when the run began"
+        if state.starts_like(reference):
+            if state.rank != reference.rank and not self.restarted:
+                self.mark_of(part.key).touch(0o600)
+        elif cause:
+            raise RankError(describe("unequal-start", rank=state.rank, reference=reference.rank, cause=cause))
 
     def moved_apart(self, state: State, reference: State, held: Sequence[Any], steps: str) -> bool:
         """Return whether weights of this rank and the reference have moved apart.
@@ -327,18 +315,17 @@ class WeightComparison(TrainingCheck):
         Raises:
             RankError: if a DistributedDataParallel holds them.
         """
-        apart = [part.moved_apart(first) for part, first in zip(state.parts, reference.parts)]
-        if not any(apart) or has_separate_models():
+        if not state.moved_apart(reference) or has_separate_models():
             return False
-        if apart[0] and not shared_weights(self.torch).keys().isdisjoint(map(id, held[0])):
+        if not shared_weights(self.torch).keys().isdisjoint(map(id, held)):
             self.end_alone(reference, "a DistributedDataParallel holds them", steps)
         return True
 
-    def check_apart(self, record: OptimizerRecord, state: State, reference: State, steps: str) -> None:
+    def check_apart(
+        self, part: WeightRecord, held: Sequence[Any], reference: State, steps: str, *, same_start: bool
+    ) -> None:
         """Raise RankError or warn of weights that have moved apart from those of the reference."""
-        held = [weight for part in record.held() for weight in part]
         self.has_ddp = bool(data_parallel_modules(self.torch))
-        same_start = state.starts_like(reference)
         if shared_weights(self.torch) and same_start and not self.has_shared:
             self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes", steps)
         if self.averages or communication.operations(self.torch) > self.operations_before_step:
@@ -346,10 +333,10 @@ class WeightComparison(TrainingCheck):
         has_reduced = communication.COUNTS.largest_reduction >= sum(int(weight.numel()) for weight in held)
         if has_reduced and "deepspeed" in sys.modules:  # its ranks hold parts of the weights
             return
-        if record.is_sharded or computes_together(self.torch):
-            if record.is_sharded and not communication.COUNTS.point_to_point:
+        if part.is_sharded or computes_together(self.torch):
+            if part.is_sharded and not communication.COUNTS.point_to_point:
                 self.warn_once("not-sharded", reference, steps)
-            if same_start and not record.is_sharded:
+            if same_start and not part.is_sharded:
                 self.warn_once("perhaps-together", reference, steps)
         elif not same_start:
             condition = " that no DistributedDataParallel holds" if self.has_shared else ""
@@ -360,13 +347,12 @@ class WeightComparison(TrainingCheck):
         else:  # the weights may be averaged after each step, which then changes them
             self.suspicion = Suspicion(reference.rank, held)
 
-    def check_data(self, record: OptimizerRecord, state: State, reference: State) -> None:
+    def check_data(self, state: State, reference: State, steps: str) -> None:
         """Warn on one rank if the ranks of a DistributedDataParallel compute the same losses from the same data."""
-        next_rank = 1 if reference.rank == 0 else 0
-        is_first = (record.index, record.steps) == (0, COMPARED_STEP) and state.rank == next_rank
-        is_same = record.parts[0] and state.losses == reference.losses and len(set(state.losses)) > 1
-        if is_first and is_same and communication.COUNTS.largest_exchange <= MAX_LOGGED and not has_separate_models():
-            self.warn_once("same-data", reference, f"{record.steps} steps")
+        is_same = state.losses == reference.losses and len(set(state.losses)) > 1
+        is_next = state.rank == (1 if reference.rank == 0 else 0)
+        if is_next and is_same and communication.COUNTS.largest_exchange <= MAX_LOGGED and not has_separate_models():
+            self.warn_once("same-data", reference, steps)
 
     def end_alone(self, reference: State, cause: str, steps: str) -> None:
         raise RankError(describe("trains-alone", steps=steps, rank=self.rank, reference=reference.rank, cause=cause))
