@@ -70,9 +70,9 @@ def command_environment(options: argparse.Namespace) -> dict[str, str]:
     ORCH_RUN_DIR is left out, because the processes that have it are ended with the run.
 
     Raises:
-        OSError: if a file of the run cannot be read.
+        OSError: if a file of the run cannot be read, or the working directory cannot be used.
         ProtocolError: if a file of the run is damaged.
-        RankError: if the working directory cannot be used.
+        RankError: if setvars.sh cannot be used.
         ValueError: if a variable of orch has an invalid value.
     """
     variables = {**facts.isa_variables(), **provisioned_environment()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import functools
 import logging
 import os
 import sys
@@ -43,11 +42,7 @@ def adapt_to_cpus(torch: ModuleType) -> None:
     if not has_accelerator(torch):
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
         for name, text in GPU_MESSAGES.items():
-            logging.getLogger(name).addFilter(functools.partial(does_not_contain, text))
-
-
-def does_not_contain(text: str, record: logging.LogRecord) -> bool:
-    return text not in record.getMessage()
+            logging.getLogger(name).addFilter(lambda record, text=text: text not in record.getMessage())  # type: ignore[misc]
 
 
 def has_accelerator(torch: ModuleType) -> bool:

@@ -42,14 +42,11 @@ def enter(folder: str) -> None:
     """Change to the folder in which the script starts; a copy of a project has no empty folders.
 
     Raises:
-        RankError: if that is impossible.
+        OSError: if that is impossible.
     """
-    try:
-        if folder:
-            os.makedirs(folder, exist_ok=True)
-            os.chdir(folder)
-    except OSError as error:
-        raise RankError(f"the working directory {folder} cannot be used: {error.strerror}.") from None
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+        os.chdir(folder)
 
 
 def link_bindings(run_dir: Path, environment: Mapping[str, str]) -> None:
@@ -58,19 +55,14 @@ def link_bindings(run_dir: Path, environment: Mapping[str, str]) -> None:
     The bindings find MPI's libraries by their place in the stack, also through a link.
 
     Raises:
-        RankError: if a link cannot be created.
+        OSError: if a link cannot be created.
     """
     if source := environment.get(BINDINGS):
         folder = run_dir / files.BINDINGS
-        try:
-            folder.mkdir(exist_ok=True)
-            for path in (path for pattern in BINDINGS_FILES for path in Path(source).glob(pattern)):
-                with contextlib.suppress(FileExistsError):
-                    (folder / path.name).symlink_to(path)
-        except OSError as error:
-            raise RankError(
-                f"links to the bindings in {source} cannot be created in {folder}: {error.strerror}."
-            ) from None
+        folder.mkdir(exist_ok=True)
+        for path in (path for pattern in BINDINGS_FILES for path in Path(source).glob(pattern)):
+            with contextlib.suppress(FileExistsError):
+                (folder / path.name).symlink_to(path)
 
 
 def add_module_folders(environment: MutableMapping[str, str]) -> None:
