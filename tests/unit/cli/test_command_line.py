@@ -77,7 +77,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
         ((*K8S, "--mpi", "openmpi"), "in pods, torchrun starts them", ""),
         ((*K8S[:-1], "-o", "yaml"), "-o yaml requires --dry-run", ""),
         (("train", "bert-qa", "--k8s", "cpu=2", "--k8s-file", "x"), "--k8s is for --on k8s. --k8s-file is for ", ""),
-        (("train", "bert-qa", "--launcher", "trainjob"), "--launcher trainjob requires --on k8s", ""),
+        (("train", "bert-qa", "--launcher", "trainjob"), "--launcher trainjob does not run on this machine", ""),
         (("train", "bert-qa", "--on", "nosuch"), "--on nosuch", ""),
         (("train", "bert-qa", "--ppn", "many"), "--ppn many: expected a number or auto", ""),
         (("data", "prepare", "text", "x", "--out", "d", "--set", "kind=wikipedia"), "--set kind=wikipedia: ", ""),
