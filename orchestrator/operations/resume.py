@@ -167,23 +167,16 @@ def check_secrets(run: Run, request: TrainRequest) -> None:
     Raises:
         RequestError: if one is masked.
     """
-    for variable in request.env:
-        name, _, value = variable.partition("=")
-        if MASK in value:
-            raise RequestError(
-                f"{run.id}: the record of the run does not have the secret in {name}.",
-                hint=f"Pass it again: orch resume {run.id} --env {name}",
-            )
+    again = "Start a new run, with {}: resumed runs have it, too."
+    names = [variable.partition("=")[0] for variable in request.env if MASK in variable]
+    hints = {f"in {name}": f"Pass it again: orch resume {run.id} --env {name}" for name in names}
     if any(MASK in argument for argument in (*request.settings, *request.script_args)):
-        raise RequestError(
-            f"{run.id}: the record of the run does not have the secret among the script's arguments.",
-            hint="Start a new run, with the secret in orch_secrets of the inventory: resumed runs have it, too.",
-        )
-    if packages := [package for package in request.packages if MASK in package]:
-        raise RequestError(
-            f"{run.id}: the record of the run does not have the secret in --with '{packages[0]}'.",
-            hint="Start a new run, with the user and password of the host in ~/.netrc: resumed runs have it, too.",
-        )
+        hints["among the script's arguments"] = again.format("the secret in orch_secrets of the inventory")
+    for package in request.packages:
+        if MASK in package:
+            hints[f"in --with '{package}'"] = again.format("the user and password of the host in ~/.netrc")
+    for place, hint in hints.items():
+        raise RequestError(f"{run.id}: the record of the run does not have the secret {place}.", hint=hint)
 
 
 def request_of(run: Run) -> TrainRequest:
