@@ -61,27 +61,24 @@ def apply_precedence(context: Any) -> None:
     default inventory.
     """
     ranks = {name: ORDER.index(source_name(context, name)) for name in context.params}
+    of_table, of_environment = (
+        {name for name, rank in ranks.items() if ORDER[rank] == source} for source in (TABLE_SOURCE, ENVIRONMENT_SOURCE)
+    )
     omitted = {
         min(names, key=ranks.__getitem__)
         for names in EXCLUSIVE
         if ranks.keys() >= {*names} and ranks[names[0]] != ranks[names[1]]
     }
     table = context.default_map or {}
-    if any(
-        ranks[name] > ORDER.index(TABLE_SOURCE) and context.params[name] != table.get(name)
-        for name in ("inventory", "on")
-        if name in ranks
-    ):
-        omitted |= {name for name in OF_HOSTS if ranks.get(name) == ORDER.index(TABLE_SOURCE)}
+    hosts = [name for name in ("inventory", "on") if ranks.get(name, 0) > ORDER.index(TABLE_SOURCE)]
+    if any(context.params[name] != table.get(name) for name in hosts):
+        omitted |= of_table & {*OF_HOSTS}
     if selected := [context.params[name] for name in ("on", "target") if name in ranks]:
         other_targets = [entry for entry in registry.entries().values() if entry.options.on not in selected]
-        foreign_names = {field.name for entry in other_targets for field in fields(entry.options)}
-        omitted |= {name for name in foreign_names if ranks.get(name) == ORDER.index(ENVIRONMENT_SOURCE)}
-    for name in omitted:
-        source = context.get_parameter_source(name)
-        if source.name in (TABLE_SOURCE, ENVIRONMENT_SOURCE):
-            context.params[name] = None
-            context.set_parameter_source(name, type(source).DEFAULT)
+        omitted |= of_environment & {field.name for entry in other_targets for field in fields(entry.options)}
+    for name in omitted & (of_table | of_environment):
+        context.params[name] = None
+        context.set_parameter_source(name, type(context.get_parameter_source(name)).DEFAULT)
     if {"run", "inventory"} <= ranks.keys() and context.params["inventory"] is None:
         context.params["inventory"] = inventory_of_unknown_run(context.params)
 
