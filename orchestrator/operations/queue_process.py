@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from orch_node import permissions
+from orch_node.agent.core_claims import locked
 from orch_node.protocol.outcome import DONE, FAILED, REFUSED, STOPPED
 
 from orchestrator import load
@@ -379,9 +380,7 @@ def is_first(path: Path) -> bool:
         if earlier == path:
             return True
         with contextlib.suppress(FileNotFoundError), earlier.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if locked(file.fileno()):
                 return False
             earlier.unlink()
     return True

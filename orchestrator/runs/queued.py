@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orch_node import atomic_write
+from orch_node.agent.core_claims import locked
 from orch_node.protocol import values
 from orch_node.protocol.files import is_run_id
 
@@ -62,12 +63,9 @@ def is_active(queue: Path) -> bool:
     """Return whether the process of a queue lives."""
     try:
         with open(queue / LOCK, "rb", opener=atomic_write.plain) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return locked(lock.fileno())
     except OSError:
         return False
-    return False
 
 
 def lock(queue: Path) -> BinaryIO:
