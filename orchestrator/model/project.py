@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from orch_node.protocol.folders import FileEntry, folder_hash
+from orch_node.protocol.files import FileEntry, folder_hash
 
 from orchestrator.errors import RequestError
 from orchestrator.model.decision import Decision

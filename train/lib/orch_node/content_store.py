@@ -33,7 +33,7 @@ from typing import BinaryIO
 from orch_node import atomic_write, disk, permissions
 from orch_node.permissions import UntrustedError
 from orch_node.protocol import files
-from orch_node.protocol.folders import EXECUTABLE, LINK, FileEntry, folder_hash
+from orch_node.protocol.files import EXECUTABLE, LINK, FileEntry, folder_hash
 from orch_node.standalone import receive_files
 
 CHUNK = 1 << 20

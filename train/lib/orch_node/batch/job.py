@@ -6,8 +6,8 @@ supervises the run as on every other target. The exit code is that of the run.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import functools
 import os
 import re
 import sys
@@ -15,12 +15,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from orch_node import atomic_write, tail
 from orch_node.batch import layout
 from orch_node.batch.agents import STEP_LOG, AgentConnections, JobAgents, exit_if_superseded
 from orch_node.batch.system import JobError, NodeSystem, find_system
+from orch_node.line_pipes import Pipes
 from orch_node.protocol import batch, failures, files, outcome, values
 from orch_node.protocol.batch import Hello, JobConfig
 from orch_node.protocol.events import Launched, parse_line
@@ -28,6 +28,7 @@ from orch_node.protocol.node_names import fold
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, Outcome
 from orch_node.standalone import facts
 from orch_node.supervisor import supervisor
+from orch_node.supervisor.agents import Agents
 
 CHECKPOINT = re.compile(r"checkpoint at step ([0-9]+)", re.ASCII)
 LOG_CHARACTERS = 1 << 16  # of the end of each log, in which the batch system's messages are looked for
@@ -85,8 +86,7 @@ def supervise(run_dir: Path, config: JobConfig, connections: AgentConnections) -
     launcher = [word.replace(batch.NODE0, hellos[0].address) for word in config.launcher]
     options = supervisor.parse([str(run_dir), *config.options, "--", *launcher])
     options.first_attempt = max(options.first_attempt, last_attempt(run_dir / files.EVENTS) + 1)
-    open_agents = functools.partial(JobAgents, connections=connections)
-    code = JobSupervisor(system, run_dir, options, open_agents).run()
+    code = JobSupervisor(connections, run_dir, options).run()
     if code == EX_TEMPFAIL and config.requeue:
         requeue(system, run_dir, config.max_requeues)
     return code
@@ -137,17 +137,20 @@ def recorded_outcome(path: Path) -> Outcome:
 class JobSupervisor(supervisor.Supervisor):
     """A supervisor that recognizes the batch system's messages about processes that ran out of memory."""
 
-    def __init__(self, system: NodeSystem, *arguments: Any) -> None:
-        self.system = system
-        super().__init__(*arguments)
+    def __init__(self, connections: AgentConnections, run_dir: Path, options: argparse.Namespace) -> None:
+        self.connections = connections
+        super().__init__(run_dir, options)
+
+    def open_agents(self, nodes: list[str], claims: str) -> Agents:
+        return JobAgents(self.run_dir, nodes, claims, Pipes(), connections=self.connections)
 
     def finish(self, ending: Outcome) -> int:
         """Record how the run ended; return its exit code.
 
         If the job was restarted meanwhile, exit and write nothing.
         """
-        exit_if_superseded(self.system, self.run_dir)
-        return super().finish(explain_memory_failure(self.system, self.run_dir, ending))
+        exit_if_superseded(self.connections.system, self.run_dir)
+        return super().finish(explain_memory_failure(self.connections.system, self.run_dir, ending))
 
 
 def explain_memory_failure(system: NodeSystem, run_dir: Path, ending: Outcome) -> Outcome:

@@ -1,12 +1,14 @@
-"""Names of runs and of files on nodes.
+"""Names of runs and of files on nodes, and the hash of a folder, by which others know that theirs has the same content.
 
 A name from another process becomes part of a path, so it is checked here first.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 # In the run's folder.
 LAYOUT = "layout.json"
@@ -36,6 +38,9 @@ HANDED_LOGS = "handed-logs.jsonl"  # the small logs of other nodes, which their 
 # Next to train/, written by `orch provision`: variables of the cluster, and secrets.
 SECRETS = "secrets.json"
 PROVISIONED = ("env.json", SECRETS)
+
+# Kinds of files, apart from plain files, whose kind is empty.
+EXECUTABLE, LINK = "executable", "symlink"
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 OF_RANK = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.(?:log|times|metrics\.jsonl)", re.ASCII)
@@ -88,3 +93,25 @@ def rank_times(rank: int) -> str:
 def rank_metrics(rank: int) -> str:
     """Return the name of a rank's metrics."""
     return f"{RANKS}/rank-{rank}.metrics.jsonl"
+
+
+class FileEntry(NamedTuple):
+    """A file in a folder.
+
+    Attributes:
+        name: the path below the folder.
+        kind: EXECUTABLE, LINK or ''.
+        sha256: of the content, or of the target's path for a link.
+    """
+
+    name: str
+    kind: str
+    sha256: str
+
+
+def folder_hash(files: Iterable[FileEntry]) -> str:
+    """Return the SHA-256 of a folder, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    for entry in sorted(files):
+        digest.update("\0".join(entry).encode(errors="surrogateescape") + b"\n")
+    return digest.hexdigest()

@@ -1,9 +1,10 @@
-"""A run while it is supervised: its files and nodes, the signals that end it, and how often it has restarted."""
+"""A run while it is supervised: its files and nodes, the signals that end or preempt it, and how often it restarted."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import time
@@ -19,16 +20,19 @@ from orch_node.disk import Appender, Reserve, describe_on_node
 from orch_node.lease import Lease
 from orch_node.protocol import events, files, outcome
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.agent import Claim, RankStack
+from orch_node.protocol.agent import PREEMPT, Claim, RankStack, Request
 from orch_node.protocol.environment import PREEMPT_SIGNAL, configured_signal
-from orch_node.protocol.events import Event, Finished, NodeNews, Restarting, UnreadableEvents
-from orch_node.protocol.outcome import NodeEnd, Outcome
+from orch_node.protocol.events import Event, Finished, NodeNews, Restarting, Stopping, UnreadableEvents
+from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, NodeEnd, Outcome
 from orch_node.protocol.values import record
 from orch_node.rank.environment import provisioned_environment, read_env_file
 from orch_node.supervisor.agents import Agents
+from orch_node.supervisor.rank_tracker import RankTracker
 
 PREEMPT_SECONDS = "ORCH_PREEMPT_SECONDS"
 DEFAULT_PREEMPT_SECONDS = 120.0  # for the checkpoint, unless the variable is set
+RESPONSE_SECONDS = 3.0
+ENDING_SIGNALS = ("SIGTERM", "SIGKILL")  # by which ranks end when a batch system takes their cores
 RESERVED_NAME = ".outcome-room"
 # Space that is reserved for outcome.json, and how much of it for each node.
 OUTCOME_BYTES, OUTCOME_BYTES_PER_NODE = 1 << 16, 1 << 10
@@ -204,3 +208,48 @@ class SupervisedRun:
     def record_news(self, text: str) -> None:
         """Record a message about the nodes of the run."""
         self.event_log.record(NodeNews(text=text))
+
+
+class PreemptionMonitor:
+    """The preemption of an attempt, requested from the supervisor or directly from a rank."""
+
+    def __init__(self, run: SupervisedRun) -> None:
+        self.run = run
+        self.deadline = math.inf  # for the checkpoints, once they are requested
+        self.problem = ""
+
+    def poll(self, tracker: RankTracker) -> Outcome | None:
+        """Ask the ranks for a checkpoint when requested; return the result once they are too late."""
+        is_preempted = self.run.preempted or self.run.agents.preempted or tracker.any_preempted()
+        if is_preempted and self.deadline == math.inf:
+            self.request_checkpoints(tracker)
+        if time.monotonic() > self.deadline:
+            self.problem = f"none was written within {self.run.preempt_seconds:.0f} s"
+        return Outcome(PREEMPTED, problem=self.describe(tracker)) if self.problem else None
+
+    def request_checkpoints(self, tracker: RankTracker) -> None:
+        """Ask all ranks to write a checkpoint and end."""
+        self.deadline = time.monotonic() + self.run.preempt_seconds
+        self.run.event_log.record(Stopping(text="preempted: the ranks write a checkpoint and end"))
+        responses = self.run.agents.request(Request(PREEMPT), seconds=RESPONSE_SECONDS)
+        if not responses and not tracker.any_preempted():
+            self.problem = "no agent of its nodes responds"
+        elif not any(response.ranks for response in responses.values()) and not tracker.any_preempted():
+            self.problem = "the script does not support preemption, or does not train yet"
+
+    def describe(self, tracker: RankTracker) -> str:
+        """Return which checkpoint the ranks wrote, or why there is none."""
+        if tracker.checkpoints:
+            return f"checkpoint at step {max(event.step for event in tracker.checkpoints.values())}"
+        if tracker.any_preempted():
+            return "the ranks ended after a checkpoint but reported no step"
+        return f"without a checkpoint: {self.problem or 'the ranks were ended before they wrote one'}"
+
+    def adjust_result(self, result: Outcome, tracker: RankTracker) -> Outcome:
+        """Return the result as preempted if ranks ended after a checkpoint, or by the signals that follow a request."""
+        failure = result.first_failure
+        is_signal = failure is None or (not failure.oom and failure.signal in ENDING_SIGNALS)
+        is_requested = tracker.any_preempted() or (result.state == FAILED and self.deadline < math.inf)
+        if result.state not in (DONE, FAILED) or not is_requested or not is_signal:
+            return result
+        return replace(result, state=PREEMPTED, problem=self.describe(tracker), first_failure=None)

@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +40,6 @@ from orch_node.supervisor.attempt import POLL_SECONDS, Attempt
 from orch_node.supervisor.recovery import recover
 from orch_node.supervisor.run import SupervisedRun
 
-OpenAgents = Callable[[Path, list[str], str, Pipes], Agents]
 # Nodes that get a file of some hundred bytes per node of the run at the same time, and their time limit.
 PASS_ON_NODES, PASS_ON_SECONDS = 64, 20.0
 EXIT_CODES = {DONE: 0, FAILED: 1, REFUSED: 1, PREEMPTED: EX_TEMPFAIL, STOPPED: 130}
@@ -85,19 +84,9 @@ def describe_conflicts(node: str, conflicts: Iterable[Claim]) -> str:
 class Supervisor(SupervisedRun):
     """The supervisor of a run: its launcher, its nodes and its attempts."""
 
-    def __init__(self, run_dir: Path, options: argparse.Namespace, open_agents: OpenAgents = Agents) -> None:
-        """Open the files of a run, and handle signals from now on.
-
-        Args:
-            run_dir: the run's folder.
-            options: as parse() returns them.
-            open_agents: connects to the agents of the nodes.
-
-        Raises:
-            OSError: if the folder cannot be written.
-        """
-        super().__init__(run_dir, options)
-        self.open_agents = open_agents
+    def open_agents(self, nodes: list[str], claims: str) -> Agents:
+        """Connect to the agents of the nodes."""
+        return Agents(self.run_dir, nodes, claims, Pipes())
 
     def run(self) -> int:
         """Run all attempts; return the exit code.
@@ -119,7 +108,7 @@ class Supervisor(SupervisedRun):
         """Reserve the nodes, and start attempts until one ends for good; return its result."""
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
         nodes = [*self.layout.node_names, *self.layout.spares]
-        self.agents = self.open_agents(self.run_dir, nodes, claims, Pipes())
+        self.agents = self.open_agents(nodes, claims)
         ending = self.reserve_cores()
         if ending is None and (problem := self.prepare_nodes()):
             ending = self.outcome_before_start() if self.is_to_end() else Outcome(FAILED, problem=problem)
