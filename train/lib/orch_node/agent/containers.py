@@ -152,8 +152,8 @@ def entrypoint_of(image: str) -> list[str]:
     return list(json.loads(output) or [])
 
 
-def find(run_dir: Path, node: str = "") -> list[str]:
-    """Return the ids of the run's containers on this machine, running or not.
+def find(run_dir: Path, node: str = "") -> list[ProcessRecord]:
+    """Return the run's containers on this machine, running or not.
 
     They are found by the run's folder: another user's run of another installation may have the
     same id.
@@ -161,42 +161,41 @@ def find(run_dir: Path, node: str = "") -> list[str]:
     Raises:
         ContainerError: if the engine fails.
     """
-    ids = ids_by_folder(f"{RUN}={run_dir.name}", *([f"{NODE}={node}"] if node else []))
-    return [name for folder in {str(run_dir), os.path.realpath(run_dir)} for name in ids.get(folder, [])]
+    by_folder = containers_by_folder(f"{RUN}={run_dir.name}", *([f"{NODE}={node}"] if node else []))
+    return [record for folder in {str(run_dir), os.path.realpath(run_dir)} for record in by_folder.get(folder, [])]
 
 
 def list_all() -> dict[str, list[ProcessRecord]]:
-    """Return records of the containers of all runs, by folder; nothing without an engine."""
+    """Return the containers of all runs, by folder; nothing without an engine."""
     try:
-        return {folder: [to_record(name[:12]) for name in ids] for folder, ids in ids_by_folder(RUN).items()}
+        return containers_by_folder(RUN)
     except ContainerError:
         return {}
 
 
-def ids_by_folder(*labels: str) -> dict[str, list[str]]:
-    """Return the ids of the containers with these labels, by the folder of their run.
+def containers_by_folder(*labels: str) -> dict[str, list[ProcessRecord]]:
+    """Return the containers with these labels, by the folder of their run.
 
     Raises:
         ContainerError: if the engine fails.
     """
     template = f'{{{{.ID}}}} {{{{.Label "{FOLDER}"}}}}'
     filters = [option for label in labels for option in ("--filter", f"label={label}")]
-    arguments = ("ps", "--all", "--no-trunc", *filters, "--format", template)
-    ids: dict[str, list[str]] = {}
-    for line in run_docker(*arguments, seconds=LIST_SECONDS).splitlines():
+    by_folder: dict[str, list[ProcessRecord]] = {}
+    for line in run_docker("ps", "--all", *filters, "--format", template, seconds=LIST_SECONDS).splitlines():
         container_id, _, folder = line.partition(" ")
-        ids.setdefault(folder, []).append(container_id)
-    return ids
+        by_folder.setdefault(folder, []).append(to_record(container_id))
+    return by_folder
 
 
-def remove(containers: list[str]) -> None:
+def remove(records: list[ProcessRecord]) -> None:
     """Kill and remove containers; missing ones are ignored.
 
     Raises:
         ContainerError: if the engine fails.
     """
-    if containers:
-        run_docker("rm", "--force", "--volumes", *containers)
+    if records:
+        run_docker("rm", "--force", "--volumes", *(record.name for record in records))
 
 
 def remove_all(run_dir: Path, node: str = "") -> tuple[list[ProcessRecord], list[ProcessRecord]]:
@@ -207,9 +206,8 @@ def remove_all(run_dir: Path, node: str = "") -> tuple[list[ProcessRecord], list
         return [], []
     records: list[ProcessRecord] = []
     try:
-        ids = find(run_dir, node)
-        records = [to_record(container_id[:12]) for container_id in ids]
-        remove(ids)
+        records = find(run_dir, node)
+        remove(records)
     except ContainerError as error:
         return [], records or ([to_record(str(error))] if spec else [])
     return records, []

@@ -107,11 +107,8 @@ def override(
 
 def find_reserved(names: Iterable[str]) -> tuple[str, str] | None:
     """Return the first name that a user cannot set for ranks, with the reason; None if there is none."""
-    for name in names:
-        for reason, pattern in RESERVED.items():
-            if pattern.fullmatch(name):
-                return name, reason
-    return None
+    matches = ((name, reason) for name in names for reason, pattern in RESERVED.items() if pattern.fullmatch(name))
+    return next(matches, None)
 
 
 def apply_defaults(environment: Mapping[str, str]) -> dict[str, str]:
@@ -161,13 +158,9 @@ def local_rank_variables(backend: Mapping[str, str], local_rank: int, local_size
 
 def interface_variables(interface: str) -> dict[str, str]:
     """Return the variables that restrict the traffic of ranks to a network interface."""
-    return {
-        "GLOO_SOCKET_IFNAME": interface,
-        "TP_SOCKET_IFNAME": interface,
-        "CCL_KVS_IFACE": interface,
-        "FI_TCP_IFACE": interface,
-        "NCCL_SOCKET_IFNAME": f"={interface}",  # without `=` also others whose names begin like this one
-    }
+    names = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE")
+    # Without `=`, NCCL also uses others whose names begin like this one.
+    return {**dict.fromkeys(names, interface), "NCCL_SOCKET_IFNAME": f"={interface}"}
 
 
 def configured_signal(environ: Mapping[str, str], variable: str = STACK_SIGNAL) -> int:

@@ -328,12 +328,8 @@ PROGRESS_EVENTS = (Started, Joined, FirstStep, Heartbeat, Progress, Result, Pree
 
 def parse(line: str | bytes) -> Event | None:
     """Return the event in a line, an UnreadableEvent, or None if the line is other text."""
-    start = line.lstrip()[: len(EVENT_PREFIX)]
-    if start[:1] not in ("{", b"{"):
-        return None
-    event = parse_line(line)
-    has_prefix = start in (EVENT_PREFIX, EVENT_PREFIX.encode())
-    return None if isinstance(event, UnreadableEvent) and not has_prefix else event
+    is_event = line.lstrip()[: len(EVENT_PREFIX)] in (EVENT_PREFIX, EVENT_PREFIX.encode())
+    return parse_line(line) if is_event else None
 
 
 def parse_from_rank(line: str | bytes) -> Event | None:
