@@ -17,7 +17,7 @@ from orchestrator.cli.options import Output, print_error, resume_command, runs_d
 from orchestrator.errors import RequestError
 from orchestrator.operations import queue, runs, train
 from orchestrator.operations.output import RanksOutput, check_shown
-from orchestrator.planning.plan import Plan, SubmitScript
+from orchestrator.planning.plan import ApplyObjects, Plan, SubmitScript
 from orchestrator.report import cleanup, live, plans, run_list, training
 from orchestrator.report.listing import json_text
 from orchestrator.report.live import Screen
@@ -92,7 +92,7 @@ def show(plan: Plan, output: Output) -> None:
     if output.format and (output.as_json or not output.dry_run):
         conflict = "does not work with --json" if output.as_json else "requires --dry-run"
         raise RequestError(f"-o {output.format} {conflict}.", hint=f"To print the plan: --dry-run -o {output.format}.")
-    if output.format == "yaml" and not plan.manifests:
+    if output.format == "yaml" and not all(isinstance(step, ApplyObjects) for step in plan.steps):
         targets = [f"--on {target.options.on}" for target in registry.entries().values() if target.has_manifest]
         message = f"-o yaml requires {' or '.join(targets)}: this plan is a shell script."
         raise RequestError(message, hint="Omit -o yaml.")

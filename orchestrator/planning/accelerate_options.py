@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.decision import Decision
-from orchestrator.planning.launchers import LaunchSpec
+from orchestrator.planning.launchers import ACCELERATE_LAUNCHERS, LaunchSpec
 
 TYPES = ("MULTI_CPU", "MULTI_GPU", "NO")
 # Ways to distribute a model that orch's own configuration does not have.
@@ -86,12 +86,19 @@ def parse_options(values: Mapping[str, object], source: str) -> AccelerateOption
     )
 
 
-def check_device(options: AccelerateOptions, spec: LaunchSpec) -> None:
-    """Raise PlanError for a file for GPUs if the ranks train on CPUs."""
+def check_use(options: AccelerateOptions, launcher: str, spec: LaunchSpec) -> None:
+    """Check that a configuration is one for the launcher and the devices of the ranks.
+
+    Raises:
+        PlanError: if the launcher does not start accelerate, or the file is for GPUs and the ranks train on CPUs.
+    """
+    if launcher not in ACCELERATE_LAUNCHERS:
+        hint = f"Add --launcher {' or '.join(ACCELERATE_LAUNCHERS)}."
+        problem = f"--accelerate-config {options.source}: --launcher {launcher} does not start accelerate."
+        raise PlanError(problem, hint=hint)
     if options.for_gpus and not spec.on_gpus:
-        raise PlanError(
-            f"{options.source} is for GPUs, but the ranks train on CPUs: {options.for_gpus}.", hint=CPU_FILE
-        )
+        problem = f"{options.source} is for GPUs, but the ranks train on CPUs: {options.for_gpus}."
+        raise PlanError(problem, hint=CPU_FILE)
 
 
 def integer(values: Mapping[str, object], name: str) -> int | None:

@@ -436,18 +436,3 @@ def check_launcher_name(name: str, names: Collection[str], target: str, mpi: str
             f"--mpi {mpi}: --launcher {name} starts the ranks without mpirun.",
             hint=f"Use --launcher {DEFAULT}, or leave --mpi out.",
         )
-
-
-def check_launcher(name: str, accelerate_file: str, mpi: str | None) -> None:
-    """Check that the launcher exists and supports the other options.
-
-    Raises:
-        PlanError: if it does not exist, does not start accelerate although a configuration is given, or starts no MPI
-            although --mpi is given.
-    """
-    check_launcher_name(name, LAUNCHERS, "this machine or SSH hosts", mpi)
-    if accelerate_file and name not in ACCELERATE_LAUNCHERS:
-        raise PlanError(
-            f"--accelerate-config {accelerate_file}: --launcher {name} does not start accelerate.",
-            hint=f"Add --launcher {' or '.join(ACCELERATE_LAUNCHERS)}.",
-        )

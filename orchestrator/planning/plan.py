@@ -325,11 +325,6 @@ class Plan:
     def decisions(self) -> tuple[Decision, ...]:
         return self.run.decisions
 
-    @property
-    def manifests(self) -> bool:
-        """Return whether the plan only creates objects, so that it can be printed as a manifest."""
-        return all(isinstance(step, ApplyObjects) for step in self.steps)
-
     def describe(self) -> str:
         """Return the plan in full, without secrets.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Cluster, Layout, Link, Node, Selection, lay_out, links, uniform_layout
@@ -233,23 +233,26 @@ def check_restarts(request: TrainRequest, nodes: int) -> None:
             )
 
 
-def place_later(prefix: str, nodes: int, *, ppn: int, threads: int, reason: str) -> Choice[Layout]:
-    """Place the same number of ranks on each node that is chosen later.
+def later_nodes(prefix: str, count: int, *, ppn: int, gpus: int, threads: int, reason: str, **fields: Any) -> RunNodes:
+    """Return nodes that are chosen later, with the same number of ranks on each.
 
     Args:
         prefix: the beginning of the nodes' names in the layout.
-        nodes: the number of nodes.
+        count: the number of nodes.
         ppn: the number of ranks on each node.
+        gpus: the number of GPUs that are requested for each.
         threads: the threads of each rank; 0 if they depend on the cores that the job is given.
         reason: how the ranks are placed.
+        fields: the other fields of RunNodes.
 
     Raises:
         PlanError: if there is no rank.
     """
     if ppn < 1:
         raise PlanError(f"--ppn {ppn}: a node needs at least one rank.", hint="Use --ppn 1 or more.")
-    layout = uniform_layout(prefix=prefix, nodes=nodes, ppn=ppn, threads=threads)
-    return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=reason),))
+    layout = uniform_layout(prefix=prefix, nodes=count, ppn=ppn, threads=threads)
+    choice = Choice(layout, (Decision("ranks", str(layout.world_size), reason),))
+    return RunNodes(count=count, ppn=ppn, gpus_by_node={f"each {prefix}": gpus}, layout=choice, **fields)
 
 
 def choose_layout(request: TrainRequest, nodes: RunNodes, preference: Preference, *, on_gpus: bool) -> Choice[Layout]:
@@ -314,11 +317,7 @@ def choose_links(nodes: tuple[Node, ...]) -> Choice[tuple[Link, ...]]:
     for link in node_links:
         reasons.setdefault(link.reason, {}).setdefault(link.interface, []).append(link.node)
     decisions = (
-        Decision(
-            topic="network",
-            value="; ".join(f"{name} on {fold(names)}" for name, names in interfaces.items()),
-            reason=reason,
-        )
+        Decision("network", "; ".join(f"{name} on {fold(names)}" for name, names in interfaces.items()), reason)
         for reason, interfaces in reasons.items()
     )
     return Choice(node_links, tuple(decisions))
@@ -383,9 +382,7 @@ def idle_core_decisions(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decisi
     for rank_place in layout.rank_places:
         idle[rank_place.node] -= len(rank_place.cpus) + len(rank_place.worker_cpus)
     return tuple(
-        Decision(
-            topic="idle", value=f"{counted(count, 'core')} of {fold(names)}", reason="no equal share of a NUMA node"
-        )
+        Decision("idle", f"{counted(count, 'core')} of {fold(names)}", "no equal share of a NUMA node")
         for count, names in by_value(idle).items()
         if count
     )

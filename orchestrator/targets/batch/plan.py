@@ -31,7 +31,7 @@ from orchestrator.planning.resolve import (
     RunNodes,
     count_nodes,
     gpu_decisions,
-    place_later,
+    later_nodes,
     python_decisions,
     resolve,
 )
@@ -95,13 +95,14 @@ def job_nodes(
     nodes = tuple(replace(node, name=name, address=name) for name in names)
     by_default = f", {default_ranks[1]}" if request.ppn is None else ""
     reason = f"{ppn} on each node{by_default}; equal shares of the cores that the job is given"
-    threads = system.threads_per_rank(batch.options, ppn or 1)
-    return RunNodes(
-        count=count,
+    return later_nodes(
+        NODE_PREFIX,
+        count,
         ppn=ppn,
-        gpus_by_node={f"each {NODE_PREFIX}": gpus},
+        gpus=gpus,
+        threads=system.threads_per_rank(batch.options, ppn or 1),
+        reason=reason,
         nodes=Choice(nodes),
-        layout=place_later(NODE_PREFIX, count, ppn=ppn, threads=threads, reason=reason),
         software="the image has" if batch.image else "the nodes have",
         with_stack=() if batch.image else nodes[:1],  # the libraries of an image are unknown until its ranks run
     )

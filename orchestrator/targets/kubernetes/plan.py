@@ -20,7 +20,7 @@ from orchestrator.model.recipe import Recipe
 from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import ApplyObjects, Object, Plan
 from orchestrator.planning.request import RunPaths, TrainRequest
-from orchestrator.planning.resolve import Inputs, Resolved, RunNodes, count_nodes, place_later, resolve
+from orchestrator.planning.resolve import Inputs, Resolved, RunNodes, count_nodes, later_nodes, resolve
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, in_train, module_folders, project_copy, working_directory
 from orchestrator.planning.training import new_plan, rank_variables, restart_decisions, run_precision, script_command
 from orchestrator.targets.kubernetes import names
@@ -110,13 +110,8 @@ def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: Kubern
     threads = max(1, int(kubernetes.cpus // max(1, ppn)))
     prefix = "node" if launcher == "trainjob" else "worker"
     reason = f"{ppn} in each pod, threads of each: {threads}"
-    return RunNodes(
-        count=count,
-        ppn=ppn,
-        gpus_by_node={f"each {prefix}": kubernetes.gpu},
-        layout=place_later(prefix, count, ppn=ppn, threads=threads, reason=reason),
-        software="the image has",
-    )
+    gpus, software = kubernetes.gpu, "the image has"
+    return later_nodes(prefix, count, ppn=ppn, gpus=gpus, threads=threads, reason=reason, software=software)
 
 
 def check_min_nodes(recipe: Recipe, request: TrainRequest, launcher: str) -> None:

@@ -19,7 +19,7 @@ from orchestrator.model.project import Imports
 from orchestrator.planning import accelerate_options, fabrics
 from orchestrator.planning.containers import FILE as CONTAINER_FILE
 from orchestrator.planning.containers import Docker, shared_folders
-from orchestrator.planning.launchers import DEFAULT, LAUNCHERS, Launch, LaunchSpec, check_launcher, choose_mpi
+from orchestrator.planning.launchers import DEFAULT, LAUNCHERS, Launch, LaunchSpec, check_launcher_name, choose_mpi
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
 from orchestrator.planning.request import Resume, RunPaths, TrainRequest
@@ -90,8 +90,7 @@ def resolve_hosts(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) ->
     )
     links = choose_links(nodes.with_stack) if len(nodes.with_stack) > 1 else NO_LINKS
     launcher = request.launcher or DEFAULT
-    if request.launcher or inputs.accelerate or request.mpi:
-        check_launcher(launcher, inputs.accelerate.source if inputs.accelerate else "", request.mpi)
+    check_launcher_name(launcher, LAUNCHERS, "this machine or SSH hosts", request.mpi)
     mpi = choose_mpi(cluster, inputs.stack, request.mpi)
     if docker:
         check_docker(request, launcher, docker)
@@ -184,7 +183,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
         accelerate=inputs.accelerate,
     )
     if inputs.accelerate:
-        accelerate_options.check_device(inputs.accelerate, spec)
+        accelerate_options.check_use(inputs.accelerate, resolved.launcher, spec)
     launch = LAUNCHERS[resolved.launcher](spec)
     decisions = (
         *decisions_of(inputs, resolved, spec, launch),

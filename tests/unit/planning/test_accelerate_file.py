@@ -55,7 +55,7 @@ def test_file_that_cannot_be_used_is_refused_with_what_it_is() -> None:
     ):
         options = accelerate_file.parse_options(values, "f.yaml")
         with pytest.raises(PlanError, match=rf"f\.yaml is for GPUs, but .*: {problem}"):
-            accelerate_file.check_device(options, make_spec(TWO_NODES))
+            accelerate_file.check_use(options, "accelerate", make_spec(TWO_NODES))
 
 
 def with_file(stack: Stack) -> Inputs:

@@ -16,7 +16,7 @@ from orchestrator.planning.resolve import (
     Resolved,
     RunNodes,
     count_nodes,
-    place_later,
+    later_nodes,
     resolve,
     torch_decisions,
 )
@@ -24,13 +24,7 @@ from orchestrator.stacks.stack import Stack
 from tests.conftest import make_facts
 from tests.support.plans import LOCAL_SITE, ONE_NODE, QA_RECIPE, QA_REQUEST, USER_SCRIPT, known_nodes
 
-COUNTED = RunNodes(
-    count=3,
-    ppn=2,
-    gpus_by_node={},
-    layout=place_later("pod", 3, ppn=2, threads=2, reason="as tested"),
-    software="the image has",
-)
+COUNTED = later_nodes("pod", 3, ppn=2, gpus=0, threads=2, reason="as tested", software="the image has")
 START: Any = {"run_paths": LOCAL_SITE, "launcher": "torchrun", "mpi": Decision(topic="mpi", value="")}
 
 
