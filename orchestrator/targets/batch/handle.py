@@ -296,7 +296,10 @@ class BatchHandle(RunHandle):
             return  # The job has never started, and orch has written why.
         if self.system.is_step(self.job) and run_outcome is not None and time.time() - run_outcome.ended > END_SECONDS:
             return  # The allocation has ended later, independently of the run.
-        job = self.await_end()
+        wait_until(lambda: self.state(now=True).ended or self.is_pending, END_SECONDS, POLL_SECONDS)
+        job = self.last_state
+        if job.ended:
+            time.sleep(VISIBLE_SECONDS)  # files that the job wrote last may become visible with a delay
         self.run_folder.refresh()
         run_outcome = outcome_in(self.folder)
         # The SIGTERM of scancel looks like a preemption to the ranks: they write a checkpoint.
@@ -311,20 +314,6 @@ class BatchHandle(RunHandle):
             problem = f"{run_outcome.problem or ''}; {cause}".removeprefix("; ")
             self.run_folder.write(files.OUTCOME, outcome.render(replace(run_outcome, problem=problem)))
 
-    def await_end(self) -> JobState:
-        """Return the job once it has ended or is pending again, or after a time limit.
-
-        Files that the job wrote last may become visible with a delay.
-        """
-        wait_until(lambda: self.state(now=True).ended or self.is_pending, END_SECONDS, POLL_SECONDS)
-        if self.last_state.ended:
-            time.sleep(VISIBLE_SECONDS)
-        return self.last_state
-
-    def job_output(self) -> str:
-        """Return the end of the job's output."""
-        return self.run_folder.end_of(files.JOB_OUTPUT)
-
     def write_job_outcome(self, job: JobState, run_outcome: Outcome | None) -> None:
         """Write the outcome of a job that the system ended, or whose run has left none.
 
@@ -333,7 +322,7 @@ class BatchHandle(RunHandle):
             run_outcome: the outcome that the supervisor has written, if any.
         """
         state, message = STOPPED if job.phase == Phase.CANCELLED else FAILED, job.describe()
-        output, launcher_output = self.job_output(), self.run_folder.end_of(LAUNCHER_LOG)
+        output, launcher_output = self.run_folder.end_of(files.JOB_OUTPUT), self.run_folder.end_of(LAUNCHER_LOG)
         if memory := self.system.on_nodes.memory_line(f"{launcher_output}\n{output}"):
             state, message = FAILED, f"job {self.job}: {self.system.on_nodes.out_of_memory}: {memory}"
         elif run_outcome is None and job.phase == Phase.FAILED and not self.run_folder.has_file(batch.CONFIG):
@@ -419,7 +408,8 @@ class BatchHandle(RunHandle):
                 is_empty = False
                 yield line
             has_failed = run.outcome is not None and run.outcome.state == FAILED
-            if is_empty and has_failed and rank is None and not follow and (output := reader.job_output()):
+            output = reader.run_folder.end_of(files.JOB_OUTPUT) if has_failed and rank is None and not follow else ""
+            if is_empty and output:
                 raise ExecuteError(
                     f"{run.id}: no rank has written a line. The output of job {reader.job}:\n{output}",
                     hint=f"When its cause is removed: orch resume {run.id}.",
@@ -487,7 +477,13 @@ class BatchHandle(RunHandle):
                 return ""
             return f"{self.system.no_response}; the run ends as soon as its supervisor sees the stop file"
         if job.phase == Phase.RUNNING:
-            self.interrupt_ranks()
+            # The ranks stop at the stop file or at SIGINT: at SIGTERM they would write a checkpoint first.
+            try:
+                self.run_folder.write(files.STOP, "")
+            except ExecuteError as error:  # The batch system ends the job also without this file.
+                self.notify(error.message)
+            if not self.system.is_step(self.job):  # which has no batch script
+                self.scheduler.interrupt(self.job)
             wait_until(lambda: self.is_over() or self.state().ended, STOP_SECONDS)
         if not self.state(now=True).ended:
             self.scheduler.cancel(self.job)
@@ -495,15 +491,6 @@ class BatchHandle(RunHandle):
             return f"{self.system.title} still reports job {self.job} as {self.last_state.state}"
         self.ensure_outcome()
         return ""
-
-    def interrupt_ranks(self) -> None:
-        """Stop the run with SIGINT: at SIGTERM the ranks would write a checkpoint first, as for a preemption."""
-        try:
-            self.run_folder.write(files.STOP, "")
-        except ExecuteError as error:  # The batch system ends the job also without this file.
-            self.notify(error.message)
-        if not self.system.is_step(self.job):  # The stop file is enough for a step, which has no batch script.
-            self.scheduler.interrupt(self.job)
 
     def is_over(self) -> bool:
         """Return whether the run has an outcome, after updating its local files."""

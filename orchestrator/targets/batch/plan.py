@@ -35,7 +35,6 @@ from orchestrator.planning.resolve import (
     python_decisions,
     resolve,
 )
-from orchestrator.stacks.stack import Stack
 from orchestrator.targets.batch.settings import JOB_NAME_PREFIX, BatchSettings, JobLocation
 from orchestrator.targets.batch.system import ONE_RANK, TEMPLATE, Allocation, BatchSystem, JobRequest
 from orchestrator.targets.interpreter import REPAIR
@@ -108,7 +107,7 @@ def job_nodes(
     )
 
 
-def choose_launcher(request: TrainRequest, stack: Stack, system: BatchSystem) -> tuple[str, Decision]:
+def choose_launcher(request: TrainRequest, loaded: Inputs, system: BatchSystem) -> tuple[str, Decision]:
     """Return the launcher, and the decision about the MPI implementation.
 
     Raises:
@@ -118,13 +117,13 @@ def choose_launcher(request: TrainRequest, stack: Stack, system: BatchSystem) ->
     launchers.check_launcher_name(name, names, system.title, request.mpi)
     if name not in WITH_MPI:
         return name, Decision(topic="mpi", value="")
-    value = request.mpi or stack.mpi
-    if value not in MPI:
+    mpi = launchers.choose_mpi(loaded.cluster, loaded.stack, request.mpi)
+    if mpi.value not in MPI:
         raise PlanError(
-            f"--mpi {value}: on {system.title}, mpirun must be that of {' or '.join(MPI)}.",
+            f"--mpi {mpi.value}: on {system.title}, mpirun must be that of {' or '.join(MPI)}.",
             hint=f"Use --mpi intel, or --launcher {system.own_launcher or 'torchrun'}, which needs no mpirun.",
         )
-    return name, Decision(topic="mpi", value=value, reason="requested" if request.mpi else f"stack '{stack.name}'")
+    return name, mpi
 
 
 def with_size(batch: BatchSettings) -> BatchSettings:
@@ -223,7 +222,7 @@ def plan_run(
         PlanError: if the request cannot run as it is.
         RequestError: if an option or a setting is invalid.
     """
-    launcher, mpi = choose_launcher(request, loaded.stack, batch.system)
+    launcher, mpi = choose_launcher(request, loaded, batch.system)
     contained = batch.image is not None
     resolved = resolve(request, loaded, nodes, run_paths, launcher=launcher, mpi=mpi, contained=contained)
     node0 = resolved.nodes.value[0]
