@@ -309,7 +309,7 @@ class Plan:
     run: RunRecord
     request: TrainRequest
     resolved: Resolved
-    fingerprints: Mapping[str, str]
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
     project: Project | None = None
     hidden: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()

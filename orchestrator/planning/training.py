@@ -35,19 +35,12 @@ from orchestrator.planning.run_files import master_port, project_of_copy
 from orchestrator.stacks.stack import TORCH
 
 
-def new_plan(
-    resolved: Resolved,
-    *,
-    decisions: tuple[Decision, ...],
-    fingerprints: Mapping[str, str] = MappingProxyType({}),
-    **fields: Any,
-) -> Plan:
+def new_plan(resolved: Resolved, decisions: tuple[Decision, ...], **fields: Any) -> Plan:
     """Return the plan of a run, still without steps.
 
     Args:
         resolved: all that is decided.
         decisions: the target's decisions, to print first.
-        fingerprints: the nodes by the fingerprint of their packages.
         fields: the other fields of the run's record: `nodes`, `python` and those that not all targets have.
     """
     request, recipe, run_paths = resolved.request, resolved.recipe, resolved.run_paths
@@ -86,7 +79,7 @@ def new_plan(
         arguments=tuple(mask(argument, secrets) for argument in arguments),
         **fields,
     )
-    return Plan(run=run, request=request, resolved=resolved, fingerprints=fingerprints, project=project, hidden=secrets)
+    return Plan(run=run, request=request, resolved=resolved, project=project, hidden=secrets)
 
 
 def launch_spec(resolved: Resolved, accelerate: AccelerateOptions | None = None, **fields: Any) -> LaunchSpec:

@@ -245,7 +245,6 @@ def plan_run(
         decisions=decisions,
         nodes=tuple(RunNode(node=node.name) for node in resolved.nodes.value),
         python=node0.python,
-        fingerprints={node0.facts.fingerprint: "all nodes"},
         target=batch.system.name,
         location=values.record(location),
     )
@@ -255,7 +254,7 @@ def plan_run(
         folders = shared_folders(run_paths, files.paths.get(resolved.recipe.script, ""), files.paths.values())
         text = batch.image.file(folders, run_paths.run_dir, preload=config.preload)
         config = replace(config, torch=None, preload=(), files={**config.files, protocol_files.CONTAINER: text})
-    return replace(plan, steps=files.sent), config
+    return replace(plan, steps=files.sent, fingerprints={node0.facts.fingerprint: "all nodes"}), config
 
 
 def files_of(resolved: Resolved, batch: BatchSettings) -> run_files.Files:

@@ -200,7 +200,6 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
         decisions=decisions,
         nodes=run_nodes,
         python=node0.python,
-        fingerprints={value: fold(names) for value, names in fingerprints.items()},
     )
     program = (plan.run.python, f"{run_paths.train}/node.py")
     prepare = RunProgram(nodes=run_nodes, command=(*program, "prepare-attempt", run_paths.run_dir))
@@ -212,7 +211,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
         *put_files(inputs, resolved, plan.run, files=files, spec=spec, launch=launch),
         start_run(resolved, launch),
     )
-    return replace(plan, steps=steps)
+    return replace(plan, steps=steps, fingerprints={value: fold(names) for value, names in fingerprints.items()})
 
 
 def decisions_of(inputs: Inputs, resolved: Resolved, spec: LaunchSpec, launch: Launch) -> tuple[Decision, ...]:
