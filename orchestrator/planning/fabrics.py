@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from orch_node.protocol.fabrics import FABRICS, RDMA, SHM, TCP, Device, Proof, rails
+from orch_node.protocol.node_names import fold_by_text
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.cluster import LOOPBACK, LOOPBACK_ADDRESS, Cluster, Link, Node
@@ -133,11 +134,8 @@ def with_fabric(
 
 def describe_fabric(name: str, devices: dict[str, tuple[Device, ...]]) -> str:
     """Return the fabric's name with each set of devices and the nodes that have it."""
-    sets: dict[str, list[str]] = {}
-    for node, node_devices in devices.items():
-        if node_devices:
-            sets.setdefault(" and ".join(device.name for device in node_devices), []).append(node)
-    listing = "; ".join(f"{names} on {fold(nodes)}" for names, nodes in sets.items())
+    sets = {node: " and ".join(device.name for device in used) for node, used in devices.items() if used}
+    listing = "; ".join(f"{names} on {nodes}" for nodes, names in fold_by_text(sets))
     return f"{name} over {listing}" if listing else name
 
 
