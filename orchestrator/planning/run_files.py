@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 
 from orch_node.protocol import files
@@ -131,22 +132,6 @@ def claims_folder(store: str) -> str:
     return str(PurePosixPath(store).with_name("claims"))
 
 
-def sent_packages(resolved: Resolved, nodes: tuple[RunNode, ...], *, python: str) -> tuple[StoreFolder, ...]:
-    """Return the step that puts the recipe's packages into the store of nodes, if there are any."""
-    recipe, run_paths = resolved.recipe, resolved.run_paths
-    if recipe.packages is None:
-        return ()
-    step = StoreFolder(
-        nodes=nodes,
-        source=recipe.packages.folder,
-        files=(),
-        path=f"{run_paths.store}/{recipe.packages.digest}",
-        node_program=(python, f"{run_paths.train}/node.py"),
-        run_dir=run_paths.run_dir,
-    )
-    return (step,)
-
-
 def named_files(recipe: Recipe, settings: Mapping[str, Value]) -> list[str]:
     """Return the script, the files of its recipe, and the data files in the settings."""
     data = [str(settings[name]) for name in recipe.paths if name in settings]
@@ -179,41 +164,49 @@ def project_of_copy(resolved: Resolved) -> Project | None:
     return recipe.project
 
 
-def sent_project(
-    resolved: Resolved, nodes: tuple[RunNode, ...], store: str, *, python: str
-) -> tuple[dict[str, str], tuple[StoreFolder, ...]]:
-    """Return the path of the script in the run's copy of the project, and the step that makes it from a store."""
-    project, recipe, run_paths = project_of_copy(resolved), resolved.recipe, resolved.run_paths
-    if project is None:
-        return {}, ()
-    copy, digest = project_copy(run_paths.run_dir), project.digest
-    step = StoreFolder(
-        nodes=nodes,
-        source=project.folder,
-        files=tuple(project.files),
-        path=f"{store}/{digest}",
-        node_program=(python, f"{run_paths.train}/node.py"),
-        run_dir=run_paths.run_dir,
-        copy=copy,
-        keeps_copies=recipe.project not in (None, project) and recipe.project.digest != digest,
-    )
-    return {script: project.path_in(copy, script) for script in [recipe.script_file] if script}, (step,)
+def sent_files(
+    resolved: Resolved, nodes: tuple[RunNode, ...], *, python: str, is_shared: bool, has_packages: bool = True
+) -> Files:
+    """Return the paths of local files for the ranks, and the steps that bring the files there.
 
+    Files of train/ are in the nodes' copy of it. The files of a plug-in recipe and of a project keep their relative
+    paths.
 
-def sent_files(resolved: Resolved, nodes: tuple[RunNode, ...], *, python: str) -> Files:
-    """Return the paths of local files on other machines; files of train/ are already there, others are sent.
-
-    The files of a plug-in recipe and of a project keep their relative paths.
+    Args:
+        resolved: the request in which everything is decided.
+        nodes: the nodes that get files.
+        python: the interpreter there.
+        is_shared: whether the ranks find this machine's files at the same paths. A project is copied in any case.
+        has_packages: whether the nodes get the recipe's packages.
     """
-    recipe, run_paths = resolved.recipe, resolved.run_paths
-    paths, project = sent_project(resolved, nodes, run_paths.store, python=python)
-    sent: list[SendFile | StoreFolder] = [*project]
+    recipe, run_paths, project = resolved.recipe, resolved.run_paths, project_of_copy(resolved)
+    stored = partial(
+        StoreFolder, nodes=nodes, node_program=(python, f"{run_paths.train}/node.py"), run_dir=run_paths.run_dir
+    )
+    paths: dict[str, str] = {}
+    sent: list[SendFile | StoreFolder] = []
+    if project:
+        copy, store_here = project_copy(run_paths.run_dir), run_paths.store_here if is_shared else ""
+        if recipe.script_file:
+            paths[recipe.script_file] = project.path_in(copy, recipe.script_file)
+        sent.append(
+            stored(
+                source=project.folder,
+                files=tuple(project.files),
+                path=f"{store_here or run_paths.store}/{project.digest}",
+                copy=copy,
+                keeps_copies=recipe.project is not None and recipe.project.digest != project.digest,
+            )
+        )
     for path in named_files(recipe, resolved.settings):
         if path in paths:
             continue
-        destination = in_train(path, run_paths)
-        if destination is None:
+        destination = in_train(path, run_paths) or (path if is_shared else "")
+        if not destination:
             destination = f"{run_paths.run_dir}/files/{recipe.sent_path(path, len(paths))}"
             sent.append(SendFile(nodes=nodes, source=path, path=destination))
         paths[path] = destination
+    if recipe.packages and has_packages:
+        packages = recipe.packages
+        sent.append(stored(source=packages.folder, files=(), path=f"{run_paths.store}/{packages.digest}"))
     return Files(paths=paths, sent=tuple(sent))

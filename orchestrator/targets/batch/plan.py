@@ -260,20 +260,16 @@ def plan_run(
 def files_of(resolved: Resolved, batch: BatchSettings) -> run_files.Files:
     """Return the paths of the run's files as the ranks find them, and the steps that copy them.
 
-    Shared folders have the same path everywhere, and files of train/ are in the nodes' copy of it. Other
-    files and train/ are sent if the run is started over a login node. A project is copied in any case.
+    Shared folders have the same path everywhere. Other files and train/ are sent if the run is started over a login
+    node.
     """
     run_paths, host = resolved.run_paths, (login_of(batch),)
-    packages = run_files.sent_packages(resolved, host, python=LOGIN_PYTHON)
+    python = LOGIN_PYTHON if batch.login else resolved.nodes.value[0].python
+    files = run_files.sent_files(resolved, host, python=python, is_shared=not batch.login)
     if not batch.login:
-        python = resolved.nodes.value[0].python
-        script, project = run_files.sent_project(resolved, host, run_paths.store_here, python=python)
-        local_paths = run_files.named_files(resolved.recipe, resolved.settings)
-        paths = {path: run_files.in_train(path, run_paths) or path for path in local_paths}
-        return run_files.Files(paths={**paths, **script}, sent=(*project, *packages))
-    files = run_files.sent_files(resolved, host, python=LOGIN_PYTHON)
+        return files
     train = SendFolder(nodes=host, source=run_paths.train_here, path=run_paths.train)
-    return replace(files, sent=(train, *files.sent, *packages))
+    return replace(files, sent=(train, *files.sent))
 
 
 def login_of(batch: BatchSettings) -> RunNode:

@@ -42,9 +42,7 @@ from orchestrator.planning.run_files import (
     claims_folder,
     layout_json,
     module_folders,
-    named_files,
     sent_files,
-    sent_packages,
     working_directory,
 )
 from orchestrator.planning.training import (
@@ -235,14 +233,14 @@ def decisions_of(inputs: Inputs, resolved: Resolved, spec: LaunchSpec, launch: L
 
 def reachable_files(resolved: Resolved) -> Files:
     """Return the paths of the script and the data files on the nodes, and the steps that send them."""
-    recipe, nodes = resolved.recipe, resolved.all_nodes
-    if nodes[0].local and recipe.project is None:
-        return Files(paths={path: path for path in named_files(recipe, resolved.settings)}, sent=())
-    python, run_nodes = nodes[0].python, tuple(node.run_node for node in nodes)
-    files = sent_files(resolved, run_nodes, python=python)
-    if all(node.local for node in nodes):
-        return files
-    return replace(files, sent=(*files.sent, *sent_packages(resolved, run_nodes, python=python)))
+    nodes = resolved.all_nodes
+    return sent_files(
+        resolved,
+        tuple(node.run_node for node in nodes),
+        python=nodes[0].python,
+        is_shared=nodes[0].local and resolved.recipe.project is None,
+        has_packages=not all(node.local for node in nodes),
+    )
 
 
 def put_files(
