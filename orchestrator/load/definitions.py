@@ -156,10 +156,14 @@ def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> 
     """Return a recipe by name, or the user's own script by path or by the name of a module.
 
     Raises:
-        RequestError: if there is no such recipe or script.
+        RequestError: if there is no such recipe or script; the ranks' Python checks that a module exists.
     """
     if module:
-        return module_recipe(name)
+        if "/" in name or name.endswith(".py"):
+            correct = f"Omit .py: -m {name.removesuffix('.py')}."
+            hint = "Omit -m to run a script by its path." if "/" in name else correct
+            raise RequestError(f"-m {name}: not the name of a module.", hint=hint)
+        return Recipe(name=name.rpartition(".")[2], script=name, own_script=True, module=True)
     folders = recipe_folders(plugins)
     if name in folders:
         return recipe_from(name, folders[name])
@@ -182,18 +186,6 @@ def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> 
             hint=f"Did you mean {near[0]}?" if near else "Give the path of a script; `orch recipes` lists the recipes.",
         )
     raise RequestError(f"There is no recipe '{name}'.", hint=did_you_mean(name, folders))
-
-
-def module_recipe(name: str) -> Recipe:
-    """Return a module as the user's own script; the ranks' Python checks that it exists.
-
-    Raises:
-        RequestError: if the name is that of a file.
-    """
-    if "/" in name or name.endswith(".py"):
-        hint = "Omit -m to run a script by its path." if "/" in name else f"Omit .py: -m {name.removesuffix('.py')}."
-        raise RequestError(f"-m {name}: not the name of a module.", hint=hint)
-    return Recipe(name=name.rpartition(".")[2], script=name, own_script=True, module=True)
 
 
 def recipe_from(name: str, folder: Path) -> Recipe:

@@ -35,6 +35,7 @@ from orchestrator.model.printable import masked, one_line
 
 PROGRESS = logging.getLogger(__name__)
 FORMAT = 1  # part of the keys of the cache
+PYTHON = "python_full_version"  # the name of a marker
 # In the folder of a lock: the installed packages, and the hash of their content.
 SITE, DIGEST = "packages", "digest"
 HASH = re.compile(r"--hash=(\w+:[0-9a-f]+)")
@@ -57,7 +58,7 @@ def packages_for(requirements: Requirements, nodes: Sequence[Facts], stack: str)
     if not nodes:
         return None
     facts, installed = nodes[0], pins(nodes[0].packages)
-    if all_satisfied(requirements, installed, facts.python, platform_of(facts), stack):
+    if all_satisfied(requirements, installed, {**platform_of(facts).markers, PYTHON: facts.python}, stack):
         return None
     platform = common_platform(nodes)
     lock = resolve(requirements, installed, platform, stack)
@@ -91,7 +92,7 @@ def lock_packages(
         ExecuteError: if uv cannot resolve them.
     """
     name, installed = f"stack '{stack}'", pins(installed)
-    if all_satisfied(requirements, installed, platform.markers["python_full_version"], platform, name):
+    if all_satisfied(requirements, installed, platform.markers, name):
         return ""
     lock = resolve(requirements, installed, platform, name, wheels)
     if COMMIT.search(lock):
@@ -127,20 +128,26 @@ def remove_unused(*, dry_run: bool) -> tuple[str, ...]:
 
 
 def all_satisfied(
-    requirements: Requirements, installed: Mapping[str, str], python: str, platform: Platform, stack: str
+    requirements: Requirements, installed: Mapping[str, str], markers: dict[str, str], stack: str
 ) -> bool:
     """Return whether the stack has all packages that are required directly.
+
+    Args:
+        requirements: the packages that are required.
+        installed: the version of each package of the stack.
+        markers: the variables of environment markers.
+        stack: what messages call the stack.
 
     Raises:
         RequestError: if the requirements are for other versions of Python, or if the stack has one of the packages in a
             version that does not fit, or lacks one that has a source of uv.
     """
+    python = markers[PYTHON]
     if not SpecifierSet(requirements.python).contains(python, prereleases=True):
         raise RequestError(
             f"{requirements.source} requires Python {requirements.python}, and the ranks have Python {python}.",
             hint=f"Change requires-python, or provision nodes with another Python. {NO_PACKAGES}",
         )
-    markers = {**platform.markers, "python_full_version": python}
     satisfied = True
     for line in requirements.lines:
         requirement = parse_requirement(line)
@@ -393,9 +400,8 @@ def run_uv(*arguments: str, folder: Path, problem: str, find_links: str = "") ->
     """
     variables, options = index_settings()
     environment = {**os.environ, **variables}
-    environment["UV_FIND_LINKS"] = ",".join(filter(None, [find_links, environment.get("UV_FIND_LINKS")]))
-    if not environment["UV_FIND_LINKS"]:
-        del environment["UV_FIND_LINKS"]
+    if links := ",".join(filter(None, [find_links, environment.pop("UV_FIND_LINKS", "")])):
+        environment["UV_FIND_LINKS"] = links
     # -I: `python -m uv` would import a uv.py of the current folder.
     command = [sys.executable, "-I", "-m", "uv", *arguments, *options, "--no-python-downloads", "--color", "never"]
     done = subprocess.run(

@@ -263,7 +263,7 @@ def source_folder(recipe: Recipe) -> str:
 
 
 def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
-    """Return the dependencies in a pyproject.toml, with the versions of the uv.lock next to it."""
+    """Return the dependencies in a pyproject.toml, with the versions from an index in the uv.lock next to it."""
     content = read_toml(path, Pyproject)
     table = content.project
     if table is None or (table.dependencies is None and not extras):
@@ -272,10 +272,13 @@ def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
             hint="List them there, or name a requirements file, as `poetry export` or `uv export` writes it.",
         )
     lines = [*(table.dependencies or []), *extra_lines(path, table, extras)]
+    lock_file = path.with_name("uv.lock")
+    packages = read_toml(lock_file, LockFile).package if lock_file.is_file() else []
+    locked = tuple(f"{item.name}=={item.version}" for item in packages if item.version and "registry" in item.source)
     return Requirements(
         source=str(path),
         lines=checked(lines, str(path)),
-        preferred=locked_versions(path.with_name("uv.lock")),
+        preferred=locked,
         python=table.python,
         uv_sources=dict.fromkeys(content.tool.uv.sources, str(path)),
     )
@@ -297,12 +300,6 @@ def extra_lines(path: Path, table: ProjectTable, extras: Iterable[str]) -> list[
             else:
                 lines.append(line)
     return lines
-
-
-def locked_versions(path: Path) -> tuple[str, ...]:
-    """Return the packages of a uv.lock that come from an index, as NAME==VERSION; none if there is no such file."""
-    packages = read_toml(path, LockFile).package if path.is_file() else []
-    return tuple(f"{item.name}=={item.version}" for item in packages if item.version and "registry" in item.source)
 
 
 def file_requirements(path: Path) -> Requirements:

@@ -24,7 +24,7 @@ from orchestrator.files import LIB, STANDALONE, TRAIN, cache_home, private_folde
 from orchestrator.load.files import read_table
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Imports
-from orchestrator.model.recipe import Recipe, Setting, Value, type_of
+from orchestrator.model.recipe import TEXT, TYPES, Recipe, Setting, Value
 from orchestrator.planning.request import TrainRequest
 
 INIT = "__init__.py"
@@ -42,24 +42,22 @@ class Files:
 
     Attributes:
         sent: the absolute paths of the files that are sent; None if ranks see those of this machine.
-        names: the names in each folder that was asked for.
+        modules: the possible modules in each folder that was asked for.
     """
 
     sent: Collection[str] | None = None
-    names: dict[Path, set[str]] = field(default_factory=dict)
+    modules: dict[Path, set[str]] = field(default_factory=dict)
 
     def is_file(self, path: Path) -> bool:
         return path.is_file() if self.sent is None else str(path) in self.sent
 
-    def names_in(self, folder: Path) -> set[str]:
-        if folder not in self.names:
-            paths, prefix = map(str, folder.glob("*")) if self.sent is None else self.sent, os.path.join(folder, "")
-            self.names[folder] = {path[len(prefix) :].partition("/")[0] for path in paths if path.startswith(prefix)}
-        return self.names[folder]
-
     def has_module(self, folder: Path, name: str) -> bool:
         """Return whether a folder has a file or a folder that may be this module, also an extension module."""
-        return any(entry.partition(".")[0] == name for entry in self.names_in(folder))
+        if folder not in self.modules:
+            paths, prefix = map(str, folder.glob("*")) if self.sent is None else self.sent, os.path.join(folder, "")
+            entries = (path[len(prefix) :].partition("/")[0] for path in paths if path.startswith(prefix))
+            self.modules[folder] = {entry.partition(".")[0] for entry in entries}
+        return name in self.modules[folder]
 
 
 def external_imports(script: Path, files: Files, folder: Path) -> dict[str, str]:
@@ -314,10 +312,9 @@ def with_parser(recipe: Recipe, python: str = "") -> Recipe:
         # The type of a default may be narrower than what the parser accepts: 1 for a number.
         settings = {name: Setting() for name in recipe.defaults} | {**recipe.declared}
         return replace(recipe, declared=settings, unchecked=str(error))
-    has_parser = bool(settings)
-    if not has_parser:
-        settings = {name: Setting(type_of(value)) for name, value in recipe.defaults.items()} | {**recipe.declared}
-    recipe = replace(recipe, declared={**recipe.declared, **settings}, has_parser=has_parser)
+    values = {} if settings else recipe.defaults  # without a parser, these show the types
+    typed = {name: Setting(TYPES.get(type(value), TEXT)) for name, value in values.items()}
+    recipe = replace(recipe, declared={**typed, **recipe.declared, **settings}, has_parser=bool(settings))
     check_recipe_values(recipe)
     return recipe
 
@@ -339,7 +336,8 @@ def parser_settings(recipe: Recipe, python: str) -> dict[str, Setting]:
     if recipe.files and not any(PARSER.search(Path(file).read_bytes()) for file in modules):
         return {}
     folder = private_folder(cache_home() / "settings")
-    content = [python, recipe.script, sorted(recipe.environment.items()), *map(file_state, sources(recipe, python))]
+    files = [(str(path), path.stat().st_mtime_ns) for path in sources(recipe, python)]
+    content = [python, recipe.script, sorted(recipe.environment.items()), files]
     path = folder / f"{hashlib.sha256(json.dumps(content).encode()).hexdigest()}.json"
     if not path.exists():
         PROGRESS.info("settings: reading the arguments of %s (once)", Path(recipe.script).name)
@@ -355,11 +353,6 @@ def sources(recipe: Recipe, python: str) -> Iterator[Path]:
     yield from sorted((LIB / "orch_training").rglob("*.py"))
     yield PROGRAM
     yield from sorted(Path(python).parent.parent.glob("lib*/python*/site-packages"))
-
-
-def file_state(path: Path) -> tuple[str, int, int]:
-    status = path.stat()
-    return str(path), status.st_mtime_ns, status.st_size
 
 
 def query_parser(recipe: Recipe, python: str) -> str:

@@ -13,16 +13,12 @@ from orchestrator.model.project import Project
 
 INTEGER, NUMBER, SWITCH, TEXT = "integer", "number", "switch", "text"
 FLAG = "flag"  # an option without a value
+TYPES = {bool: SWITCH, int: INTEGER, float: NUMBER}  # of values in recipe.toml; others are text
 DESCRIPTIONS = {INTEGER: "a whole number", NUMBER: "a number", SWITCH: "true or false", FLAG: "true or false"}
 # The values of a switch are those that transformers' parser accepts.
 SWITCH_VALUES = {SWITCH: ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0"), FLAG: ("true", "false")}
 # Arguments of transformers and of orch's recipes that have a token of a model hub.
 SECRETS = ("token", "hub_token", "push_to_hub_token")
-
-
-def type_of(default: object) -> str:
-    """Return the type of a default value in recipe.toml."""
-    return {bool: SWITCH, int: INTEGER, float: NUMBER}.get(type(default), TEXT)
 
 
 def matches(value: object, kind: str) -> bool:
