@@ -102,9 +102,7 @@ class RunError(OrchError):
 
     def __init__(self, outcome: RunOutcome) -> None:
         hint = " ".join(explanation.hint for explanation in outcome.explanations)
-        super().__init__(
-            describe_end(outcome), hint=hint or "The method logs() of the run has the output of all ranks."
-        )
+        super().__init__(describe_end(outcome), hint=hint or "The method logs() of the run has all output.")
         self.outcome = outcome
 
 
@@ -379,9 +377,7 @@ def submit(
     if not callable(function):
         raise RequestError(f"{function!r} is not a function.", hint="Pass the function, without (), and its arguments.")
     if options.get("wait_for_cores"):
-        raise RequestError(
-            "orch.submit does not wait for cores.", hint="Call it again later, or train a script with `orch.train`."
-        )
+        raise RequestError("orch.submit does not wait for cores.", hint="Call it again later, or orch.train.")
     for name in options.keys() & {"args", "module", "project"}:
         raise RequestError(
             f"orch.submit has no argument {name!r}.",
@@ -470,9 +466,7 @@ def runs(*, inventory: str | None = None, runs_dir: str | Path = RUNS_DIR) -> li
     """
     listing = list_recorded_runs(Path(runs_dir), inventory)
     if listing.unreachable:
-        raise ExecuteError(
-            f"No response from {', '.join(listing.unreachable)}.", hint="Try again, or list runs of this machine only."
-        )
+        raise ExecuteError(f"No response from {', '.join(listing.unreachable)}.", hint="Try again later.")
     return list(listing.rows)
 
 
@@ -513,7 +507,6 @@ def provision(
         failed = [node for node in report.nodes if node.failed]
         problems = "; ".join(f"{node.node}: {node.problem}" for node in failed)
         hints = dict.fromkeys(node.hint for node in failed if node.hint)
-        raise ExecuteError(
-            f"{problems or 'Provisioning failed'}.", hint=" ".join([*hints, f"Ansible's output: {report.log}"])
-        )
+        hint = " ".join([*hints, f"Ansible's output: {report.log}"])
+        raise ExecuteError(f"{problems or 'Provisioning failed'}.", hint=hint)
     return report

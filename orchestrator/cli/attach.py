@@ -189,14 +189,8 @@ def progress_bar() -> Iterator[FetchListener]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     screen = console()
-    progress = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-        console=screen,
-        disable=not sys.stderr.isatty(),
-    )
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, console=screen, disable=not sys.stderr.isatty())
     task = progress.add_task("listing", total=None)
 
     def begin_node(files: int, size: int) -> None:

@@ -131,9 +131,7 @@ def provision(
 def check_where(inventory: str | None, target: str | None, *, of_nodes: object) -> None:
     """Raise RequestError unless exactly one of inventory and target is named."""
     if (inventory is None) == (target is None):
-        raise RequestError(
-            "Name either an inventory or a target.", hint="orch provision INVENTORY, or orch provision --on NAME"
-        )
+        raise RequestError("Name either an inventory or a target.", hint="orch provision INVENTORY, or --on NAME")
     if target and of_nodes:
         raise RequestError(
             f"--on {target} only installs the stack and the scripts into the shared folder.",

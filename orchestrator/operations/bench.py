@@ -230,11 +230,9 @@ def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunR
             ranks.setdefault(rank_place.node, []).append(part)
             cores[rank_place.node] += rank_place.threads or max(run.threads, 1)  # 0: the batch system decides
         elif isinstance(part, LinkFigures):
-            peers = ((placements[row.peer].node, row) for row in part.rows if row.peer in placements)
-            links += (
-                LinkRate(source=peer, destination=rank_place.node, gbit=row.gbit, microseconds=row.microseconds)
-                for peer, row in peers
-            )
+            for row in (row for row in part.rows if row.peer in placements):
+                ends = {"source": placements[row.peer].node, "destination": rank_place.node}
+                links.append(LinkRate(**ends, gbit=row.gbit, microseconds=row.microseconds))
     nodes = (NodeRates(node=node, cores=cores[node], rates=merge_ranks(parts)) for node, parts in ranks.items())
     return replace(
         measurement,

@@ -67,10 +67,7 @@ def init(name: str, host_patterns: Sequence[str], ssh_config: Path | None) -> Pa
         ExecuteError: if the file cannot be written.
     """
     if not NAME.fullmatch(name):
-        raise RequestError(
-            f"Invalid cluster name {name!r:.80}.",
-            hint="Use letters, digits, '-', '_' and '.': orch init lab user@node1",
-        )
+        raise RequestError(f"Invalid cluster name {name!r:.80}.", hint="Use letters, digits, '-', '_' and '.'.")
     for word in (part for pattern in host_patterns for part in split_list(pattern)):
         check_word(word)
     hosts = tuple(configured(host_patterns, ssh_config) if ssh_config else listed_hosts(host_patterns))
@@ -83,9 +80,7 @@ def init(name: str, host_patterns: Sequence[str], ssh_config: Path | None) -> Pa
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, render(name, str(folder), hosts), mode=PUBLIC)
     except OSError as error:
-        raise ExecuteError(
-            f"Cannot write {path}: {error.strerror}.", hint="The path is relative to the current folder."
-        ) from None
+        raise ExecuteError(f"Cannot write {path}: {error.strerror}.", hint="Work in another folder.") from None
     return folder
 
 
@@ -132,10 +127,7 @@ def check_word(word: str) -> None:
         kind = "is a file" if Path(path).is_file() else "is not a host"
         raise RequestError(f"{shown} {kind}.", hint=f"To read hosts from a file: --hostfile {shlex.quote(path)}")
     if re.match(r"\w+=", word) or len(word.split()) > 1:
-        raise RequestError(
-            f"{shown!r} is not a host.",
-            hint="Separate hosts by spaces outside of quotes; --hostfile FILE reads a hostfile with slots.",
-        )
+        raise RequestError(f"{shown!r} is not a host.", hint="Omit quotes; --hostfile FILE reads hosts with slots.")
     if match := BRACES.search(word):
         ranged = word.replace(match[0], f"[{match[1]}-{match[2]}]")
         raise RequestError(f"{shown!r} is not a host.", hint=f"Write the range as {one_line(ranged)[:80]}")
@@ -226,9 +218,7 @@ def host_names(path: Path, level: int = 0) -> Iterator[str]:
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError as error:
-        raise RequestError(
-            f"Cannot read {path}: {error.strerror}.", hint="Choose another file with --ssh-config."
-        ) from None
+        raise RequestError(f"Cannot read {path}: {error.strerror}.", hint="Choose another --ssh-config.") from None
     for line in lines:
         word, *values = re.split(r"(?:^|\s)#", line)[0].replace("=", " ", 1).replace('"', " ").split() or [""]
         if word.lower() == "host":
@@ -275,9 +265,7 @@ def new_recipe(name: str, into: Path) -> Path:
         ExecuteError: if the folder cannot be written.
     """
     if not RECIPE_NAME.fullmatch(name):
-        raise RequestError(
-            f"Invalid recipe name '{name}'.", hint="Use lower-case letters, digits and dashes: my-recipe."
-        )
+        raise RequestError(f"Invalid recipe name '{name}'.", hint="Use lower-case letters, digits and dashes.")
     if name in recipe_folders():
         raise RequestError(f"Recipe '{name}' already exists.", hint="Choose another name: my-recipe.")
     folder = into / name.replace("-", "_")

@@ -7,11 +7,11 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 from orch_node import permissions
 from orch_node.protocol.outcome import REFUSED
@@ -90,14 +90,8 @@ def begin(base: Path, queue: Path, arguments: str) -> None:
         ExecuteError: if it does not begin.
     """
     with permissions.open_private(queue / queued.LOG) as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", PROCESS, str(base), queue.name],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", PROCESS, str(base), queue.name]
+        process = Popen(command, stdin=PIPE, stdout=log, stderr=log, cwd="/", start_new_session=True)
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(arguments.encode())

@@ -83,9 +83,7 @@ def find_runs(base: Path, name: str, notify: Notify) -> list[Run]:
     if name == LAST:
         unfinished = [run for run in store.recorded(base).runs if store.can_resume(run)]
         if not unfinished:
-            raise RequestError(
-                f"There is no unfinished run in {base}.", hint="`orch train` starts a run; `orch runs` lists all."
-            )
+            raise RequestError(f"There is no unfinished run in {base}.", hint="`orch runs` lists all.")
         return unfinished[-1:]
     if members := store.members(base, name):
         selected = [run for run in members if store.can_resume(run)]
@@ -108,10 +106,7 @@ def check_unfinished(run: Run) -> None:
     if run.state == DONE:
         raise RequestError(f"{run.id} is done: there is nothing to resume.", hint="`orch train` starts a new run.")
     if run.state not in (*store.UNFINISHED, REFUSED):
-        raise RequestError(
-            f"{run.id} has not ended: its state is '{run.state}'.",
-            hint=f"`orch attach {run.id}` shows it, `orch stop {run.id}` ends it.",
-        )
+        raise RequestError(f"{run.id} has not ended: its state is '{run.state}'.", hint="`orch stop` ends it.")
     if not run.origin.request:
         raise RequestError(
             f"{run.id} was started by {run.record.started_by}, and its request is recorded only there.",

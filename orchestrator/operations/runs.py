@@ -237,10 +237,8 @@ def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener, *, 
     """
     collected = handle.fetch(with_source(handle, request, code=code), listener)
     if request.patterns and not collected.files and not collected.skipped:
-        raise RequestError(
-            f"No file in {collected.source} matches {' or '.join(request.patterns)}.",
-            hint="To fetch all files, omit --only.",
-        )
+        patterns = " or ".join(request.patterns)
+        raise RequestError(f"No file in {collected.source} matches {patterns}.", hint="To fetch all, omit --only.")
     return collected
 
 

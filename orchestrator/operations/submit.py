@@ -82,21 +82,18 @@ def read_results(handle: RunHandle) -> list[Any]:
     Raises:
         ExecuteError: if they cannot be copied or are damaged.
     """
+    run = handle.record.run_id
     with tempfile.TemporaryDirectory() as folder:
         request = FetchRequest(source="", destination=Path(folder), patterns=(RESULTS,))
         try:
             fetch(handle, request, FetchListener())
         except RequestError:
-            raise ExecuteError(
-                f"{handle.record.run_id} has no results.", hint="The function must return, and not call sys.exit()."
-            ) from None
+            raise ExecuteError(f"{run} has no results.", hint="The function must not call sys.exit().") from None
         try:
             texts = json.loads((Path(folder) / RESULTS).read_bytes())
             results = [restore(json.loads(text)) for text in texts]
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise ExecuteError(
-                f"The results of {handle.record.run_id} cannot be read: {error}.", hint="Submit the function again."
-            ) from None
+            raise ExecuteError(f"The results of {run} cannot be read: {error}.", hint="Submit it again.") from None
     return results
 
 
