@@ -26,6 +26,7 @@ MAX_LINE = 1 << 16  # bytes; the path of an entry is shorter
 MAX_LIST = 1 << 30  # bytes of a list: millions of files
 MAX_GREETING = 1 << 20  # bytes that login scripts may print before the list
 MAX_BLOCK = send_files.BLOCK
+SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8
 SHA256 = re.compile(r"[0-9a-f]{64}")
 KINDS = (FILE, LINK, FOLDER, SPECIAL)
 
@@ -113,7 +114,9 @@ class FileSender:
             ExecuteError: if the machine ends the connection, or its list is invalid.
         """
         with self.checking(f"The list of {' or '.join(self.folders)}"):
-            self.skip_greeting()
+            limit = MAX_GREETING
+            while not (line := self.line(limit)).endswith(MARKER + b"\n"):
+                limit -= len(line)
             folder = values.loads(self.line(), "its first line")
             if folder is None:
                 return
@@ -146,12 +149,6 @@ class FileSender:
                 raise self.program.failure()
             yield block
             size -= len(block)
-
-    def skip_greeting(self) -> None:
-        """Skip what login scripts print before the program starts."""
-        limit = MAX_GREETING
-        while not (line := self.line(limit)).endswith(MARKER + b"\n"):
-            limit -= len(line)
 
     def lines(self) -> Iterator[bytes]:
         """Yield lines up to an empty one."""
@@ -191,7 +188,7 @@ def parse_entry(line: bytes) -> Entry:
         raise ProtocolError(f"{entry.path!r:.200} is not a path inside this folder.")
     if entry.kind not in KINDS or not 0 <= entry.size <= MAX_SIZE:
         raise ProtocolError(f"{entry.path!r:.200} has an invalid kind or size.")
-    if not is_utf8(entry.path):
+    if SURROGATE.search(entry.path):
         return replace(entry, problem="its name is not UTF-8")
     if entry.problem or entry.kind == SPECIAL:
         return replace(entry, problem=one_line(entry.problem)[:200] or "it is not a file")
@@ -208,15 +205,6 @@ def link_problem(entry: Entry) -> str:
     parts = entry.target.split("/")
     ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
     is_below = not any(part in ("", ".", "..") or "\0" in part for part in parts[ups:])
-    if is_utf8(entry.target) and is_below and ups <= entry.path.count("/"):
+    if not SURROGATE.search(entry.target) and is_below and ups <= entry.path.count("/"):
         return ""
     return f"it is a link to {one_line(entry.target)[:200]}, which is not inside of this folder"
-
-
-def is_utf8(path: str) -> bool:
-    """Return whether a path can be encoded as UTF-8."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -76,22 +76,20 @@ def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveN
     """Query the nodes of an inventory, or those with these names, and return who uses them, in its order."""
     cluster = load.cluster(inventory)
     write_ssh_config(cluster)
-    selected = [name for name in cluster.selection.hosts if names is None or name in names]
-    nodes = [node for node in cluster.nodes if node.name in selected]
-    commands = {node.run_node: usage_command(node) for node in nodes}
+    nodes = {node.name: node for node in cluster.nodes if names is None or node.name in names}
+    commands = {node.run_node: usage_command(node) for node in nodes.values()}
     responses = query_all(commands, NodeUsage, seconds=USAGE_SECONDS)
-    live = {}
-    for node in nodes:
-        usage, cores = responses[node.name], len(node.facts.cores)
-        if isinstance(usage, ExecuteError):
-            live[node.name] = LiveNode(name=node.name, cores=cores, usage=None, problem=usage.message)
+    live = []
+    for name in [name for name in cluster.selection.hosts if names is None or name in names]:
+        usage, cores = responses.get(name), len(nodes[name].facts.cores) if name in nodes else 0
+        if usage is None:
+            problem = cluster.damaged.get(name, "not provisioned yet")
+            live.append(LiveNode(name=name, cores=0, usage=None, problem=problem, queried=False))
+        elif isinstance(usage, ExecuteError):
+            live.append(LiveNode(name=name, cores=cores, usage=None, problem=usage.message))
         else:
-            live[node.name] = LiveNode(name=node.name, cores=cores, usage=usage)
-    problems = {name: cluster.damaged.get(name, "not provisioned yet") for name in selected}
-    return [
-        live.get(name) or LiveNode(name=name, cores=0, usage=None, problem=problems[name], queried=False)
-        for name in selected
-    ]
+            live.append(LiveNode(name=name, cores=cores, usage=usage))
+    return live
 
 
 def usage_command(node: Node) -> tuple[str, ...]:

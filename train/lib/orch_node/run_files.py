@@ -89,10 +89,7 @@ def main(argv: list[str]) -> int:
 
 def token_of(run_dir: Path) -> str:
     """Return the hash of the supervisor's file, which only nodes that share its folder see; '' if there is none."""
-    try:
-        return hashlib.sha256((run_dir / files.SUPERVISOR).read_bytes()).hexdigest()
-    except OSError:
-        return ""
+    return values.load(lambda content: hashlib.sha256(content).hexdigest(), run_dir / files.SUPERVISOR) or ""
 
 
 def written_files(run_dir: Path) -> Written:
@@ -119,11 +116,7 @@ def written_files(run_dir: Path) -> Written:
 
 def received_hashes(run_dir: Path) -> dict[str, str]:
     """Return the hashes of the files that other nodes have sent to this node, by path."""
-    try:
-        hashes: dict[str, str] = json.loads((run_dir / files.RECEIVED).read_text())
-    except OSError:
-        return {}
-    return hashes
+    return values.load(json.loads, run_dir / files.RECEIVED) or {}
 
 
 def record_received(run_dir: Path, hashes: dict[str, str]) -> None:

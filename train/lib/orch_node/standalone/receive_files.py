@@ -49,7 +49,7 @@ def main() -> None:
         if not is_stored and head["receiver"]:
             feed(head["receiver"], blocks)
         elif not is_stored:
-            write_pieces(decompressed(blocks) if head["compressed"] else blocks, head)
+            write_pieces(map(zlib.decompressobj().decompress, blocks) if head["compressed"] else blocks, head)
         for _ in blocks:
             pass
     except (EOFError, OSError, ValueError, zlib.error) as error:
@@ -175,13 +175,6 @@ def check_end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
         raise ValueError(errors.read().decode(errors="replace").strip() or f"exit code {process.returncode}")
 
 
-def decompressed(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the content of a stream that zlib has compressed."""
-    decompressor = zlib.decompressobj()
-    for block in blocks:
-        yield decompressor.decompress(block)
-
-
 class Blocks:
     """A stream of blocks that is read in other parts."""
 
@@ -189,19 +182,21 @@ class Blocks:
         self.blocks = blocks
         self.block = memoryview(b"")
 
-    def read(self, length: int) -> memoryview:
-        """Return at least one and at most `length` of the next bytes.
+    def parts(self, length: int) -> Iterator[memoryview]:
+        """Yield the next `length` bytes.
 
         Raises:
             EOFError: if the stream has ended.
         """
-        while not self.block:
-            block = next(self.blocks, None)
-            if block is None:
-                raise EOFError("the transfer was interrupted")
-            self.block = memoryview(block)
-        part, self.block = self.block[:length], self.block[length:]
-        return part
+        while length:
+            if not self.block:
+                block = next(self.blocks, None)
+                if block is None:
+                    raise EOFError("the transfer was interrupted")
+                self.block = memoryview(block)
+            part, self.block = self.block[:length], self.block[length:]
+            length -= len(part)
+            yield part
 
 
 def write_pieces(blocks: Iterator[bytes], head: dict[str, Any]) -> None:
@@ -220,7 +215,8 @@ def write_pieces(blocks: Iterator[bytes], head: dict[str, Any]) -> None:
         os.umask(0o022 if mode & stat.S_IROTH else 0o077)  # of the folder, which only those enter who read the file
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if not os.path.exists(part) and has_content(path, piece["sha256"]):
-            write_part(os.devnull, piece, source)
+            for _ in source.parts(piece["length"]):
+                pass
             continue
         try:
             write_part(part, piece, source)
@@ -239,16 +235,11 @@ def part_path(path: str, sha256: str) -> str:
 
 def write_part(part: str, piece: dict[str, Any], source: Blocks) -> None:
     """Append the bytes of a piece to a file, which has the bytes before them."""
-    remaining = piece["length"]
     with open(part, "ab") as file:
-        if part != os.devnull:
-            if os.fstat(file.fileno()).st_size < piece["offset"]:
-                raise ValueError(f"{part} lacks bytes before {piece['offset']}")
-            file.truncate(piece["offset"])
-        while remaining:
-            block = source.read(remaining)
-            file.write(block)
-            remaining -= len(block)
+        if os.fstat(file.fileno()).st_size < piece["offset"]:
+            raise ValueError(f"{part} lacks bytes before {piece['offset']}")
+        file.truncate(piece["offset"])
+        file.writelines(source.parts(piece["length"]))
 
 
 def complete(part: str, path: str, sha256: str, mode: int) -> None:

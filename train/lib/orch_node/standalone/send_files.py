@@ -88,17 +88,14 @@ def describe(path: str, folder: str) -> dict[str, object]:
     status = os.lstat(os.path.join(folder, path))
     if stat.S_ISREG(status.st_mode):
         executable = bool(status.st_mode & stat.S_IXUSR)
-        return {"kind": FILE, "size": status.st_size, "executable": executable, "stamp": stamp_of(status)}
+        # Differs between files of different nodes, and changes when a file is written.
+        stamp = f"{status.st_ino}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+        return {"kind": FILE, "size": status.st_size, "executable": executable, "stamp": stamp}
     if stat.S_ISLNK(status.st_mode):
         return {"kind": LINK, "target": relative_target(path, folder)}
     kinds = ((stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"))
     name = next((name for check, name in kinds if check(status.st_mode)), "device")
     return {"kind": SPECIAL, "problem": f"it is a {name}"}
-
-
-def stamp_of(status: os.stat_result) -> str:
-    """Return a text that differs between files of different nodes, and changes when a file is written."""
-    return f"{status.st_ino}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
 def relative_target(path: str, folder: str) -> str:
