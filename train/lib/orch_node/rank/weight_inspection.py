@@ -120,8 +120,8 @@ def is_changed_by_step(torch: ModuleType, weight: Any, learning_rate: float) -> 
 
 
 def objects_of(classes: Any) -> list[Any]:
-    """Return the objects of this process of a class or of any of several classes."""
-    return [value for value in gc.get_objects() if issubclass(type(value), classes)]
+    """Return the objects of this process of a class or of any of several classes; () takes no time."""
+    return [value for value in gc.get_objects() if issubclass(type(value), classes)] if classes else []
 
 
 def packed_layers() -> tuple[list[Any], list[Any]]:
