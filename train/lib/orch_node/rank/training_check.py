@@ -141,7 +141,7 @@ class FirstStepsCheck(TrainingCheck):
         self.computing = ComputingWeights(self.torch)
         self.optimizers, self.held = [], []
 
-    # Gather what is known.
+    # Gather what is known, and decide.
 
     def inspect_weights(self) -> None:
         self.step += 1
@@ -152,16 +152,10 @@ class FirstStepsCheck(TrainingCheck):
         self.trained_in_fp32 = bool(self.computing.by_id) and self.computing.in_fp32
         self.with_gradients |= {id(weight) for weight in self.held if weight.grad is not None}
         self.computing.update()
-        if not self.computing.changed:
-            addresses = weights.addresses(self.computing.by_id.values())
+        changed, addresses = self.computing.changed, weights.addresses(self.computing.by_id.values())
+        if not changed:
             self.unexplained_steps += any(weights.must_change(self.torch, opt, addresses) for opt in self.optimizers)
-        self.judge()
-
-    # Decide.
-
-    def judge(self) -> None:
-        changed = self.computing.changed
-        if not changed and not self.optimizer_holds_computing_weight():
+        if not changed and addresses and addresses.isdisjoint(weights.addresses(self.held)):
             self.check_wrong_weights()
         elif changed and self.step == CHECK_BEFORE_STEP:
             self.check_replaced_weights()
@@ -177,11 +171,6 @@ class FirstStepsCheck(TrainingCheck):
         """Stop checking, unless detached IPEX layers may still differ visibly after more steps."""
         if not weights.packed_layers()[1]:
             self.finish()
-
-    def optimizer_holds_computing_weight(self) -> bool:
-        """Return whether the optimizers hold at least one computing weight, if any is known."""
-        computing = weights.addresses(self.computing.by_id.values())
-        return not computing or bool(computing & weights.addresses(self.held))
 
     def held_changed(self, dtype: Any) -> bool:
         """Return whether any held weight has changed visibly after rounding to this precision."""
