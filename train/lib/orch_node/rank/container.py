@@ -58,7 +58,7 @@ class ContainedProcess(Child):
             )
         # Send the order by a pipe: secrets are neither in arguments nor in one more file.
         assert self.process.stdin is not None
-        line = json.dumps(values.record(replace(order, preload=spec.preload))).encode() + b"\n"
+        line = values.render(replace(order, preload=spec.preload)).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):  # it could not be started, and the log says why
             self.process.stdin.write(line)
             self.process.stdin.flush()
@@ -92,9 +92,7 @@ class ContainedProcess(Child):
         It never ends if the container is killed or removed, because the container shares the node's process ids.
         """
         start = machine.start_time(self.pid)
-        if start is None:
-            return
-        while machine.is_alive(self.pid, start):
+        while start is not None and machine.is_alive(self.pid, start):
             time.sleep(POLL_SECONDS)
         time.sleep(REPORT_SECONDS)
         self.process.kill()
