@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -231,10 +230,7 @@ def link_to(path: str) -> str:
     if not any(character in path for character in UNSAFE_CHARACTERS) or not os.path.isfile(path):
         return path
     name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
-    folder = tempfile.gettempdir()
-    if any(character in folder for character in (*UNSAFE_CHARACTERS, ":")):
-        folder = "/tmp"  # as in a TMPDIR with spaces
-    link = f"{folder}/orch-preload-{os.getuid()}-{name}.so"
+    link = f"/tmp/orch-preload-{os.getuid()}-{name}.so"
     try:
         with contextlib.suppress(FileExistsError):
             os.symlink(path, link)
