@@ -47,6 +47,10 @@ class Member(NamedTuple):
     fabrics: dict[str, str]  # fabric -> what the node lacks for it, or ""
     devices: tuple[Device, ...]
 
+    def rails(self, fabric: str) -> tuple[Device, ...]:
+        """Return the devices that carry a fabric, if the node lacks nothing for it."""
+        return fabrics.rails(fabric, self.devices) if self.fabrics.get(fabric) == "" else ()
+
 
 @dataclass(frozen=True)
 class Request:
@@ -78,13 +82,9 @@ def check_fabrics(request: Request) -> dict[str, dict[str, Proof]]:
     """Return the results by node and fabric."""
     results: dict[str, dict[str, Proof]] = {member.name: {} for member in request.members}
     for fabric in RDMA:
-        members = [
-            member
-            for member in request.members
-            if member.fabrics.get(fabric) == "" and fabrics.rails(fabric, member.devices)
-        ]
+        members = [member for member in request.members if member.rails(fabric)]
         if len(members) > 1:
-            common = min(len(fabrics.rails(fabric, member.devices)) for member in members)
+            common = min(len(member.rails(fabric)) for member in members)
             for rails in sorted({common, 1}, reverse=True):  # with one device of each node only if all of them fail
                 result = check_fabric(request, fabric, members, rails)
                 if result.together:

@@ -69,20 +69,18 @@ def check_provenance(provenance: Mapping[str, Any], start: Path) -> None:
         return
     if recorded.get(ORCH, "") != provenance[ORCH]:
         ranks.note(f"orch changed since {start.name} was written; the run continues with the installed version.")
-    expected = {**provenance, **recorded, ORCH: provenance[ORCH], SETTINGS: provenance[SETTINGS]}
-    changed = [name for name, fingerprint in provenance.items() if expected[name] != fingerprint]
+    fingerprints = {name: value for name, value in provenance.items() if name not in (ORCH, SETTINGS)}
+    changed = [name for name, fingerprint in fingerprints.items() if recorded.get(name, fingerprint) != fingerprint]
     before = recorded.get(SETTINGS) or {}
     for name, value in provenance[SETTINGS].items():
         if before.get(name, value) != value:
             changed.append(f"setting {name} ({value}, before: {before[name]})")
-    all_changed = list(dict.fromkeys(name for names in ranks.gather(changed) for name in names))
-    if not all_changed:
-        return
+    all_changed = dict.fromkeys(name for names in ranks.gather(changed) for name in names)
     message = f"{', '.join(all_changed)} changed since {start.name} was written"
-    if os.environ.get(FORCE_RESUME):
+    if all_changed and not os.environ.get(FORCE_RESUME):
+        raise RecipeError(describe("changed-provenance", changes=message))
+    if all_changed:
         ranks.note(f"{message}; --force continues from it.")
-        return
-    raise RecipeError(describe("changed-provenance", changes=message))
 
 
 def rows_fingerprint(rows: Iterable[Any]) -> str:

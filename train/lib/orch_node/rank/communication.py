@@ -259,10 +259,8 @@ def pending(torch: ModuleType) -> Counter[str]:
     """
     counts: Counter[str] = Counter()
     status = {} if COUNTS.point_to_point else nccl_status(torch)
-    if not status:
-        return counts
     with LOCK:
-        for key, group in groups(torch):
+        for key, group in groups(torch) if status else ():
             for backend in backends(torch, group):
                 completed = status.get(str(getattr(backend, "uid", "")), {}).get("last_completed_collective")
                 if completed is not None:

@@ -130,17 +130,15 @@ class Metrics:
     def send_heartbeat(self) -> None:
         """Send a heartbeat if a number has changed, or once if this rank has been idle for a while."""
         now, cpu = time.monotonic(), time.process_time()
-        heartbeat = self.heartbeat()
-        if heartbeat != replace(self.sent, idle=False):
+        heartbeat, seconds = self.heartbeat(), now - self.sent_at
+        is_same = heartbeat == replace(self.sent, idle=False)
+        is_idle = seconds >= IDLE_SECONDS and cpu - self.sent_cpu < IDLE_CPU_SHARE * seconds
+        if is_same and (self.sent.idle or not is_idle):
+            return
+        if not is_same:
             self.sent_at, self.sent_cpu = now, cpu
-        elif self.sent.idle or now - self.sent_at < IDLE_SECONDS:
-            return
-        elif cpu - self.sent_cpu < IDLE_CPU_SHARE * (now - self.sent_at):
-            heartbeat = replace(heartbeat, idle=True)
-        else:
-            return
-        self.sent = heartbeat
-        send(heartbeat)
+        self.sent = replace(heartbeat, idle=is_same)
+        send(self.sent)
 
     def report_steps(self) -> None:
         """Report the number of steps and their rate, from time to time until the script reports progress itself."""

@@ -172,10 +172,10 @@ def set_timeout(distributed: ModuleType, timeout: datetime.timedelta) -> None:
     torch = importlib.import_module("torch")
     group = distributed.distributed_c10d._get_default_group()
     for backend in communication.backends(torch, group):
-        if not hasattr(backend, "_set_default_timeout"):
+        if hasattr(backend, "_set_default_timeout"):
+            backend._set_default_timeout(timeout)
+        else:
             print(describe("fixed-timeout", seconds=timeout.total_seconds()), file=sys.stderr)
-            continue
-        backend._set_default_timeout(timeout)
     distributed.distributed_c10d._get_default_store().set_timeout(timeout)
 
 
