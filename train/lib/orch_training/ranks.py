@@ -87,13 +87,10 @@ def broadcast_bytes(source: int, content: bytes) -> bytes:
     """Return the bytes of rank `source`."""
     if not has_group():
         return content
-    message = as_tensor(content if rank() == source else b"")
-    size = torch.tensor([len(message)], device=message.device)
-    dist.broadcast(size, src=source)
-    if rank() != source:
-        message = torch.empty(int(size), dtype=torch.uint8, device=message.device)
+    size = gather(len(content))[source]
+    message = as_tensor(content if rank() == source else bytes(size))
     dist.broadcast(message, src=source)
-    return content if rank() == source else as_bytes(message)
+    return as_bytes(message)
 
 
 def as_tensor(message: bytes) -> torch.Tensor:
