@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -387,27 +387,20 @@ def check_unsupported_options(request: TrainRequest, refuses: Mapping[str, Unsup
         PlanError: naming all options that it refuses.
     """
     refused = [(flag(name), refuses[name]) for name in changed_fields(request) if name in refuses]
-    refuse([*refused, *options_of_other_targets(request.options, request.on)])
+    check_foreign(request.options, request.on, refused)
 
 
-def check_foreign(options: Iterable[TargetOptions], target: str | None) -> None:
-    """Raise PlanError for options of another target than the chosen one."""
-    refuse(list(options_of_other_targets(options, target)))
-
-
-def refuse(options: Sequence[tuple[str, UnsupportedOption]]) -> None:
-    """Raise PlanError if there are unsupported options."""
-    if options:
-        raise PlanError(
-            " ".join(f"{name} {option.reason}." for name, option in options),
-            hint=" ".join(dict.fromkeys(option.hint for _, option in options)),
-        )
-
-
-def options_of_other_targets(
-    options: Iterable[TargetOptions], target: str | None
-) -> Iterator[tuple[str, UnsupportedOption]]:
+def check_foreign(
+    options: Iterable[TargetOptions], target: str | None, refused: Iterable[tuple[str, UnsupportedOption]] = ()
+) -> None:
+    """Raise PlanError for options of another target than the chosen one, and for those that it refuses."""
+    unsupported = [*refused]
     for target_options in options:
-        flag_text = f"--on {target_options.on}"
+        on = f"--on {target_options.on}"
         for name in changed_fields(target_options) if target_options.on != target else ():
-            yield flag(name), UnsupportedOption(f"is for {flag_text}", f"Add {flag_text}, or omit {flag(name)}.")
+            unsupported.append((flag(name), UnsupportedOption(f"is for {on}", f"Add {on}, or omit {flag(name)}.")))
+    if unsupported:
+        raise PlanError(
+            " ".join(f"{name} {option.reason}." for name, option in unsupported),
+            hint=" ".join(dict.fromkeys(option.hint for _, option in unsupported)),
+        )
