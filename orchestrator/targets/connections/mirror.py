@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from base64 import b64decode
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -141,15 +142,11 @@ class Mirror:
         supervisor = self.content(files.SUPERVISOR)
         if supervisor is None or outcome_in(self.folder) is not None:
             return
-        try:
+        with suppress(ProtocolError):
             recorded = outcomes.parse_supervisor(supervisor)
-        except ProtocolError:
-            return
-        if self.is_on_another_host(recorded):
-            return
-        if not self.remote.alive(recorded.pid, self.marker):
-            self.copy(files.OUTCOME)  # the outcome may have been written since the check above
-            (self.folder / SUPERVISOR_ENDED).touch(0o600)
+            if not self.is_on_another_host(recorded) and not self.remote.alive(recorded.pid, self.marker):
+                self.copy(files.OUTCOME)  # the outcome may have been written since the check above
+                (self.folder / SUPERVISOR_ENDED).touch(0o600)
 
     def is_on_another_host(self, supervisor: SupervisorProcess) -> bool:
         """Return whether the connection leads to another host than that of the supervisor.
