@@ -39,7 +39,7 @@ def test_packages_of_an_interpreter_are_those_that_it_imports(tmp_path: Path) ->
 
 
 def test_programs_that_a_nodes_own_python_runs_need_python_3_8() -> None:
-    """Find newer syntax, and types such as list[int] that are evaluated; those of annotations are not."""
+    """Find newer syntax, `|` of dictionaries, and types such as list[int] outside of annotations."""
     types, evaluated = {"dict", "frozenset", "list", "set", "tuple", "type"}, []
     for path in sorted(STANDALONE.glob("*.py")):
         tree = ast.parse(path.read_text(), feature_version=(3, 8))
@@ -48,7 +48,10 @@ def test_programs_that_a_nodes_own_python_runs_need_python_3_8() -> None:
         ignored = {id(part) for annotation in annotations for part in ast.walk(annotation)}
         for node in ast.walk(tree):
             is_type = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in types
-            if is_type and id(node) not in ignored:
+            is_union = (
+                isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and isinstance(node.left, ast.Name)
+            )
+            if (is_type or is_union) and id(node) not in ignored:
                 evaluated.append(f"{path.name}:{node.lineno}")
     assert evaluated == []
 

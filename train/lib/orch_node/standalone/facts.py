@@ -387,7 +387,7 @@ def output_of(command: list[str], variables: dict[str, str]) -> str:
     """Return standard output and error of a program, empty if it fails to start or does not end."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     try:
-        done = subprocess.run(command, env=environment | variables, capture_output=True, timeout=20)
+        done = subprocess.run(command, env={**environment, **variables}, capture_output=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return (done.stdout + done.stderr).decode(errors="replace")
