@@ -88,7 +88,7 @@ def read_results(handle: RunHandle) -> list[Any]:
         try:
             fetch(handle, request, FetchListener())
         except RequestError:
-            raise ExecuteError(f"{run} has no results.", hint="The function must not call sys.exit().") from None
+            raise ExecuteError(f"{run} has no results.", hint="The function must return, not exit.") from None
         try:
             texts = json.loads((Path(folder) / RESULTS).read_bytes())
             results = [restore(json.loads(text)) for text in texts]
