@@ -98,11 +98,8 @@ def check_subcommand(context: typer.Context, *read: str) -> None:
     for parameter in context.command.params:
         if parameter.name and parameter.name not in read and source_name(context, parameter.name) == "COMMANDLINE":
             subcommand = context.invoked_subcommand
-            raise RequestError(
-                f"{parameter.opts[0]} has no effect before '{subcommand}'.",
-                hint=f"Put it after the subcommand, if that supports it: {context.command_path} {subcommand} "
-                f"{parameter.opts[0]}.",
-            )
+            hint = f"Put it after '{subcommand}', if that supports it."
+            raise RequestError(f"{parameter.opts[0]} has no effect before '{subcommand}'.", hint=hint)
 
 
 def print_error(line: str) -> None:

@@ -60,10 +60,8 @@ def become_password(is_interactive: bool) -> Iterator[Mapping[str, str]]:
         try:
             file.write(getpass.getpass("sudo password of the nodes: ") + "\n")
         except EOFError:
-            raise RequestError(
-                "The sudo password was not entered: there is no terminal, or its input has ended.",
-                hint=f"Set {PASSWORD_FILES[0]} to a file that contains it.",
-            ) from None
+            hint = f"Set {PASSWORD_FILES[0]} to a file that contains it."
+            raise RequestError("There is no terminal to enter the sudo password.", hint=hint) from None
         file.flush()
         yield {PASSWORD_FILES[0]: file.name}
 
@@ -133,10 +131,8 @@ def check_where(inventory: str | None, target: str | None, *, of_nodes: object) 
     if (inventory is None) == (target is None):
         raise RequestError("Name either an inventory or a target.", hint="orch provision INVENTORY, or --on NAME")
     if target and of_nodes:
-        raise RequestError(
-            f"--on {target} only installs the stack and the scripts into the shared folder.",
-            hint="Omit --verify, --no-stack, --data, --docker-load and --ask-become-pass.",
-        )
+        hint = "Omit --verify, --no-stack, --data, --docker-load and --ask-become-pass."
+        raise RequestError(f"--on {target} only installs stack and scripts into the shared folder.", hint=hint)
 
 
 provision_command = cli_options.make_command(

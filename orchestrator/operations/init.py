@@ -101,8 +101,7 @@ def check_unique(names: Iterable[str]) -> None:
     """Raise RequestError if a name or an address stands twice in a list."""
     if duplicates := sorted(name for name, times in Counter(names).items() if times > 1)[:3]:
         raise RequestError(
-            f"Named twice: {', '.join(duplicates)}.",
-            hint="Remove hosts that a range includes. To read a file with a line for each rank: --hostfile FILE",
+            f"Named twice: {', '.join(duplicates)}.", hint="A file with a line for each rank: --hostfile FILE"
         )
 
 
@@ -237,10 +236,7 @@ def host_variables(name: str, path: Path) -> dict[str, str]:
         ExecuteError: if ssh fails.
     """
     if not is_host(name):  # no text of the file may become an option of ssh
-        raise RequestError(
-            f"{path}: invalid host name {one_line(name)[:80]!r}.",
-            hint="Select hosts by name: orch init NAME HOST... --from-ssh-config --ssh-config FILE",
-        )
+        raise RequestError(f"{path}: invalid host name {one_line(name)[:80]!r}.", hint="Name the hosts to select.")
     variables: dict[str, str] = {}
     settings = query_ssh(["-F", str(path), "--", name])
     first_values = {key: values[0] for key, values in settings.items()}

@@ -266,15 +266,9 @@ def with_source(handle: RunHandle, request: FetchRequest, *, code: bool) -> Fetc
         paths = [*(str(PurePosixPath(base, request.source)) for base in bases), user_path]
         return replace(request, folders=tuple(dict.fromkeys(paths)))
     if output is None and has_output_here(record):
-        raise RequestError(
-            f"{record.recipe} ran on this machine in {origin.directory}: its files are there.",
-            hint="Copy one of its folders with --from FOLDER.",
-        )
+        raise RequestError(f"The files of {record.recipe} are in {origin.directory}.", hint="Copy with --from FOLDER.")
     if output is None:
-        raise RequestError(
-            f"The output folder of {record.recipe} is unknown, because it is your own script.",
-            hint="Name the folder on the node: --from /path/to/output.",
-        )
+        raise RequestError(f"The output folder of {record.recipe} is unknown.", hint="Name it: --from /path/to/output.")
     is_copy = output == project_copy(record.run_dir)
     return replace(request, folders=(output,), unchanged=project.files if project and is_copy else None)
 
@@ -320,10 +314,8 @@ class WaitingRun(RunHandle):
         """
         run = store.load(self.folder)
         if run.state == queued.QUEUED:
-            raise RequestError(
-                f"{run.id} has not started: it {queued.describe_wait(self.folder)}.",
-                hint=f"`orch attach {run.id}` follows it, `orch stop {run.id}` ends it.",
-            )
+            wait = queued.describe_wait(self.folder)
+            raise RequestError(f"{run.id} has not started: it {wait}.", hint="`orch stop` ends it.")
         if self.record.layout != run.record.layout:
             self.earlier = replace(self.earlier, logs={})  # the start has moved them
         if self.started_run is None or self.record != run.record:

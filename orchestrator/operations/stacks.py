@@ -82,10 +82,8 @@ def environment_of(python: str, *, shell: bool) -> Environment:
         facts = json.loads(done.stdout)
     except (OSError, ValueError) as error:
         reason = str(error.strerror) if isinstance(error, OSError) else reason
-        raise RequestError(
-            f"--python {python}: cannot inspect its environment: {reason}",
-            hint="Name an interpreter of Python 3 that starts, such as .venv/bin/python.",
-        ) from None
+        problem = f"--python {python}: cannot inspect its environment: {reason}"
+        raise RequestError(problem, hint="Name a Python 3 that starts, such as .venv/bin/python.") from None
     return Environment(
         name=program,
         python=facts["python"],
