@@ -379,10 +379,8 @@ def submit(
     if options.get("wait_for_cores"):
         raise RequestError("orch.submit does not wait for cores.", hint="Call it again later, or orch.train.")
     for name in options.keys() & {"args", "module", "project"}:
-        raise RequestError(
-            f"orch.submit has no argument {name!r}.",
-            hint="Arguments follow after the function or are in kwargs; its module and project are its own.",
-        )
+        hint = "Arguments follow after the function or are in kwargs; its module and project are its own."
+        raise RequestError(f"orch.submit has no argument {name!r}.", hint=hint)
     with tempfile.TemporaryDirectory(prefix="orch-submit-") as folder:
         script = write_call(Path(folder), function, args, kwargs or {})
         options["project"] = folder

@@ -100,9 +100,7 @@ def check_hosts(hosts: Sequence[Host]) -> None:
 def check_unique(names: Iterable[str]) -> None:
     """Raise RequestError if a name or an address stands twice in a list."""
     if duplicates := sorted(name for name, times in Counter(names).items() if times > 1)[:3]:
-        raise RequestError(
-            f"Named twice: {', '.join(duplicates)}.", hint="A file with a line for each rank: --hostfile FILE"
-        )
+        raise RequestError(f"Named twice: {', '.join(duplicates)}.", hint="--hostfile FILE reads lines of ranks.")
 
 
 def render(name: str, path: str, hosts: Sequence[Host]) -> str:
@@ -162,11 +160,8 @@ def split_port(word: str, address_and_port: str) -> tuple[str, str]:
     if not port.isdecimal() or not 0 < int(port[:6]) <= HIGHEST_PORT:
         raise RequestError(f"{shown}: invalid port {port!r:.20}.", hint=EXAMPLES)
     if int(port) < LOWEST_PORT and int(port) != SSH_PORT and not word.startswith(URI):
-        raise RequestError(
-            f"{shown}: {port} may be a port or a number of slots.",
-            hint=f"--hostfile FILE reads a hostfile with slots; ranks per node are set by `orch train --ppn {port}`. "
-            f"For a port, write {URI}{shown}",
-        )
+        hint = f"--hostfile FILE reads a hostfile with slots, --ppn {port} sets ranks. For a port, write {URI}{shown}"
+        raise RequestError(f"{shown}: {port} may be a port or a number of slots.", hint=hint)
     return address, port
 
 

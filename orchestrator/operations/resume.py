@@ -108,10 +108,8 @@ def check_unfinished(run: Run) -> None:
     if run.state not in (*store.UNFINISHED, REFUSED):
         raise RequestError(f"{run.id} has not ended: its state is '{run.state}'.", hint="`orch stop` ends it.")
     if not run.origin.request:
-        raise RequestError(
-            f"{run.id} was started by {run.record.started_by}, and its request is recorded only there.",
-            hint="Resume it from there, with the same folder of runs.",
-        )
+        problem = f"{run.id} was started by {run.record.started_by}, and its request is recorded only there."
+        raise RequestError(problem, hint="Resume it from there, with the same folder of runs.")
 
 
 def plan(

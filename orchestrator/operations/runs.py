@@ -67,10 +67,8 @@ def handle_of(run: Run) -> RunHandle:
             which must not be used on behalf of somebody else.
     """
     if user := other_owner(run.folder) or other_owner(run.folder / PLAN):
-        raise RequestError(
-            f"{run.folder} belongs to another user ({user}): its record is not trusted.",
-            hint="To find the run on its nodes: --inventory.",
-        )
+        problem = f"{run.folder} belongs to another user ({user}): its record is not trusted."
+        raise RequestError(problem, hint="To find the run on its nodes: --inventory.")
     if run.state == queued.QUEUED:
         return WaitingRun(run.folder)
     return registry.target_of(run.record).handle(run.record, run.folder)
@@ -400,10 +398,8 @@ def in_folder_of(run: Run) -> Iterator[None]:
     try:
         os.chdir(run.origin.directory)
     except OSError as error:
-        raise RequestError(
-            f"{run.id} was started in {run.origin.directory}: {error.strerror}.",
-            hint="The paths of its request are relative to that folder. Restore it, or start a new run.",
-        ) from None
+        hint = "The paths of its request are relative to that folder. Restore it, or start a new run."
+        raise RequestError(f"{run.id} was started in {run.origin.directory}: {error.strerror}.", hint=hint) from None
     try:
         yield
     finally:
