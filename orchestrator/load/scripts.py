@@ -312,10 +312,17 @@ def with_parser(recipe: Recipe, python: str = "") -> Recipe:
         # The type of a default may be narrower than what the parser accepts: 1 for a number.
         settings = {name: Setting() for name in recipe.defaults} | {**recipe.declared}
         return replace(recipe, declared=settings, unchecked=str(error))
-    values = {} if settings else recipe.defaults  # without a parser, these show the types
-    typed = {name: Setting(TYPES.get(type(value), TEXT)) for name, value in values.items()}
+    untyped = {} if settings else recipe.defaults  # without a parser, these show the types
+    typed = {name: Setting(TYPES.get(type(value), TEXT)) for name, value in untyped.items()}
     recipe = replace(recipe, declared={**typed, **recipe.declared, **settings}, has_parser=bool(settings))
-    check_recipe_values(recipe)
+    tables: dict[str, Mapping[str, Value | None]] = {
+        "paths": dict.fromkeys(recipe.paths),
+        **{f"excludes.{name}": dict.fromkeys([name, *names]) for name, names in recipe.excludes.items()},
+        "settings": recipe.defaults,
+        **{f"presets.{name}": values for name, values in recipe.presets.items()},
+    }
+    for table, values in tables.items():
+        recipe.check_values(values, f"{Path(recipe.script).parent}/recipe.toml: {table}.")
     return recipe
 
 
@@ -374,26 +381,3 @@ def query_parser(recipe: Recipe, python: str) -> str:
         raise UnknownSettingsError(f"{python} has no {module}; the script checks its arguments when the ranks start")
     frames = TRACEBACK_LINE.findall(done.stderr) or [(recipe.script, "")]
     raise RequestError(f"{', line '.join(filter(None, frames[-1]))}: {reason.removesuffix('.')}.", hint=CHECK_HINT)
-
-
-def check_recipe_values(recipe: Recipe) -> None:
-    """Raise RequestError for a name or a value in recipe.toml that does not match the settings."""
-    tables: dict[str, Mapping[str, Value | None]] = {
-        "paths": dict.fromkeys(recipe.paths),
-        **{f"excludes.{name}": dict.fromkeys([name, *names]) for name, names in recipe.excludes.items()},
-        "settings": recipe.defaults,
-        **{f"presets.{name}": values for name, values in recipe.presets.items()},
-    }
-    for table, values in tables.items():
-        for name, value in values.items():
-            setting = recipe.declared.get(name)
-            if setting is None:
-                listing = 'Correct it, or declare it in [settings]: NAME = { type = "text" }.'
-                problem = f"{table}: the script has no argument '--{name}'"
-                hint = did_you_mean(name, recipe.declared, listing=listing)
-            elif value is not None and not setting.accepts(value):
-                problem = f"{table}.{name} = {value}: not {setting.expected}"
-                hint = "Correct it, or the type of the argument."
-            else:
-                continue
-            raise RequestError(f"{Path(recipe.script).parent}/recipe.toml: {problem}.", hint=hint)

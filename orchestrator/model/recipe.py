@@ -152,13 +152,13 @@ class Recipe:
         return arguments
 
     def check(self, user_values: Mapping[str, Value]) -> None:
-        """Raise RequestError for the first name that the recipe does not know, or value that it cannot have."""
+        """Raise RequestError for the first value of --set that the recipe does not take."""
         if self.own_script and user_values:
             raise RequestError(
                 f"--set applies to recipes only; {self.script} is your own script.",
                 hint="Pass the script's arguments after --.",
             )
-        for name, value in user_values.items():
+        for name in user_values:
             if name in self.passed_by_orch:
                 raise RequestError(
                     f"--set {name}: orch passes --{name} itself.",
@@ -169,16 +169,26 @@ class Recipe:
                     f"--set {name}: the record of the run would show a secret.",
                     hint="Set HF_TOKEN in orch_secrets of the inventory; docs/how-to/secrets.md shows how.",
                 )
+        self.check_values(user_values, "--set ")
+
+    def check_values(self, values: Mapping[str, Value | None], place: str) -> None:
+        """Raise RequestError for the first name that the recipe does not know, or value that it cannot have.
+
+        Args:
+            values: the values, or None for a name alone.
+            place: where they are written, the beginning of the error's message.
+        """
+        for name, value in values.items():
             if name not in self.declared and not self.unchecked:
                 hint = did_you_mean(name, self.declared, listing=self.listing)
                 raise RequestError(
-                    f"Recipe '{self.name}' has no setting '{name}'.",
+                    f"{place}{name}: recipe '{self.name}' has no setting '{name}'.",
                     hint=f"{hint} Other arguments of the script go after --.",
                 )
             setting = self.declared.get(name, Setting())
-            if not setting.accepts(value):
+            if value is not None and not setting.accepts(value):
                 raise RequestError(
-                    f"--set {name}={value}: not {setting.expected}.",
+                    f"{place}{name}={value}: not {setting.expected}.",
                     hint=f"Its default is {self.default(name)}." if self.default(name) is not None else self.listing,
                 )
 
