@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -200,8 +200,9 @@ def parse_listing(output: object) -> Listing:
     variables = groups.pop("_meta", Group()).hostvars
     hosts = {host: variables.get(host, {}) for host in ordered_hosts(groups)}
     for host, host_variables in hosts.items():
-        check_variables(host, host_variables)
-        check_host(host, host_variables)
+        for find_problems in (variable_problems, address_problems, ssh_problems):
+            for problem, hint in find_problems(host, host_variables):
+                raise RequestError(one_line(problem), hint=hint)
     return Listing(
         hosts={host: cacheable_variables(host_variables) for host, host_variables in hosts.items()},
         groups={name: group.model_dump(exclude={"hostvars"}) for name, group in groups.items()},
@@ -217,79 +218,59 @@ def ordered_hosts(groups: Mapping[str, Group], name: str = "all") -> dict[str, N
     return hosts
 
 
-def check_variables(host: str, variables: Mapping[str, Any]) -> None:
-    """Check that orch knows each `orch_*` variable.
-
-    Raises:
-        RequestError: if a name is unknown, which would be ignored silently, or orch sets a variable of the ranks.
-    """
+def variable_problems(host: str, variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the names of orch's variables and with those of the ranks, and what to do about it."""
     for name in variables:
         if name.startswith(PREFIX) and name not in VARIABLES["orch"]:
-            raise RequestError(
-                one_line(f"Unknown variable '{name}' of {host} in the inventory."),
-                hint=did_you_mean(name, VARIABLES["orch"]),
-            )
+            yield f"Unknown variable '{name}' of {host} in the inventory.", did_you_mean(name, VARIABLES["orch"])
     for name in VARIABLES["uncached"]:
-        rank_variables = variables.get(name)
-        if not isinstance(rank_variables, dict):
-            continue
+        place, value = f"{name} of {host} in the inventory", variables.get(name)
+        rank_variables = value if isinstance(value, dict) else {}
         if empty := [key for key, value in rank_variables.items() if value is None]:
-            raise RequestError(
-                one_line(f"{name} of {host} in the inventory: {empty[0]} has no value."),
-                hint="Write '' for an empty text, or leave the variable out.",
-            )
+            yield f"{place}: {empty[0]} has no value.", "Write '' for an empty text, or leave the variable out."
         if reserved := find_reserved(map(str, rank_variables)):
-            raise RequestError(
-                one_line(f"{name} of {host} in the inventory: {reserved[0]}: {reserved[1]}."),
-                hint=f"Leave {reserved[0]} out.",
-            )
+            yield f"{place}: {reserved[0]}: {reserved[1]}.", f"Leave {reserved[0]} out."
 
 
-def check_host(name: str, variables: Mapping[str, Any]) -> None:
-    """Check a host's name, addresses, ports and ssh settings.
-
-    Raises:
-        RequestError: if one has a special meaning in a file or a command, disables the verification of host keys, or
-            cannot be used by orch's own connections.
-    """
-    if not is_host(name):
-        raise RequestError(
-            f"{one_line(repr(name)[:80])} in the inventory is not a host name.",
-            hint="A host name consists of letters, digits, '-', '_' and '.', and begins with a letter or digit "
-            "(RFC 1123). Put the address into ansible_host.",
+def address_problems(host: str, variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what could have a special meaning in a file or a command, and what to do about it."""
+    if not is_host(host):
+        yield (
+            f"{repr(host)[:80]} in the inventory is not a host name.",
+            "A host name consists of letters, digits, '-', '_' and '.', and begins with a letter or digit (RFC 1123). "
+            "Put the address into ansible_host.",
         )
     address, port = (is_host, "a host name or address"), (is_port, "a port")
     kinds = {"ansible_host": address, "orch_address": address, "ansible_port": port, "orch_port": port}
-    for variable, (is_valid, kind) in kinds.items():
-        value = variables.get(variable)
+    for name, (is_valid, kind) in kinds.items():
+        value = variables.get(name)
         if value not in (None, "") and not is_template(value) and not is_valid(str(value)):
-            raise RequestError(
-                f"{variable} of {name}: {one_line(repr(value)[:80])} is not {kind}.",
-                hint="Write a name or an address alone; ports, from 1 to 65535, belong in ansible_port or orch_port.",
-            )
-    check_ssh_settings(name, variables)
+            hint = "Write a name or an address alone; ports, from 1 to 65535, belong in ansible_port or orch_port."
+            yield f"{name} of {host}: {repr(value)[:80]} is not {kind}.", hint
 
 
-def check_ssh_settings(name: str, variables: Mapping[str, Any]) -> None:
-    for variable in ("ansible_ssh_private_key_file", "ansible_private_key_file"):
-        key = variables.get(variable)
+def ssh_problems(host: str, variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield settings of ssh that do not verify host keys or replace those of orch, and what to do about it.
+
+    Raises:
+        RequestError: if orch's own connections cannot use the arguments of ssh.
+    """
+    for name in ("ansible_ssh_private_key_file", "ansible_private_key_file"):
+        key = variables.get(name)
         if key and not is_template(key) and not str(key).startswith(("/", "~")):
-            raise RequestError(
-                one_line(f"{variable} of {name}: {str(key)[:80]} is a relative path."),
-                hint="Write the absolute path; for a file next to the inventory: '{{ inventory_dir }}/FILE'.",
-            )
+            hint = "Write the absolute path; for a file next to the inventory: '{{ inventory_dir }}/FILE'."
+            yield f"{name} of {host}: {str(key)[:80]} is a relative path.", hint
     if setting := ssh_options.find_unsafe_setting(variables):
-        raise RequestError(one_line(f"{name}: host keys would not be verified ({setting})."), hint=ssh_options.HINT)
+        yield f"{host}: host keys would not be verified ({setting}).", ssh_options.HINT
     if variables.get("ansible_ssh_args"):
-        raise RequestError(
-            f"{name}: ansible_ssh_args would replace orch's own ssh arguments, which verify host keys and detect "
-            "dead connections.",
-            hint="Use ansible_ssh_common_args: its arguments are added to orch's, and orch's own connections use "
-            "them, too.",
+        yield (
+            f"{host}: ansible_ssh_args would replace orch's own ssh arguments, which verify host keys and detect dead "
+            "connections.",
+            "Use ansible_ssh_common_args: its arguments are added to orch's, and orch's own connections use them, too.",
         )
-    for variable in SSH_ARGUMENTS:
-        if not is_template(variables.get(variable)):
-            ssh_options.argument_lines(name, str(variables.get(variable) or ""))
+    for name in SSH_ARGUMENTS:
+        if not is_template(variables.get(name)):
+            ssh_options.argument_lines(host, str(variables.get(name) or ""))
 
 
 def is_template(value: object) -> bool:
