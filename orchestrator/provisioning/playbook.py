@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import sys
 import tempfile
@@ -114,15 +113,15 @@ def run(
     """
     import ansible_runner  # takes a tenth of a second, also for --help
 
-    folder = tempfile.mkdtemp(prefix="orch-ansible-")  # mode 0700
     # ansible-runner replaces these handlers and does not restore them: Ctrl-C would be lost.
     in_main_thread = threading.current_thread() is threading.main_thread()
     signals = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
     handlers = {number: signal.getsignal(number) for number in signals}
-    try:
-        with playbooks.log.open("a") as log:
-            (Path(folder) / "env").mkdir()
-            (Path(folder) / "env" / "extravars").write_text(render_variables(variables))
+    private_folder = tempfile.TemporaryDirectory(prefix="orch-ansible-", ignore_cleanup_errors=True)
+    with private_folder as folder, playbooks.log.open("a") as log:
+        (Path(folder) / "env").mkdir()
+        (Path(folder) / "env" / "extravars").write_text(render_variables(variables))
+        try:
             runner = ansible_runner.run(
                 private_data_dir=folder,
                 project_dir=str(SHARE / "playbooks"),
@@ -135,12 +134,11 @@ def run(
                 quiet=True,
                 event_handler=lambda event: handle_event(event, log, on_result, on_line),
             )
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            end_workers(folder)
         return str(runner.status)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        end_workers(folder)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def render_variables(variables: Mapping[str, Any]) -> str:
