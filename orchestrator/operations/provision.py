@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from orchestrator.load.inventory import HAS_PASSWORD, is_template
 from orchestrator.load.records import recorded_facts
 from orchestrator.model.decision import Finding
 from orchestrator.model.hosts import SSH_PORT, fold
-from orchestrator.model.packages import Platform, Requirements
+from orchestrator.model.packages import Requirements
 from orchestrator.model.provision_report import Report as Report
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.plan import Host, ProvisionPlan, plan_provision
@@ -57,7 +57,7 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
     with session.state.lock("provision"), source_trees(sources) as trees:
         session.run("preflight", {"orch_stack": stack.name, "preflight_facts_script": str(STANDALONE / "facts.py")})
         if session.probes and not session.stopped:
-            install(session, stack, hosts, image, trees, requirements)
+            install(session, stack, hosts, requirements, {"orch_image": image, "orch_data": trees})
     return report_sources(session, sources)
 
 
@@ -91,14 +91,17 @@ def image_of(session: Session) -> dict[str, Any]:
 
 
 def install(
-    session: Session,
-    stack: Stack,
-    hosts: tuple[Host, ...],
-    image: dict[str, Any],
-    trees: list[dict[str, str]],
-    requirements: Requirements | None,
+    session: Session, stack: Stack, hosts: tuple[Host, ...], requirements: Requirements | None, files: Mapping[str, Any]
 ) -> None:
-    """Install the stack after the preflight, unless a reachable node has failed it."""
+    """Install the stack after the preflight, unless a reachable node has failed it.
+
+    Args:
+        session: the session, with the results of the preflight.
+        stack: the stack.
+        hosts: all nodes of the inventory.
+        requirements: the user's packages.
+        files: the variables of the roles that copy the image, models and data.
+    """
     plan = plan_provision(
         session.request,
         cluster=session.state.cluster,
@@ -112,15 +115,13 @@ def install(
         refuse(session, plan)
         return
     session.state.write_trust(plan.trust)
-    of_stack = stack_variables(session, stack, plan.platforms, requirements)
     variables = {
         **plan.variables,
-        **of_stack,
+        **stack_variables(session, stack, requirements),
+        **files,
         "orch_trust": str(session.state.trust),
         "orch_verify_version": sha256(LIB / "orch_node" / "verify.py")[:12],
         "orch_fabric_version": fabric_checks_version(SHARE),
-        "orch_image": image,
-        "orch_data": trees,
     }
     session.run_locked("provision", variables)
     compare_fingerprints(session)
@@ -175,9 +176,7 @@ def requirements_of(session: Session) -> Requirements | None:
     return load.shared_requirements(session.request.requirements, common_file)
 
 
-def stack_variables(
-    session: Session, stack: Stack, platforms: Iterable[Platform], requirements: Requirements | None
-) -> dict[str, Any]:
+def stack_variables(session: Session, stack: Stack, requirements: Requirements | None) -> dict[str, Any]:
     """Prepare a wheelhouse for each platform, and return the variables of the roles that install train/ and a stack.
 
     Raises:
@@ -187,7 +186,7 @@ def stack_variables(
     links, note = session.request.find_links, session.listener.note
     wheelhouses = {
         platform.key: wheelhouse.prepare_wheelhouse(stack, platform, links, note, requirements).variables()
-        for platform in platforms
+        for platform in dict.fromkeys(probe.platform for probe in session.probes.values())
     }
     return {
         "orch_train": str(TRAIN),
@@ -261,8 +260,7 @@ def provision_shared(
                 name: {"python": probe.python_path, "wheelhouse": probe.platform.key}
                 for name, probe in session.probes.items()
             }
-            platforms = (probe.platform for probe in session.probes.values())
-            variables |= {**stack_variables(session, stack, platforms, requirements), "orch_nodes": nodes}
+            variables |= {**stack_variables(session, stack, requirements), "orch_nodes": nodes}
             session.run_locked("shared", variables)
     return session.report(shared.root)
 

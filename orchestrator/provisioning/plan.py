@@ -10,7 +10,6 @@ from typing import Any
 from orchestrator.load.clusters import Limits
 from orchestrator.load.records import dump
 from orchestrator.model.decision import Decision, Finding
-from orchestrator.model.packages import Platform
 from orchestrator.provisioning.preflight import find_problems, missing_packages
 from orchestrator.provisioning.probe import Probe
 from orchestrator.provisioning.ssh_settings import has_entries, host_entries, known_hosts, ssh_config
@@ -53,7 +52,6 @@ class ProvisionPlan:
 
     problems: tuple[Finding, ...]  # if there are any, no node is changed
     decisions: tuple[Decision, ...]
-    platforms: tuple[Platform, ...]  # one wheelhouse for each
     trust: Mapping[str, str]  # file name -> content, in the folder of the cluster's key pair
     variables: Mapping[str, Any]  # of the playbook
 
@@ -98,7 +96,6 @@ def plan_provision(
             sudo_nodes={host.name for host in hosts if host.may_become or request.may_become},
         ),
         decisions=tuple(describe_decisions(stack, probes)),
-        platforms=tuple(dict.fromkeys(probe.platform for probe in probes)),
         trust={
             "known_hosts": known_hosts(probes, addresses, ports),
             "config": ssh_config(probes, addresses, ports, root),
