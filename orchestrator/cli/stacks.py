@@ -117,14 +117,14 @@ def build(
     """Build the image of a stack from its wheels and print its digest."""
     if dry_run and as_json:
         raise RequestError("--json does not work with --dry-run, which prints the Dockerfile.", hint="Omit --json.")
-    image = image_operation.make_image(load.stack(stack), tag=tag, base=base, engine=engine)
+    image = image_operation.make_image(load.stack(stack), tag=tag, base=base, python=python, engine=engine)
     if dry_run:
         print_text(image_operation.dockerfile(image), nl=False, program=True)
         return
     common_file = load.cluster(inventory).requirements if inventory else None
     packages = load.shared_requirements(requirements, common_file)
     image_operation.check_engine(engine)
-    image_operation.lay_out(image, context, tuple(find_links or ()), python, print_error, requirements=packages)
+    image_operation.lay_out(image, context, tuple(find_links or ()), print_error, packages)
     digest = image_operation.build(image, context)
     print_text(json_text("image", tag=image.tag, digest=digest) if as_json else f"{image.tag} {digest}")
 

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from orchestrator.model.packages import Platform, Requirements
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.wheelhouse import sbom
 from orchestrator.stacks.stack import GLIBC, IMAGE_NAME, Stack, python_for, python_of
+from orchestrator.targets.interface import Notify
 
 LARGE_WHEEL_BYTES = 20_000_000  # wheels of this size get a separate layer
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
@@ -29,11 +30,14 @@ class StackImage:
     stack: Stack
     tag: str
     base: str  # an image with Python, by tag or pinned by digest
+    python: str  # its version
     engine: str = "docker"
 
 
-def make_image(stack: Stack, *, tag: str | None, engine: str, base: str | None = None) -> StackImage:
-    """Return the image of a stack, with defaults for tag and base.
+def make_image(
+    stack: Stack, *, tag: str | None, engine: str, base: str | None = None, python: str | None = None
+) -> StackImage:
+    """Return the image of a stack, with defaults for tag and base, and the Python that the name of the base states.
 
     Raises:
         PlanError: if tag or base is not the name of an image.
@@ -45,7 +49,7 @@ def make_image(stack: Stack, *, tag: str | None, engine: str, base: str | None =
                 f"{option} {name!r}: not a valid image name.",
                 hint="Examples: orch:current, registry.example/team/orch:1.",
             )
-    return StackImage(stack=stack, tag=tag, base=base, engine=engine)
+    return StackImage(stack=stack, tag=tag, base=base, python=python or python_of(base, stack), engine=engine)
 
 
 def dockerfile(image: StackImage, packages: Sequence[str] = ()) -> str:
@@ -59,13 +63,7 @@ def dockerfile(image: StackImage, packages: Sequence[str] = ()) -> str:
 
 
 def lay_out(
-    image: StackImage,
-    context: Path,
-    find_links: tuple[str, ...],
-    python: str | None,
-    notify: Callable[[str], None],
-    *,
-    requirements: Requirements | None = None,
+    image: StackImage, context: Path, find_links: tuple[str, ...], notify: Notify, requirements: Requirements | None
 ) -> None:
     """Create the build context: the Dockerfile, the wheels of the stack and the user, and orch's programs.
 
@@ -73,7 +71,6 @@ def lay_out(
         image: the image.
         context: the folder of the build context.
         find_links: folders of wheels that no index has.
-        python: Python version of the base image, or None to derive it from the name.
         notify: receives the progress of slow steps.
         requirements: the user's packages.
 
@@ -82,7 +79,7 @@ def lay_out(
         ExecuteError: if a wheel cannot be downloaded or built.
     """
     stack = image.stack.for_backend(image.stack.backends[0])
-    target = Platform(python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC)
+    target = Platform(python=image.python, machine=platform.machine(), libc=GLIBC)
     prepared = wheelhouse.prepare_wheelhouse(stack, target, find_links, notify, requirements)
     shutil.rmtree(context / "wheels", ignore_errors=True)
     for wheel in prepared.lock:  # large wheels, such as torch, change rarely and get a separate layer

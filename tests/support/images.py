@@ -53,11 +53,11 @@ def build_stack_image(folder: Path) -> str:
     shutil.copytree(TESTS / "docker", base)
     (base / "apt-settings").write_text(run_program("bash", "-c", "cd test-cluster && . ./common && apt_settings"))
     run_program("docker", "build", "--network", "host", "--tag", PYTHON_IMAGE, str(base))
-    image = make_image(stack_of_nodes(), tag=STACK_IMAGE, base=PYTHON_IMAGE, engine="docker")
+    image = make_image(stack_of_nodes(), tag=STACK_IMAGE, base=PYTHON_IMAGE, python="3.11", engine="docker")
     context = folder / "context"
     make_wheel(folder / "index", USER_PACKAGE, "1.0", requires=["numpy"], module="VERSION = '1.0'")
     lines = ("--no-index", f"--find-links {folder / 'index'}", USER_PACKAGE)
-    operation.lay_out(image, context, (), "3.11", print, requirements=Requirements(source="needs.txt", lines=lines))
+    operation.lay_out(image, context, (), print, Requirements(source="needs.txt", lines=lines))
     for wheel in (context / "wheels").rglob("*.whl"):
         if wheel.name.startswith(UNUSED_PACKAGES):
             wheel.unlink()

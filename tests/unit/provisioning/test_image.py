@@ -11,7 +11,6 @@ from orchestrator import load
 from orchestrator.errors import PlanError
 from orchestrator.operations.image import build, dockerfile, make_image, push, save
 from orchestrator.provisioning.wheelhouse import Wheel, sbom
-from orchestrator.stacks.stack import python_of
 from tests.conftest import make_stack
 from tests.support.files import write_program
 
@@ -23,7 +22,7 @@ def test_every_stack_has_a_dockerfile() -> None:
         text = dockerfile(image)
         assert f"ORCH_STACK={name}\n" in text
         assert f"ARG BASE={image.base}\n" in text
-        assert stack.runs_on_python(python_of(image.base, stack))
+        assert stack.runs_on_python(image.python)
         assert "USER 1000" in text
         assert "latest" not in text
 
@@ -34,7 +33,7 @@ def test_base_may_be_pinned_by_digest() -> None:
     text = dockerfile(image, ["einops==0.8.1", "rich==14.0"])
     assert f"ARG BASE={pinned}\n" in text
     assert 'orch.packages="einops==0.8.1 rich==14.0"' in text
-    assert python_of(pinned, image.stack) == "3.12"
+    assert image.python == "3.12"
 
 
 def test_engine_gets_the_name_of_the_image(tmp_path: Path) -> None:
