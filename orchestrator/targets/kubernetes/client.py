@@ -6,7 +6,7 @@ The client package is imported only when it is used, because that takes 1 s and 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,8 @@ def message_of(error: Any) -> str:
     return " ".join(str(message).split()).rstrip(".")
 
 
-TIMEOUT = (10.0, 60.0)  # connecting, reading; seconds
+CONNECT_SECONDS = 10.0
+CONTENT_TYPES = {"PATCH": "application/apply-patch+yaml"}  # of server-side apply
 QUIET_SECONDS = 330.0  # after which a log is requested again
 RETRIES = 4
 # The API and the plural of each kind.
@@ -106,16 +107,16 @@ class KubernetesClient:
     # Reading.
 
     def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: dict[str, str] | None = None,
-        body: Object | None = None,
-        content_type: str = "application/json",
-        timeout: tuple[float, float] = TIMEOUT,
+        self, method: str, path: str, query: Mapping[str, str], *, body: Object | None = None, seconds: float = 60.0
     ) -> Any:
         """Send a request, which is repeated after temporary errors, and return the raw response.
+
+        Args:
+            method: of HTTP.
+            path: on the server.
+            query: parameters.
+            body: an object, or the options of a deletion.
+            seconds: the time limit for the response, and then for each part of it.
 
         Raises:
             NotThere: if there is no such object.
@@ -128,13 +129,13 @@ class KubernetesClient:
         serialized = self.client.param_serialize(
             method,
             path,
-            query_params=list((query or {}).items()),
+            query_params=list(query.items()),
             body=body,
-            header_params={"Accept": "application/json", "Content-Type": content_type},
+            header_params={"Accept": "application/json", "Content-Type": CONTENT_TYPES.get(method, "application/json")},
             auth_settings=["BearerToken"],
         )
         with self.converted_errors():
-            response = self.client.call_api(*serialized[:4], _request_timeout=timeout)
+            response = self.client.call_api(*serialized[:4], _request_timeout=(CONNECT_SECONDS, seconds))
             if not 200 <= response.status < 300:
                 raise ApiException(http_resp=response.response)
             return response.response
@@ -149,7 +150,7 @@ class KubernetesClient:
 
     def get(self, path: str, **query: str) -> Object:
         """Return the object at a path, with the errors of request()."""
-        response = self.request("GET", path, query=query)
+        response = self.request("GET", path, query)
         with self.converted_errors():
             try:
                 return dict(json.loads(response.data))
@@ -195,8 +196,7 @@ class KubernetesClient:
         limits = {"sinceTime": since, "tailLines": tail and str(tail)}
         query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
         query |= {name: value for name, value in limits.items() if value}
-        timeout = (TIMEOUT[0], QUIET_SECONDS)
-        response = self.request("GET", f"{self.path('Pod')}/{pod}/log", query=query, timeout=timeout)
+        response = self.request("GET", f"{self.path('Pod')}/{pod}/log", query, seconds=QUIET_SECONDS)
         pending = b""
         try:
             for chunk in response.stream(1 << 16, decode_content=True):
@@ -223,8 +223,7 @@ class KubernetesClient:
             query["dryRun"] = "All"
         body = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
         try:
-            content_type = "application/apply-patch+yaml"
-            self.request("PATCH", path, query=query, body=body, content_type=content_type).release_conn()
+            self.request("PATCH", path, query, body=body).release_conn()
         except NotThere as error:
             api = RESOURCES[manifest["kind"]][0]
             if api == "v1" or error.message.startswith("namespaces "):
@@ -245,7 +244,7 @@ class KubernetesClient:
         }
         path = f"{self.path(item['kind'])}/{item['metadata']['name']}"
         with suppress(NotThere):
-            self.request("DELETE", path, body=body).release_conn()
+            self.request("DELETE", path, {}, body=body).release_conn()
 
     def path(self, kind: str) -> str:
         """Return the path of the objects of a kind in the namespace."""
