@@ -31,6 +31,7 @@ QUIET_SECONDS = 120.0
 CHUNK = 1 << 20
 MAX_ERROR = 1 << 16
 INPUT_FRAME = 1 << 15  # bytes that are sent at once
+EXEC_OPTIONS = {"stdin": True, "stdout": True, "stderr": True, "tty": False, "binary": True, "_preload_content": False}
 UID_HINT = "The pod reads as the user of the run (uid in orch-k8s.toml). Check whether that user may read the files."
 
 
@@ -128,19 +129,10 @@ class PodExec:
         from kubernetes import client
         from kubernetes.stream import stream
 
+        connect = client.CoreV1Api(self.cluster.client).connect_get_namespaced_pod_exec
         with self.cluster.converted_errors():
             response = stream(
-                client.CoreV1Api(self.cluster.client).connect_get_namespaced_pod_exec,
-                self.pod,
-                self.cluster.namespace,
-                container=self.container,
-                command=list(argv),
-                stdin=True,
-                stdout=True,
-                stderr=True,
-                tty=False,
-                binary=True,
-                _preload_content=False,
+                connect, self.pod, self.cluster.namespace, container=self.container, command=list(argv), **EXEC_OPTIONS
             )
         response.sock.settimeout(seconds)
         try:
