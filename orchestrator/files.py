@@ -10,7 +10,6 @@ import fcntl
 import gzip
 import hashlib
 import importlib.metadata
-import json
 import logging
 import os
 import re
@@ -48,6 +47,7 @@ CHUNK = 1 << 20
 ROOT = 0  # the user who can write everything anyway
 PUBLIC = 0o666  # before the umask
 MAX_LOGS = 20
+MAX_HOLDER = 200  # characters about the holder of a lock
 NODES = "nodes"  # in the state of an inventory: the folder of the records
 TOKEN = re.compile(r"[0-9a-f]{32}")
 PROGRESS = logging.getLogger(__name__)
@@ -316,11 +316,11 @@ class State:
             except BlockingIOError:
                 file.seek(0)
                 raise ExecuteError(
-                    f"Another command is changing this cluster: {describe_holder(file.read())}.",
+                    f"Another command is changing this cluster: {file.read(MAX_HOLDER) or 'unknown process'}.",
                     hint="Wait until it ends, or stop it.",
                 ) from None
             file.truncate(0)
-            json.dump(holder(action), file)
+            file.write("{what} of {user}@{host}, process {pid}, since {since}".format(**holder(action)))
             file.flush()
             yield
             file.truncate(0)
@@ -357,13 +357,6 @@ def holder(action: str) -> dict[str, str]:
         "pid": str(os.getpid()),
         "since": time.strftime("%H:%M:%S"),
     }
-
-
-def describe_holder(text: str) -> str:
-    try:
-        return "{what} of {user}@{host}, process {pid}, since {since}".format(**json.loads(text))
-    except (ValueError, RecursionError, TypeError, KeyError):
-        return "unknown process"
 
 
 def write_private(path: Path, content: str) -> None:

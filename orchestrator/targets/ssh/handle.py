@@ -30,9 +30,9 @@ from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.mirror import Mirror
 from orchestrator.targets.execute import errors_in, execute, on_each
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
-from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
+from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle, ignore
 from orchestrator.targets.ssh import find
-from orchestrator.targets.ssh.logs import LogCopies, copy_logs
+from orchestrator.targets.ssh.logs import LogCopies
 from orchestrator.targets.ssh.nodes import connection_to, on_run
 
 END_SECONDS = 10.0  # time limit for a supervisor to end after it has written its outcome
@@ -92,7 +92,7 @@ class SshHandle(RunHandle):
 
     def finish(self) -> RunOutcome:
         try:
-            errors = copy_logs(self.record, self.folder, node0=self.node0)
+            errors = self.copies.copy_once(node0=self.node0)
         finally:
             self.node0.close()
         for nodes, reason in fold_by_text({node: error.message for node, error in errors.items()}):
@@ -110,7 +110,7 @@ class SshHandle(RunHandle):
             ran_on = {event.node for event in run.events() if isinstance(event, Started) and event.rank in nodes}
             log_nodes = {self.record.node0.node, *ran_on, *nodes.values()}  # node0 may have the logs of other nodes
             hosts = [host for host in self.record.nodes if host.node in log_nodes]
-            for node, error in copy_logs(self.record, self.folder, rank, hosts=hosts).items():
+            for node, error in self.copies.copy_once(rank, hosts).items():
                 problems[node] = error.message
                 self.notify(error.message)
             yield from copied_lines(run, nodes, self.earlier.logs)
@@ -209,7 +209,9 @@ def start(plan: Plan, folder: Path) -> Positions | None:
     try:
         if earlier_run and plan.run.node0.via:
             if set(earlier_run.nodes) - {host.node for host in plan.run.nodes}:
-                copy_logs(earlier_run.record, folder)  # of nodes that do not respond, nothing is copied
+                LogCopies(
+                    earlier_run.record, folder, ignore
+                ).copy_once()  # of nodes that do not respond, nothing is copied
             store.move_logs(folder, earlier_run.record, plan.run)
         earlier = store.positions(folder) if earlier_plan else None
         start_steps(plan, folder)

@@ -29,70 +29,8 @@ FOLLOW_SECONDS = 0.2
 NODE_SECONDS = 0.01
 
 
-def copy_logs(
-    record: RunRecord,
-    folder: Path,
-    rank: int | None = None,
-    *,
-    hosts: Sequence[RunNode] | None = None,
-    node0: Local | Ssh | None = None,
-) -> dict[str, ExecuteError]:
-    """Copy the logs of ranks from node0, and in parallel from the nodes that have not handed theirs to node0.
-
-    Args:
-        record: the run.
-        folder: its local folder.
-        rank: the rank; None for all ranks.
-        hosts: the nodes; by default all of the run.
-        node0: the connection to node0 if the run has just ended; it stays open. Then the results are copied, too, nodes
-            may be too busy to answer soon, and may have no folder of the run; otherwise this is an error.
-
-    Returns:
-        The errors by node.
-    """
-    ended = outcome_in(folder)
-    lost = {node for node, end in ended.nodes.items() if end.lost} if ended else set[str]()
-    handed = set[str]()
-    folder_of = partial(local_folder, record)
-
-    def copy(host: RunNode) -> None:
-        seconds = BUSY_CONNECT_SECONDS if node0 and host.node not in lost else CONNECT_SECONDS
-        connection = node0 if node0 and host == record.node0 else connection_to(host, seconds)
-        if not isinstance(connection, Ssh):
-            return
-        mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))
-        try:
-            if not node0 and not connection.sizes(record.run_dir):
-                raise ExecuteError(
-                    f"{record.run_dir} does not exist.", hint="The run's folder on the node was deleted."
-                )
-            if host == record.node0:
-                if node0:
-                    mirror.finish(record.output_dir)
-                    mirror.record_supervisor_end()
-                handed.update(mirror.copy_handed_logs(folder_of))
-            mirror.copy_logs(rank, partial(folder_of, node=host.node))
-        finally:
-            if connection is not node0:
-                connection.close()
-
-    errors: dict[str, ExecuteError] = {}
-    hosts = record.nodes if hosts is None else hosts
-    first = [host for host in hosts if host == record.node0]
-    for group in (first, [host for host in hosts if host not in first]):
-        errors |= errors_in(on_each([host for host in group if host.node not in handed], copy))
-    return errors
-
-
-def local_folder(record: RunRecord, rank: int, node: str) -> str:
-    """Return the local folder for the logs of a rank from a node; '' if the run has no such node."""
-    if node in [placement.node for placement in record.layout if placement.rank == rank]:
-        return files.RANKS
-    return files.moved_logs(node) if node in [host.node for host in record.nodes] else ""
-
-
 class LogCopies:
-    """Keeps the local logs of a run like those on its nodes, each in a thread, while the run is followed.
+    """Copies the logs of a run from its nodes once, or each in a thread while the run is followed.
 
     Attributes:
         nodes: the node of each rank that has started, learned from the events while they are being read.
@@ -114,6 +52,55 @@ class LogCopies:
         """Return a copy of the run's folder on a node."""
         ranks = len(self.record.layout)
         return Mirror(connection, self.record.run_dir, self.folder, ranks=ranks, notify=self.notify)
+
+    def copy_once(
+        self, rank: int | None = None, hosts: Sequence[RunNode] = (), node0: Local | Ssh | None = None
+    ) -> dict[str, ExecuteError]:
+        """Copy logs from node0, and in parallel from the nodes that have not handed theirs to node0.
+
+        Args:
+            rank: the rank whose logs are copied; None for all ranks.
+            hosts: the nodes; by default all of the run.
+            node0: the connection to node0 if the run has just ended; it stays open. Then the results are copied, too,
+                nodes may be too busy to answer soon, and may have no folder of the run; otherwise this is an error.
+
+        Returns:
+            The errors by node.
+        """
+        record, ended, handed = self.record, outcome_in(self.folder), set[str]()
+        lost = {node for node, end in ended.nodes.items() if end.lost} if ended else set[str]()
+
+        def copy(host: RunNode) -> None:
+            seconds = BUSY_CONNECT_SECONDS if node0 and host.node not in lost else CONNECT_SECONDS
+            connection = node0 if node0 and host == record.node0 else connection_to(host, seconds)
+            if not isinstance(connection, Ssh):
+                return
+            mirror = self.mirror(connection)
+            try:
+                if not node0 and not connection.sizes(record.run_dir):
+                    raise ExecuteError(
+                        f"{record.run_dir} does not exist.", hint="The run's folder on the node was deleted."
+                    )
+                if host == record.node0:
+                    if node0:
+                        mirror.finish(record.output_dir)
+                        mirror.record_supervisor_end()
+                    handed.update(mirror.copy_handed_logs(self.folder_of))
+                mirror.copy_logs(rank, partial(self.folder_of, node=host.node))
+            finally:
+                if connection is not node0:
+                    connection.close()
+
+        hosts = hosts or record.nodes
+        errors = errors_in(on_each([host for host in hosts if host == record.node0], copy))
+        others = [host for host in hosts if host != record.node0 and host.node not in handed]
+        return errors | errors_in(on_each(others, copy))
+
+    def folder_of(self, rank: int, node: str) -> str:
+        """Return the local folder for the logs of a rank from a node; '' if the run has no such node."""
+        if node in [placement.node for placement in self.record.layout if placement.rank == rank]:
+            return files.RANKS
+        return files.moved_logs(node) if node in [host.node for host in self.record.nodes] else ""
 
     def watch(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
         """Yield the events unchanged, and remember where each rank has started."""
@@ -159,7 +146,7 @@ class LogCopies:
         with closing(connection_to(host)) as connection:
             assert isinstance(connection, Ssh)
             mirror = self.mirror(connection)
-            folder_of = partial(local_folder, self.record, node=host.node)
+            folder_of = partial(self.folder_of, node=host.node)
             is_last = False
             try:
                 while not is_last:
