@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.app import with_defaults
 from orchestrator.cli.options import PANELS, RUNS_DIR, AsJson, Group, RunsDir, make_command, print_error
-from orchestrator.cli.train import TARGET_OPTION, TARGETS, group_of
+from orchestrator.cli.train import TARGET_GROUPS, TARGET_OPTION
 from orchestrator.model.measurement import find_slow
 from orchestrator.operations import bench as operation
 from orchestrator.planning.request import NODES, RANKS, TRAINING, TrainRequest, parse_ppn
@@ -64,5 +64,5 @@ bench_command = make_command(
         },
         fixed={"recipe": "bench"},
     ),
-    **{target.options.on: group_of(target) for target in TARGETS},
+    **TARGET_GROUPS,
 )

@@ -28,7 +28,7 @@ REQUEST = Group(
     panels={
         "What": {
             "settings": typer.Option(
-                metavar="KEY=VALUE", help="Setting of the recipe bert-data, such as shards=64; may be repeated."
+                metavar="KEY=VALUE", help="Setting of bert-data, such as shards=64; may be repeated."
             ),
             "stack": PANELS["What"]["stack"],
         },
@@ -57,8 +57,7 @@ def prepare(
     inputs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE",
-            help="A file of this machine, which the nodes get; or files, or folders of .txt files, on the nodes.",
+            metavar="FILE", help="A file of this machine, sent to the nodes; or .txt files or folders on the nodes."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder on the nodes.")],

@@ -33,27 +33,20 @@ def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID|last",
-        help="ID or name of a run, or last for the newest run. `orch runs` lists them.",
-        autocompletion=complete_runs,
-    ),
+    str, typer.Argument(metavar="ID|last", help="ID or name of a run; last: the newest.", autocompletion=complete_runs)
 ]
 UnfinishedRun = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="ID or name of a run, or of an array for all of its unfinished runs; `orch runs` lists the runs.",
+        help="ID or name of a run, or of an array for all of its unfinished runs.",
         show_default="the newest unfinished run",
         autocompletion=complete_runs,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 USER_PACKAGES = typer.Option(
-    "--requirements",
-    metavar="FILE",
-    help="Packages to add to the stack: a requirements file, a pyproject.toml, or a script with metadata.",
+    "--requirements", metavar="FILE", help="Packages to add: a requirements file, pyproject.toml or script."
 )
 UserPackages = Annotated[str | None, USER_PACKAGES]
 # Its own checks name the owner of a folder that cannot be read.
@@ -61,11 +54,7 @@ RUNS_FOLDER = typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", readable=Fa
 RunsDir = Annotated[Path, RUNS_FOLDER]
 OfInventory = Annotated[
     str | None,
-    typer.Option(
-        "--inventory",
-        metavar="INVENTORY",
-        help="Query the nodes of this inventory; also finds runs started from other machines.",
-    ),
+    typer.Option("--inventory", metavar="INVENTORY", help="Query its nodes, also for runs of other machines."),
 ]
 SHOW = typer.Option("--show", metavar="RANK|all|none", help="Ranks whose output is shown.")
 OUTPUT: Mapping[str, ParameterInfo] = {

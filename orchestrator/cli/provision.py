@@ -86,15 +86,11 @@ OPTIONS: Mapping[str, ParameterInfo] = {
     "stack": PANELS[TRAINING]["stack"],
     "dry_run": typer.Option(help="Only report drift; exit code 1 if there is any."),
     "verify": typer.Option(help="Repeat checks that have already passed."),
-    "no_stack": typer.Option(
-        help="Install Python and MPI alone, for nodes whose ranks use your own environment (--venv)."
-    ),
+    "no_stack": typer.Option(help="Install Python and MPI alone, for nodes with your own environment (--venv)."),
     "find_links": typer.Option(metavar="FOLDER", help="Folder of wheels that no index has; may be repeated."),
     "requirements": USER_PACKAGES,
     "data": typer.Option(metavar=SOURCE, help="Data set of a hub, a URL or this machine; may be repeated."),
-    "docker_load": typer.Option(
-        metavar="FILE.tar", help="Container image for --image: install a container engine and load this file."
-    ),
+    "docker_load": typer.Option(metavar="FILE.tar", help="Image for --image: install a container engine and load it."),
 }
 MODELS = typer.Option("--model", metavar=SOURCE, help="Model of a hub, a URL or this machine; may be repeated.")
 
@@ -181,8 +177,7 @@ def init(
     hosts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="HOST",
-            help="node1, alice@node1:2222, an address, node[1-8]. With --from-ssh-config: hosts to select.",
+            metavar="HOST", help="alice@node1:2222, an address, node[1-8]; with --from-ssh-config, hosts to select."
         ),
     ] = None,
     hostfile: Annotated[
