@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from orchestrator.files import render_template
 from orchestrator.model.decision import Finding
 from orchestrator.model.hosts import grouped
 from orchestrator.model.printable import counted
@@ -48,35 +49,8 @@ def as_json(stack: Stack, machine: Machine) -> str:
 
 def describe(stack: Stack, machine: Machine) -> str:
     """Return all recorded facts about a stack, each with its source."""
-    lines = [f"{stack.name}: {stack.summary}"]
-    for name, value, key in facts(stack, machine):
-        lines.append(f"  {name + ':':<30}{value}")
-        lines += [f"{'':32}source: {stack.sources[key]}"] if key in stack.sources else []
-    lines += [f"  resolved conflict, {fact}: {reason}" for fact, reason in stack.resolved_conflicts.items()]
-    return "\n".join(lines)
-
-
-def facts(stack: Stack, machine: Machine) -> Iterator[tuple[str, str, str]]:
-    """Yield the name of each fact, its value, and the key of its source."""
-    yield "state here", "; ".join(status(stack, machine)), ""
-    yield "python", stack.python, "python"
-    yield "backends", ", ".join(stack.backends), ""
-    if stack.ipex:
-        yield "--ipex trains right in", ", ".join(stack.ipex_precisions), ""
-    yield "flags it honours", ", ".join(stack.flags) or "-", "flags"
-    if end := stack.end_of_life:
-        yield "end of life", f"{end.since}: {end.reason}", "end_of_life"
-    for name, version in stack.requirements.items():
-        suffix = " (without its dependencies)" if name in stack.without_dependencies else ""
-        yield name, version + suffix, name
-    if bindings := stack.bindings:
-        if BINDINGS not in stack.requirements:
-            yield BINDINGS, f"{bindings.version} (for the backend ccl)", BINDINGS
-        yield "import name", bindings.module, "module"
-        yield "setvars.sh", f"<folder of {bindings.module}>/{bindings.setvars}", "setvars"
-        yield "oneCCL in the bindings", bindings.oneccl, "oneccl"
-    for index in stack.indexes:
-        yield index.name, f"--{index.option} {index.url} for {', '.join(index.serves)}", "indexes"
+    state = status(stack, machine)
+    return render_template("stack.txt.j2", stack=stack, state=state, bindings_package=BINDINGS).rstrip("\n")
 
 
 def checked_as_json(checked: Sequence[Checked]) -> str:
