@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -19,13 +19,6 @@ CONTEXT = "During handling of the above exception, another exception occurred:"
 TORCH_WARNING = re.compile(r"\[?W\d{4} \d\d:\d\d:")  # of its C++ and its Python part
 FILE = Path(__file__).with_name("known_errors.toml")
 
-# Software that connects ranks, in a line of its log or in the path of a frame: torch.distributed's store, gloo, MPI's
-# hydra, oneCCL, ssh. Neither a script in a folder `hydra` nor the package of that name is meant.
-RENDEZVOUS = (
-    r"\btorch\.distributed\.|-packages/torch/distributed/|\bc10d\b|socket has failed|\bGloo\b|/gloo/transport/"
-    r"|-packages/oneccl_bindings_for_pytorch/|CCL_ERROR|\bHYD[A-Z]*_|\bhydra_|\bhydt_|\bmpiexec\b|\bmpirun\b|^ssh: "
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
@@ -39,8 +32,8 @@ class Signature:
         cause_on_gpus: the cause on nodes with GPUs, if it is another one.
         hint_on_gpus: the same for the hint.
         frame: a regular expression that the line or the file of the innermost frame of its traceback
-            must match, so that an error of the script itself gets no explanation; with the same replacements.
-        in_rendezvous: whether the line or that file must be of software that connects ranks.
+            must match, so that an error of the script itself gets no explanation; with the same replacements, and
+            `{rendezvous}` for software that connects ranks.
         caller: a regular expression that the file and the function of one of the frames must match.
         from_script: whether one of the frames must be of the user's code.
         hides: the names of signatures whose errors are consequences of this one.
@@ -55,7 +48,6 @@ class Signature:
     cause_on_gpus: str = ""
     hint_on_gpus: str = ""
     frame: str = ""
-    in_rendezvous: bool = False
     caller: str = ""
     from_script: bool = False
     hides: tuple[str, ...] = ()
@@ -65,8 +57,10 @@ class Signature:
 @cache
 def known_signatures() -> tuple[Signature, ...]:
     """Return the signatures in the order in which explanations are shown: errors that cause other errors come first."""
-    entries = tomllib.loads(FILE.read_text(encoding="utf-8"))["signatures"]
-    return tuple(values.read(Signature, entry, FILE.name) for entry in entries)
+    content = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    signatures = (values.read(Signature, entry, FILE.name) for entry in content["signatures"])
+    rendezvous = "|".join(content["rendezvous"])
+    return tuple(replace(item, frame=item.frame.replace("{rendezvous}", rendezvous)) for item in signatures)
 
 
 def explain(
@@ -107,7 +101,7 @@ def explain(
 
 def raised_where_expected(signature: Signature, match: re.Match[str], line: str, frames: tuple[Frame, ...]) -> bool:
     """Return whether the line and the frames of its traceback are those that a signature expects."""
-    pattern = RENDEZVOUS if signature.in_rendezvous else fill(signature.frame, match, as_pattern=True)
+    pattern = fill(signature.frame, match, as_pattern=True)
     innermost = frames[-1].path if frames else ""
     if not (re.search(pattern, line) or re.search(pattern, innermost)):
         return False

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from config import Config, QaArguments
+from orch_node.protocol.node_names import grouped
 from orch_training import ranks
 from orch_training.script import score_in_batches
 from squad import ANSWER, Answer, Question, Window, make_windows
@@ -86,15 +87,14 @@ class Evaluator:
         with ranks.raise_together():
             windows = make_windows(local_questions, self.tokenizer, max_length=self.max_length, stride=data.doc_stride)
         windows.sort(key=lambda window: window.length)
-        by_question: dict[int, list[Scores]] = {}
 
         def scores_of(batch: Sequence[Window]) -> Iterable[Scores]:
             inputs = {name: value for name, value in self.collate(batch).items() if name not in ANSWER}  # without loss
             output = model(**inputs)
             return map(Scores, batch, output.start_logits.float().tolist(), output.end_logits.float().tolist())
 
-        for window_scores in score_in_batches(training, model, windows, scores_of, phase):
-            by_question.setdefault(window_scores.window.question, []).append(window_scores)
+        scores = score_in_batches(training, model, windows, scores_of, phase)
+        by_question = grouped((window_scores.window.question, window_scores) for window_scores in scores)
         local_predictions = [
             predict(question, by_question.get(index, []), data) for index, question in enumerate(local_questions)
         ]
@@ -104,8 +104,8 @@ class Evaluator:
             for index, question in enumerate(self.questions)
         }
         seconds = time.perf_counter() - began
-        scores = ranks.from_main(score(predictions, self.questions) if ranks.is_main() else None)
-        return Evaluation(scores, len(self.questions) / seconds, predictions)
+        figures = ranks.from_main(score(predictions, self.questions) if ranks.is_main() else None)
+        return Evaluation(figures, len(self.questions) / seconds, predictions)
 
 
 def predict(question: Question, scores: Sequence[Scores], data: QaArguments) -> Prediction:
