@@ -127,10 +127,6 @@ def time_unit(seconds: float) -> tuple[float, str]:
     return (60.0, "min") if seconds < 4 * 3600 else (3600.0, "h")
 
 
-def rank_label(rank: RankMeasures) -> str:
-    return f"rank {rank.rank} on {rank.node}"
-
-
 def slow_ranks(ranks: Sequence[RankMeasures]) -> dict[int, float]:
     """Return the ranks that delay the others, the slowest first.
 
@@ -153,8 +149,8 @@ def describe_stragglers(measured: Measures) -> str:
     if not any(rank.step_seconds for rank in measured.ranks):
         return ""
     slow = slow_ranks(measured.ranks)
-    labels = {rank.rank: rank_label(rank) for rank in measured.ranks}
-    stragglers = [f"{labels[rank]} needs {times:.1f} times the median" for rank, times in slow.items()]
+    nodes = {rank.rank: rank.node for rank in measured.ranks}
+    stragglers = [f"rank {rank} on {nodes[rank]} needs {times:.1f} times the median" for rank, times in slow.items()]
     more = f", and {len(slow) - 3} more" if len(slow) > 3 else ""
     return f"Stragglers: {'; '.join(stragglers[:3])}{more}." if slow else "No rank holds the others up."
 
@@ -221,7 +217,8 @@ def ranks_chart(
         lines = [(f"median of {len(drawn)} ranks", median_line(points_of_ranks), "--c1", 2)]
         drawn = [(rank, points) for rank, points in drawn if rank.rank in [*slow][:MAX_LINES]]
     for index, (rank, points) in enumerate(drawn):
-        lines.append((rank_label(rank), points, "--hot" if rank.rank in slow else colour(index), 1.5))
+        line_colour = "--hot" if rank.rank in slow else colour(index)
+        lines.append((f"rank {rank.rank} on {rank.node}", points, line_colour, 1.5))
     data = [
         line(name, [((time - measured.began) / unit, value) for time, value in thin(points)], line_colour, width=width)
         for name, points, line_colour, width in lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -29,22 +29,19 @@ def compare(a: Run, b: Run) -> dict[str, Any]:
     one of them has, with the `ratio` b/a, which is None if a value is missing or a is 0.
     """
     outcomes, measured = [outcome_of(run) for run in (a, b)], [measures(run) for run in (a, b)]
-    settings_a, settings_b = (dict(settings(run, outcome)) for run, outcome in zip((a, b), outcomes, strict=True))
-    loss_a, loss_b = (dict(of_run.loss) for of_run in measured)
-    step = max(loss_a.keys() & loss_b.keys(), default=None)
-    figures_a, figures_b = (dict(figures(*side, step)) for side in zip(outcomes, measured, strict=True))
+    settings_a, settings_b = settings(a, outcomes[0]), settings(b, outcomes[1])
+    step = max(dict(measured[0].loss).keys() & dict(measured[1].loss).keys(), default=None)
+    figures_a, figures_b = (figures(*side, step) for side in zip(outcomes, measured, strict=True))
     return {
         "a": a.id,
         "b": b.id,
         "states": [outcome.state for outcome in outcomes],
         "differences": [
             {"name": name, "a": settings_a.get(name, ABSENT), "b": settings_b.get(name, ABSENT)}
-            for name in dict.fromkeys([*settings_a, *settings_b])
+            for name in {**settings_a, **settings_b}
             if settings_a.get(name) != settings_b.get(name)
         ],
-        "figures": [
-            figure(*key, figures_a.get(key), figures_b.get(key)) for key in dict.fromkeys([*figures_a, *figures_b])
-        ],
+        "figures": [figure(*key, figures_a.get(key), figures_b.get(key)) for key in {**figures_a, **figures_b}],
     }
 
 
@@ -52,31 +49,31 @@ def figure(name: str, unit: str, a: float | None, b: float | None) -> dict[str, 
     return {"name": name, "unit": unit, "a": a, "b": b, "ratio": b / a if a and b is not None else None}
 
 
-def settings(run: Run, outcome: RunOutcome) -> Iterator[tuple[str, str]]:
-    """Yield the name and the value of every setting and decision of a run."""
+def settings(run: Run, outcome: RunOutcome) -> dict[str, str]:
+    """Return every setting and decision of a run by its name."""
     record, origin = run.record, run.origin
-    yield "recipe", record.recipe
-    yield "stack", origin.stack or ABSENT
-    yield "backend", record.backend
-    yield "precision", outcome.precision
-    yield "nodes", fold(run.nodes)
-    yield "ranks", str(len(record.layout))
-    yield "threads of a rank", ", ".join(dict.fromkeys(str(placement.threads) for placement in record.layout))
-    yield from ((f"set {name}", str(value)) for name, value in origin.settings.items())
-    yield "script arguments", " ".join(origin.script_args) or ABSENT
-    yield "packages", ", ".join(fingerprint[:12] for fingerprint in origin.fingerprints) or ABSENT
     script = origin.scripts
     git = script.git if script else None
-    yield "script", script.path if script else ABSENT
-    yield "script, sha256", script.sha256[:12] if script else ABSENT
-    yield "git commit", git.commit[:12] if git else ABSENT
-    yield "git, changed since", (", ".join(git.changed) if git else "") or ABSENT
+    return {
+        "recipe": record.recipe,
+        "stack": origin.stack or ABSENT,
+        "backend": record.backend,
+        "precision": outcome.precision,
+        "nodes": fold(run.nodes),
+        "ranks": str(len(record.layout)),
+        "threads of a rank": ", ".join(dict.fromkeys(str(placement.threads) for placement in record.layout)),
+        **{f"set {name}": str(value) for name, value in origin.settings.items()},
+        "script arguments": " ".join(origin.script_args) or ABSENT,
+        "packages": ", ".join(fingerprint[:12] for fingerprint in origin.fingerprints) or ABSENT,
+        "script": script.path if script else ABSENT,
+        "script, sha256": script.sha256[:12] if script else ABSENT,
+        "git commit": git.commit[:12] if git else ABSENT,
+        "git, changed since": (", ".join(git.changed) if git else "") or ABSENT,
+    }
 
 
-def figures(
-    outcome: RunOutcome, measured: Measures, step: float | None = None
-) -> Iterator[tuple[tuple[str, str], float]]:
-    """Yield the figures that were measured and scored, each as ((name, unit), value).
+def figures(outcome: RunOutcome, measured: Measures, step: float | None = None) -> dict[tuple[str, str], float]:
+    """Return the figures that were measured and scored by their names and units.
 
     Args:
         outcome: the outcome of the run.
@@ -84,25 +81,22 @@ def figures(
         step: the last step whose loss both runs have reported, or None.
     """
     ranks = [rank for rank in measured.ranks if rank.steps]
-    if outcome.seconds is not None:
-        yield ("time, all", "s"), outcome.seconds
-    if ranks:
-        yield ("steps", ""), float(max(rank.steps for rank in ranks))
-    if speed := sum(rank.samples_per_second or 0.0 for rank in ranks):
-        yield ("throughput", "samples/s"), speed
-    if speeds := [rank.steps_per_second for rank in ranks if rank.steps_per_second]:
-        yield ("throughput", "steps/s"), median(speeds)
-    if times := [rank.step_seconds * 1e3 for rank in ranks if rank.step_seconds]:
-        yield ("step, median of the ranks", "ms"), median(times)
-        yield ("step, slowest rank", "ms"), max(times)
-    if measured.loss:
-        yield ("loss, last", ""), measured.loss[-1][1]
-    if step is not None:
-        yield (f"loss at step {step:g}", ""), dict(measured.loss)[step]
-    for name, value in scores(outcome.result).items():
-        yield (f"{name.upper()} after", ""), float(value)
-    if ranks:
-        yield ("memory, largest rank", "GiB"), max(rank.peak_rss for rank in ranks) / 2**30
+    speeds = [rank.steps_per_second for rank in ranks if rank.steps_per_second]
+    times = [rank.step_seconds * 1e3 for rank in ranks if rank.step_seconds]
+    losses = dict(measured.loss)
+    values = {
+        ("time, all", "s"): outcome.seconds,
+        ("steps", ""): float(max(rank.steps for rank in ranks)) if ranks else None,
+        ("throughput", "samples/s"): sum(rank.samples_per_second or 0.0 for rank in ranks) or None,
+        ("throughput", "steps/s"): median(speeds) if speeds else None,
+        ("step, median of the ranks", "ms"): median(times) if times else None,
+        ("step, slowest rank", "ms"): max(times, default=None),
+        ("loss, last", ""): measured.loss[-1][1] if measured.loss else None,
+        (f"loss at step {step or 0:g}", ""): None if step is None else losses[step],
+        **{(f"{name.upper()} after", ""): float(value) for name, value in scores(outcome.result).items()},
+        ("memory, largest rank", "GiB"): max(rank.peak_rss for rank in ranks) / 2**30 if ranks else None,
+    }
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def text(comparison: dict[str, Any]) -> str:

@@ -107,13 +107,13 @@ def run_page(run: Run) -> str:
         drawn,
         outcome=outcome,
         subtitle=subtitle(run, outcome),
-        figures=[(", ".join(filter(None, key)), f"{value:.5g}") for key, value in figures(outcome, measured)],
+        figures=[(", ".join(filter(None, key)), f"{value:.5g}") for key, value in figures(outcome, measured).items()],
         failure="\n".join(failure_lines(outcome, shown="none")) if outcome.state != "done" else "",
         notes=outcome.notes,
         moments=timeline.lines(timeline.timeline_of(measured.events))[:MAX_MOMENTS],
         ranks=measured.ranks,
         slow=charts.slow_ranks(measured.ranks),
-        origin=[(name, value) for name, value in settings(run, outcome) if value != ABSENT],
+        origin=[(name, value) for name, value in settings(run, outcome).items() if value != ABSENT],
         command=run.origin.command.shell() if run.origin.command else "was not recorded",
     )
 

@@ -17,7 +17,7 @@ from tests.support.jobs import read_losses, read_results, run_ranks
 
 sys.path.insert(0, str(MRPC.parent))
 
-from run_mrpc import Pair, read_tsv
+from run_mrpc import read_tsv
 
 gc.enable()  # the script is not run, which would enable it
 
@@ -55,13 +55,13 @@ def test_invalid_data_file_is_reported_with_its_line(tmp_path: Path) -> None:
 def test_sentence_may_contain_any_separator_except_tab_and_newline(tmp_path: Path) -> None:
     path = tmp_path / "lines.tsv"
     path.write_text(f"{HEADER}1\ta\x85b\tc\u2028d\x0ce\n\n")
-    assert read_tsv(path) == [Pair(label=1, sentence1="a\x85b", sentence2="c\u2028d\x0ce")]
+    assert read_tsv(path) == [(1, "a\x85b", "c\u2028d\x0ce")]
 
 
 def test_file_in_the_format_of_microsofts_corpus_is_read(tmp_path: Path) -> None:
     path = tmp_path / "msr.txt"
     path.write_text("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t17\t18\tone\ttwo\n")
-    assert read_tsv(path) == [Pair(label=1, sentence1="one", sentence2="two")]
+    assert read_tsv(path) == [(1, "one", "two")]
 
 
 def test_minilm_learns_to_recognize_paraphrases(orch: Orch) -> None:

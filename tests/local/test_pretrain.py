@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from orch_training import RecipeError
+from orch_training.arguments import parse
 
 from tests.local.recipes import PRETRAIN, pretrain_arguments
 from tests.local.runs import Orch, expect_exit, settings_options
@@ -18,7 +19,7 @@ from tests.support.jobs import flags, read_losses, read_metrics, read_results, r
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 sys.path.insert(0, str(PRETRAIN.parent))
 
-from pretrain_config import PretrainPhase, parse_arguments, phases_of  # noqa: E402
+from pretrain_config import PretrainArguments, PretrainPhase, phases_of  # noqa: E402
 from pretrain_model import Lamb, fresh_model  # noqa: E402
 from transformers import BertConfig  # noqa: E402
 
@@ -77,14 +78,14 @@ def test_learning_rate_follows_nvidias_schedule() -> None:
 
 
 def test_batch_that_cannot_be_divided_among_the_ranks_is_refused() -> None:
-    args = parse_arguments(flags(output_dir="o", data_dir="d", train_batch_size=100))
+    (args,) = parse(flags(output_dir="o", data_dir="d", train_batch_size=100), (PretrainArguments,))
     with pytest.raises(RecipeError, match="phase 1: 100 sequences per step cannot be dealt out"):
         phases_of(args)
 
 
 def test_configuration_with_fewer_positions_than_tokens_is_refused(tmp_path: Path) -> None:
     BertConfig(max_position_embeddings=128).save_pretrained(tmp_path)
-    args = parse_arguments(flags(output_dir="o", data_dir="d", config_name=tmp_path))
+    (args,) = parse(flags(output_dir="o", data_dir="d", config_name=tmp_path), (PretrainArguments,))
     with pytest.raises(RecipeError, match="has 128 positions, phase 2 needs 512"):
         fresh_model(args, 30522, phases_of(args))
 

@@ -150,7 +150,7 @@ class Parser(HfArgumentParser):
 
 
 def parse(argv: list[str], kinds: Sequence[type]) -> tuple[Any, ...]:
-    """Return one value of each kind.
+    """Return one value of each kind, which follows the rules of its requirements().
 
     Raises:
         ArgumentError: if an argument is unrecognized or invalid.
@@ -165,6 +165,7 @@ def parse(argv: list[str], kinds: Sequence[type]) -> tuple[Any, ...]:
     if unrecognized:
         raise ArgumentError(unknown_argument(unrecognized[0], parser))
     check_requirements([rule for value in values for rule in range_requirements(value)])
+    check_requirements([rule for value in values for rule in getattr(value, "requirements", list)()])
     return tuple(values)
 
 

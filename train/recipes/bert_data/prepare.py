@@ -26,8 +26,8 @@ from documents import Block, blocks_of, text_documents, wikipedia_documents
 from instances import Document, Masking, instances, sentences
 from orch_node import atomic_write
 from orch_node.standalone.receive_files import digest
-from orch_training import ArgumentError, RecipeError, checkpoint, ranks
-from orch_training.arguments import ModelArguments, check_requirements, option, parse
+from orch_training import RecipeError, checkpoint, ranks
+from orch_training.arguments import ModelArguments, option, parse
 from orch_training.metrics import Progress
 from orch_training.models import load_tokenizer
 from orch_training.script import run_script, write_results
@@ -83,29 +83,16 @@ class DataOptions:
         """Return the tokens per sequence and the tokens to predict of each data set."""
         return [(int(a), int(b)) for a, _, b in (p.partition(":") for p in self.lengths.split(","))]
 
-
-def parse_options(argv: list[str]) -> DataOptions:
-    """Parse and check the options, and check that the input files exist.
-
-    Raises:
-        ArgumentError: if an option is unknown or invalid, or a file is missing.
-    """
-    (options,) = parse(argv, (DataOptions,))
-    valid = LENGTHS.fullmatch(options.lengths) and all(
-        length > 8 and 0 < count < length for length, count in options.targets
-    )
-    check_requirements(
-        [
-            (not options.output_dir, "--output_dir is missing."),
-            (not (options.input_file or options.input_files), "--input_file is missing."),
+    def requirements(self) -> list[tuple[bool, str]]:
+        valid = LENGTHS.fullmatch(self.lengths) and all(size > 8 and 0 < count < size for size, count in self.targets)
+        missing = [str(path) for path in self.inputs if not path.is_file()]
+        return [
+            (not self.output_dir, "--output_dir is missing."),
+            (not (self.input_file or self.input_files), "--input_file is missing."),
             (not valid, "--lengths: expected TOKENS:PREDICTIONS, ... such as 128:20,512:80."),
-            (not 0 < options.masked_lm_prob < 1, "--masked_lm_prob must be between 0 and 1."),
+            (not 0 < self.masked_lm_prob < 1, "--masked_lm_prob must be between 0 and 1."),
+            (bool(missing) or not self.inputs, f"there is no file {', '.join(missing) or 'to read'}."),
         ]
-    )
-    missing = [str(path) for path in options.inputs if not path.is_file()]
-    if missing or not options.inputs:
-        raise ArgumentError(f"there is no file {', '.join(missing) or 'to read'}.")
-    return options
 
 
 def prepare_and_report(options: DataOptions) -> None:
@@ -278,4 +265,4 @@ def make_files(paths: Sequence[Path], make: Callable[[int, Path], None], phase: 
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(lambda: prepare_and_report(parse_options(sys.argv[1:]))))
+    sys.exit(run_script(lambda: prepare_and_report(*parse(sys.argv[1:], (DataOptions,)))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orch_training import ArgumentError, arguments, ranks
+from orch_training import ArgumentError, ranks
 from orch_training.arguments import HubArguments, LoopArguments, neutral, option
 from orch_training.batches import Dealing, GlobalBatch
 from orch_training.loop import Phase
@@ -35,6 +35,17 @@ class PretrainArguments(LoopArguments, HubArguments):
     max_steps_phase2: int = option(20, "The same for phase 2.")
     weight_decay: float = option(0.01, "Weight decay of LAMB, except for biases and LayerNorm.")
     max_grad_norm: float = option(1.0, "Clip the gradients to this norm.")
+
+    def requirements(self) -> list[tuple[bool, str]]:
+        return [
+            (bool(self.data_dir) == bool(self.text_file), "pass --data_dir or --text_file."),
+            (
+                self.init_checkpoint is not None and self.phase != "2",
+                "--init_checkpoint is for --phase 2; both phases go on from --output_dir.",
+            ),
+            (self.max_steps < 1, "--max_steps must be at least 1."),
+            *super().requirements(),
+        ]
 
 
 @dataclass(frozen=True)
@@ -69,27 +80,6 @@ class PretrainPhase(Phase):
         progress = (step - self.before) / (self.last - self.before)
         factor = progress / self.warmup if progress < self.warmup else (1 - progress) ** 0.5
         return self.learning_rate * factor
-
-
-def parse_arguments(argv: list[str]) -> PretrainArguments:
-    """Parse and check the arguments.
-
-    Raises:
-        ArgumentError: if an argument is unknown or invalid.
-    """
-    (args,) = arguments.parse(argv, (PretrainArguments,))
-    arguments.check_requirements(
-        [
-            (bool(args.data_dir) == bool(args.text_file), "pass --data_dir or --text_file."),
-            (
-                args.init_checkpoint is not None and args.phase != "2",
-                "--init_checkpoint is for --phase 2; both phases go on from --output_dir.",
-            ),
-            (args.max_steps < 1, "--max_steps must be at least 1."),
-            *args.requirements(),
-        ]
-    )
-    return args
 
 
 def phases_of(args: PretrainArguments) -> list[PretrainPhase]:

@@ -19,6 +19,7 @@ from orch_training import speed_up_imports
 speed_up_imports()
 
 from orch_training import RecipeError, checkpoint, kernels, ranks
+from orch_training.arguments import parse
 from orch_training.batches import describe_dealing
 from orch_training.loop import Loop, make_accelerator
 from orch_training.metrics import FILE
@@ -26,7 +27,7 @@ from orch_training.models import load_tokenizer
 from orch_training.provenance import FACT, provenance_of
 from orch_training.resume import prepare_output, start_from
 from orch_training.script import run_script, save_model, write_results
-from pretrain_config import PretrainArguments, PretrainPhase, parse_arguments, phases_of
+from pretrain_config import PretrainArguments, PretrainPhase, phases_of
 from pretrain_data import Sequences, manifest_of, prepared
 from pretrain_model import Lamb, Losses, fresh_model, groups_of
 
@@ -132,4 +133,4 @@ class Pretraining(Loop):
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(lambda: run(parse_arguments(sys.argv[1:]))))
+    sys.exit(run_script(lambda: run(*parse(sys.argv[1:], (PretrainArguments,)))))

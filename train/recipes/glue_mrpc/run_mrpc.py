@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 
@@ -33,6 +33,7 @@ from orch_training.script import run_script, score_in_batches, train_and_evaluat
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 LENGTH_MULTIPLE = 16  # fewer distinct shapes need less memory
+Pair = tuple[int, str, str]  # two sentences, after the label 1 if they mean the same and 0 otherwise
 # The columns of this recipe, and those of the files that Microsoft and GLUE distribute.
 COLUMNS = (("label", "sentence1", "sentence2"), ("Quality", "#1 String", "#2 String"))
 
@@ -56,23 +57,13 @@ class MrpcArguments(LoopArguments, ModelArguments, DataSetArguments):
     optim: Literal["adamw_torch", "adamw_torch_fused"] = neutral("adamw_torch_fused", "Implementation of AdamW.")
     use_ipex: bool = neutral(False, "Use IPEX (accelerate before 1.8).")
 
-
-def parse_arguments(argv: list[str]) -> MrpcArguments:
-    """Parse and check the arguments, as far as is possible without reading a file.
-
-    Raises:
-        ArgumentError: if an argument is unknown or invalid.
-    """
-    (args,) = arguments.parse(argv, (MrpcArguments,))
-    arguments.check_requirements(
-        [
-            *arguments.task_requirements(args, args),
-            (args.num_train_epochs < 1, "--num_train_epochs must be at least 1."),
-            (args.max_steps is not None and args.max_steps < 1, "--max_steps must be at least 1."),
-            *args.requirements(),
+    def requirements(self) -> list[tuple[bool, str]]:
+        return [
+            *arguments.task_requirements(self, self),
+            (self.num_train_epochs < 1, "--num_train_epochs must be at least 1."),
+            (self.max_steps is not None and self.max_steps < 1, "--max_steps must be at least 1."),
+            *super().requirements(),
         ]
-    )
-    return args
 
 
 def run(args: MrpcArguments) -> None:
@@ -118,14 +109,6 @@ class LinearPhase(Phase):
     def rate(self, step: int) -> float:
         rising, falling = (step - 1) / max(1, self.warmup), (self.last - step + 1) / max(1, self.last - self.warmup)
         return self.learning_rate * (rising if step <= self.warmup else falling)
-
-
-class Pair(NamedTuple):
-    """Two sentences, with label 1 if they mean the same and 0 otherwise."""
-
-    label: int
-    sentence1: str
-    sentence2: str
 
 
 def load_rows(data: DataSetArguments, split: str, tokenizer: Any, length: int) -> list[dict[str, Any]]:
@@ -182,7 +165,7 @@ def pair_of(row: Mapping[str, Any], columns: Sequence[str], location: str) -> Pa
         raise RecipeError(f"{location}: the label is {label!r}, not 0 or 1.")
     if not first or not second:
         raise RecipeError(f"{location}: a sentence is missing.")
-    return Pair(label=int(str(label)), sentence1=str(first), sentence2=str(second))
+    return int(str(label)), str(first), str(second)
 
 
 def evaluate(
@@ -240,4 +223,4 @@ class Training(Loop):
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(lambda: run(parse_arguments(sys.argv[1:]))))
+    sys.exit(run_script(lambda: run(*arguments.parse(sys.argv[1:], (MrpcArguments,)))))
