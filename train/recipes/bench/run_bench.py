@@ -10,7 +10,9 @@ messages between two ranks share one connection.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +21,11 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 
+import psutil
 import torch
 import torch.distributed as dist
-from node_state import clocks, description
 from orch_node.events import report
+from orch_node.standalone import facts
 from orch_training import ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -42,6 +45,7 @@ TRANSFER_SECONDS = (0.02, 0.3)  # the shortest and the longest transfer in one d
 MAX_PINGS, PING_SECONDS = 300, 0.2
 CHUNK, MAX_CHUNKS = 1 << 18, 1 << 12
 ROWS_PER_EVENT = 40
+CGROUPS = Path("/sys/fs/cgroup")
 
 Match = tuple[int, int]
 Row = dict[str, float]  # the peer's first rank, Gbit/s from the peer to this node, and microseconds one way
@@ -74,16 +78,67 @@ def main() -> int:
 
 def measure_node() -> None:
     """Report the rates of this rank's cores while all ranks of its node compute."""
-    facts = description()
+    state = description()
     ranks.gather(None)
     before = clocks()
     fp32 = matrix_rate(torch.float32)
     wall, used, busy = (after - begin for begin, after in zip(before, clocks(), strict=True))
     usage = {"cpu": min(1.0, used / wall / torch.get_num_threads()), "used_by_others": max(0.0, busy - used) / wall}
     ranks.gather(None)
-    bf16 = matrix_rate(torch.bfloat16) if any("bf16" in flag for flag in facts["flags"]) else 0.0
+    bf16 = matrix_rate(torch.bfloat16) if any("bf16" in flag for flag in state["flags"]) else 0.0
     ranks.gather(None)
-    report("bench", part="rank", fp32=fp32, bf16=bf16, memory=copy_rate(), **usage, **facts)
+    report("bench", part="rank", fp32=fp32, bf16=bf16, memory=copy_rate(), **usage, **state)
+
+
+def clocks() -> tuple[float, float, float]:
+    """Return the time, the processor time of this process, and the seconds for which its CPUs have been busy."""
+    cpus = os.sched_getaffinity(0)
+    times = [cpu for number, cpu in enumerate(psutil.cpu_times(percpu=True)) if number in cpus]
+    busy = sum(cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq + cpu.steal for cpu in times)
+    return time.perf_counter(), time.process_time(), busy
+
+
+def description() -> dict[str, object]:
+    """Return the facts of this node that explain its rates."""
+    address = ""
+    with contextlib.suppress(OSError):
+        address = facts.address_towards(os.environ.get("MASTER_ADDR", ""))  # of this node, on the way to the first rank
+    interface = next((name for name, addresses in facts.interfaces().items() if address in addresses), "")
+    # /sys/class/net, which facts.nics() reads, shows another network namespace in some containers.
+    statistics = psutil.net_if_stats().get(interface)
+    speed = statistics.speed if statistics else 0
+    speeds = {name: nic["speed"] or 0 for name, nic in facts.nics().items()}
+    fastest = max(speeds, key=lambda name: speeds[name], default="")
+    cpus = os.sched_getaffinity(0)
+    frequencies = [cpu.current for number, cpu in enumerate(psutil.cpu_freq(percpu=True) or ()) if number in cpus]
+    return {
+        "quota": min(filter(None, map(quota_of, cgroup_folders())), default=0.0),
+        "megahertz": sum(frequencies) / max(1, len(frequencies)),
+        "flags": facts.cpu_flags(),
+        "interface": interface,
+        "speed": speed,
+        "faster": fastest if speed and fastest and speeds[fastest] > speed else "",
+    }
+
+
+def cgroup_folders() -> Iterator[Path]:
+    """Yield the cgroups of this process that can have a quota, of both versions of cgroups, with their parents."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = CGROUPS / controllers
+        folder = top / path.lstrip("/")
+        yield from (parent for parent in (folder, *folder.parents) if parent.is_relative_to(top))
+
+
+def quota_of(folder: Path) -> float:
+    """Return the quota of one cgroup in cores, 0 without one."""
+    text = facts.read_text(folder / "cpu.max") or " ".join(
+        facts.read_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")
+    )
+    numbers = re.fullmatch(r"([0-9]+) ([0-9]+)", text)
+    return int(numbers[1]) / int(numbers[2]) if numbers else 0.0
 
 
 def matrix_rate(dtype: torch.dtype) -> float:
