@@ -42,6 +42,33 @@ class QaArguments(ModelArguments, DataSetArguments, CommunicationArguments):
     n_best_size: int = option(20, "Candidates to keep per question.")
     max_answer_length: int = option(30, "Maximum length of an answer in tokens.")
 
+    def rules(self, training: Any) -> list[tuple[bool, str]]:
+        """Return each rule of these arguments and those of Trainer as whether it is violated, and the message."""
+        return [
+            *arguments.task_requirements(self, training),
+            (training.do_predict, "--do_predict is not supported; evaluate with --do_eval."),
+            (
+                self.exclude_validation_ids and self.dataset_name is None and not self.validation_file,
+                "--exclude_validation_ids needs --validation_file or --dataset_name.",
+            ),
+            (training.evaluate_before_training and not training.do_eval, "--evaluate_before_training needs --do_eval."),
+            (
+                not 0 <= self.doc_stride < self.max_seq_length,
+                f"--doc_stride {self.doc_stride} must be less than --max_seq_length {self.max_seq_length}.",
+            ),
+            (training.load_best_model_at_end, "--load_best_model_at_end is not supported: the last model is kept."),
+            (training.push_to_hub, "--push_to_hub is not supported."),
+            (not training.dataloader_drop_last, "--dataloader_drop_last false is not supported; examples count once."),
+            (
+                getattr(training, "group_by_length", False)
+                or getattr(training, "train_sampling_strategy", "random") != "random",
+                "the order of the data is random, or with --length_grouping that of their lengths.",
+            ),
+            *self.communication_requirements(),
+            (training.max_steps < 1 and training.max_steps != -1, "--max_steps must be at least 1."),  # -1: not set
+            (training.num_train_epochs <= 0 and training.max_steps <= 0, "--num_train_epochs must be over 0."),
+        ]
+
 
 @dataclass
 class TrainingOptions(TrainingArguments):
@@ -134,36 +161,7 @@ def parse_arguments(argv: list[str], kind: type[QaArguments] = QaArguments) -> C
         ArgumentError: if an argument is unknown or invalid.
     """
     config = Config(*arguments.parse(argv, (kind, TrainingOptions)))
-    arguments.check_requirements(requirements(config))
+    arguments.check_requirements(config.args.rules(config.training))
     if config.args.overwrite_cache or config.args.preprocessing_num_workers:
         note("--overwrite_cache and --preprocessing_num_workers have no effect here.")
     return config
-
-
-def requirements(config: Config) -> list[tuple[bool, str]]:
-    """Return each requirement as whether it is violated, and the message."""
-    args, training = config
-    return [
-        *arguments.task_requirements(args, training),
-        (training.do_predict, "--do_predict is not supported; evaluate with --do_eval."),
-        (
-            args.exclude_validation_ids and args.dataset_name is None and not args.validation_file,
-            "--exclude_validation_ids needs --validation_file or --dataset_name.",
-        ),
-        (training.evaluate_before_training and not training.do_eval, "--evaluate_before_training needs --do_eval."),
-        (
-            not 0 <= args.doc_stride < args.max_seq_length,
-            f"--doc_stride {args.doc_stride} must be less than --max_seq_length {args.max_seq_length}.",
-        ),
-        (training.load_best_model_at_end, "--load_best_model_at_end is not supported: the last model is kept."),
-        (training.push_to_hub, "--push_to_hub is not supported."),
-        (not training.dataloader_drop_last, "--dataloader_drop_last false is not supported: no example counts twice."),
-        (
-            getattr(training, "group_by_length", False)
-            or getattr(training, "train_sampling_strategy", "random") != "random",
-            "the order of the data is random, or with --length_grouping that of their lengths.",
-        ),
-        *args.communication_requirements(),
-        (training.max_steps < 1 and training.max_steps != -1, "--max_steps must be at least 1."),  # -1: not set
-        (training.num_train_epochs <= 0 and training.max_steps <= 0, "--num_train_epochs must be over 0."),
-    ]

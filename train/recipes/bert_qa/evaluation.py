@@ -72,6 +72,10 @@ class Evaluator:
     collate: Callable[[Sequence[Window]], dict[str, Any]]
     max_length: int
 
+    def inputs(self, windows: Sequence[Window]) -> dict[str, Any]:
+        """Return a batch without the answers, for which the model computes no loss."""
+        return {name: value for name, value in self.collate(windows).items() if name not in ANSWER}
+
     def evaluate(self, model: Any, phase: str) -> Evaluation:
         """Evaluate a model on all ranks, each with its share of the questions.
 
@@ -89,8 +93,7 @@ class Evaluator:
         windows.sort(key=lambda window: window.length)
 
         def scores_of(batch: Sequence[Window]) -> Iterable[Scores]:
-            inputs = {name: value for name, value in self.collate(batch).items() if name not in ANSWER}  # without loss
-            output = model(**inputs)
+            output = model(**self.inputs(batch))
             return map(Scores, batch, output.start_logits.float().tolist(), output.end_logits.float().tolist())
 
         scores = score_in_batches(training, model, windows, scores_of, phase)

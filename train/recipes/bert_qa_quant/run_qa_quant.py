@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,12 +24,12 @@ from config import Config, QaArguments, parse_arguments
 from evaluation import Evaluator
 from int8 import Quantized, check_alike, compiled, largest_difference, prepared
 from orch_training import RecipeError, checkpoint, ranks
-from orch_training.arguments import check_requirements, neutral
+from orch_training.arguments import neutral
 from orch_training.metrics import Progress
 from orch_training.resume import prepare_output
 from orch_training.script import run_script, save_model, write_results
 from run_qa import load, train_model
-from squad import ANSWER, Window
+from squad import Window
 from transformers import AutoModelForQuestionAnswering
 
 PACKAGE = "model.pt2"
@@ -49,22 +49,13 @@ class QuantArguments(QaArguments):
     verify_loading: bool = neutral(False, "Load the model in a fresh process and compare the logits.")
     verify_tolerance: float = neutral(1e-4, "Maximum difference of a logit.")
 
-
-def parse_quant_arguments(argv: list[str]) -> Config:
-    """Parse the arguments of bert-qa and of the quantization.
-
-    Raises:
-        ArgumentError: if an argument is unknown or invalid.
-    """
-    config = parse_arguments(argv, QuantArguments)
-    needs_evaluation = config.args.apply_quantization and not config.training.do_eval
-    check_requirements(
-        [
-            (config.args.verify_tolerance <= 0, "--verify_tolerance must be over 0."),
+    def rules(self, training: Any) -> list[tuple[bool, str]]:
+        needs_evaluation = self.apply_quantization and not training.do_eval
+        return [
+            *super().rules(training),
+            (self.verify_tolerance <= 0, "--verify_tolerance must be over 0."),
             (needs_evaluation, "--apply_quantization needs --do_eval."),
         ]
-    )
-    return config
 
 
 def run(config: Config) -> None:
@@ -84,26 +75,24 @@ def run(config: Config) -> None:
         summary |= train_model(config, model, windows, evaluator)
 
     # quantize
-    def inputs_of(part: Sequence[Window]) -> dict[str, Any]:
-        return {name: value for name, value in evaluator.collate(part).items() if name not in ANSWER}
-
     save_model(model, evaluator.tokenizer, output_dir / "model")
     count = sum(p.numel() for p in model.parameters())
     models, sizes = {"fp32": model, "bf16": model}, {"fp32": count * 4 / MB, "bf16": count * 2 / MB}
     if quant.apply_quantization:
         began, package = time.perf_counter(), output_dir / "quantized" / PACKAGE
-        quantize(quant, package, evaluator, model, inputs_of, windows[: quant.num_calibration_samples])
+        quantize(quant, package, evaluator, model, windows[: quant.num_calibration_samples])
         summary["quantize_seconds"] = round(time.perf_counter() - began, 3)
+        sample = evaluator.inputs(windows[:4])
         if quant.verify_loading:
-            summary["loading"] = verified(package, inputs_of(windows[:4]), quant.verify_tolerance)
-        models["int8"], sizes["int8"] = Quantized(package, [*inputs_of(windows[:1])]), package.stat().st_size / MB
+            summary["loading"] = verified(package, sample, quant.verify_tolerance)
+        models["int8"], sizes["int8"] = Quantized(package, [*sample]), package.stat().st_size / MB
 
     # compare
     results: dict[str, dict[str, float]] = {}
     if config.training.do_eval:
         size = config.training.per_device_eval_batch_size
         starts = range(0, min(len(windows), MEASURED_BATCHES * size), size)
-        speed = speeds(models, [inputs_of(windows[start : start + size]) for start in starts])
+        speed = speeds(models, [evaluator.inputs(windows[start : start + size]) for start in starts])
         for name, precise in models.items():
             config.training.bf16 = name == "bf16"
             scores = evaluator.evaluate(precise, f"evaluate {name}").scores
@@ -153,17 +142,10 @@ def speeds(models: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]) -> d
     return {name: round(sum(ranks.gather(windows / best[name])), 3) for name in models}
 
 
-def quantize(
-    quant: QuantArguments,
-    package: Path,
-    evaluator: Evaluator,
-    model: Any,
-    inputs_of: Callable[[Sequence[Window]], dict[str, Any]],
-    windows: Sequence[Window],
-) -> None:
+def quantize(quant: QuantArguments, package: Path, evaluator: Evaluator, model: Any, windows: Sequence[Window]) -> None:
     """Quantize and compile the model on rank 0, and write it to the package on every node."""
     check_alike()
-    owner, names = ranks.owns(package.parent), [*inputs_of(windows[:1])]
+    owner, names = ranks.owns(package.parent), [*evaluator.inputs(windows[:1])]
     with ranks.raise_together():
         if ranks.is_main():
             dynamic = quant.quantization_approach == "dynamic"
@@ -174,7 +156,7 @@ def quantize(
             size = max(2, evaluator.config.training.per_device_eval_batch_size)
             starts = range(0, 1 if dynamic else len(windows), size)
             # At least two samples, because the graph is exported for two or more rows.
-            calibrate(graph, [inputs_of([*windows[start : start + size], windows[start]]) for start in starts])
+            calibrate(graph, [evaluator.inputs([*windows[start : start + size], windows[start]]) for start in starts])
             Progress("compile int8", 1).report(0, now=True)
             compiled(graph, names, evaluator.max_length, package)
             Progress("compile int8", 1).report(1, now=True)
@@ -198,4 +180,4 @@ def calibrate(graph: Any, batches: Sequence[Mapping[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(lambda: run(parse_quant_arguments(sys.argv[1:]))))
+    sys.exit(run_script(lambda: run(parse_arguments(sys.argv[1:], QuantArguments))))
