@@ -144,10 +144,8 @@ class QaTrainer(Trainer):  # type: ignore[misc]
 
         def stage(folder: Path) -> None:
             self.staging = folder.parent
-            try:
-                super(QaTrainer, self)._save_checkpoint(model, trial, *args, **kwargs)
-            finally:
-                self.staging = None
+            super(QaTrainer, self)._save_checkpoint(model, trial, *args, **kwargs)
+            self.staging = None
 
         save_checkpoint(self.args, self.state.global_step, self.state.max_steps, self.facts, stage)
 
