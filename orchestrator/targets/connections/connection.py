@@ -26,6 +26,7 @@ from orch_node import disk
 from orch_node.reach import StartFilter, program_errors, shell_command
 
 from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.files import tomllib
 from orchestrator.model.hosts import keyscan_command, known_host_name
 from orchestrator.model.printable import Command, CommandResult, program_name
 from orchestrator.targets.connections.program_output import (
@@ -73,33 +74,7 @@ OPENSSH_OPTIONS = (
 KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 MAX_NAMES = 1_000_000  # in a folder
-# For a host whose key is not recorded, where paramiko's message has its name as known_hosts files write it.
-UNKNOWN_KEY = re.compile(r"Server '(.+)' not found in known_hosts")
-UNKNOWN_KEY_HINT = (
-    "Record it once: {command} >> {known_hosts}, and compare its fingerprint with the one on the host "
-    "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub). For the nodes of an inventory, run "
-    "`orch provision` afterwards. If the key has changed, find out why before you record it."
-)
-# For connections that cannot be opened: a pattern of paramiko's message, its meaning, and a hint.
-CONNECTION_ERRORS = (
-    (
-        "uthentication",
-        "it rejects this key or user",
-        "Set ansible_user and ansible_ssh_private_key_file in the inventory and run `orch provision`. For a host "
-        "outside of an inventory, set User and IdentityFile in ~/.ssh/config.",
-    ),
-    (
-        "Name or service not known|name resolution",
-        "its name is not known here",
-        "Set ansible_host in the inventory to its address and run `orch provision`. For a host outside of an "
-        "inventory, set HostName in ~/.ssh/config.",
-    ),
-    (
-        "No existing session|SSH protocol banner",
-        "its sshd accepts connections, but does not answer",
-        "Check the load and the memory of the host, and sshd itself: `ssh -v` shows how far it gets.",
-    ),
-)
+KNOWN_MESSAGES = Path(__file__).with_name("known_messages.toml")
 
 
 class SftpChannel:
@@ -228,14 +203,12 @@ class Ssh:
 
     def connection_error(self, reason: str) -> ConnectionLost:
         """Return the error for a connection that cannot be opened, from the message of paramiko."""
-        if match := UNKNOWN_KEY.search(reason):
-            hop = self.find_hop(match[1])
-            command = keyscan_command(hop.host, hop.port, hop.ssh_config.get("hostkeyalias"))
-            hint = UNKNOWN_KEY_HINT.format(command=command, known_hosts=known_hosts_file(hop))
-            return ConnectionLost(f"{self.node}: its host key is not known here", hint=hint)
-        for pattern, description, hint in CONNECTION_ERRORS:
-            if re.search(pattern, reason):
-                return ConnectionLost(f"{self.node}: {description}", hint=hint)
+        for known in tomllib.loads(KNOWN_MESSAGES.read_text())["messages"]:
+            if match := re.search(known["pattern"], reason):
+                hop = self.find_hop(match[1] if match.groups() else self.node)
+                command = keyscan_command(hop.host, hop.port, hop.ssh_config.get("hostkeyalias"))
+                hint = known["hint"].strip().format(command=command, known_hosts=known_hosts_file(hop))
+                return ConnectionLost(f"{self.node}: {known['problem']}", hint=hint)
         return ConnectionLost(f"{self.node} does not answer ({reason})")
 
     def find_hop(self, host_key_name: str) -> Any:
