@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
+import sys
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
 ZEROS = re.compile("(?<![0-9])0+(?=[0-9])")  # that pad the numbers of hosts
+
+
+@cache
+def problems() -> dict[str, dict[str, str]]:
+    """Return the message and the hint of each problem by its name."""
+    tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    return dict(tomllib.loads(Path(__file__).with_name("problems.toml").read_text(encoding="utf-8")))
 
 
 class OrchError(Exception):
@@ -29,6 +40,12 @@ class OrchError(Exception):
         self.message = message
         self.hint = hint or self.default_hint
         self.__notes__ = [f"hint: {self.hint}"] if self.hint else []  # Python 3.11 prints them in tracebacks
+
+    @classmethod
+    def about(cls, problem: str, /, **values: object) -> OrchError:
+        """Return the error with the message and the hint of a problem in problems.toml, and with these values."""
+        texts = problems()[problem]
+        return cls(texts["message"].format(**values), hint=texts["hint"].format(**values))
 
 
 class RequestError(OrchError):

@@ -82,15 +82,9 @@ def use_requested(name: str, source: str, use: FabricUse) -> Decision:
 def check_shm(flag: str, use: FabricUse) -> None:
     if len(use.nodes) > 1:
         names = fold([node.name for node in use.nodes])
-        raise PlanError(
-            f"{flag}: {names} do not share memory.",
-            hint="Use --nodes 1, or another fabric. Ranks of one node always use shared memory.",
-        )
+        raise PlanError.about("no-shared-memory", flag=flag, nodes=names)
     if use.transport != "mpi":
-        raise PlanError(
-            f"{flag}: oneCCL's own libfabric transport (ofi) has no such provider.",
-            hint="Use --launcher mpirun with --mpi intel or mpich.",
-        )
+        raise PlanError.about("shm-over-ofi", flag=flag)
 
 
 def fabric_problems(name: str, use: FabricUse) -> Iterator[str]:

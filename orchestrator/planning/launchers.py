@@ -253,10 +253,7 @@ def accelerate_version(spec: LaunchSpec) -> Version:
     """Return the version of accelerate on the nodes; raise PlanError if it is missing."""
     for node in spec.nodes:
         if "accelerate" not in node.facts.packages:
-            raise PlanError(
-                f"{node.name} has no accelerate for {spec.ranks[0]}.",
-                hint="Use a stack that includes it (`orch stacks`), or --launcher mpirun.",
-            )
+            raise PlanError.about("no-accelerate", node=node, python=spec.ranks[0])
     return Version(spec.nodes[0].facts.packages["accelerate"])
 
 
@@ -338,10 +335,7 @@ def launch_accelerate(spec: LaunchSpec) -> Launch:
     version = accelerate_version(spec)
     check_even(spec)
     if spec.on_gpus and len(spec.nodes) > 1:
-        raise PlanError(
-            "--launcher accelerate starts ranks on several nodes by mpirun, and then only on CPUs.",
-            hint="On GPUs use --launcher mpirun-accelerate, mpirun or torchrun.",
-        )
+        raise PlanError.about("accelerate-on-gpus")
     program = "" if spec.on_gpus else spec.mpi_program()
     config = accelerate_config(spec, version, starts_mpirun=True)
     head = (
@@ -373,10 +367,7 @@ def check_even(spec: LaunchSpec) -> None:
     counts = {node: str(len(rank_places)) for node, rank_places in spec.layout.by_node().items()}
     if len(set(counts.values())) > 1:
         listing = ", ".join(f"{count} on {names}" for names, count in fold_by_text(counts))
-        raise PlanError(
-            f"--launcher accelerate requires the same number of ranks on every node, not {listing}.",
-            hint="Add --ppn, or use --launcher mpirun or mpirun-accelerate.",
-        )
+        raise PlanError.about("uneven-ranks", listing=listing)
 
 
 def launch_mpirun_accelerate(spec: LaunchSpec) -> Launch:
@@ -432,7 +423,4 @@ def check_launcher_name(name: str, names: Collection[str], target: str, mpi: str
         hint = did_you_mean(MPI_LAUNCHERS.get(name, name), names)
         raise PlanError(f"--launcher {name} does not run on {target}.", hint=hint)
     if mpi and name not in WITH_MPI:
-        raise PlanError(
-            f"--mpi {mpi}: --launcher {name} starts the ranks without mpirun.",
-            hint=f"Use --launcher {DEFAULT}, or leave --mpi out.",
-        )
+        raise PlanError.about("mpi-of-launcher", mpi=mpi, launcher=name)

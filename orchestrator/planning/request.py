@@ -69,10 +69,7 @@ def choose_python(python: object, venv: object) -> str | None:
 def check_name(name: str) -> None:
     """Raise RequestError unless this can be the name of a run."""
     if name == "last" or not is_run_id(name):
-        raise RequestError(
-            f"--name {name}: expected letters, digits, dots, underscores and hyphens, and not 'last'.",
-            hint="Example: --name lr-1e-4",
-        )
+        raise RequestError.about("run-name", name=name)
 
 
 OPTION, PANEL, FLAGS, FOR_SHARED_FOLDER = "option", "panel", "flags", "for_shared_folder"  # in the metadata of a field

@@ -216,10 +216,7 @@ def check_restarts(request: TrainRequest, nodes: int) -> None:
         if not 0 <= value < math.inf:
             raise PlanError(f"{flag} {value:g}: expected 0 or more.", hint=f"Omit {flag}, or use 0 to turn it off.")
     if request.min_nodes > nodes:
-        raise PlanError(
-            f"--min-nodes {request.min_nodes}, but the run has {counted(nodes, 'node')}.",
-            hint=f"Use --min-nodes {nodes} or less.",
-        )
+        raise PlanError.about("too-few-nodes", min_nodes=request.min_nodes, nodes=counted(nodes, "node"), count=nodes)
     if request.max_restarts:
         return
     for flag, value, purpose in (
@@ -227,10 +224,7 @@ def check_restarts(request: TrainRequest, nodes: int) -> None:
         ("--spare-nodes", request.spare_nodes, "a spare node replaces another"),
     ):
         if value:
-            raise PlanError(
-                f"{flag} without --max-restarts has no effect: {purpose} when a run restarts.",
-                hint="Add --max-restarts 1 or more.",
-            )
+            raise PlanError.about("no-restarts", flag=flag, purpose=purpose)
 
 
 def later_nodes(prefix: str, count: int, *, ppn: int, gpus: int, threads: int, reason: str, **fields: Any) -> RunNodes:

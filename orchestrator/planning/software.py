@@ -34,10 +34,7 @@ NO_DDP_BACKEND_CCL = Version("5.1")  # of transformers
 def check_recipe_fits(recipe: Recipe, stack: Stack) -> None:
     """Raise PlanError if a recipe that names the stacks it runs on does not name this one."""
     if recipe.stacks and not any(fnmatchcase(stack.name, pattern) for pattern in recipe.stacks):
-        raise PlanError(
-            f"Recipe '{recipe.name}' does not run on stack '{stack.name}'.",
-            hint=f"It runs on {', '.join(recipe.stacks)}; your own scripts run on all stacks.",
-        )
+        raise PlanError.about("recipe-stack", recipe=recipe, stack=stack, stacks=", ".join(recipe.stacks))
 
 
 def check_script_arguments(arguments: Sequence[str], stack: Stack) -> None:
@@ -50,10 +47,7 @@ def check_script_arguments(arguments: Sequence[str], stack: Stack) -> None:
     transformers = stack.requirements.get("transformers")
     is_requested = ("--ddp_backend", "ccl") in pairwise(parts)
     if is_requested and transformers and Version(transformers) >= NO_DDP_BACKEND_CCL:
-        raise PlanError(
-            f"--ddp_backend ccl: transformers {transformers} does not accept it.",
-            hint="Omit it: orch creates the process group with ccl before the script starts, and the Trainer uses it.",
-        )
+        raise PlanError.about("ddp-backend-ccl", version=transformers)
 
 
 def choose_preload(stack: Stack, nodes: tuple[Node, ...], software: str = "") -> Choice[tuple[str, ...]]:
@@ -94,24 +88,15 @@ def fit_stack(stack: Stack, backend: Backend, nodes: tuple[Node, ...]) -> Choice
 def check_workers(backend: Backend, workers: int) -> None:
     """Raise PlanError if cores are reserved for workers and the backend has none."""
     if not backend.workers:
-        raise PlanError(
-            f"--ccl-workers {workers}, but the backend is {backend.name}.",
-            hint="Only ccl has workers: use --backend ccl, or omit --ccl-workers.",
-        )
+        raise PlanError.about("workers-of-backend", workers=workers, backend=backend)
 
 
 def check_ipex(recipe: Recipe, stack: Stack, *, precision: str) -> None:
     """Raise PlanError if training with --ipex is impossible or gives wrong results."""
     if recipe.own_script:
-        raise PlanError(
-            f"--ipex applies to recipes only; {recipe.script} is your own script.",
-            hint="Call ipex.optimize in the script, and wrap its result in DistributedDataParallel.",
-        )
+        raise PlanError.about("ipex-of-script", script=recipe.script)
     if not recipe.ipex:
-        raise PlanError(
-            f"--ipex: recipe '{recipe.name}' does not accept --use_ipex.",
-            hint="Omit --ipex. A recipe whose script accepts the flag has `ipex = true` in its recipe.toml.",
-        )
+        raise PlanError.about("ipex-of-recipe", recipe=recipe)
     precision = BF16 if precision == AUTO else precision  # the ranks may choose it
     stack.check_ipex(precision)
 
@@ -193,10 +178,8 @@ def check_gpus(backend: Backend, ppn: int | None, gpus: Mapping[str, int], env: 
     shares_gpus = any(variable.startswith("NCCL_HOSTID=") for variable in env)
     for node, count in gpus.items():
         if ppn and ppn > count and not shares_gpus:
-            raise PlanError(
-                f"--ppn {ppn}, but {node} has {counted(count, 'GPU')}, and each rank of --backend {backend.name} "
-                "needs one.",
-                hint=f"Use --ppn {count}, or --ppn auto for one rank on each GPU.",
+            raise PlanError.about(
+                "ranks-per-gpu", ppn=ppn, node=node, gpus=counted(count, "GPU"), backend=backend, count=count
             )
 
 
@@ -211,10 +194,7 @@ def adapt_backend(backend: Backend, launcher: str, mpi: str, *, contained: bool 
         PlanError: if it needs the launcher's socket, and the ranks start in containers.
     """
     if contained and backend.name == "mpi":
-        raise PlanError(
-            "--backend mpi: the launcher's socket (PMI) does not reach into a container.",
-            hint="Use --backend ccl, which uses libfabric in containers, or gloo; or run without containers.",
-        )
+        raise PlanError.about("mpi-in-container")
     if backend.name != "ccl":
         return backend
     under_hydra = not contained and launcher in ("mpirun", "accelerate") and mpi in ("intel", "mpich")
@@ -255,10 +235,7 @@ def choose_precision(
     if value == BF16 and nodes:
         reason = "; ".join(filter(None, (reason, bf16_instructions(nodes, reason, request))))
     if request.allow_slow_bf16 and value != BF16:
-        raise PlanError(
-            f"--allow-slow-bf16 has no effect: the precision is {value}.",
-            hint=f"Add --precision {BF16}, or omit --allow-slow-bf16.",
-        )
+        raise PlanError.about("slow-bf16-unused", precision=value)
     return Choice(value, (Decision(topic="precision", value=value, reason=reason),))
 
 
@@ -271,11 +248,7 @@ def script_precision(recipe: Recipe, request: TrainRequest, *, through_accelerat
     if request.precision == AUTO:
         return OF_SCRIPT, ""
     if not through_accelerate:
-        raise PlanError(
-            f"--precision {request.precision} applies to recipes only; {recipe.script} is your own script.",
-            hint="Pass the script's own flag after --, for example -- --bf16; or add "
-            "--launcher accelerate, which sets the precision of the script's Accelerator.",
-        )
+        raise PlanError.about("precision-of-script", precision=request.precision, script=recipe.script)
     if request.precision not in (BF16, FP32):
         raise PlanError(f"Unknown precision '{request.precision}'.", hint=f"Use {AUTO}, {BF16} or {FP32}.")
     return request.precision, "requested; accelerate passes it on to the script"
@@ -323,7 +296,4 @@ def bf16_instructions(nodes: tuple[Node, ...], reason: str, request: TrainReques
         return f"{' and '.join(flags)} on {f'all {len(nodes)} nodes' if len(nodes) > 1 else nodes[0].name}"
     if request.allow_slow_bf16:
         return f"{SLOW}{describe_lack(lacking)}"
-    raise PlanError(
-        f"Precision {BF16} ({reason}): {describe_lack(lacking)}.",
-        hint=f"None of {', '.join(BF16_FLAGS)}: use --precision {FP32}, or emulate it with --allow-slow-bf16.",
-    )
+    raise PlanError.about("no-bf16", reason=reason, lack=describe_lack(lacking), flags=", ".join(BF16_FLAGS))

@@ -53,10 +53,7 @@ def max_active_runs(arguments: Iterable[str]) -> int | None:
     """
     limits = [int(match[1]) for text in arguments if (match := LIMIT.search(text))]
     if len(limits) > 1 or 0 in limits:
-        raise PlanError(
-            "--array: the limit %N of active runs must be given only once, and be 1 or more.",
-            hint="Example: --array learning_rate=1e-5,3e-5,1e-4%2",
-        )
+        raise PlanError.about("active-runs")
     return limits[0] if limits else None
 
 
@@ -130,10 +127,7 @@ def parse_lines(text: str, file: str) -> list[Member]:
 def check_number(runs: int) -> None:
     """Raise PlanError if there are too many runs."""
     if runs > MAX_RUNS:
-        raise PlanError(
-            f"--array requests {runs} runs; the limit is {MAX_RUNS}.",
-            hint="--array-sample N draws N of them at random; or use several commands.",
-        )
+        raise PlanError.about("too-many-runs", runs=runs, limit=MAX_RUNS)
 
 
 def request_of(request: TrainRequest, member: Member, *, own_script: bool) -> TrainRequest:

@@ -98,10 +98,7 @@ class BatchHandle(RunHandle):
             ExecuteError: if the run has no job.
         """
         if not self.job:
-            raise ExecuteError(
-                f"{self.record.run_id} was not submitted to {self.system.title}.",
-                hint="Run the same `orch train` command again.",
-            )
+            raise ExecuteError.about("not-submitted", run=self.record, system=self.system)
         return host_at(location_of(self.record).login)
 
     @cached_property
@@ -410,10 +407,7 @@ class BatchHandle(RunHandle):
             has_failed = run.outcome is not None and run.outcome.state == FAILED
             output = reader.run_folder.end_of(files.JOB_OUTPUT) if has_failed and rank is None and not follow else ""
             if is_empty and output:
-                raise ExecuteError(
-                    f"{run.id}: no rank has written a line. The output of job {reader.job}:\n{output}",
-                    hint=f"When its cause is removed: orch resume {run.id}.",
-                )
+                raise ExecuteError.about("no-rank-lines", run=run, job=reader.job, output=output)
 
     def log_lines(self, run: store.Run, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         """Yield the log lines in the order of time, or as they are written while the run is followed.
@@ -501,10 +495,8 @@ class BatchHandle(RunHandle):
         """Raise RequestError with the command that reaches the nodes of the job."""
         location = location_of(self.record)
         host = f" on {location.login}" if location.login else ""
-        raise RequestError(
-            f"{self.record.run_id} is a job of {self.system.title}, which itself runs commands on its nodes.",
-            hint=f"While the job runs{host}: {self.system.job_shell.format(job=location.job)}.",
-        )
+        shell = self.system.job_shell.format(job=location.job)
+        raise RequestError.about("commands-in-job", run=self.record, system=self.system, host=host, shell=shell)
 
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         """Copy files of the run from the shared file system, which is the same on every node.

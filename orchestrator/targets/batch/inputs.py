@@ -237,10 +237,7 @@ def with_allocation(batch: BatchSettings, *, is_array: bool) -> BatchSettings:
     if held is not None:
         options = [f"{system.flag} {name}" for name, reason in batch.sources.items() if reason == COMMAND_LINE]
         if options := [*options, *["--array"] * is_array]:
-            raise PlanError(
-                f"{', '.join(options)}: allocation {held.job} exists already and cannot be changed.",
-                hint=f"Leave it out. {system.new_job_hint}",
-            )
+            raise PlanError.about("held-allocation", options=", ".join(options), job=held.job, system=system)
     return replace(batch, held=held)
 
 
@@ -255,20 +252,14 @@ def shared_folder(system: BatchSystem, options: tuple[TargetOptions, ...]) -> Sh
     batch = batch_settings(system, *system.values_in(system_options))
     batch.check()
     if batch.root is None:
-        raise RequestError(
-            "The folder that all nodes share is unknown.",
-            hint=f"Use {system.flag} root=/shared/orch, or set root in {system.settings_file}.",
-        )
+        raise RequestError.about("no-shared-folder", system=system)
     return SharedFolder(host=batch.login or "", root=batch.root)
 
 
 def check_image_exists(batch: BatchSettings) -> None:
     """Raise RequestError if the image does not exist although this machine sees what the nodes see."""
     if batch.image and not batch.login and not Path(batch.image.image).exists():
-        raise RequestError(
-            f"--image {batch.image.image}: no such image.",
-            hint="All nodes must see it: a .sif file or a folder of Apptainer.",
-        )
+        raise RequestError.about("no-image", image=batch.image.image)
 
 
 def plan_of_array(

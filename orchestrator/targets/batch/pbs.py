@@ -153,20 +153,11 @@ def chunk(request: JobRequest, select: str | None) -> str:
         return f"ncpus={request.ppn}"
     count, _, resources = select.partition(":") if select.partition(":")[0].isdigit() else ("", "", select)
     if "+" in select or not resources or "mpiprocs=" in select:
-        raise PlanError(
-            f"--pbs select={select}: expected the resources of each node.",
-            hint="Example: --pbs select=ncpus=64:mem=200gb; --nodes and --ppn are the numbers of nodes and ranks.",
-        )
+        raise PlanError.about("select-of-nodes", select=select)
     if count and int(count) != request.nodes:
-        raise PlanError(
-            f"--pbs select={select} requests {count} nodes, but --nodes plus --spare-nodes is {request.nodes}.",
-            hint=f"Use --nodes for the number of nodes, and --pbs select={resources}.",
-        )
+        raise PlanError.about("select-count", select=select, count=count, nodes=request.nodes, resources=resources)
     if (cores := amount_of("ncpus", select)) is not None and cores < request.ppn:
-        raise PlanError(
-            f"--pbs select={select} requests fewer cores than a node has ranks: {request.ppn}.",
-            hint=f"Request more cores, such as --pbs select=ncpus={request.ppn}, or start fewer ranks.",
-        )
+        raise PlanError.about("select-cores", select=select, ppn=request.ppn)
     return resources
 
 
@@ -184,10 +175,7 @@ def placement(value: str) -> str:
     """
     parts = value.split(":")
     if any(part in ARRANGEMENTS and part != "scatter" for part in parts):
-        raise PlanError(
-            f"--pbs place={value}: orch needs each chunk on another host.",
-            hint="Use --pbs place=scatter, scatter:excl or scatter:shared.",
-        )
+        raise PlanError.about("placement", place=value)
     return value if "scatter" in parts else f"scatter:{value}"
 
 

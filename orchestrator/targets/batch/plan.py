@@ -119,10 +119,8 @@ def choose_launcher(request: TrainRequest, loaded: Inputs, system: BatchSystem) 
         return name, Decision(topic="mpi", value="")
     mpi = launchers.choose_mpi(loaded.cluster, loaded.stack, request.mpi)
     if mpi.value not in MPI:
-        raise PlanError(
-            f"--mpi {mpi.value}: on {system.title}, mpirun must be that of {' or '.join(MPI)}.",
-            hint=f"Use --mpi intel, or --launcher {system.own_launcher or 'torchrun'}, which needs no mpirun.",
-        )
+        launcher = system.own_launcher or "torchrun"
+        raise PlanError.about("mpi-of-system", mpi=mpi, system=system, names=" or ".join(MPI), launcher=launcher)
     return name, mpi
 
 
@@ -141,19 +139,12 @@ def with_size(batch: BatchSettings) -> BatchSettings:
 
 def check_size(system: BatchSystem, allocation: Allocation, nodes: int, ppn: int) -> None:
     """Raise PlanError if the ranks do not fit the allocation that the user holds."""
-    size, program = len(allocation.node_cpus), system.allocation_request
+    size, job = len(allocation.node_cpus), allocation.job
     if nodes > size:
-        raise PlanError(
-            f"Allocation {allocation.job} has {counted(size, 'node')}, but the run needs "
-            f"{nodes}, including its spare nodes.",
-            hint=f"Use fewer --nodes, or a larger `{program} --nodes={nodes}`. {system.new_job_hint}",
-        )
+        raise PlanError.about("small-allocation", job=job, size=counted(size, "node"), nodes=nodes, system=system)
     fewest = min(allocation.node_cpus[:nodes])
     if ppn > fewest:
-        raise PlanError(
-            f"Allocation {allocation.job} has {fewest} CPUs on a node, but --ppn is {ppn}.",
-            hint=f"Use a smaller --ppn, or `{program} --exclusive` for whole nodes. {system.new_job_hint}",
-        )
+        raise PlanError.about("few-cpus", job=job, cpus=fewest, ppn=ppn, system=system)
 
 
 LOGIN = RunNode(node="login")

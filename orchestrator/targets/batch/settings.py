@@ -218,10 +218,7 @@ def location_of(record: RunRecord) -> JobLocation:
             if text and not pattern.fullmatch(text):
                 raise ProtocolError(f"{text!r:.40} is not a valid {kind}.")
     except ProtocolError as error:
-        raise ExecuteError(
-            f"The record of {record.run_id} is damaged: {error}",
-            hint="Its job may still run. Its files were not changed.",
-        ) from None
+        raise ExecuteError.about("damaged-location", run=record, error=error) from None
     return location
 
 

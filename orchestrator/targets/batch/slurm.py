@@ -405,10 +405,7 @@ class Slurm(BatchSystem):
         job = step.allocation
         state = self.state(programs, job)
         if state.phase != Phase.RUNNING:
-            raise ExecuteError(
-                f"Allocation {job} (SLURM_JOB_ID) is not running: Slurm reports it as {state.state}.",
-                hint=f"Run `unset SLURM_JOB_ID`, or use a new `salloc`. {self.new_job_hint}",
-            )
+            raise ExecuteError.about("allocation-state", job=job, state=state, system=self)
         try:
             task = job_programs.one_task_each(job_programs.SYSTEM.node_names()[:1])
         except OSError as error:
@@ -447,10 +444,7 @@ class Slurm(BatchSystem):
         yield f"--nodes={request.nodes}"
         yield f"--ntasks-per-node={request.ppn}"
         if not WARNING.fullmatch(options.get("signal", "TERM")):
-            raise PlanError(
-                f"{self.flag} signal={options['signal']}: signals other than SIGTERM end the run without a checkpoint.",
-                hint=f"Use {self.flag} signal=B:TERM@SECONDS. Without it or SBATCH_SIGNAL: {CHECKPOINT_SECONDS} s.",
-            )
+            raise PlanError.about("other-signal", signal=options["signal"], seconds=CHECKPOINT_SECONDS)
         yield "--open-mode=append"
         if request.survives_nodes:
             yield "--no-kill"

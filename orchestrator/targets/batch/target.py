@@ -147,10 +147,7 @@ class BatchTarget(Target):
         scope = f"on {self.system.title} in {base}"
         runs = {run.id: run for run in self.recorded_runs(base)}
         if not runs:
-            raise RequestError(
-                f"There is no run '{name}' {scope}.",
-                hint="Runs are recorded in the folder in which they were started. --runs-dir selects another folder.",
-            )
+            raise RequestError.about("no-recorded-run", run=name, scope=scope)
         records = [run.record for run in runs.values()]
         refused = [run.id for run in runs.values() if run.state == REFUSED]
         run = runs[store.match_id(name, records, scope, notify, refused=refused)]
@@ -162,10 +159,7 @@ class BatchTarget(Target):
 
     def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
         """Raise RequestError: a batch system gives nodes to jobs only."""
-        raise RequestError(
-            f"{self.system.title} gives its nodes to jobs only.",
-            hint=f"To get a shell on a node: {self.system.node_shell}.",
-        )
+        raise RequestError.about("no-node-commands", system=self.system)
 
     def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[LiveNode]:
         """Raise RequestError: the batch system itself shows its nodes."""

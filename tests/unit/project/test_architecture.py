@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from string import Formatter
 
 import pytest
 
 import orchestrator
+from orchestrator.errors import problems
 from tests.support.syntax import nodes_of
 
 ROOT = Path(orchestrator.__file__).parent
@@ -210,3 +212,13 @@ def test_identifiers_of_a_batch_system_stay_in_its_modules() -> None:
         "train/lib/orch_node/batch/slurm.py",
     ]
     assert violations([path for path in [*FILES, *ON_NODES] if path != SYSTEM_OPTIONS], identifiers_of_systems) == {}
+
+
+def test_errors_get_the_values_in_their_texts() -> None:
+    calls = [node for path in FILES for node in nodes_of(path) if isinstance(node, ast.Call)]
+    about = [node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr == "about"]
+    values = {ast.literal_eval(node.args[0]): {keyword.arg for keyword in node.keywords} for node in about}
+    assert values == {
+        name: {field.partition(".")[0] for text in texts.values() for _, field, *_ in Formatter().parse(text) if field}
+        for name, texts in problems().items()
+    }
