@@ -113,7 +113,9 @@ def check_fabric(request: Request, fabric: str, members: Sequence[Member], rails
         return Proof(together="", rails=rails, failed=failure_reason(output, code))
     names = " ".join(member.name for member in members)
     together = hashlib.sha256(f"{request.key} {fabric} {names}".encode()).hexdigest()
-    return values.read(Proof, {"together": together, "rails": rails, **last_json_object(output)}, "rank 0")
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    measured = values.check(values.loads(lines[-1] if lines else "", "rank 0"), "rank 0", dict)
+    return values.read(Proof, {"together": together, "rails": rails, **measured}, "rank 0")
 
 
 def run_with_timeout(command: Sequence[str], variables: Mapping[str, str], seconds: float) -> tuple[int, str]:
@@ -134,16 +136,6 @@ def failure_reason(output: str, code: int) -> str:
     error_lines = [line for line in lines if ERROR_LINE.search(line)]
     reason = (error_lines or lines or [f"exit code {code}"])[-1]
     return "".join(letter if letter.isprintable() else "?" for letter in reason)[:MAX_REASON_LENGTH]
-
-
-def last_json_object(output: str) -> dict[str, object]:
-    """Return the last JSON object that rank 0 has printed.
-
-    Raises:
-        ProtocolError: if there is none.
-    """
-    lines = [line for line in output.splitlines() if line.startswith("{")]
-    return values.check(values.loads(lines[-1] if lines else "", "rank 0"), "rank 0", dict)
 
 
 def main_of_rank(argv: list[str]) -> int:

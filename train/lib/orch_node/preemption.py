@@ -59,7 +59,8 @@ class Agreement:
 
     def is_preempted(self) -> bool:
         """Return whether the run is preempted; exchange with the other ranks if it is time."""
-        number = preemption_signal()
+        value = os.environ.get(PREEMPT_SIGNAL, "")
+        number = int(value) if value.isdigit() else 0  # 0: there is none, as without orch
         if number and not self.agreed:
             self.listen(number)
             self.calls += 1
@@ -102,12 +103,6 @@ def in_batch_job() -> bool:
     Slurm signals all processes of a job's steps, GraceTime seconds before it ends them.
     """
     return BY_STEP in os.environ
-
-
-def preemption_signal() -> int:
-    """Return the signal that orch gives all ranks; 0 if there is none, and without orch."""
-    value = os.environ.get(PREEMPT_SIGNAL, "")
-    return int(value) if value.isdigit() else 0
 
 
 def group_device(torch: Any) -> Any:

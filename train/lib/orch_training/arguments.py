@@ -163,7 +163,10 @@ def parse(argv: list[str], kinds: Sequence[type]) -> tuple[Any, ...]:
     except (ValueError, ImportError, RuntimeError) as error:  # checks of TrainingArguments
         raise ArgumentError(" ".join(str(error).split())) from error
     if unrecognized:
-        raise ArgumentError(unknown_argument(unrecognized[0], parser))
+        names = [name for action in parser._actions for name in action.option_strings]
+        near = difflib.get_close_matches(unrecognized[0], names, n=1)
+        suggestion = f" Did you mean {near[0]}?" if near else ""
+        raise ArgumentError(f"unknown argument {unrecognized[0]!r}.{suggestion}")
     check_requirements([rule for value in values for rule in range_requirements(value)])
     check_requirements([rule for value in values for rule in getattr(value, "requirements", list)()])
     return tuple(values)
@@ -180,12 +183,6 @@ def range_requirements(values: Any) -> list[tuple[bool, str]]:
         for name in names
         if (value := getattr(values, name, None)) is not None
     ]
-
-
-def unknown_argument(token: str, parser: Parser) -> str:
-    names = [name for action in parser._actions for name in action.option_strings]
-    near = difflib.get_close_matches(token, names, n=1)
-    return f"unknown argument {token!r}." + (f" Did you mean {near[0]}?" if near else "")
 
 
 def check_requirements(requirements: Sequence[tuple[bool, str]]) -> None:

@@ -14,10 +14,8 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from orch_node.rank.checks import describe
 from torch.utils.data import Dataset, Sampler
 
-from orch_training import RecipeError
 from orch_training.ranks import rank as this_rank
 
 POOL = 50  # batches: as in transformers' LengthGroupedSampler
@@ -56,11 +54,6 @@ class GlobalBatch:
         """Return the positions of a step's examples in the order of its epoch, whose first step is 0."""
         end = examples // self.at_once * self.at_once
         return range(step * self.size, min((step + 1) * self.size, end))
-
-    def check_filled(self, examples: int, noun: str) -> None:
-        """Raise RecipeError if the data is less than all planned ranks compute at once."""
-        if examples < self.at_once:
-            raise RecipeError(describe("too-few-examples", examples=examples, noun=noun, needed=self.at_once))
 
 
 @dataclass(frozen=True)

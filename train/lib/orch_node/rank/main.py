@@ -230,18 +230,13 @@ def leave(torch: ModuleType, backend: str, counts: Callable[[], Heartbeat]) -> N
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     flush()
-    flush_files()
+    for file in objects_of((io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+        with contextlib.suppress(OSError, ValueError):
+            file.flush()  # which the script has left open
     if backend in BACKENDS_THAT_EXIT:
         send(replace(counts(), leaving=True))
         ctypes.PyDLL(None).exit(0)
     EXIT(0)
-
-
-def flush_files() -> None:
-    """Flush the files that the script has left open, as an interpreter does at exit."""
-    for file in objects_of((io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-        with contextlib.suppress(OSError, ValueError):
-            file.flush()
 
 
 def flush() -> None:

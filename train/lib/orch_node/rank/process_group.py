@@ -131,7 +131,9 @@ def adopt_group(distributed: ModuleType, run_backend: str, run_timeout: datetime
                 options.pop("init_method", None)
             original(**options)
             return
-        check_requested(distributed, requested)
+        for key, actual in (("world_size", world_size), ("rank", rank)):
+            if requested.get(key, -1) not in (-1, None, actual):
+                raise ValueError(f"the script requests {key}={requested[key]}, but orch has started it with {actual}.")
         if requested.get("timeout") is not None:
             set_timeout(distributed, requested["timeout"])
 
@@ -156,13 +158,6 @@ def needs_new_group(backend: str, requested: Mapping[str, Any]) -> bool:
         return False
     has_options = any(requested.get(name) is not None for name in ("device_id", "pg_options"))
     return has_options or group_backend(backend, requested) != backend
-
-
-def check_requested(distributed: ModuleType, requested: Mapping[str, Any]) -> None:
-    """Raise ValueError if the script requests another world size or rank than the run's."""
-    for name, actual in (("world_size", distributed.get_world_size()), ("rank", distributed.get_rank())):
-        if requested.get(name, -1) not in (-1, None, actual):
-            raise ValueError(f"the script requests {name}={requested[name]}, but orch has started it with {actual}.")
 
 
 def set_timeout(distributed: ModuleType, timeout: datetime.timedelta) -> None:

@@ -7,7 +7,7 @@ import os
 import runpy
 import site
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,9 +24,13 @@ BINDINGS_FILES = ("oneccl_bind*", "orch_kernels")
 
 
 def main(argv: list[str]) -> int:
-    """Print for the controller the file of a module, or after --missing the modules that this Python does not find."""
+    """Print for the controller the file of a module, or after --missing the modules that it does not find.
+
+    Modules may be in PYTHONPATH of the inventory, too.
+    """
     if argv[:1] == [MISSING]:
-        missing = find_missing(argv[1:])
+        sys.path[:0] = filter(None, provisioned_environment().get("PYTHONPATH", "").split(":"))
+        missing = [name for name in argv[1:] if find_spec(name) is None]
         print("\n".join(missing))
         return 1 if missing else 0
     add_module_folders(os.environ)
@@ -91,12 +95,6 @@ def check_program(argv: list[str]) -> str:
     if spec is None:
         raise RankError(describe("no-module", name=name, folder=os.getcwd(), python=sys.executable))
     return spec.origin or ""
-
-
-def find_missing(names: Sequence[str]) -> list[str]:
-    """Return the top-level modules that neither this Python nor PYTHONPATH of the inventory has."""
-    sys.path[:0] = filter(None, provisioned_environment().get("PYTHONPATH", "").split(":"))
-    return [name for name in names if find_spec(name) is None]
 
 
 def find_module(name: str) -> ModuleSpec | None:

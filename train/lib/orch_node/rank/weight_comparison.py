@@ -232,7 +232,8 @@ class WeightComparison(TrainingCheck):
         readable = all(weights.is_readable(self.torch, weight) for weight in held) and not fsdp_modules()
         divided = self.divide(held) if readable else ([], [])
         self.has_shared |= bool(divided[0])
-        steps = optimizer_steps(optimizer)
+        states = [state for state in list(optimizer.state.values()) if isinstance(state, dict)]
+        steps = max((int(state["step"]) for state in states if state.get("step") is not None), default=-1)
         is_complete = readable and not is_sharded
         if steps < 0 and not is_complete:
             steps = UNKNOWN_STEPS
@@ -433,12 +434,6 @@ def summarize(torch: ModuleType, held: Sequence[Any]) -> Summary:
     signs = (positions * 2654435761 >> 16) % 2 * 2 - 1
     sums = torch.zeros(BUCKETS, dtype=torch.float64).index_add_(0, positions % BUCKETS, elements * signs)
     return Summary(shapes, checksum % (1 << 62), tuple(sums.tolist()))
-
-
-def optimizer_steps(optimizer: Any) -> int:
-    """Return the largest step number in an optimizer's state, or -1 if there is none."""
-    steps = (state.get("step") for state in list(optimizer.state.values()) if isinstance(state, dict))
-    return max((int(step) for step in steps if step is not None), default=-1)
 
 
 def data_parallel_modules(torch: ModuleType) -> list[Any]:
