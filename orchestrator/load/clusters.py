@@ -24,12 +24,12 @@ from orch_node.protocol.node_names import fold_by_text
 from orch_node.standalone import facts
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat
 
-from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.errors import PlanError, RequestError, did_you_mean
 from orchestrator.files import INVENTORY, State
 from orchestrator.load.files import parse_variable
 from orchestrator.load.inventory import Listing, ansible_environment, cache_path, read_cache, read_listing, write_cache
 from orchestrator.load.records import OWN_STACK, Records, load_records
-from orchestrator.model.cluster import Cluster, Node, Selection, first_hosts
+from orchestrator.model.cluster import LOCAL, Cluster, Node, Selection
 from orchestrator.model.facts import Facts, Gpu, ReportedDevice, join_threads
 from orchestrator.model.hosts import Nodes, expand, fold, split_list
 from orchestrator.model.printable import counted
@@ -283,7 +283,8 @@ def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str 
     reason = f"all of {name}" if nodes is None else f"'{nodes}' of {name}"
     if isinstance(nodes, int):
         reason = f"the first of {len(hosts)} in {name}"
-        hosts = first_hosts(hosts, nodes + spares, cluster=title(source), source=str(source))
+        check_number(nodes + spares, hosts, source)
+        hosts = hosts[: nodes + spares]
     if spares >= len(hosts):
         raise RequestError(
             f"--spare-nodes {spares} leaves none of {counted(len(hosts), 'node')} to run on.",
@@ -294,6 +295,16 @@ def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str 
         reason=f"{reason} without {fold(excluded)}" if excluded else reason,
         spares=hosts[len(hosts) - spares :],
     )
+
+
+def check_number(count: int, hosts: tuple[str, ...], source: Path) -> None:
+    """Raise PlanError if there are fewer than `count` hosts, or it is 0."""
+    if not 1 <= count <= len(hosts):
+        more = "select another inventory with --inventory" if title(source) == LOCAL else f"add hosts to {source}"
+        raise PlanError(
+            f"--nodes {count}, but cluster '{title(source)}' has {counted(len(hosts), 'node')} to choose from.",
+            hint=f"Use --nodes {len(hosts)}, or {more}.",
+        )
 
 
 def title(source: Path) -> str:

@@ -12,6 +12,7 @@ from orch_node import content_store
 from pathspec import GitIgnoreSpec
 
 from orchestrator.errors import RequestError
+from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 
@@ -240,25 +241,23 @@ def largest_files(sizes: Mapping[str, int]) -> str:
 
 
 def file_size(folder: Path, name: str) -> int:
+    """Return the size of a file, 0 for a link; raise RequestError if it cannot be sent."""
     path = f"{folder}/{name}"
+    status, problem = os.lstat(path), ""
     if not name.isprintable():
-        raise RequestError(
-            f"{path!r} has a name that cannot be printed.", hint="Rename the file, or add it to .orchignore."
-        )
-    status = os.lstat(path)
-    if stat.S_ISLNK(status.st_mode):
+        problem = "has a name that cannot be printed"
+    elif stat.S_ISLNK(status.st_mode):
         target = os.readlink(path)
         is_inside = Path(os.path.realpath(path)).is_relative_to(folder)  # resolve() fails in a loop
         if os.path.isabs(target) or not is_inside:
             kind = "an absolute link" if is_inside else "a link out of the project"
-            raise RequestError(
-                f"{path} is {kind}, to {target}, which is not the same file on the nodes.",
-                hint="Add it to .orchignore, or replace it by a copy or by a relative link inside the project.",
-            )
-        return 0
-    if not stat.S_ISREG(status.st_mode):
+            problem = f"is {kind}, to {target}, which is not the same file on the nodes"
+    elif not stat.S_ISREG(status.st_mode):
+        problem = "is neither a file nor a link, so it cannot be sent"
+    if problem:
         raise RequestError(
-            f"{path} is neither a file nor a link, so it cannot be sent.",
-            hint="Remove it, or name another folder with --project.",
+            one_line(f"{path} {problem}."),
+            hint="Add it to .orchignore, rename or remove it, or replace a link by a copy or by a relative link inside "
+            "the project.",
         )
-    return status.st_size
+    return 0 if stat.S_ISLNK(status.st_mode) else status.st_size

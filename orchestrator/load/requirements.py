@@ -190,12 +190,9 @@ def with_image_requirements(
         )
     requirements = requirements_of(recipe, request, common_file=common_file)
     included = {canonicalize_name(name) for name in stack.requirements}
-    needed = {
-        canonicalize_name(item.name): str(item)
-        for item in filter(None, map(parse_requirement, requirements.lines if requirements else ()))
-        if item.marker is None or item.marker.evaluate({"sys_platform": "linux"})
-    }
-    needed = {name: line for name, line in needed.items() if name not in included}
+    items = filter(None, map(parse_requirement, requirements.lines if requirements else ()))
+    on_linux = (item for item in items if item.marker is None or item.marker.evaluate({"sys_platform": "linux"}))
+    needed = {name: str(item) for item in on_linux if (name := canonicalize_name(item.name)) not in included}
     if not requirements or not needed:
         return recipe
     return replace(

@@ -155,21 +155,6 @@ class Cluster:
         return spares
 
 
-def first_hosts(hosts: tuple[str, ...], count: int, *, cluster: str, source: str) -> tuple[str, ...]:
-    """Return the first `count` hosts.
-
-    Raises:
-        PlanError: if there are fewer, or count is 0.
-    """
-    if not 1 <= count <= len(hosts):
-        available = f"{counted(len(hosts), 'node')} to choose from"
-        more = "select another inventory with --inventory" if cluster == LOCAL else f"add hosts to {source}"
-        raise PlanError(
-            f"--nodes {count}, but cluster '{cluster}' has {available}.", hint=f"Use --nodes {len(hosts)}, or {more}."
-        )
-    return hosts[:count]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """The places of all ranks, in rank order."""
