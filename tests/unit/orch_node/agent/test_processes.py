@@ -47,7 +47,7 @@ def test_user_program_named_like_one_of_orch_is_not_mistaken_for_it(run: Path, t
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         assert [run_process.role for run_process in processes.run_processes(str(run))] == ["other"]
-        assert list(cleanup.clean(cleanup.parse(["look", str(run.parent)])).left) == [run.name]
+        assert list(cleanup.clean(cleanup.parse(["clean", str(run.parent), "--dry-run"])).left) == [run.name]
         report = cleanup.clean(cleanup.parse(["clean", str(run.parent)]))
     assert [record.pid for record in report.ended[run.name]] == [process.pid]
 
@@ -81,7 +81,9 @@ def roles(run: Path) -> set[str]:
 
 def test_watchers_of_another_installation_are_recognized(run: Path, other_installation: Path) -> None:
     assert {"supervisor", "agent"} <= roles(run)
-    assert cleanup.clean(cleanup.parse(["look", str(run.parent)])).left == {}, "`orch clean` must not end it"
+    assert cleanup.clean(cleanup.parse(["clean", str(run.parent), "--dry-run"])).left == {}, (
+        "`orch clean` must not end it"
+    )
     shutil.rmtree(other_installation)
     assert {"supervisor", "agent"} <= roles(run), "even after that installation is removed"
 

@@ -2,12 +2,10 @@
 
   end RUN_DIR [--node0 [--planned]]  end a run's processes here; on node0 its supervisor first,
                                      which may be about to start or have no folder yet
-  look RUNS_DIR [--store STORE] [--damaged] [--except ID ...]
-                                     leftovers of runs that nobody watches, unused folders of the store, and runs
-                                     with unreadable records
-  clean RUNS_DIR [--store STORE] [--damaged] [--except ID ...]
-                                     end them, remove their segments in /dev/shm and the unused folders, and move
-                                     runs with unreadable records and without processes to RUNS_DIR/damaged
+  clean RUNS_DIR [--dry-run] [--store STORE] [--damaged] [--except ID ...]
+                                     end the leftovers of runs that nobody watches, remove their segments in /dev/shm
+                                     and the unused folders of the store, and move runs with unreadable records and
+                                     without processes to RUNS_DIR/damaged
   store STORE [--dry-run] [--except ID ...]
                                      remove the unused folders of a store that several nodes share
 
@@ -191,7 +189,7 @@ def unused_folders(folder: Path | None, options: argparse.Namespace) -> tuple[st
 
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="node.py cleanup")
-    parser.add_argument("command", choices=("end", "look", "clean", "store"))
+    parser.add_argument("command", choices=("end", "clean", "store"))
     parser.add_argument("folder")
     parser.add_argument("--patience", type=float, default=PATIENCE_SECONDS)
     parser.add_argument("--node0", action="store_true")
@@ -200,9 +198,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--store", type=Path)
     parser.add_argument("--damaged", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
-    options = parser.parse_args(argv)
-    options.dry_run |= options.command == "look"
-    return options
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str]) -> None:

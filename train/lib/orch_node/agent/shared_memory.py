@@ -181,6 +181,5 @@ def is_unchanged(name: str, inode: int, user: int | None = None) -> bool:
         status = os.lstat(SHM + name)
     except OSError:
         return False
-    if user is not None and not (stat.S_ISREG(status.st_mode) and status.st_uid == user and status.st_nlink == 1):
-        return False
-    return status.st_ino == inode
+    is_file_of_user = stat.S_ISREG(status.st_mode) and status.st_uid == user and status.st_nlink == 1
+    return status.st_ino == inode and (user is None or is_file_of_user)

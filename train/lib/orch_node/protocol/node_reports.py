@@ -63,7 +63,7 @@ class NodeUsage:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The result of `node.py cleanup`, by run; `look` ends and removes nothing."""
+    """The result of `node.py cleanup`, by run; a dry run ends and removes nothing."""
 
     ended: dict[str, tuple[ProcessRecord, ...]] = field(default_factory=dict)
     left: dict[str, tuple[ProcessRecord, ...]] = field(default_factory=dict)  # unwatched, or could not be ended
