@@ -6,6 +6,7 @@ import json
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 # For all ranks. Logs of unbuffered output are always up to date.
 ALWAYS = {"PYTHONUNBUFFERED": "1"}
@@ -24,23 +25,9 @@ USER_VARIABLES = "ORCH_USER_VARIABLES"
 # The folder of data sets, which `orch sync --data` fills on nodes over SSH.
 DATA = "ORCH_DATA"
 
-# Variables of orch that a user may set for ranks.
-USER_SETTINGS = (
-    *("ORCH_STACK_SIGNAL", "ORCH_PREEMPT_SIGNAL", "ORCH_PREEMPT_SECONDS"),
-    *("ORCH_CCL_SHARED_MEMORY", "ORCH_SEPARATE_MODELS", DATA),
-)
-# Why a user cannot set a variable for ranks.
-RESERVED = {
-    "orch or the launcher sets this variable for each rank": re.compile(
-        r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_(RANK|WORLD_SIZE|NAME)|ROLE_(RANK|WORLD_SIZE|NAME)"
-        r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|OMP_NUM_THREADS|LD_PRELOAD|CCL_LOCAL_(RANK|SIZE)|PMIX?_\w+|PET_\w+"
-        r"|MPI_LOCAL\w+|OMPI_(COMM_)?WORLD_\w+"
-        rf"|(?!({'|'.join(USER_SETTINGS)})$)ORCH_\w+"
-    ),
-    "the launcher reads this variable before it starts the ranks, and orch sets it": re.compile(
-        r"I_MPI_(PIN|HYDRA)\w*|HYDRA_\w+|PRTE_\w+|OMPI_MCA_mca_base_env_list|TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-    ),
-}
+# Why a user cannot set a variable for ranks, and the patterns of such names.
+PATTERNS: dict[str, list[str]] = json.loads(Path(__file__).with_name("reserved_variables.json").read_text())
+RESERVED = {reason: re.compile("|".join(patterns)) for reason, patterns in PATTERNS.items()}
 
 # Folders of the user's modules, which ranks search after those of the stack; separated by colons.
 PYTHON_PATH = "ORCH_PYTHON_PATH"

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 
 from orch_node.protocol.events import Event, Exited, Raised
 from orch_node.protocol.outcome import Failure
 
 # Messages of a rank that fails because another rank has ended; it is not the cause.
-CONSEQUENCES = re.compile(
-    r"Connection (?:closed by|reset by) peer|Connection closed by remote peer|Broken pipe"
-    r"|Failed to recv, got 0 bytes|Read error \[|Write error \[|Application timeout caused pair"
-    r"|Timed out waiting \d+ms for|ProcessGroupWrapper|failed to connect|wait timeout after"
-    # Of the backend ccl.
-    r"|is gone: its process has ended|has left the job with exit code|has left this group after an error"
-    r"|another rank did not finish setting up the communicator"
-    r"|ncclRemoteError"
-)
+MESSAGES: dict[str, list[str]] = json.loads(Path(__file__).with_name("failure_messages.json").read_text())
+CONSEQUENCES = re.compile("|".join(chain.from_iterable(MESSAGES.values())))
 # The message with which NCCL's watchdog ends a rank that waits for others in a collective for too long.
-COLLECTIVE_TIMEOUT = re.compile(
-    r"Watchdog caught collective operation timeout: Work\w*\([^)\n]*Timeout\(ms\)=(\d{1,12})"
-)
+COLLECTIVE_TIMEOUT = re.compile(r"collective operation timeout: Work\w*\([^)\n]*Timeout\(ms\)=(\d{1,12})")
 # The message of all ranks after they found out together that one of them cannot continue.
 OTHER_RANK_FAILED = re.compile(r"^error: rank (\d{1,9}) on ", re.MULTILINE)
 # The frames in which torch.distributed.elastic describes the failure of processes that it has started itself.
