@@ -61,9 +61,8 @@ class LogWriter:
             OSError: if the log cannot be opened.
         """
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        self.log, self.times = (
-            os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for name in (path, path.with_suffix(".times"))
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self.log, self.times = (os.open(name, flags, 0o600) for name in (path, path.with_suffix(".times")))
         self.size = os.fstat(self.log).st_size
         self.recorded_at = 0.0
         self.on_error = on_error

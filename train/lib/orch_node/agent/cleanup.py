@@ -59,10 +59,8 @@ def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) ->
     if not is_starting(folder):  # a starting supervisor does not catch the signal yet, but reads STOP
         for supervisor in supervisors:
             machine.send_signal(*supervisor.key, signal.SIGTERM)
-    wait_while(
-        lambda: (node0 and is_starting(folder)) or bool(processes.run_processes(run_dir)),
-        SUPERVISOR_SECONDS if supervisors else patience,
-    )
+    seconds = SUPERVISOR_SECONDS if supervisors else patience
+    wait_while(lambda: (node0 and is_starting(folder)) or bool(processes.run_processes(run_dir)), seconds)
     ended, remaining = end_here(folder)
     elsewhere = wait_for_another_host(folder) if node0 and not supervisors else ()
     has_not_begun = node0 and planned and is_starting(folder) and not elsewhere
@@ -147,9 +145,8 @@ def clean(options: argparse.Namespace) -> Cleaned:
     leftovers = {run: tuple(by_run[run]) for run in by_run if run not in living}
     for run in leftovers if not options.dry_run else ():
         ended[run], leftovers[run] = end_here(base / run)
-    removals = {
-        folder.name: remove_segments(folder, dry_run=options.dry_run) for folder in folders if folder.name not in living
-    }
+    ended_runs = [folder for folder in folders if folder.name not in living]
+    removals = {folder.name: remove_segments(folder, dry_run=options.dry_run) for folder in ended_runs}
     damaged = run_folders.list_runs(base).damaged if options.damaged else ()
     targets = {run.folder: run_folders.set_aside(base / run.folder) for run in damaged if not options.dry_run}
     return Cleaned(

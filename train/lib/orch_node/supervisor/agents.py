@@ -71,9 +71,8 @@ class Channel:
         """Start the process, and return the socket that is its standard input and output."""
         connection, remote = socket.socketpair()
         with remote, open(self.log, "ab", opener=private) as log:
-            self.process = subprocess.Popen(
-                self.command, stdin=remote.fileno(), stdout=remote.fileno(), stderr=log, start_new_session=True
-            )
+            end = remote.fileno()
+            self.process = subprocess.Popen(self.command, stdin=end, stdout=end, stderr=log, start_new_session=True)
         return connection
 
     def handle_line(self, line: bytes) -> None:

@@ -228,9 +228,7 @@ class SignedBackend:
         """Return the state without its signature; raise `failure` if the signature is wrong."""
         state = signed[SIZE:]
         if not hmac.compare_digest(signed[:SIZE], signature(self.key, state)):
-            raise self.failure(
-                "a host that is not a node of this run has written to its rendezvous; the data was ignored"
-            )
+            raise self.failure("a host that is not a node of this run has written to its rendezvous; it is ignored")
         return state
 
 
