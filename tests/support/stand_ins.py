@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from orch_node.protocol import agent, events, files
+from orch_node.protocol import agent, events, files, values
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, Started
 from orch_node.protocol.outcome import NodeEnd
@@ -145,10 +145,10 @@ class StandIns(threading.Thread):
             return
         *lines, self.unfinished[descriptor] = (self.unfinished.get(descriptor, b"") + chunk).split(b"\n")
         for line in lines:
-            request = agent.parse_request(line)
+            request = values.parse(agent.Request, line, "a request")
             if node not in self.silent:
                 with contextlib.suppress(BrokenPipeError):
-                    os.write(pipes.stdout, agent.render_response(self.respond(node, request)))
+                    os.write(pipes.stdout, values.render(self.respond(node, request)).encode() + b"\n")
 
     def close(self, descriptor: int) -> None:
         """Close the pipes of an agent."""

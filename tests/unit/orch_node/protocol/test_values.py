@@ -36,9 +36,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "run.json": lambda text: record.parse(values.loads(text, "it")),
     "plan.json": make_parser(Origin),
     "event": events.parse,
-    "request": agent.parse_request,
-    "response": agent.parse_response,
-    **{kind.__name__: make_parser(kind) for kind in (Cleaned, Listing)},
+    **{kind.__name__: make_parser(kind) for kind in (Cleaned, Listing, agent.Request, agent.Response)},
 }
 TEXTS = (
     st.binary(max_size=60)

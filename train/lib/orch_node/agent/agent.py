@@ -23,9 +23,8 @@ from orch_node.agent.containers import ContainerError
 from orch_node.agent.core_claims import Claims
 from orch_node.disk import describe_on_node
 from orch_node.line_pipes import Pipes
-from orch_node.protocol import agent as protocol
-from orch_node.protocol import files
-from orch_node.protocol.agent import Request, Response
+from orch_node.protocol import files, values
+from orch_node.protocol.agent import END, Request, Response
 from orch_node.protocol.outcome import NodeEnd, ProcessRecord
 from orch_node.protocol.record import number_ranges
 from orch_node.signed_lines import SignedLines
@@ -118,8 +117,8 @@ class Agent:
 
     def respond(self, line: bytes) -> None:
         """Do what a line requests, and write the response."""
-        request = protocol.parse_request(self.lines.verify(line) if self.lines else line)
-        response = protocol.render_response(getattr(self, f"handle_{request.kind}")(request))
+        request = values.parse(Request, self.lines.verify(line) if self.lines else line, "a request")
+        response = values.render(getattr(self, f"handle_{request.kind}")(request)).encode() + b"\n"
         if self.lines:
             response = self.lines.sign(response)
         while response:  # a signal may interrupt a write
@@ -216,7 +215,7 @@ class Agent:
         """End the run here, unless a supervisor on another node starts a new agent meanwhile."""
         if not self.is_local:
             time.sleep(RETURN_SECONDS)  # the new agent ends this one
-        self.handle_end(Request(protocol.END))
+        self.handle_end(Request(END))
 
 
 def end_earlier_agents(run_dir: str, node: str) -> None:

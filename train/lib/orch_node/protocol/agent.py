@@ -106,26 +106,3 @@ class Response:
 def render_request(request: Request) -> bytes:
     """Return a request as a line."""
     return values.render(request).encode() + b"\n"
-
-
-def render_response(response: Response) -> bytes:
-    """Return a response as a line."""
-    return values.render(response).encode() + b"\n"
-
-
-def parse_request(line: bytes) -> Request:
-    """Return the request in a line.
-
-    Raises:
-        ProtocolError: if there is none.
-    """
-    return values.parse(Request, line, "a request")
-
-
-def parse_response(line: bytes) -> Response:
-    """Return the response in a line.
-
-    Raises:
-        ProtocolError: if there is none, as in the greeting of a login shell.
-    """
-    return values.parse(Response, line, "a response")

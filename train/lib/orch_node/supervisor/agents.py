@@ -15,7 +15,7 @@ from orch_node import atomic_write, program, tail
 from orch_node.atomic_write import private
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, values
-from orch_node.protocol.agent import CLAIM, END, LEAVE, PING, Claim, Request, Response, parse_response, render_request
+from orch_node.protocol.agent import CLAIM, END, LEAVE, PING, Claim, Request, Response, render_request
 from orch_node.protocol.node_names import fold, fold_by_text
 from orch_node.protocol.node_reports import NodeLogs
 from orch_node.protocol.values import ProtocolError
@@ -82,7 +82,7 @@ class Channel:
         if line.endswith(START_MARKER):  # a login shell may print a prompt before it
             return
         try:
-            response = parse_response(line)
+            response = values.parse(Response, line, "a response")
         except ProtocolError:  # a greeting of a login shell
             with open(self.log, "ab", opener=private) as log:
                 log.write(line)

@@ -232,10 +232,9 @@ class PreemptionMonitor:
         self.deadline = time.monotonic() + self.run.preempt_seconds
         self.run.event_log.record(Stopping(text="preempted: the ranks write a checkpoint and end"))
         responses = self.run.agents.request(Request(PREEMPT), seconds=RESPONSE_SECONDS)
-        if not responses and not tracker.any_preempted():
-            self.problem = "no agent of its nodes responds"
-        elif not any(response.ranks for response in responses.values()) and not tracker.any_preempted():
-            self.problem = "the script does not support preemption, or does not train yet"
+        if not tracker.any_preempted() and not any(response.ranks for response in responses.values()):
+            unsupported = "the script does not support preemption, or does not train yet"
+            self.problem = unsupported if responses else "no agent of its nodes responds"
 
     def describe(self, tracker: RankTracker) -> str:
         """Return which checkpoint the ranks wrote, or why there is none."""
