@@ -52,7 +52,7 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
         stack = stack.for_processes()
     image = image_of(session)
     requirements = None if request.no_stack else requirements_of(session)
-    hosts = tuple(host_of(session, name) for name in session.nodes)
+    hosts = {name: host_of(session, name) for name in session.nodes}
     sources = find_sources(request.models, request.data, listener.note)  # before connecting to nodes
     with session.state.lock("provision"), source_trees(sources) as trees:
         session.run("preflight", {"orch_stack": stack.name, "preflight_facts_script": str(STANDALONE / "facts.py")})
@@ -91,24 +91,19 @@ def image_of(session: Session) -> dict[str, Any]:
 
 
 def install(
-    session: Session, stack: Stack, hosts: tuple[Host, ...], requirements: Requirements | None, files: Mapping[str, Any]
+    session: Session, stack: Stack, hosts: dict[str, Host], requirements: Requirements | None, files: Mapping[str, Any]
 ) -> None:
     """Install the stack after the preflight, unless a reachable node has failed it.
 
     Args:
         session: the session, with the results of the preflight.
         stack: the stack.
-        hosts: all nodes of the inventory.
+        hosts: all nodes of the inventory, by their names.
         requirements: the user's packages.
         files: the variables of the roles that copy the image, models and data.
     """
-    plan = plan_provision(
-        session.request,
-        cluster=session.state.cluster,
-        stack=stack,
-        hosts=hosts,
-        probes=tuple(session.probes[name] for name in session.nodes if name in session.probes),
-    )
+    probes = tuple(session.probes[name] for name in session.nodes if name in session.probes)
+    plan = plan_provision(stack, hosts, probes)
     for decision in plan.decisions:
         session.listener.note(decision.describe())
     if plan.problems:
@@ -119,6 +114,9 @@ def install(
         **plan.variables,
         **stack_variables(session, stack, requirements),
         **files,
+        "orch_cluster": session.state.cluster,
+        "orch_verify": session.request.verify,
+        "orch_no_stack": session.request.no_stack,
         "orch_trust": str(session.state.trust),
         "orch_verify_version": sha256(LIB / "orch_node" / "verify.py")[:12],
         "orch_fabric_version": fabric_checks_version(SHARE),
@@ -142,11 +140,10 @@ def host_of(session: Session, name: str) -> Host:
     verified = record.verified if record else None
     variables = session.hosts[name]
     return Host(
-        name=name,
         port=port_of(name, variables),
         verified=verified.model_dump() if verified else {},
         proved={name: vars(proof) for name, proof in record.proved.items()} if record else {},
-        may_become=HAS_PASSWORD in variables,
+        may_become=HAS_PASSWORD in variables or session.request.may_become,
         limits=load.limits(name, variables),
     )
 

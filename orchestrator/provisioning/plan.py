@@ -38,11 +38,10 @@ class ProvisionRequest:
 class Host:
     """A node of the inventory, and its record of an earlier provisioning."""
 
-    name: str
     port: int  # of sshd, for the other nodes
     verified: Mapping[str, str]
     proved: Mapping[str, Any] = field(default_factory=dict)  # results of the fabric checks
-    may_become: bool = False  # the inventory has its sudo password
+    may_become: bool = False  # its sudo password is known
     limits: Limits = field(default_factory=Limits)
 
 
@@ -56,31 +55,26 @@ class ProvisionPlan:
     variables: Mapping[str, Any]  # of the playbook
 
 
-def plan_provision(
-    request: ProvisionRequest, *, cluster: str, stack: Stack, hosts: tuple[Host, ...], probes: tuple[Probe, ...]
-) -> ProvisionPlan:
+def plan_provision(stack: Stack, hosts: Mapping[str, Host], probes: tuple[Probe, ...]) -> ProvisionPlan:
     """Return the plan for the nodes that were reached.
 
     Args:
-        request: the options of the command.
-        cluster: name of the cluster on its nodes.
         stack: to install.
-        hosts: all nodes of the inventory.
+        hosts: all nodes of the inventory, by their names.
         probes: of the nodes that were reached.
     """
-    hosts_by_name = {host.name: host for host in hosts}
-    ports = {host.name: host.port for host in hosts}
-    addresses = {host.name: find_address(host.name, probes) for host in hosts}
+    ports = {name: host.port for name, host in hosts.items()}
+    addresses = {name: find_address(name, probes) for name in hosts}
     entries = host_entries(probes, addresses)
     root = probes[0].root
 
     def variables_of(probe: Probe) -> dict[str, Any]:
-        host = hosts_by_name[probe.name]
+        host = hosts[probe.name]
         return {
             "missing": list(missing_packages(probe).values()),
             "family": probe.family,
             "become": probe.uid != 0,
-            "sudo": probe.sudo or host.may_become or request.may_become,
+            "sudo": probe.sudo or host.may_become,
             "python": probe.python_path,
             "wheelhouse": probe.platform.key,
             "verified": dict(host.verified),
@@ -92,8 +86,8 @@ def plan_provision(
         problems=find_problems(
             probes,
             stack,
-            limits={host.name: host.limits for host in hosts},
-            sudo_nodes={host.name for host in hosts if host.may_become or request.may_become},
+            limits={name: host.limits for name, host in hosts.items()},
+            sudo_nodes={name for name, host in hosts.items() if host.may_become},
         ),
         decisions=tuple(describe_decisions(stack, probes)),
         trust={
@@ -102,11 +96,8 @@ def plan_provision(
         },
         variables={
             "orch_root": root,
-            "orch_cluster": cluster,
             "orch_stack": stack.name,
             "orch_backend": stack.backends[0],
-            "orch_verify": request.verify,
-            "orch_no_stack": request.no_stack,
             "orch_names": entries,
             "orch_nodes": {probe.name: variables_of(probe) for probe in probes},
         },

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator import load
-from orchestrator.provisioning.plan import Host, ProvisionRequest, find_routes, plan_provision
+from orchestrator.provisioning.plan import Host, find_routes, plan_provision
 from orchestrator.provisioning.probe import Probe
 from tests.support.probes import ADDRESSES, TWO_PROBES, make_peer, make_probe
 
@@ -14,9 +14,8 @@ STACK = load.stack("current")
 
 
 def make_plan(*probes: Probe, port: int = 22) -> Any:
-    hosts = tuple(Host(name=name, port=port, verified={}) for name in ADDRESSES)
-    request = ProvisionRequest(inventory="lab")
-    return plan_provision(request, cluster="lab", stack=STACK, hosts=hosts, probes=probes)
+    hosts = {name: Host(port=port, verified={}) for name in ADDRESSES}
+    return plan_provision(STACK, hosts, probes)
 
 
 def test_known_hosts_contains_the_port() -> None:
