@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -169,7 +168,7 @@ def setup(
     """
     notify = make_listener().note
     shared = load.shared_requirements(requirements)
-    set_up(load.stack(stack), Path(sys.prefix), wheels, requirements=shared, notify=notify)
+    set_up(load.stack(stack), wheels, shared, notify)
 
 
 def init(

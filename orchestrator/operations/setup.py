@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -38,15 +39,12 @@ QUERY_ONCE = ("--timeout=5", "--retries=0")
 FETCH = ("--quiet", "--timeout=15", "--retries=2")
 
 
-def set_up(
-    stack: Stack, prefix: Path, wheels: Path | None = None, *, requirements: Requirements | None = None, notify: Notify
-) -> None:
+def set_up(stack: Stack, wheels: Path | None, requirements: Requirements | None, notify: Notify) -> None:
     """Install a stack and check that it can be loaded.
 
     Args:
         stack: the stack.
-        prefix: the prefix of the environment.
-        wheels: a folder with a wheel of the bindings. Default: build it.
+        wheels: a folder with a wheel of the bindings; None to build it.
         requirements: the user's packages.
         notify: receives what is done, as lines.
 
@@ -59,13 +57,13 @@ def set_up(
     wheel = find_bindings(stack, wheels) if wheels else None
     if wheel is None:
         check_build_tools(stack)
-    notify(f"installing stack {stack.name} ({stack.summary}) into {prefix}")
+    notify(f"installing stack {stack.name} ({stack.summary}) into {sys.prefix}")
     install_locked(stack, notify)
     install_torch(stack, notify)
     if wheel:
         pip("install", "--no-deps", str(wheel))
     else:
-        build_bindings(prefix, notify)
+        build_bindings(notify)
     if requirements:
         install_packages(requirements, stack, notify)
     check(stack, notify)
@@ -196,21 +194,19 @@ def install_torch(stack: Stack, notify: Notify) -> None:
 def has_torch(index: Index, version: str, notify: Notify) -> bool:
     """Return whether an index has this version of torch, without waiting long for a response."""
     query = command("index", "versions", TORCH, f"--index-url={index.url}", *QUERY_ONCE)
-    began = time.monotonic()
-    try:
+    began, is_available = time.monotonic(), False
+    with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(query, capture_output=True, text=True, errors="replace", timeout=QUERY_SECONDS)
         is_available = version in done.stdout.replace(",", " ").split()
-    except subprocess.TimeoutExpired:
-        is_available = False
     if not is_available:
         seconds = time.monotonic() - began
         notify(f"{index.name} ({index.url}) did not offer {TORCH} {version} within {seconds:.0f} s")
     return is_available
 
 
-def build_bindings(prefix: Path, notify: Notify) -> None:
+def build_bindings(notify: Notify) -> None:
     """Build and install the bindings, unless their sources and torch are unchanged."""
-    folder, torch = prefix / "wheels", packages()[TORCH]
+    folder, torch = Path(sys.prefix, "wheels"), packages()[TORCH]
     if BINDINGS in packages() and bindings_wheel.find_wheel(folder, torch):
         return
     notify("building the ccl bindings (a few minutes)")
