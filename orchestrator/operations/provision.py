@@ -20,10 +20,10 @@ from orchestrator.model.hosts import SSH_PORT, fold
 from orchestrator.model.packages import Requirements
 from orchestrator.model.provision_report import Report as Report
 from orchestrator.provisioning import wheelhouse
-from orchestrator.provisioning.plan import Host, ProvisionPlan, plan_provision
+from orchestrator.provisioning.plan import ProvisionPlan, plan_provision
 from orchestrator.provisioning.plan import ProvisionRequest as ProvisionRequest
 from orchestrator.provisioning.playbook import TaskResult as TaskResult
-from orchestrator.provisioning.preflight import describe_problem, shared_folder_problems
+from orchestrator.provisioning.preflight import Host, describe_problem, shared_folder_problems
 from orchestrator.provisioning.probe import fabric_checks_version
 from orchestrator.provisioning.session import Listener as Listener
 from orchestrator.provisioning.session import Session

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.load.clusters import Limits
 from orchestrator.load.records import dump
 from orchestrator.model.decision import Decision, Finding
-from orchestrator.provisioning.preflight import find_problems, missing_packages
+from orchestrator.provisioning.preflight import Host, find_problems, missing_packages
 from orchestrator.provisioning.probe import Probe
 from orchestrator.provisioning.ssh_settings import has_entries, host_entries, known_hosts, ssh_config
 from orchestrator.stacks.stack import Stack
@@ -32,17 +31,6 @@ class ProvisionRequest:
     docker_load: str | None = None  # file of an image
     requirements: str | None = None  # file with the user's packages
     no_stack: bool = False  # install MPI alone: the ranks use an environment of the user's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """A node of the inventory, and its record of an earlier provisioning."""
-
-    port: int  # of sshd, for the other nodes
-    verified: Mapping[str, str]
-    proved: Mapping[str, Any] = field(default_factory=dict)  # results of the fabric checks
-    may_become: bool = False  # its sudo password is known
-    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +71,7 @@ def plan_provision(stack: Stack, hosts: Mapping[str, Host], probes: tuple[Probe,
         }
 
     return ProvisionPlan(
-        problems=find_problems(
-            probes,
-            stack,
-            limits={name: host.limits for name, host in hosts.items()},
-            sudo_nodes={name for name, host in hosts.items() if host.may_become},
-        ),
+        problems=find_problems(probes, stack, hosts),
         decisions=tuple(describe_decisions(stack, probes)),
         trust={
             "known_hosts": known_hosts(probes, addresses, ports),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.load.clusters import Limits
 from orchestrator.model.cluster import GIB
@@ -16,33 +18,41 @@ Problem = tuple[str, Mapping[str, object]]  # a key of preflight.toml, and the v
 NO_VALUES: Mapping[str, object] = {}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A node of the inventory, and its record of an earlier provisioning."""
+
+    port: int  # of sshd, for the other nodes
+    verified: Mapping[str, str]
+    proved: Mapping[str, Any] = field(default_factory=dict)  # results of the fabric checks
+    may_become: bool = False  # its sudo password is known
+    limits: Limits = field(default_factory=Limits)
+
+
 def missing_packages(probe: Probe) -> dict[str, str]:
     """Return the programs and libraries that a node lacks, each with its package."""
     packages = {name: PREFLIGHT["packages"][name][probe.family or "rhel"] for name in probe.missing}
     return {name: package for name, package in packages.items() if package}
 
 
-def find_problems(
-    probes: tuple[Probe, ...], stack: Stack, *, limits: Mapping[str, Limits], sudo_nodes: Collection[str]
-) -> tuple[Finding, ...]:
+def find_problems(probes: tuple[Probe, ...], stack: Stack, hosts: Mapping[str, Host]) -> tuple[Finding, ...]:
     """Return all problems of single nodes and of connections between them.
 
     Args:
         probes: of all nodes that were reached.
         stack: to install.
-        limits: the least resources of each node.
-        sudo_nodes: nodes whose sudo password is known.
+        hosts: all nodes of the inventory, by their names.
     """
     names, roots = {probe.name for probe in probes}, {probe.root for probe in probes}
     return tuple(
         describe_problem(probe, problem)
         for probe in probes
         for problem in (
-            *machine_problems(probe, limits[probe.name]),
-            *package_problems(probe, has_password=probe.name in sudo_nodes),
+            *machine_problems(probe, hosts[probe.name].limits),
+            *package_problems(probe, hosts[probe.name]),
             *shared_folder_problems(probe, stack),
             *[("roots", NO_VALUES)] * (len(roots) > 1),
-            *connection_problems(probe, names, may_be_root=probe.sudo or probe.name in sudo_nodes),
+            *connection_problems(probe, hosts[probe.name], names),
         )
     )
 
@@ -71,13 +81,13 @@ def machine_problems(probe: Probe, limits: Limits) -> Iterator[Problem]:
         yield "clock", NO_VALUES
 
 
-def package_problems(probe: Probe, *, has_password: bool) -> Iterator[Problem]:
-    """Yield a problem if packages are missing that cannot be installed; `has_password`: of sudo."""
+def package_problems(probe: Probe, host: Host) -> Iterator[Problem]:
+    """Yield a problem if packages are missing that cannot be installed."""
     packages = missing_packages(probe)
     names = ", ".join(packages)
     if packages and not probe.family:
         yield "unknown_packages", {"names": names}
-    elif packages and not (probe.sudo or has_password):
+    elif packages and not (probe.sudo or host.may_become):
         tool = "apt-get" if probe.family == "debian" else "dnf"
         yield "packages", {"names": names, "tool": tool, "packages": " ".join(packages.values())}
 
@@ -98,8 +108,9 @@ def shared_folder_problems(probe: Probe, stack: Stack) -> Iterator[Problem]:
         yield "noexec", NO_VALUES
 
 
-def connection_problems(probe: Probe, nodes: Collection[str], *, may_be_root: bool) -> Iterator[Problem]:
+def connection_problems(probe: Probe, host: Host, nodes: Collection[str]) -> Iterator[Problem]:
     """Yield the problems of a node with the addresses and names of the others that were reached."""
+    may_be_root = probe.sudo or host.may_become
     for name, peer in probe.peers.items():
         values = {"name": name, "address": peer.address or "no address", "error": peer.error}
         if name not in nodes:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator import load
-from orchestrator.provisioning.plan import Host, find_routes, plan_provision
+from orchestrator.provisioning.plan import find_routes, plan_provision
+from orchestrator.provisioning.preflight import Host
 from orchestrator.provisioning.probe import Probe
 from tests.support.probes import ADDRESSES, TWO_PROBES, make_peer, make_probe
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 from orchestrator import load
 from orchestrator.load.clusters import Limits
 from orchestrator.model.cluster import GIB
-from orchestrator.provisioning.preflight import find_problems
+from orchestrator.provisioning.preflight import Host, find_problems
 from orchestrator.provisioning.probe import PREFLIGHT, Probe, Release
 from tests.roles.modules import load_module
 from tests.support.probes import ADDRESSES, TWO_PROBES, make_peer, make_probe
 
 STACK = load.stack("current")
-LIMITS = {name: Limits() for name in ("node0", "node1")}
 
 
 def problem_texts(*probes: Probe, may_become: bool = False) -> list[str]:
-    problems = find_problems(probes, STACK, limits=LIMITS, sudo_nodes=ADDRESSES if may_become else ())
+    hosts = {name: Host(port=22, verified={}, may_become=may_become) for name in ADDRESSES}
+    problems = find_problems(probes, STACK, hosts)
     return [f"{problem.subject}: {problem.message}" for problem in problems]
 
 
@@ -38,14 +38,14 @@ def test_problem_of_a_node_is_reported() -> None:
     ):
         (text,) = problem_texts(make_probe(**change))
         assert problem in text
-    limits = {"node0": Limits(disk_gb=0.5)}  # of the inventory
-    assert find_problems((make_probe(disk_free=GIB),), STACK, limits=limits, sudo_nodes=()) == ()
+    host = Host(port=22, verified={}, limits=Limits(disk_gb=0.5))  # of the inventory
+    assert find_problems((make_probe(disk_free=GIB),), STACK, {"node0": host}) == ()
 
 
 def test_hint_names_the_packages_of_the_distribution() -> None:
     missing = ("ssh", "libhwloc.so.15", "libtcmalloc_minimal.so.4")
     probe = make_probe(missing=missing, sudo=False, os=Release(id="rhel", like=""))
-    (problem,) = find_problems((probe,), STACK, limits=LIMITS, sudo_nodes=())
+    (problem,) = find_problems((probe,), STACK, {"node0": Host(port=22, verified={})})
     assert "dnf install openssh-clients hwloc-libs." in problem.hint, "tcmalloc is not in the repositories of RHEL"
     assert problem_texts(probe, may_become=True) == []
 
