@@ -66,9 +66,7 @@ def parse_options(values: Mapping[str, object], source: str) -> AccelerateOption
     other_options = [f"it has {name}" for name in OTHER_OPTIONS if values.get(name)]
     distributed_type = f"its distributed_type is {kind}"
     if reasons := [*([distributed_type] if kind not in TYPES else []), *other_options]:
-        raise PlanError(
-            f"{source} cannot be applied: {reasons[0]}.", hint=f"{CPU_FILE} On nodes with GPUs also MULTI_GPU."
-        )
+        raise PlanError.about("accelerate-config", source=source, reason=reasons[0], example=CPU_FILE)
     no_cpu = "its use_cpu is false" if values.get("use_cpu") is False else ""
     precision = str(values.get("mixed_precision") or "no").lower()
     if precision not in PRECISIONS:
@@ -93,12 +91,10 @@ def check_use(options: AccelerateOptions, launcher: str, spec: LaunchSpec) -> No
         PlanError: if the launcher does not start accelerate, or the file is for GPUs and the ranks train on CPUs.
     """
     if launcher not in ACCELERATE_LAUNCHERS:
-        hint = f"Add --launcher {' or '.join(ACCELERATE_LAUNCHERS)}."
-        problem = f"--accelerate-config {options.source}: --launcher {launcher} does not start accelerate."
-        raise PlanError(problem, hint=hint)
+        names = " or ".join(ACCELERATE_LAUNCHERS)
+        raise PlanError.about("accelerate-launcher", source=options.source, launcher=launcher, names=names)
     if options.for_gpus and not spec.on_gpus:
-        problem = f"{options.source} is for GPUs, but the ranks train on CPUs: {options.for_gpus}."
-        raise PlanError(problem, hint=CPU_FILE)
+        raise PlanError.about("accelerate-gpus", options=options, example=CPU_FILE)
 
 
 def integer(values: Mapping[str, object], name: str) -> int | None:

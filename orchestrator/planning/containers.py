@@ -16,7 +16,7 @@ from orchestrator.stacks.stack import IMAGE_NAME
 FILE = "container.json"  # in the run folder; orch_node reads it
 STARTS = ("rank", "node")
 UNLIMITED, INHERIT = "unlimited", "inherit"
-MOUNT, MOUNT_HINT = re.compile(r"/.*:/", re.DOTALL), "Example: /data:/data:ro"
+MOUNT = re.compile(r"/.*:/", re.DOTALL)
 OPTION = re.compile(r"-\w|--[a-z][a-z-]*")
 # Options that orch sets itself, because it reaches, finds and ends ranks through them.
 RESERVED_OPTIONS = (
@@ -55,24 +55,17 @@ class Docker:
 
     def check(self) -> None:
         """Raise PlanError for the first value that the engine would misread, or that orch sets itself."""
-        images = "Examples: orch:current, registry.example/team/torch:3."
-        files = "Name a file on the nodes: /etc/orch/train.env"
-        options = "Write each option as one word: --cap-add=SYS_NICE."
-        keys = "Use the keys image, shm, mounts, env_file and python; the layout determines the cores."
         names = {word: word.partition("=")[0] for word in self.arguments}
-        for is_valid, problem, hint in (
-            (IMAGE_NAME.fullmatch(self.image), f"--image {self.image!r} is not the name of an image.", images),
-            (self.start in STARTS, f"start = {self.start!r} is unknown.", f"Use {' or '.join(STARTS)}."),
-            (self.env_file[:1] in ("", "/"), f"env_file = {self.env_file!r} is not an absolute path.", files),
-            *((MOUNT.match(mount), f"mounts: {mount!r} is not SOURCE:TARGET.", MOUNT_HINT) for mount in self.mounts),
-            *(
-                (OPTION.fullmatch(names[word]), f"arguments: {word!r} is not an option of docker run.", options)
-                for word in names
-            ),
-            *((name not in RESERVED_OPTIONS, f"arguments: orch sets {name} itself.", keys) for name in names.values()),
+        for is_valid, problem, value in (
+            (IMAGE_NAME.fullmatch(self.image), "docker-image", self.image),
+            (self.start in STARTS, "docker-start", self.start),
+            (self.env_file[:1] in ("", "/"), "docker-env-file", self.env_file),
+            *((MOUNT.match(mount), "docker-mount", mount) for mount in self.mounts),
+            *((OPTION.fullmatch(names[word]), "docker-argument", word) for word in names),
+            *((name not in RESERVED_OPTIONS, "docker-reserved", name) for name in names.values()),
         ):
             if not is_valid:
-                raise PlanError(problem, hint=hint)
+                raise PlanError.about(problem, value=value)
 
     def options(self, folders: Iterable[str], workdir: str) -> tuple[str, ...]:
         """Return the options of `docker run`; `folders` of the node have the same path in the container."""

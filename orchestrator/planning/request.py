@@ -48,9 +48,7 @@ def parse_ppn(ppn: str | int) -> int | None:
     if ppn == "auto":
         return None
     if not str(ppn).isdecimal() or int(ppn) < 1:
-        raise RequestError(
-            f"--ppn {ppn}: expected a number or auto, one or more.", hint="For four ranks per node: --ppn 4"
-        )
+        raise RequestError.about("ppn", ppn=ppn)
     return int(ppn)
 
 

@@ -78,8 +78,7 @@ def combinations(arguments: Sequence[str], sample: int | None) -> list[Member]:
     numbers: Sequence[int] = range(total)
     if sample is not None:
         if not 0 < sample <= total:
-            problem = f"--array-sample {sample}, but --array has {total} combinations."
-            raise PlanError(problem, hint=f"Use 1 to {total}.")
+            raise PlanError.about("array-sample", sample=sample, total=total)
         numbers = sorted(Random(SAMPLE_SEED).sample(numbers, sample))
     check_number(len(numbers))
     return [Member(values=combination(axes, number)) for number in numbers]

@@ -337,9 +337,7 @@ class Pbs(BatchSystem):
         for assignment in NEXT_ASSIGNMENT.split(value):
             key, _, text = assignment.partition("=")
             if name == "W" and key not in ATTRIBUTES:
-                raise RequestError(
-                    f"--pbs W={assignment}: orch passes {', '.join(ATTRIBUTES)} of -W to qsub.", hint="Leave it out."
-                )
+                raise RequestError.about("pbs-attribute", assignment=assignment, names=", ".join(ATTRIBUTES))
             yield ATTRIBUTES[key] if name == "W" else key, text
 
     def default_options(self, options: Mapping[str, str]) -> dict[str, tuple[str, str]]:

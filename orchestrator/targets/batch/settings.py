@@ -48,21 +48,16 @@ class Image(StrictModel):
     def check(self) -> None:
         """Raise PlanError if the image cannot be used on all nodes."""
         if "://" in self.image or "#" in self.image:
-            hint = "Run `apptainer pull IMAGE.sif docker://NAME` once on the login node."
-            raise PlanError(
-                f"--image {self.image}: runs do not pull images; name a file that all nodes see.", hint=hint
-            )
+            raise PlanError.about("pulled-image", image=self.image)
         for path in filter(None, (self.image, self.env_file)):
             if not is_shared_path(path) or not path.isprintable():
-                hint = "Name the file as all nodes see it: /shared/images/IMAGE.sif."
-                raise PlanError(f"--image-option: {path!r} is not an absolute path.", hint=hint)
+                raise PlanError.about("image-path", path=path)
         for argument in self.arguments:
             name = argument.partition("=")[0]
             is_option = APPTAINER_OPTION.fullmatch(name) and argument.isprintable()
             if not is_option or name in RESERVED_APPTAINER_OPTIONS:
                 problem = "orch sets this option itself" if is_option else "not an option"
-                hint = "Use it once per option: --image-option arguments=--nv. `--dry-run` shows all options."
-                raise PlanError(f"--image-option arguments={argument}: {problem}.", hint=hint)
+                raise PlanError.about("apptainer-option", option=argument, problem=problem)
 
     def file(self, folders: Iterable[str], run_dir: str, *, preload: tuple[str, ...]) -> str:
         """Return the text of container.json.
@@ -150,8 +145,7 @@ class BatchSettings:
             if path is not None and not is_shared_path(path):
                 raise PlanError(f"{option}{path}: expected an absolute path, the same on all nodes.")
         if self.login is not None and not HOST.fullmatch(self.login):
-            hint = "Ports and keys belong in ~/.ssh/config."
-            raise PlanError(f"{flag} login={self.login}: not a host name, as in `ssh HOST`.", hint=hint)
+            raise PlanError.about("login-host", flag=flag, login=self.login)
         allocations = (HELD, NEW) if self.system.allocation_request else ()
         if self.allocation not in (None, *allocations):
             hint = f"Use {flag} allocation={HELD} or allocation={NEW}." if allocations else "Leave it out."
@@ -169,13 +163,11 @@ class BatchSettings:
         reserved = {**RESERVED_OPTIONS, **self.system.reserved}
         for name, value in self.options.items():
             if not OPTION.fullmatch(name):
-                hint = f"Use the long name of an option without its dashes: {flag} {self.system.example_option}."
-                raise PlanError(f"{flag} {name}: not an option of {self.system.submitter}.", hint=hint)
+                raise PlanError.about("unknown-job-option", name=name, system=self.system)
             if name in reserved:
                 raise PlanError(f"{flag} {name}: orch sets this option itself.", hint=reserved[name])
             if not value.isprintable():
-                hint = "Type the value again: copied text may contain such characters."
-                raise PlanError(f"{flag} {name}: its value contains characters that cannot be printed.", hint=hint)
+                raise PlanError.about("unprintable-value", flag=flag, name=name)
 
 
 def is_shared_path(path: str) -> bool:
