@@ -31,12 +31,8 @@ ORDER = ("", "DEFAULT", "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE")
 TABLE_SOURCE, ENVIRONMENT_SOURCE = "DEFAULT_MAP", "ENVIRONMENT"
 TABLE_FILE = "orch.defaults_file"  # key in context.meta: the file with the table
 EXCLUSIVE = (("inventory", "on"), ("inventory", "target"), ("python", "venv"))
-INVENTORY_VARIABLE = "ORCH_INVENTORY"
 # Options of the table that belong to its hosts: without effect if other hosts are named.
 OF_HOSTS = ("nodes", "exclude", "ppn", "fabric", "mpi", "python", "spare_nodes", "min_nodes", "image", "image_options")
-SCRIPT_ARGUMENTS = "script_args"  # parameter of commands that pass arguments on to a script
-RECIPE = "recipe"
-COMMAND = "command"  # parameter of commands that run a program
 ARGUMENTS = "orch.arguments"  # key in context.meta: the command line
 HELP_ALL = "--help-all"
 # Options of `orch train` that most people use. --help shows only these and those of the selected target.
@@ -49,7 +45,6 @@ TRAIN_EXAMPLES = (
     "Examples: orch train bert-qa, or orch train script.py -- --epochs 3. `orch recipes` lists the "
     "recipes, `orch train --help` the options."
 )
-DOUBLE_DASH_HINT = "Script arguments go after --: orch train script.py -- --epochs 3."
 HELP = ("-h", "--help", HELP_ALL)
 
 
@@ -90,7 +85,7 @@ def inventory_of_unknown_run(parameters: Mapping[str, Any]) -> str | None:
         return None
     if any(recorded.record.name == run for recorded in store.recorded(folder).runs):
         return None
-    return os.environ.get(INVENTORY_VARIABLE) or tool_options().values.get("inventory")
+    return os.environ.get("ORCH_INVENTORY") or tool_options().values.get("inventory")
 
 
 def describe_table(context: Any) -> str:
@@ -218,11 +213,11 @@ def hint_of(error: Any, ctx: Any) -> str:
     if hasattr(error, "possibilities"):  # an unknown option
         if "on" in names:
             registry.find_target(target_in(ctx.meta[ARGUMENTS]))
-        if SCRIPT_ARGUMENTS in names:
-            return DOUBLE_DASH_HINT
-        if COMMAND in names:
+        if "script_args" in names:
+            return "Script arguments go after --: orch train script.py -- --epochs 3."
+        if "command" in names:
             return "The options of the command go after --: orch exec inventory/prod -- ls -l."
-    if getattr(getattr(error, "param", None), "name", "") == RECIPE:
+    if getattr(getattr(error, "param", None), "name", "") == "recipe":
         return TRAIN_EXAMPLES
     if "show" in getattr(ctx.command, "commands", ()):
         return f"To show one: {ctx.command_path} show NAME. `{ctx.command_path} --help` lists the commands."

@@ -13,8 +13,17 @@ from typing import Annotated
 import typer
 from orch_node.streams import STDERR
 
-from orchestrator.cli import options
-from orchestrator.cli.options import RUNS_DIR, SHOW, AsJson, OfInventory, RunName, RunsDir, print_error, resume_command
+from orchestrator.cli.options import (
+    RUNS_DIR,
+    SHOW,
+    AsJson,
+    OfInventory,
+    RunName,
+    RunsDir,
+    UnfinishedRun,
+    print_error,
+    resume_command,
+)
 from orchestrator.cli.running import run_line, watch
 from orchestrator.model.printable import counted
 from orchestrator.operations import output, queue
@@ -54,10 +63,7 @@ def attach(
 
 
 def stop(
-    run: options.UnfinishedRun = "last",
-    inventory: OfInventory = None,
-    runs_dir: RunsDir = RUNS_DIR,
-    as_json: AsJson = False,
+    run: UnfinishedRun = "last", inventory: OfInventory = None, runs_dir: RunsDir = RUNS_DIR, as_json: AsJson = False
 ) -> None:
     """Stop a run: end its processes, and no others, on all its nodes.
 

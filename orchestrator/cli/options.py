@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import OptionInfo, ParameterInfo
@@ -74,8 +74,8 @@ def source_name(context: typer.Context, name: str) -> str:
     return source.name if source else ""
 
 
-def check_subcommand(context: typer.Context, *read: str) -> None:
-    """Check that no option before a subcommand would be ignored.
+def has_subcommand(context: typer.Context, *read: str) -> bool:
+    """Return whether a subcommand follows, which does not ignore an option before it.
 
     Args:
         context: context of the command group.
@@ -84,11 +84,12 @@ def check_subcommand(context: typer.Context, *read: str) -> None:
     Raises:
         RequestError: if there is such an option.
     """
-    for parameter in context.command.params:
+    subcommand = context.invoked_subcommand
+    for parameter in context.command.params if subcommand else ():
         if parameter.name and parameter.name not in read and source_name(context, parameter.name) == "COMMANDLINE":
-            subcommand = context.invoked_subcommand
             hint = f"Put it after '{subcommand}', if that supports it."
             raise RequestError(f"{parameter.opts[0]} has no effect before '{subcommand}'.", hint=hint)
+    return subcommand is not None
 
 
 def print_error(line: str) -> None:
@@ -117,9 +118,6 @@ class Output:
     dry_run: bool = False
     format: Literal["sh", "yaml"] | None = None  # the value of -o
     as_json: bool = False
-
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

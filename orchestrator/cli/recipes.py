@@ -9,7 +9,7 @@ import typer
 
 from orchestrator import load
 from orchestrator.cli.app import App
-from orchestrator.cli.options import AsJson, RecipePath, check_subcommand
+from orchestrator.cli.options import AsJson, RecipePath, has_subcommand
 from orchestrator.load.definitions import schema_text
 from orchestrator.load.scripts import with_parser
 from orchestrator.model.recipe import SECRETS
@@ -23,8 +23,7 @@ app = App(help="List the recipes and their settings, or create one.", invoke_wit
 @app.callback()
 def recipes(context: typer.Context, recipe_path: RecipePath = None, as_json: AsJson = False) -> None:
     """List the recipes."""
-    if context.invoked_subcommand:
-        check_subcommand(context)
+    if has_subcommand(context):
         return
     plugins = tuple(recipe_path or ())
     recipes = [load.recipe(name, plugins) for name in load.recipe_folders(plugins)]

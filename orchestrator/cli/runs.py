@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.app import App
-from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, check_subcommand, print_error
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, has_subcommand, print_error
 from orchestrator.operations import runs as operation
 from orchestrator.report import comparison, listing, page, training
 from orchestrator.report import run_list as table
@@ -70,8 +70,7 @@ def runs(
     not ended are queried for a few seconds; if they do not respond, the state is unknown.
     """
     context.obj = runs_dir
-    if context.invoked_subcommand:
-        check_subcommand(context, "runs_dir")
+    if has_subcommand(context, "runs_dir"):
         return
     run_list = operation.list_recorded_runs(runs_dir, inventory)
     if as_json:

@@ -10,7 +10,7 @@ import typer
 
 from orchestrator import load
 from orchestrator.cli.app import App
-from orchestrator.cli.options import AsJson, UserPackages, check_subcommand, complete_stacks, print_error
+from orchestrator.cli.options import AsJson, UserPackages, complete_stacks, has_subcommand, print_error
 from orchestrator.errors import RequestError
 from orchestrator.operations import image as image_operation
 from orchestrator.operations import stacks as operation
@@ -33,8 +33,7 @@ ForBackend = Annotated[str | None, typer.Option("--backend", metavar="NAME", hel
 @app.callback()
 def stacks(context: typer.Context, as_json: AsJson = False) -> None:
     """List the stacks with their versions, and whether they work on this machine."""
-    if context.invoked_subcommand:
-        check_subcommand(context)
+    if has_subcommand(context):
         return
     stacks, machine = load.all_stacks(), operation.this_machine()
     rows = [report.row(stack, machine) for stack in stacks]

@@ -25,7 +25,6 @@ from orchestrator.runs.store import Run
 from orchestrator.targets import registry
 from orchestrator.targets.interface import Notify
 
-LAST = "last"
 REQUESTED = ("nodes", "exclude", "precision", "max_restarts")  # fields of a request that a resumed run may change
 
 
@@ -80,7 +79,7 @@ def find_runs(base: Path, name: str, notify: Notify) -> list[Run]:
     """
     for run_id, problem in operation.refresh_live(base).items():
         notify(f"{run_id}: {problem}")
-    if name == LAST:
+    if name == "last":
         unfinished = [run for run in store.recorded(base).runs if store.can_resume(run)]
         if not unfinished:
             raise RequestError(f"There is no unfinished run in {base}.", hint="`orch runs` lists all.")
