@@ -13,23 +13,12 @@ from typing import Annotated
 import typer
 from orch_node.streams import STDERR
 
-from orchestrator.cli.options import (
-    RUNS_DIR,
-    SHOW,
-    AsJson,
-    OfInventory,
-    RunName,
-    RunsDir,
-    UnfinishedRun,
-    print_error,
-    resume_command,
-)
+from orchestrator.cli import options
+from orchestrator.cli.options import RUNS_DIR, SHOW, AsJson, OfInventory, RunName, RunsDir, UnfinishedRun, print_error
 from orchestrator.cli.running import run_line, watch
 from orchestrator.model.printable import counted
 from orchestrator.operations import output, queue
 from orchestrator.operations import runs as operation
-from orchestrator.operations.output import check_shown
-from orchestrator.operations.runs import find
 from orchestrator.report import cleanup, live
 from orchestrator.report.listing import SCHEMA, json_text
 from orchestrator.report.output_lines import RankLines
@@ -48,9 +37,9 @@ def attach(
 ) -> None:
     """Show the progress of a run until it ends. Ctrl-C detaches and does not stop the run."""
     screen = live.Screen(of_ranks=show, keeps_stdout=as_json)
-    handle = find(runs_dir, run, inventory, screen.note)
+    handle = operation.find(runs_dir, run, inventory, screen.note)
     record = handle.record
-    check_shown(show, len(record.layout))
+    output.check_shown(show, len(record.layout))
     screen.begin([run_line(handle)])
 
     def interrupted() -> None:
@@ -73,7 +62,7 @@ def stop(
     if inventory is None and (reports := queue.stop_array(runs_dir.absolute(), run)):
         print_text(cleanup.array_as_json(run, reports) if as_json else cleanup.array_text(reports))
         if not as_json and any(map(store.can_resume, store.members(runs_dir.absolute(), run))):
-            print_text(f"resume: {resume_command(run, runs_dir.absolute())}")
+            print_text(f"resume: {options.resume_command(run, runs_dir.absolute())}")
         raise typer.Exit(max(report.exit_code for report in reports))
     handle, other_runs = operation.find_live(runs_dir, run, inventory, print_error)
     before = states.get(handle.record.run_id) or store.load(handle.folder).state
@@ -86,7 +75,7 @@ def stop(
         if other_runs:
             print_text(f"Still running: {', '.join(other_runs)}. To stop one: orch stop ID")
         if store.can_resume(store.load(handle.folder)):
-            print_text(f"resume: {resume_command(handle.record.run_id, handle.folder.absolute().parent)}")
+            print_text(f"resume: {options.resume_command(handle.record.run_id, handle.folder.absolute().parent)}")
     raise typer.Exit(done.exit_code)
 
 
@@ -113,7 +102,7 @@ def logs(
 ) -> None:
     """Print the logs of all ranks, each line with its rank and node, to the stream to which the rank wrote it."""
     pattern = output.compile_pattern(grep)
-    handle = find(runs_dir, run, inventory, print_error)
+    handle = operation.find(runs_dir, run, inventory, print_error)
     lines = (line for line in handle.logs(rank=rank, follow=follow) if pattern.search(line.text))
     try:
         if as_json:
@@ -156,7 +145,7 @@ def fetch(
 
     Run the same command again to resume an interrupted copy.
     """
-    handle = find(runs_dir, run, inventory, print_error)
+    handle = operation.find(runs_dir, run, inventory, print_error)
     request = FetchRequest(source=source or "", node=node, destination=destination, patterns=tuple(patterns or ()))
     with progress_bar() as listener:
         fetched = operation.fetch(handle, request, listener, code=code)

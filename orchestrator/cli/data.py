@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from orchestrator.cli import options
 from orchestrator.cli.app import App, with_defaults
-from orchestrator.cli.options import OUTPUT, PANELS, Group, Output
+from orchestrator.cli.options import OUTPUT, PANELS, Group, Output, make_command
 from orchestrator.cli.running import show_or_run
 from orchestrator.errors import RequestError
 from orchestrator.model.cluster import LOCAL
@@ -91,4 +90,4 @@ def request_of(kind: str, inputs: Sequence[Path], out: Path, request: TrainReque
     return replace(request, settings=settings, script_args=("--input_files", *map(str, paths)))
 
 
-app.command()(options.make_command(prepare, request=REQUEST, output=PRINTED))
+app.command()(make_command(prepare, request=REQUEST, output=PRINTED))

@@ -16,8 +16,7 @@ import typer
 from typer.models import ParameterInfo
 
 from orchestrator import load
-from orchestrator.cli import options as cli_options
-from orchestrator.cli.options import PANELS, USER_PACKAGES, AsJson, Group, UserPackages, print_error
+from orchestrator.cli.options import PANELS, USER_PACKAGES, AsJson, Group, UserPackages, make_command, print_error
 from orchestrator.cli.train import TARGETS, group_of
 from orchestrator.errors import RequestError
 from orchestrator.load.hostfile import load_hostfile
@@ -130,7 +129,7 @@ def check_where(inventory: str | None, target: str | None, *, of_nodes: object) 
         raise RequestError(f"--on {target} only installs stack and scripts into the shared folder.", hint=hint)
 
 
-provision_command = cli_options.make_command(
+provision_command = make_command(
     provision,
     request=Group(kind=ProvisionRequest, panels={"Options": OPTIONS}, fixed={"inventory": ""}),
     **{target.options.on: group_of(target, for_shared_folder=True) for target in TARGETS if target.has_shared_folder},
@@ -148,7 +147,7 @@ def sync(
 
 
 SYNC_OPTIONS = {"dry_run": OPTIONS["dry_run"], "models": MODELS, "data": OPTIONS["data"]}
-sync_command = cli_options.make_command(
+sync_command = make_command(
     sync, request=Group(kind=ProvisionRequest, panels={"Arguments": {"inventory": INVENTORY}, "Options": SYNC_OPTIONS})
 )
 

@@ -20,7 +20,6 @@ from orchestrator.operations.output import RanksOutput, check_shown
 from orchestrator.planning.plan import ApplyObjects, Plan, SubmitScript
 from orchestrator.report import cleanup, live, plans, run_list, training
 from orchestrator.report.listing import json_text
-from orchestrator.report.live import Screen
 from orchestrator.runs import store
 from orchestrator.runs.outcome import RunOutcome, outcome_of
 from orchestrator.runs.store import Run
@@ -106,7 +105,7 @@ def show(plan: Plan, output: Output) -> None:
 
 
 @contextmanager
-def asking(handle: RunHandle, screen: Screen) -> Iterator[None]:
+def asking(handle: RunHandle, screen: live.Screen) -> Iterator[None]:
     """Let Ctrl-C on a terminal ask what to do with a run on nodes; a second Ctrl-C raises KeyboardInterrupt as usual.
 
     Raises:
@@ -158,7 +157,7 @@ def stop_started(plan: Plan, base: Path) -> None:
             print_error(cleanup.describe_stop(report, before=run.state, after=store.load(handle.folder).state))
 
 
-def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Callable[[], None]) -> RunOutcome:
+def watch(handle: RunHandle, screen: live.Screen, *, as_json: bool, interrupted: Callable[[], None]) -> RunOutcome:
     """Show a run until it ends or Ctrl-C is pressed; print and return its outcome."""
     lines = RanksOutput(handle, screen)
     run = handle.record.run_id

@@ -14,8 +14,7 @@ import typer
 from orchestrator.cli.app import App
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, has_subcommand, print_error
 from orchestrator.operations import runs as operation
-from orchestrator.report import comparison, listing, page, training
-from orchestrator.report import run_list as table
+from orchestrator.report import comparison, listing, page, run_list, training
 from orchestrator.report.listing import finite, json_text
 from orchestrator.runs import store
 from orchestrator.runs.outcome import outcome_of
@@ -72,17 +71,17 @@ def runs(
     context.obj = runs_dir
     if has_subcommand(context, "runs_dir"):
         return
-    run_list = operation.list_recorded_runs(runs_dir, inventory)
+    listed = operation.list_recorded_runs(runs_dir, inventory)
     if as_json:
-        print_text(listing.as_json("runs", [asdict(row) for row in run_list.rows]))
+        print_text(listing.as_json("runs", [asdict(row) for row in listed.rows]))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        print_text(table.text(run_list.rows, now=time.time(), width=width))
-    for line in run_list.warnings:
+        print_text(run_list.text(listed.rows, now=time.time(), width=width))
+    for line in listed.warnings:
         print_error(f"warning: {line}")
-    for line in run_list.unreachable:
+    for line in listed.unreachable:
         print_error(f"no response from {line}")
-    raise typer.Exit(1 if run_list.unreachable else 0)
+    raise typer.Exit(1 if listed.unreachable else 0)
 
 
 @app.command()

@@ -16,7 +16,6 @@ from orchestrator.operations import image as image_operation
 from orchestrator.operations import stacks as operation
 from orchestrator.report import listing
 from orchestrator.report import stacks as report
-from orchestrator.report.listing import json_text
 from orchestrator.screen import print_text
 
 app = App(help="List and check stacks: sets of compatible versions.", invoke_without_command=True)
@@ -125,7 +124,7 @@ def build(
     image_operation.check_engine(engine)
     image_operation.lay_out(image, context, tuple(find_links or ()), print_error, packages)
     digest = image_operation.build(image, context)
-    print_text(json_text("image", tag=image.tag, digest=digest) if as_json else f"{image.tag} {digest}")
+    print_text(listing.json_text("image", tag=image.tag, digest=digest) if as_json else f"{image.tag} {digest}")
 
 
 @image_app.command()
@@ -139,7 +138,7 @@ def save(
     """Write an image to a file, for nodes without a registry, and print its SHA-256."""
     image = image_operation.make_image(load.stack(stack), tag=tag, engine=engine)
     digest = image_operation.save(image, path)
-    print_text(json_text("image file", path=str(path), sha256=digest) if as_json else f"{path} sha256:{digest}")
+    print_text(listing.json_text("image file", path=str(path), sha256=digest) if as_json else f"{path} sha256:{digest}")
 
 
 @image_app.command()
@@ -147,4 +146,4 @@ def push(stack: StackName = "current", tag: Tag = None, engine: Engine = "docker
     """Push an image to the registry in its name and print its digest there."""
     image = image_operation.make_image(load.stack(stack), tag=tag, engine=engine)
     digest = image_operation.push(image)
-    print_text(json_text("image", tag=image.tag, digest=digest) if as_json else f"{image.tag} {digest}")
+    print_text(listing.json_text("image", tag=image.tag, digest=digest) if as_json else f"{image.tag} {digest}")

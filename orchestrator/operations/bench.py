@@ -15,7 +15,6 @@ from orch_node.protocol import values
 from orch_node.protocol.events import Event, event_fields, event_name
 from orch_node.protocol.outcome import DONE
 from orch_node.protocol.record import RunRecord
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError, PlanError
@@ -209,7 +208,7 @@ def read_figures(events: Iterator[Event], notify: Notify) -> Figures:
             continue
         try:
             figures.append((event.rank, values.read(kind, fields, "figures")))
-        except ProtocolError as error:
+        except values.ProtocolError as error:
             problem = one_line(str(error))
             notify(f"bench: a figure of rank {event.rank} is left out, `orch sync` updates the nodes: {problem}")
     return figures
@@ -264,7 +263,7 @@ def closed_ports(request: TrainRequest, cluster: Cluster, plan: Plan, notify: No
     closed = []
     for text in output.values():
         for line in text.splitlines():
-            with suppress(ProtocolError):
+            with suppress(values.ProtocolError):
                 closed.append(values.parse(ClosedPort, bytes(line), "a closed port"))
     return tuple(
         replace(port, source=nodes[port.source], destination=nodes[port.destination])
