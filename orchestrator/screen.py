@@ -24,10 +24,8 @@ CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\t"), ord("\n")}
 LINES = {0x2028, 0x2029}  # line separators that grep does not split at
 DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 SURROGATES = range(0xD800, 0xE000)
-SHOWN = {
-    **{code: f"\\x{code:02x}" for code in CONTROLS},
-    **{code: f"\\u{code:04x}" for code in (*LINES, *DIRECTIONS, *SURROGATES)},
-}
+ESCAPED = (*CONTROLS, *LINES, *DIRECTIONS, *SURROGATES)
+SHOWN = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in ESCAPED}
 
 
 def escape_control_chars(text: str) -> str:

@@ -224,12 +224,8 @@ def ranks_chart(
         for name, points, line_colour, width in lines
         if points
     ]
-    return Chart(
-        title=title,
-        note=note,
-        data=data,
-        layout={"xaxis": axis(TIME.format(unit_name)), "yaxis": axis(rangemode="tozero")},
-    )
+    layout = {"xaxis": axis(TIME.format(unit_name)), "yaxis": axis(rangemode="tozero")}
+    return Chart(title=title, note=note, data=data, layout=layout)
 
 
 def median_line(points_of_ranks: Sequence[Points]) -> Points:

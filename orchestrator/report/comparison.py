@@ -157,8 +157,6 @@ def ranked_run(run: Run) -> dict[str, Any]:
 def ranking_text(runs: Sequence[Mapping[str, Any]], result: str | None) -> str:
     """Return a table of the runs; the result by which they are ranked comes first."""
     names = sorted({name for run in runs for name in run["results"]}, key=lambda name: (name != result, name))
-    rows = [
-        {**{name: ABSENT for name in names}, **{name: f"{x:.5g}" for name, x in run["results"].items()}, **run}
-        for run in runs
-    ]
+    absent = dict.fromkeys(names, ABSENT)
+    rows = [{**absent, **{name: f"{value:.5g}" for name, value in run["results"].items()}, **run} for run in runs]
     return table(rows, ("run", "values", "state", *names))

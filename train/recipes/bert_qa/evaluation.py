@@ -140,10 +140,8 @@ def window_candidates(question: Question, part: Scores, data: QaArguments) -> li
     """Return the spans between the best starts and ends of a window, with their scores."""
     # Only the tokens of the context have characters in it.
     characters = {index: offset for index, offset in enumerate(part.window.offsets) if offset is not None}
-    starts, ends = (
-        sorted(characters, key=values.__getitem__, reverse=True)[: data.n_best_size]
-        for values in (part.start, part.end)
-    )
+    best_first = (sorted(characters, key=values.__getitem__, reverse=True) for values in (part.start, part.end))
+    starts, ends = (positions[: data.n_best_size] for positions in best_first)
     return [
         (question.context[characters[start][0] : characters[end][1]], part.start[start] + part.end[end])
         for start in starts

@@ -50,9 +50,8 @@ class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and "loss" in logs:  # the summary at the end has no loss
-            self.course.log(
-                state.global_step, epoch=state.epoch, loss=logs["loss"], learning_rate=logs["learning_rate"]
-            )
+            figures = {name: logs[name] for name in ("loss", "learning_rate")}
+            self.course.log(state.global_step, epoch=state.epoch, **figures)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.course.close()

@@ -69,9 +69,8 @@ def prepared(model: Any, names: Sequence[str], *, dynamic: bool, longest: int) -
     quantizer = Quantizer()
     # Without VNNI, 16-bit sums of 8-bit products overflow.
     has_vnni = bool(torch.cpu._is_vnni_supported())
-    quantizer.set_global(
-        x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic, reduce_range=not has_vnni)
-    )
+    ranges = x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic, reduce_range=not has_vnni)
+    quantizer.set_global(ranges)
     graph = exported(Logits(model, names).eval(), names, longest).module()
     return prepare_pt2e(graph, quantizer)
 

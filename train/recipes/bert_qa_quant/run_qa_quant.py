@@ -42,9 +42,7 @@ class QuantArguments(QaArguments):
     """The arguments of this recipe that run_qa.py does not have."""
 
     apply_quantization: bool = neutral(True, "Quantize the model after training.")
-    quantization_approach: Literal["static", "dynamic"] = neutral(
-        "static", "When the ranges of activations are measured."
-    )
+    quantization_approach: Literal["static", "dynamic"] = neutral("static", "When ranges of activations are measured.")
     num_calibration_samples: int = neutral(50, "Windows for the calibration of a static quantization.")
     verify_loading: bool = neutral(False, "Load the model in a fresh process and compare the logits.")
     verify_tolerance: float = neutral(1e-4, "Maximum difference of a logit.")

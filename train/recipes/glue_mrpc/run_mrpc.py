@@ -199,10 +199,8 @@ def score(judged: Sequence[tuple[int, int]]) -> dict[str, float]:
     from torchmetrics.functional.classification import binary_accuracy, binary_f1_score
 
     predicted, expected = (torch.tensor(values) for values in zip(*judged, strict=True))
-    return {
-        "accuracy": 100 * float(binary_accuracy(predicted, expected)),
-        "f1": 100 * float(binary_f1_score(predicted, expected)),
-    }
+    metrics = {"accuracy": binary_accuracy, "f1": binary_f1_score}
+    return {name: 100 * float(metric(predicted, expected)) for name, metric in metrics.items()}
 
 
 class Training(Loop):
