@@ -263,18 +263,10 @@ def timeline(measured: Measures) -> Chart | None:
             data.append(bars(phase, phase_colour, drawn, unit))
     rows = [EVENTS, PHASES, *(f"rank {rank}" for rank in ranks)]
     rows_axis = axis(kind="rows", categoryarray=rows, range=[len(rows) - 0.5, -0.5])
-    return Chart(
-        title="Timeline",
-        note=f"Not drawn: {counted(hidden, 'more rank')}." if hidden else "",
-        data=data,
-        layout={
-            "barmode": "overlay",
-            "bargap": 0.15,
-            "xaxis": axis(TIME.format(unit_name), rangemode="nonnegative"),
-            "yaxis": rows_axis,
-        },
-        height=150 + ROW_HEIGHT * len(rows),
-    )
+    time_axis = axis(TIME.format(unit_name), rangemode="nonnegative")
+    layout = {"barmode": "overlay", "bargap": 0.15, "xaxis": time_axis, "yaxis": rows_axis}
+    note = f"Not drawn: {counted(hidden, 'more rank')}." if hidden else ""
+    return Chart(title="Timeline", note=note, data=data, layout=layout, height=150 + ROW_HEIGHT * len(rows))
 
 
 def bars(name: str, colour: str, spans: Sequence[Span], unit: float) -> dict[str, object]:

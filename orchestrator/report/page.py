@@ -109,7 +109,6 @@ def run_page(run: Run) -> str:
         subtitle=subtitle(run, outcome),
         figures=[(", ".join(filter(None, key)), f"{value:.5g}") for key, value in figures(outcome, measured).items()],
         failure="\n".join(failure_lines(outcome, shown="none")) if outcome.state != "done" else "",
-        notes=outcome.notes,
         moments=timeline.lines(timeline.timeline_of(measured.events))[:MAX_MOMENTS],
         ranks=measured.ranks,
         slow=charts.slow_ranks(measured.ranks),

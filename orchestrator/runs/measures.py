@@ -148,12 +148,9 @@ def weighted(values_and_weights: Iterable[tuple[float | None, float]]) -> float 
 
 def measures(run: Run) -> Measures:
     """Return the measurements of a run; ranks that wrote nothing have no samples."""
-    events = tuple(
-        event
-        for event in run.events()
-        # A run that waits for nodes is refused, and waits again, if another run is faster.
-        if not isinstance(event, UnreadableEvent) and getattr(event, "state", "") != REFUSED
-    )
+    readable = [event for event in run.events() if not isinstance(event, UnreadableEvent)]
+    # A run that waits for nodes is refused, and waits again, if another run is faster.
+    events = tuple(event for event in readable if getattr(event, "state", "") != REFUSED)
     times = [event.time for event in events if event.time]
     return Measures(
         began=min(times, default=run.record.created),

@@ -38,11 +38,8 @@ class Block(NamedTuple):
 
 def blocks_of(files: Sequence[Path], size: int) -> list[Block]:
     """Divide files into blocks of at most `size` bytes."""
-    return [
-        Block(file, start, min(start + size, file.stat().st_size))
-        for file in files
-        for start in range(0, file.stat().st_size, size)
-    ]
+    ends = [(file, file.stat().st_size) for file in files]
+    return [Block(file, start, min(start + size, end)) for file, end in ends for start in range(0, end, size)]
 
 
 def text_documents(block: Block) -> Iterator[str]:

@@ -59,12 +59,8 @@ class Losses(torch.nn.Module):
 
     def forward(self, batch: dict[str, Any]) -> tuple[Any, Any]:
         """Return the summed losses of the masked tokens and of next-sentence prediction."""
-        hidden, pooled = self.model.bert(
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            token_type_ids=batch["token_type_ids"],
-            return_dict=False,
-        )[:2]
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+        hidden, pooled = self.model.bert(**inputs, return_dict=False)[:2]
         masked_states = hidden.flatten(0, 1).index_select(0, batch["masked"])
         token_logits, next_logits = self.model.cls(masked_states, pooled)
         return (
