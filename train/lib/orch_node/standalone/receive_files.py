@@ -146,10 +146,11 @@ def stored_blocks(head: dict[str, Any]) -> Iterator[bytes]:
                 remaining -= len(block)
 
 
-def output(command: Sequence[str]) -> Iterator[bytes]:
-    """Yield what a command prints; raise ValueError with its errors if it fails."""
+def output(command: Sequence[str], source: IO[bytes] | None = None) -> Iterator[bytes]:
+    """Yield what a command prints while it reads a file; raise ValueError with its errors if it fails."""
+    stdin = source or subprocess.DEVNULL
     with tempfile.TemporaryFile() as errors:
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors) as process:
+        with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=errors) as process:
             assert process.stdout is not None
             while block := process.stdout.read(CHUNK):
                 yield block

@@ -24,6 +24,7 @@ from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
 from orch_node.reach import START_MARKER, StartFilter, program_errors
 from orch_node.run_files import Header, Received, Written
+from orch_node.standalone import receive_files
 
 MAX_BYTES = 100 * 10**9  # of the files that node0 gives to a node
 LIMIT = f"limit {MAX_BYTES / 1e9:.0f} GB"
@@ -68,7 +69,7 @@ class FileSharing:
         """Send each node the files that it lacks; return why the files are not the same on all nodes, or ''."""
         try:
             self.share()
-        except (OSError, StoreError, ProtocolError) as error:
+        except (OSError, StoreError, ProtocolError, ValueError) as error:
             return f"the files of the run could not be given to the other nodes: {error}"
         return ""
 
@@ -147,7 +148,12 @@ class FileSharing:
         commands = [self.command(node, "receive", f"{node}.attempt-{self.attempt}") for node in nodes]
         for command in commands:
             command.write(header)
-        self.send_archive(paths, commands)
+        with tempfile.TemporaryFile() as names:
+            names.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
+            names.seek(0)
+            for block in receive_files.output(run_files.pack_command(self.run_dir), names):
+                for command in commands:
+                    command.write(block)
         raise_failures([command for command in commands if command.end() != 0])
         if paths:
             self.news.append(f"gave {describe(paths)}, {size / 1e6:.1f} MB, to {fold(nodes)} ({LIMIT})")
@@ -155,19 +161,6 @@ class FileSharing:
             received = values.parse(Received, command.output, f"the response of {command.node}")
             if received.renamed:
                 self.news.append(f"{command.node} had written other contents, now in {describe(received.renamed)}")
-
-    def send_archive(self, paths: Sequence[str], commands: Sequence[RemoteCommand]) -> None:
-        """Send an archive of files."""
-        with tempfile.TemporaryFile() as names:
-            names.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
-            names.seek(0)
-            with subprocess.Popen(run_files.pack_command(self.run_dir), stdin=names, stdout=subprocess.PIPE) as tar:
-                assert tar.stdout is not None
-                while block := tar.stdout.read(content_store.CHUNK):
-                    for command in commands:
-                        command.write(block)
-            if tar.returncode != 0:
-                raise StoreError(f"tar: exit code {tar.returncode}")
 
 
 def check_size(size: int, source: str = "") -> None:
