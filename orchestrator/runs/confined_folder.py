@@ -98,11 +98,6 @@ class ConfinedFolder:
             file.seek(offset)
             write_all(file, content)
 
-    def append(self, path: str, content: bytes) -> None:
-        """Write content at the end of a file, creating it if needed."""
-        with self.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, make=True) as file:
-            write_all(file, content)
-
     def move(self, path: str, new_path: str) -> None:
         """Give a file or a link another path, creating its parent folders; replace what is there, except a folder."""
         with (

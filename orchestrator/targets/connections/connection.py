@@ -133,9 +133,8 @@ class Ssh:
         """Return a connection that is not open yet."""
         from fabric import Config, Connection
 
-        return Connection(
-            self.node, config=Config(runtime_ssh_path=self.ssh_config), connect_timeout=self.connect_seconds
-        )
+        config = Config(runtime_ssh_path=self.ssh_config)
+        return Connection(self.node, config=config, connect_timeout=self.connect_seconds)
 
     @cached_property
     def sftp(self) -> paramiko.SFTPClient:

@@ -253,7 +253,7 @@ class RunCopy:
         with self.files.writing(name):
             if self.rewritten.is_repeated(name, line):
                 return False
-            self.files.append(name, line + b"\n")
+            self.files.add(name, line + b"\n", self.files.size(name))
             return True
 
     def finish(self, job: JobState, pods: Iterable[PodState]) -> Event:
