@@ -80,22 +80,16 @@ class SshHandle(RunHandle):
         follow.interrupt(self.folder, self.source)
 
     def refresh(self) -> None:
-        is_copied = False
-        try:
+        with ExitStack() as at_end:
+            at_end.callback(self.node0.close)
             if isinstance(self.source, Mirror):
                 self.source.copy_state()
                 self.source.record_supervisor_end()
-            is_copied = True
-        finally:
-            if not (is_copied and self.stays_connected):
-                self.node0.close()
+            if self.stays_connected:
+                at_end.pop_all()
 
     def finish(self) -> RunOutcome:
-        try:
-            errors = self.copies.copy_once(node0=self.node0)
-        finally:
-            self.node0.close()
-        for nodes, reason in fold_by_text({node: error.message for node, error in errors.items()}):
+        for nodes, reason in fold_by_text(self.copies.copy_once(node0=self.node0)):
             self.notify(f"the files of {nodes} are incomplete: {reason}")
         return outcome_of(store.load(self.folder))
 
@@ -110,9 +104,9 @@ class SshHandle(RunHandle):
             ran_on = {event.node for event in run.events() if isinstance(event, Started) and event.rank in nodes}
             log_nodes = {self.record.node0.node, *ran_on, *nodes.values()}  # node0 may have the logs of other nodes
             hosts = [host for host in self.record.nodes if host.node in log_nodes]
-            for node, error in self.copies.copy_once(rank, hosts).items():
-                problems[node] = error.message
-                self.notify(error.message)
+            problems |= self.copies.copy_once(rank, hosts)
+            for message in problems.values():
+                self.notify(message)
             yield from copied_lines(run, nodes, self.earlier.logs)
         if problems:
             raise ExecuteError(

@@ -55,17 +55,17 @@ class LogCopies:
 
     def copy_once(
         self, rank: int | None = None, hosts: Sequence[RunNode] = (), node0: Local | Ssh | None = None
-    ) -> dict[str, ExecuteError]:
+    ) -> dict[str, str]:
         """Copy logs from node0, and in parallel from the nodes that have not handed theirs to node0.
 
         Args:
             rank: the rank whose logs are copied; None for all ranks.
             hosts: the nodes; by default all of the run.
-            node0: the connection to node0 if the run has just ended; it stays open. Then the results are copied, too,
+            node0: the connection to node0 if the run has just ended; it is closed. Then the results are copied, too,
                 nodes may be too busy to answer soon, and may have no folder of the run; otherwise this is an error.
 
         Returns:
-            The errors by node.
+            The messages of the errors by node.
         """
         record, ended, handed = self.record, outcome_in(self.folder), set[str]()
         lost = {node for node, end in ended.nodes.items() if end.lost} if ended else set[str]()
@@ -76,7 +76,7 @@ class LogCopies:
             if not isinstance(connection, Ssh):
                 return
             mirror = self.mirror(connection)
-            try:
+            with closing(connection):
                 if not node0 and not connection.sizes(record.run_dir):
                     raise ExecuteError(
                         f"{record.run_dir} does not exist.", hint="The run's folder on the node was deleted."
@@ -87,14 +87,12 @@ class LogCopies:
                         mirror.record_supervisor_end()
                     handed.update(mirror.copy_handed_logs(self.folder_of))
                 mirror.copy_logs(rank, partial(self.folder_of, node=host.node))
-            finally:
-                if connection is not node0:
-                    connection.close()
 
         hosts = hosts or record.nodes
         errors = errors_in(on_each([host for host in hosts if host == record.node0], copy))
         others = [host for host in hosts if host != record.node0 and host.node not in handed]
-        return errors | errors_in(on_each(others, copy))
+        errors |= errors_in(on_each(others, copy))
+        return {node: error.message for node, error in errors.items()}
 
     def folder_of(self, rank: int, node: str) -> str:
         """Return the local folder for the logs of a rank from a node; '' if the run has no such node."""
