@@ -146,18 +146,14 @@ def on_cluster(inventory: str, nodes: Nodes | None, stack_name: str) -> SshComma
     cluster, stack = load.cluster(inventory, stack_name, nodes=nodes), load.stack(stack_name)
     implementation = choose_mpi(cluster, stack, None).value
     write_ssh_config(cluster)
-    return SshCommands({node.run_node: cluster_program(node, implementation) for node in cluster.selected_nodes()})
-
-
-def cluster_program(node: Node, implementation: str) -> tuple[str, ...]:
-    """Return the program that runs commands on a node, outside of any run."""
-    train = f"{node.root}/train" if node.root else str(TRAIN)
-    launcher, interface = node.facts.mpi.get(implementation), node.facts.route
-    return (
-        *(node.python, f"{train}/node.py", "exec"),
-        *([f"--path={PurePosixPath(launcher).parent}"] if launcher else []),
-        *([f"--interface={interface}"] if interface else []),
-    )
+    programs: dict[RunNode, tuple[str, ...]] = {}
+    for node in cluster.selected_nodes():
+        train = f"{node.root}/train" if node.root else str(TRAIN)
+        launcher, interface = node.facts.mpi.get(implementation), node.facts.route
+        path = [f"--path={PurePosixPath(launcher).parent}"] if launcher else []
+        route = [f"--interface={interface}"] if interface else []
+        programs[node.run_node] = (node.python, f"{train}/node.py", "exec", *path, *route)
+    return SshCommands(programs)
 
 
 def on_run(record: RunRecord, nodes: Nodes | None) -> SshCommands:
@@ -177,9 +173,5 @@ def on_run(record: RunRecord, nodes: Nodes | None) -> SshCommands:
         if missing := [name for name in selected if name not in names]:
             raise RequestError(f"{record.run_id} has no node {missing[0]!r:.80}.", hint=f"Its nodes: {fold(names)}.")
         names = selected
-    programs = {
-        host: node_program(record, "exec", f"--run={record.run_dir}", f"--node={host.node}")
-        for host in record.nodes
-        if host.node in names
-    }
-    return SshCommands(programs)
+    command, hosts = node_program(record, "exec", f"--run={record.run_dir}"), record.nodes
+    return SshCommands({host: (*command, f"--node={host.node}") for host in hosts if host.node in names})
