@@ -92,25 +92,15 @@ def resolve_hosts(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) ->
     mpi = choose_mpi(cluster, inputs.stack, request.mpi)
     if docker:
         check_docker(request, launcher, docker)
-    starts_ranks = docker is not None and docker.starts_ranks
-    resolved = resolve(
-        replace(request, ppn=1, backend=NO_BACKEND) if starts_ranks else request,
-        inputs,
-        nodes,
-        run_paths,
-        launcher=launcher,
-        mpi=mpi,
-        contained=docker is not None,
-    )
+    contained, starts_ranks = docker is not None, docker is not None and docker.starts_ranks
+    fixed = replace(request, ppn=1, backend=NO_BACKEND) if starts_ranks else request
+    resolved = resolve(fixed, inputs, nodes, run_paths, launcher=launcher, mpi=mpi, contained=contained)
     if starts_ranks:
         resolved = without_choices_of_image(resolved, request)
     if len(nodes.with_stack) == 1 and not (request.fabric or cluster.fabric):
         return replace(resolved, links=links)
     use = fabrics.FabricUse(
-        nodes=nodes.with_stack,
-        backend=resolved.backend.value,
-        contained=docker is not None,
-        spares=len(nodes.spares.value),
+        nodes=nodes.with_stack, backend=resolved.backend.value, contained=contained, spares=len(spares)
     )
     return replace(resolved, links=fabrics.choose_fabric(links, cluster, request.fabric, use))
 
@@ -173,13 +163,9 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
     node0, links = resolved.nodes.value[0], resolved.links.value
     run_nodes = tuple(node.run_node for node in resolved.all_nodes)
     files = reachable_files(resolved)
-    spec = launch_spec(
-        resolved,
-        ranks=rank_command(resolved, node0.ranks_python, files.paths),
-        links=links,
-        address=links[0].address if links else LOOPBACK_ADDRESS,  # of rank 0's rendezvous
-        accelerate=inputs.accelerate,
-    )
+    ranks = rank_command(resolved, node0.ranks_python, files.paths)
+    address = links[0].address if links else LOOPBACK_ADDRESS  # of rank 0's rendezvous
+    spec = launch_spec(resolved, ranks=ranks, links=links, address=address, accelerate=inputs.accelerate)
     if inputs.accelerate:
         accelerate_options.check_use(inputs.accelerate, resolved.launcher, spec)
     launch = LAUNCHERS[resolved.launcher](spec)
