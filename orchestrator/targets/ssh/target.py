@@ -60,12 +60,9 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
         The request, with options that only its configuration of accelerate sets, and the files.
     """
     if accelerate is not None:
-        request = replace(
-            request,
-            nodes=accelerate.nodes if request.nodes is None else request.nodes,
-            ppn=request.ppn or accelerate.ppn,
-            precision=(accelerate.precision or AUTO) if request.precision == AUTO else request.precision,
-        )
+        nodes = accelerate.nodes if request.nodes is None else request.nodes
+        precision = (accelerate.precision or AUTO) if request.precision == AUTO else request.precision
+        request = replace(request, nodes=nodes, ppn=request.ppn or accelerate.ppn, precision=precision)
     has_image = request.image is not None or request.image_options
     docker = load.docker(request.image, request.image_options, request.inventory) if has_image else None
     cluster = load.cluster(
@@ -89,13 +86,8 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
         has_project=has_project,
         left_out=[*inventory_files(Path(cluster.source)), *roots] if has_project or request.project is not None else (),
     )
-    return request, replace(
-        loaded,
-        cluster=cluster,
-        accelerate=accelerate,
-        docker=docker,
-        measurement=read_measurement(State.of(Path(cluster.source)).folder / MEASURED),
-    )
+    measurement = read_measurement(State.of(Path(cluster.source)).folder / MEASURED)
+    return request, replace(loaded, cluster=cluster, accelerate=accelerate, docker=docker, measurement=measurement)
 
 
 class SshTarget(Target):
