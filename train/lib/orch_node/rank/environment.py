@@ -76,7 +76,7 @@ def rank_environment(run_dir: Path, layout: RunLayout, placement: RankEntry) -> 
         **planned,
         "MASTER_PORT": master_port(planned["MASTER_PORT"]),
         "ORCH_PLANNED_WORLD_SIZE": str(layout.planned_size),
-        **torchrun_variables(run_dir.name, layout, placement, os.environ),
+        **torchrun_variables(run_dir.name, layout, placement),
         "OMP_NUM_THREADS": str(placement.threads),
         "ORCH_RUN_DIR": str(run_dir),
         DATA: data_folder(run_dir),
@@ -95,9 +95,7 @@ def data_folder(run_dir: Path) -> str:
     return os.environ.get(DATA) or str(run_dir.parent.parent / "data")
 
 
-def torchrun_variables(
-    run_id: str, layout: RunLayout, placement: RankEntry, launcher: Mapping[str, str]
-) -> dict[str, str]:
+def torchrun_variables(run_id: str, layout: RunLayout, placement: RankEntry) -> dict[str, str]:
     """Return the variables that torchrun sets for a rank, with the numbers of the layout.
 
     Frameworks read different ones of these variables: Lightning computes the rank from GROUP_RANK
@@ -117,11 +115,11 @@ def torchrun_variables(
         **{name: str(number) for number, names in numbers for name in names},
         "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_RESTART_COUNT": launcher.get("TORCHELASTIC_RESTART_COUNT", "0"),
-        "TORCHELASTIC_MAX_RESTARTS": launcher.get("TORCHELASTIC_MAX_RESTARTS", "0"),
+        "TORCHELASTIC_RESTART_COUNT": os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        "TORCHELASTIC_MAX_RESTARTS": os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"),
         # The ranks meet at MASTER_ADDR: torchrun's store numbers them in its own order.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": launcher.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
 
 

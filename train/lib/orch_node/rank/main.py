@@ -29,9 +29,10 @@ from orch_node.agent.containers import read_spec
 from orch_node.events import LONGEST_TEXT, send
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
-from orch_node.protocol import layout as layouts
 from orch_node.protocol.environment import DEFAULTS, IMAGE_PACKAGES, USER_VARIABLES, user_names
 from orch_node.protocol.events import Heartbeat, Joined, Raised, ScriptEnded
+from orch_node.protocol.layout import RankEntry, RunLayout
+from orch_node.protocol.layout import parse as parse_layout
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.rank import checks, child_processes, communication, computation, frameworks, training_check
 from orch_node.rank import metrics as rank_metrics
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> None:
     """Check this rank, join the group, run the script, and end the process."""
     faulthandler.enable()
     run_dir = Path(os.environ["ORCH_RUN_DIR"])
-    layout = layouts.parse((run_dir / files.LAYOUT).read_text())
+    layout = parse_layout((run_dir / files.LAYOUT).read_text())
     placement = layout.placement(int(os.environ["RANK"]))
     node = layout.entry(placement.node)
     run_environment = json.loads((run_dir / files.ENVIRONMENT).read_text())
@@ -98,27 +99,20 @@ def main(argv: list[str]) -> None:
         torch=str(torch.__version__),
     )
     send(joined)
-    train(torch, layout, placement, run_dir, argv, traces)
+    train(torch, layout, placement, argv, traces)
 
 
-def train(
-    torch: ModuleType,
-    layout: layouts.RunLayout,
-    placement: layouts.RankEntry,
-    run_dir: Path,
-    argv: list[str],
-    traces: StackTraces,
-) -> NoReturn:
+def train(torch: ModuleType, layout: RunLayout, placement: RankEntry, argv: list[str], traces: StackTraces) -> NoReturn:
     """Run the script in the process group with all measurements and checks, and end the process.
 
     Args:
         torch: the torch module.
         layout: of the run.
         placement: of this rank.
-        run_dir: the run's folder.
         argv: the script and its arguments.
         traces: writes stack traces if the run hangs.
     """
+    run_dir = Path(os.environ["ORCH_RUN_DIR"])
     metrics = rank_metrics.begin(torch, run_dir, placement.rank, traces.check_handler)
     counts = metrics.heartbeat
     child_processes.begin_scans(placement.rank, layout.world_size, functools.partial(give_up, counts=counts))
