@@ -17,11 +17,6 @@ from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import NodeEntry, RankEntry
 
-# Key: whether `orch provision` recorded the node's facts; otherwise they date from the planning.
-UPDATE_FACTS = {
-    True: "Run `orch provision` to record the node as it is now.",
-    False: "The node has changed since the run was planned: start it again.",
-}
 IMAGE_REPAIR = "`orch image build`"
 SEPARATE_MODELS = "ORCH_SEPARATE_MODELS"
 # The lines of each long message by its name, as JSON, because Python 3.9 does not read TOML. They are read at the
@@ -107,7 +102,8 @@ def check_node(node: NodeEntry) -> None:
     Raises:
         RankError: if it is not.
     """
-    host, hint = socket.gethostname(), UPDATE_FACTS[node.recorded]
+    # `orch provision` has recorded the node's facts, or they date from the planning.
+    host, hint = socket.gethostname(), describe("recorded-node" if node.recorded else "planned-node")
     if host != node.host:
         raise RankError(describe("wrong-host", node=node, host=host, hint=hint))
     if node.interface is None or node.address is None:

@@ -119,11 +119,8 @@ class EntrypointProcess(Child):
 
     def __init__(self, run_dir: Path, spec: ContainerSpec, order: RankRequest) -> None:
         placement, processes = order.placement, spec.processes[order.placement.node]
-        environment = {
-            **order.environment,
-            "NPROC_PER_NODE": str(processes),
-            "OMP_NUM_THREADS": str(max(1, placement.threads // processes)),
-        }
+        threads = max(1, placement.threads // processes)
+        environment = {**order.environment, "NPROC_PER_NODE": str(processes), "OMP_NUM_THREADS": str(threads)}
         del environment["ORCH_EVENTS_FD"]
         # The engine shows a container's variables to all its users; pass secrets by a pipe.
         secrets = {name: environment[name] for name in order.secrets if name in environment}
@@ -218,12 +215,8 @@ def rank_environment(order: RankRequest, events: int) -> dict[str, str]:
     """Return the image's environment, then the run's, with the image's libraries to preload, then the user's file."""
     setvars = sourced_variables(order.setvars, os.environ, IMAGE_REPAIR)
     settings = rank_variables(order.environment, order.preload, facts.libraries(Path(sys.prefix)))
-    return {
-        **os.environ,
-        **setvars,
-        **override(settings, order.environment, order.given),
-        "ORCH_EVENTS_FD": str(events),
-    }
+    variables = override(settings, order.environment, order.given)
+    return {**os.environ, **setvars, **variables, "ORCH_EVENTS_FD": str(events)}
 
 
 def kill_with_wrapper(rank: machine.ProcessHandle) -> None:
