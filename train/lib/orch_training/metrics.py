@@ -85,11 +85,9 @@ class Course:
                 self.tensorboard.add_scalar(f"train/{name}", value, step)
             self.tensorboard.flush()
         remaining = remaining_seconds(now - self.began, first=self.first_step, step=step, steps=self.steps)
-        print(
-            f"step {step}/{self.steps}  loss {format_loss(loss)}  lr {learning_rate:.2e}  {speed:.1f} samples/s"
-            + ("" if remaining is None else f"  {format_seconds(remaining)} left"),
-            flush=True,
-        )
+        left = "" if remaining is None else f"  {format_seconds(remaining)} left"
+        parts = (f"step {step}/{self.steps}", f"loss {format_loss(loss)}", f"lr {learning_rate:.2e}")
+        print(*parts, f"{speed:.1f} samples/s{left}", sep="  ", flush=True)
         self.progress.report(step, now=True, printed=True, **figures)
 
     def close(self) -> None:

@@ -230,12 +230,8 @@ def distributed_world(torch: ModuleType) -> Any:
     module = torch.distributed.distributed_c10d
     if hasattr(module, "_world"):
         return module._world
-    return SimpleNamespace(
-        pg_map=module._pg_map,
-        pg_names=module._pg_names,
-        pg_group_ranks=module._pg_group_ranks,
-        default_pg=module.GroupMember.WORLD,
-    )
+    records = {name: getattr(module, f"_{name}") for name in ("pg_map", "pg_names", "pg_group_ranks")}
+    return SimpleNamespace(**records, default_pg=module.GroupMember.WORLD)
 
 
 def sequence_numbers(torch: ModuleType, group: Any) -> int:

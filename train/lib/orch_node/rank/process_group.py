@@ -25,9 +25,10 @@ from orch_node.bound_store import bind_stores
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.layout import RankEntry, RunLayout
-from orch_node.rank import child_processes, communication, frameworks, manual_updates, weight_comparison
+from orch_node.rank import child_processes, communication, frameworks, manual_updates
 from orch_node.rank.checks import RankError, TrainingCheck, describe, has_separate_models, safely
 from orch_node.rank.hooks import replace_function, watch_steps, wrap
+from orch_node.rank.weight_comparison import WeightComparison
 
 # A collective in a source that can average weights, as far as names show: local SGD does not communicate before its
 # first steps.
@@ -244,15 +245,10 @@ def compare_weights(
             print(f"orch: {describe('no-hooks')}", file=sys.stderr)
         return []
     restarts = int(os.environ.get("ORCH_ATTEMPT", "1")) - 1 + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    comparison = weight_comparison.WeightComparison(
-        torch,
-        rank=placement.rank,
-        store=torch.distributed.distributed_c10d._get_default_store(),
-        restarted=restarts > 0,
-        equal_mark=Path(os.environ["ORCH_RUN_DIR"], files.EQUAL_WEIGHTS),
-        hint=functools.partial(frameworks.hint, layout, placement),
-        losses=losses,
-    )
+    store = torch.distributed.distributed_c10d._get_default_store()
+    equal_mark = Path(os.environ["ORCH_RUN_DIR"], files.EQUAL_WEIGHTS)
+    hint = functools.partial(frameworks.hint, layout, placement)
+    comparison = WeightComparison(torch, placement.rank, store, restarts > 0, equal_mark, hint, losses)
     watch_steps(comparison.before_step, comparison.after_step)
     return [comparison.check_end, manual_updates.begin(torch, comparison).check_end, communication_check.check_end]
 

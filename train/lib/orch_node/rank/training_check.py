@@ -207,19 +207,11 @@ class FirstStepsCheck(TrainingCheck):
 
     def check_replaced_weights(self) -> None:
         """Warn if unused optimizer weights have the shapes of weights that nobody updates."""
-        held = weights.addresses(self.held)
-        not_updated = [
-            weight
-            for key, weight in self.computing.by_id.items()
-            if weights.storage_address(weight) not in held and self.computing.is_unchanged(key)
-        ]
-        used = weights.addresses(self.computing.by_id.values())
-        idle_shapes = Counter(
-            tuple(weight.shape)
-            for weight in self.held
-            if weights.storage_address(weight) not in used and id(weight) not in self.with_gradients
-        )
-        if not_updated and not Counter(tuple(w.shape) for w in not_updated) - idle_shapes:
+        held, used = weights.addresses(self.held), weights.addresses(self.computing.by_id.values())
+        others = [key for key, w in self.computing.by_id.items() if weights.storage_address(w) not in held]
+        not_updated = [self.computing.by_id[key] for key in others if self.computing.is_unchanged(key)]
+        idle = [w for w in self.held if weights.storage_address(w) not in used and id(w) not in self.with_gradients]
+        if not_updated and not Counter(tuple(w.shape) for w in not_updated) - Counter(tuple(w.shape) for w in idle):
             warn(describe("replaced-weights", count=len(not_updated)))
 
     def check_loss(self) -> None:

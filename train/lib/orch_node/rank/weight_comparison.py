@@ -273,7 +273,7 @@ class WeightComparison(TrainingCheck):
         steps, state = f"{record.steps} optimizer steps", State(self.rank, part.start, now, losses=losses)
         reference = self.exchange(part.key, f"updated/{record.steps}", state)
         if self.moved_apart(state, reference, held, steps):
-            self.check_apart(part, held, reference, steps, same_start=state.starts_like(reference))
+            self.check_apart(part, held, state, reference, steps)
         if part.is_shared and (record.index, record.steps) == (0, COMPARED_STEP):
             self.check_data(state, reference, f"{record.steps} steps")
         # Whether the ranks have exchanged nothing that is counted since the first step. If a
@@ -322,11 +322,9 @@ class WeightComparison(TrainingCheck):
             self.end_alone(reference, "a DistributedDataParallel holds them", steps)
         return True
 
-    def check_apart(
-        self, part: WeightRecord, held: Sequence[Any], reference: State, steps: str, *, same_start: bool
-    ) -> None:
+    def check_apart(self, part: WeightRecord, held: list[Any], state: State, reference: State, steps: str) -> None:
         """Raise RankError or warn of weights that have moved apart from those of the reference."""
-        self.has_ddp = bool(data_parallel_modules(self.torch))
+        self.has_ddp, same_start = bool(data_parallel_modules(self.torch)), state.starts_like(reference)
         if shared_weights(self.torch) and same_start and not self.has_shared:
             self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes", steps)
         if self.averages or communication.operations(self.torch) > self.operations_before_step:
