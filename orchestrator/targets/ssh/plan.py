@@ -16,43 +16,14 @@ from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.hosts import fold
 from orchestrator.model.printable import Command
 from orchestrator.model.project import Imports
-from orchestrator.planning import accelerate_options, fabrics
+from orchestrator.planning import accelerate_options, fabrics, resolve, run_files, training
 from orchestrator.planning.containers import FILE as CONTAINER_FILE
 from orchestrator.planning.containers import Docker, shared_folders
 from orchestrator.planning.launchers import DEFAULT, LAUNCHERS, Launch, LaunchSpec, check_launcher_name, choose_mpi
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
 from orchestrator.planning.request import Resume, RunPaths, TrainRequest
-from orchestrator.planning.resolve import (
-    NO_LINKS,
-    Inputs,
-    Resolved,
-    RunNodes,
-    by_value,
-    choose_links,
-    damaged_node_decisions,
-    gpu_decisions,
-    idle_core_decisions,
-    python_decisions,
-    resolve,
-    torch_decisions,
-)
-from orchestrator.planning.run_files import (
-    Files,
-    claims_folder,
-    layout_json,
-    module_folders,
-    sent_files,
-    working_directory,
-)
-from orchestrator.planning.training import (
-    launch_spec,
-    new_plan,
-    rank_command,
-    rank_variables,
-    restart_decisions,
-    supervisor_options,
-)
+from orchestrator.planning.resolve import Inputs, Resolved, RunNodes
 
 # The options of `docker run` that give access to the GPUs of a vendor.
 GPU_DEVICES = {
@@ -86,7 +57,7 @@ def resolve_hosts(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) ->
         with_stack=(*with_ranks, *spares),
         measurement=inputs.measurement and valid_for(inputs.measurement, with_ranks, by_name=True),
     )
-    links = choose_links(nodes.with_stack) if len(nodes.with_stack) > 1 else NO_LINKS
+    links = resolve.choose_links(nodes.with_stack) if len(nodes.with_stack) > 1 else resolve.NO_LINKS
     launcher = request.launcher or DEFAULT
     check_launcher_name(launcher, LAUNCHERS, "this machine or SSH hosts", request.mpi)
     mpi = choose_mpi(cluster, inputs.stack, request.mpi)
@@ -94,7 +65,7 @@ def resolve_hosts(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) ->
         check_docker(request, launcher, docker)
     contained, starts_ranks = docker is not None, docker is not None and docker.starts_ranks
     fixed = replace(request, ppn=1, backend=NO_BACKEND) if starts_ranks else request
-    resolved = resolve(fixed, inputs, nodes, run_paths, launcher=launcher, mpi=mpi, contained=contained)
+    resolved = resolve.resolve(fixed, inputs, nodes, run_paths, launcher=launcher, mpi=mpi, contained=contained)
     if starts_ranks:
         resolved = without_choices_of_image(resolved, request)
     if len(nodes.with_stack) == 1 and not (request.fabric or cluster.fabric):
@@ -110,13 +81,8 @@ def without_choices_of_image(resolved: Resolved, request: TrainRequest) -> Resol
     default = "one for each GPU" if all(node.facts.gpus for node in resolved.nodes.value) else "one for each NUMA node"
     value = f"{request.ppn} on each node" if request.ppn else default
     ranks = Decision(topic="ranks", value=value, reason="NPROC_PER_NODE, for the image")
-    return replace(
-        resolved,
-        request=request,
-        layout=Choice(resolved.layout.value, (ranks,)),
-        backend=Choice(resolved.backend.value),
-        preload=Choice(()),
-    )
+    layout, backend = Choice(resolved.layout.value, (ranks,)), Choice(resolved.backend.value)
+    return replace(resolved, request=request, layout=layout, backend=backend, preload=Choice(()))
 
 
 def check_docker(request: TrainRequest, launcher: str, docker: Docker) -> None:
@@ -163,22 +129,22 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
     node0, links = resolved.nodes.value[0], resolved.links.value
     run_nodes = tuple(node.run_node for node in resolved.all_nodes)
     files = reachable_files(resolved)
-    ranks = rank_command(resolved, node0.ranks_python, files.paths)
+    ranks = training.rank_command(resolved, node0.ranks_python, files.paths)
     address = links[0].address if links else LOOPBACK_ADDRESS  # of rank 0's rendezvous
-    spec = launch_spec(resolved, ranks=ranks, links=links, address=address, accelerate=inputs.accelerate)
+    spec = training.launch_spec(resolved, ranks=ranks, links=links, address=address, accelerate=inputs.accelerate)
     if inputs.accelerate:
         accelerate_options.check_use(inputs.accelerate, resolved.launcher, spec)
     launch = LAUNCHERS[resolved.launcher](spec)
     decisions = (
         *decisions_of(inputs, resolved, spec, launch),
-        *(restart_decisions(resolved) if request.max_restarts else ()),
+        *(training.restart_decisions(resolved) if request.max_restarts else ()),
         *([WAITS] if request.wait_for_cores else []),
         *(file_decisions(run_nodes, run_paths.resume) if run_paths.resume else []),
     )
-    fingerprints = by_value({node.name: node.facts.fingerprint for node in resolved.all_nodes})
+    fingerprints = resolve.by_value({node.name: node.facts.fingerprint for node in resolved.all_nodes})
     names = {node.node for node in run_nodes}
     earlier = run_paths.resume.nodes if run_paths.resume else ()
-    plan = new_plan(
+    plan = training.new_plan(
         resolved,
         earlier_nodes=tuple(node for node in earlier if node.node not in names),
         decisions=decisions,
@@ -205,22 +171,22 @@ def decisions_of(inputs: Inputs, resolved: Resolved, spec: LaunchSpec, launch: L
     reasons = (launch.summary, resolved.mpi.reason if "MPI" in launch.summary else "")
     return (
         *all_decisions(resolved.stack, resolved.nodes, resolved.spares, resolved.layout),
-        *(gpu_decisions(resolved.all_nodes, resolved.backend.value) if has_gpus else ()),
+        *(resolve.gpu_decisions(resolved.all_nodes, resolved.backend.value) if has_gpus else ()),
         Decision(topic="launcher", value=resolved.launcher, reason="; ".join(filter(None, reasons))),
         *([docker.decision()] if docker else []),
         *(accelerate_options.option_decisions(options, spec) if options else ()),
-        *(torch_decisions(resolved.all_nodes) if len(resolved.all_nodes) > 1 and not docker else ()),
+        *(resolve.torch_decisions(resolved.all_nodes) if len(resolved.all_nodes) > 1 and not docker else ()),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload, resolved.links),
-        *idle_core_decisions(resolved.nodes.value, resolved.layout.value),
-        *(python_decisions(resolved.nodes.value[0]) if resolved.request.python else []),
-        *(damaged_node_decisions(inputs.cluster) if inputs.cluster.damaged else []),
+        *resolve.idle_core_decisions(resolved.nodes.value, resolved.layout.value),
+        *(resolve.python_decisions(resolved.nodes.value[0]) if resolved.request.python else []),
+        *(resolve.damaged_node_decisions(inputs.cluster) if inputs.cluster.damaged else []),
     )
 
 
-def reachable_files(resolved: Resolved) -> Files:
+def reachable_files(resolved: Resolved) -> run_files.Files:
     """Return the paths of the script and the data files on the nodes, and the steps that send them."""
     nodes = resolved.all_nodes
-    return sent_files(
+    return run_files.sent_files(
         resolved,
         tuple(node.run_node for node in nodes),
         python=nodes[0].python,
@@ -230,7 +196,7 @@ def reachable_files(resolved: Resolved) -> Files:
 
 
 def put_files(
-    inputs: Inputs, resolved: Resolved, run: RunRecord, *, files: Files, spec: LaunchSpec, launch: Launch
+    inputs: Inputs, resolved: Resolved, run: RunRecord, *, files: run_files.Files, spec: LaunchSpec, launch: Launch
 ) -> tuple[PutFile, ...]:
     """Return the steps that write the files in the run's folder.
 
@@ -241,8 +207,8 @@ def put_files(
     python = resolved.nodes.value[0].user_python
     bindings = [f"{run_paths.run_dir}/{BINDINGS}"] if python and python.bindings else []
     store = "" if all(node.local for node in resolved.all_nodes) else run_paths.store
-    folders = (*module_folders(recipe, run_paths.run_dir, store), *bindings)
-    directory = working_directory(recipe.project, run_paths.run_dir)
+    folders = (*run_files.module_folders(recipe, run_paths.run_dir, store), *bindings)
+    directory = run_files.working_directory(recipe.project, run_paths.run_dir)
     environment = {  # the same for every rank
         "MASTER_ADDR": spec.address,
         "MASTER_PORT": str(spec.port),
@@ -250,11 +216,11 @@ def put_files(
         **preload_variables(resolved.preload.value),
         **backend.env,
         **launch.environment,
-        **rank_variables(resolved, folders, python),
+        **training.rank_variables(resolved, folders, python),
     }
     contents = {
         **launch.files,
-        LAYOUT: layout_json(spec.layout, backend, spec.nodes, resolved.spares.value, spec.links, directory),
+        LAYOUT: run_files.layout_json(spec.layout, backend, spec.nodes, resolved.spares.value, spec.links, directory),
         RECORD: json.dumps(render(run)) + "\n",
     }
     shared = {
@@ -273,7 +239,7 @@ def start_run(resolved: Resolved, launch: Launch) -> StartRun:
     """Return the step that starts the supervisor on node0."""
     node0, run_paths = resolved.nodes.value[0], resolved.run_paths
     supervise = (node0.python, f"{run_paths.train}/node.py", "supervise", run_paths.run_dir)
-    options = (f"--claims={claims_folder(run_paths.store)}", *supervisor_options(resolved, launch))
+    options = (f"--claims={run_files.claims_folder(run_paths.store)}", *training.supervisor_options(resolved, launch))
     command = Command(argv=(*supervise, *options, "--", *launch.command.argv), env=launch.command.env)
     return StartRun(nodes=(node0.run_node,), run_dir=run_paths.run_dir, command=command)
 
@@ -307,7 +273,7 @@ def file_decisions(nodes: tuple[RunNode, ...], resume: Resume) -> tuple[Decision
     return (Decision(topic="files of the run", value=f"as {source} has them", reason=reason),)
 
 
-def container_files(docker: Docker, resolved: Resolved, files: Files) -> dict[str, str]:
+def container_files(docker: Docker, resolved: Resolved, files: run_files.Files) -> dict[str, str]:
     """Return container.json."""
     run_paths = resolved.run_paths
     on_gpus = all(node.facts.gpus for node in resolved.all_nodes)
