@@ -29,17 +29,8 @@ from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import tomllib
 from orchestrator.model.hosts import keyscan_command, known_host_name
 from orchestrator.model.printable import Command, CommandResult, program_name
-from orchestrator.targets.connections.program_output import (
-    STDERR,
-    STDOUT,
-    PipedProgram,
-    check_started,
-    last_line,
-    piped_program,
-    read_output,
-    relay,
-    start_errors,
-)
+from orchestrator.targets.connections import program_output
+from orchestrator.targets.connections.program_output import STDERR, STDOUT, PipedProgram
 
 # fabric and paramiko are imported only when a node is contacted, so that planning starts faster.
 if TYPE_CHECKING:
@@ -283,7 +274,7 @@ class Ssh:
         Raises:
             ExecuteError: if this machine has no OpenSSH.
         """
-        return piped_program(self.openssh_command(argv), partial(self.program_failure, argv))
+        return program_output.piped_program(self.openssh_command(argv), partial(self.program_failure, argv))
 
     def openssh_command(self, argv: tuple[str, ...]) -> tuple[str, ...]:
         """Return the command of OpenSSH that runs a program on the node."""
@@ -293,7 +284,7 @@ class Ssh:
 
     def program_failure(self, argv: tuple[str, ...], code: int, output: str) -> ExecuteError:
         """Return the error for a program that has ended too early."""
-        reason = last_line(program_errors(output)) or f"exit code {code}"
+        reason = program_output.last_line(program_errors(output)) or f"exit code {code}"
         if code != OPENSSH_FAILED:
             return ExecuteError(f"{self.node}: {program_name(argv)}: {reason}.", hint=self.node_hint)
         try:
@@ -346,12 +337,12 @@ class Ssh:
                 channel.exec_command(shell_command(argv))
                 if source is not None:
                     send_file(channel, source)
-                return read_output(channel, self.node, seconds)
+                return program_output.read_output(channel, self.node, seconds)
 
         return self.attempt(act, f"run {program_name(argv)}")
 
     def relay(self, argv: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
-        """Run a program on the node and pass on its output, as relay() does for one of this machine.
+        """Run a program on the node and pass on its output, as program_output.relay() does for one of this machine.
 
         Raises:
             ConnectionLost: if the node cannot be reached.
@@ -362,10 +353,10 @@ class Ssh:
         def select(stream: int, part: bytes) -> None:
             receive(stream, filters[stream].output(part))
 
-        code = relay(self.openssh_command(argv), select, stop)
+        code = program_output.relay(self.openssh_command(argv), select, stop)
         if code == OPENSSH_FAILED and not filters[STDOUT].started:
             raise self.program_failure(argv, code, filters[STDERR].dropped)
-        check_started(filters, self.node)
+        program_output.check_started(filters, self.node)
         return code
 
     def run(self, argv: tuple[str, ...]) -> None:
@@ -439,7 +430,7 @@ def known_hosts_lines(connection: Any, name: str) -> Iterator[str]:
         path = os.path.expanduser(file)
         command = ("ssh-keygen", "-q", "-F", name.lower(), "-f", path)
         if os.path.exists(path):
-            with start_errors("ssh-keygen"):
+            with program_output.start_errors("ssh-keygen"):
                 output = subprocess.run(command, capture_output=True, text=True, errors="replace").stdout
             yield from output.splitlines()
 
