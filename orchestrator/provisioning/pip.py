@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -28,6 +27,7 @@ from orchestrator.model.packages import Platform
 from orchestrator.stacks.stack import MPI_WHEELS, TORCH, Stack
 
 LOCKS = STACKS / "locks"
+DOWNLOAD_PROBLEM = "pip cannot download the wheels of the stack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,19 +116,14 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", *arguments]
 
 
-def run_pip(
-    *arguments: str,
-    variables: Mapping[str, str] = MappingProxyType({}),
-    problem: str = "pip cannot download the wheels of the stack",
-) -> None:
+def run_pip(*arguments: str, variables: Mapping[str, str] | None = None, problem: str = DOWNLOAD_PROBLEM) -> None:
     """Run pip.
 
     Raises:
         ExecuteError: with the errors that pip printed.
     """
-    done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ | variables
-    )
+    env = os.environ | (variables or {})
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env)
     if done.returncode == 0:
         return
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]

@@ -186,14 +186,12 @@ class KubernetesClient:
         items = self.get(f"/api/v1/namespaces/{self.namespace}/events", fieldSelector=selector).get("items") or []
         return sorted(items, key=lambda event: str(event.get("lastTimestamp") or ""))
 
-    def log(
-        self, pod: str, container: str, *, follow: bool, since: str | None, tail: int | None = None
-    ) -> Iterator[str]:
+    def log(self, pod: str, container: str, *, follow: bool, since: str | None, tail: int = 0) -> Iterator[str]:
         """Yield the lines of a container's log as they come, each with its time, without an incomplete last line.
 
         With `tail` only so many lines at its end.
         """
-        limits = {"sinceTime": since, "tailLines": tail and str(tail)}
+        limits = {"sinceTime": since, "tailLines": str(tail or "")}
         query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
         query |= {name: value for name, value in limits.items() if value}
         response = self.request("GET", f"{self.path('Pod')}/{pod}/log", query, seconds=QUIET_SECONDS)
