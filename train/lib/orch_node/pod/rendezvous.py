@@ -13,6 +13,7 @@ image.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -83,7 +84,9 @@ def await_first(host: str, port: int) -> None:
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     start = last_report = time.monotonic()
-    while not accepts_connections(host, port):
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=5.0):
+            return
         now = time.monotonic()
         if now - start > JOIN_SECONDS:
             raise TimeoutError(f"no answer for {JOIN_SECONDS:.0f} s from the first pod, {host}")
@@ -91,12 +94,3 @@ def await_first(host: str, port: int) -> None:
             emit_event(Waiting(text=f"waiting for the first pod, {host}"))
             last_report = now
         time.sleep(TICK_SECONDS)
-
-
-def accepts_connections(host: str, port: int) -> bool:
-    """Return whether a host accepts connections on a port."""
-    try:
-        with socket.create_connection((host, port), timeout=5.0):
-            return True
-    except OSError:
-        return False
