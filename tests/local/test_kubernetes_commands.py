@@ -87,7 +87,7 @@ def test_printed_role_is_sufficient_for_all_kinds(api: Api, orch: Orch, tmp_path
         options = ("--launcher", launcher, "--detach", "--backend", "gloo", "--k8s", "queue=team-a")
         expect_exit(orch("train", write_script(tmp_path), *TWO_PODS, *options))
         expect_exit(orch("stop", "last"))
-        assert all(api.names(plural) == [] for plural in (KINDS[launcher].plural, "services", "configmaps"))
+        assert all(api.names(plural) == [] for plural in (f"{launcher}s", "services", "configmaps"))
     assert api.state.used_permissions <= api.state.role
 
 
@@ -122,7 +122,7 @@ def test_printed_role_has_only_rights_that_are_used(
     wait()
     expect_exit(orch("clean", "--inventory", "k8s", "--dry-run"))
     # These rights are used, but orch works without them.
-    other_kinds = {("list", kind.api.split("/")[0], kind.plural) for name, kind in KINDS.items() if name != "trainjob"}
+    other_kinds = {("list", kind.api.split("/")[0], f"{name}s") for name, kind in KINDS.items() if name != "trainjob"}
     assert api.state.used_permissions - other_kinds - {("list", "", "services")} == api.state.role
 
 

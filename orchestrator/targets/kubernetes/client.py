@@ -87,7 +87,7 @@ RESOURCES = {
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Service": ("v1", "services"),
     "TrainingRuntime": (TRAINER_API, "trainingruntimes"),
-    **{kind.kind: (kind.api, kind.plural) for kind in KINDS.values()},
+    **{kind.kind: (kind.api, f"{kind.kind.lower()}s") for kind in KINDS.values()},
 }
 
 
@@ -175,7 +175,7 @@ class KubernetesClient:
             resources = self.get(f"/apis/{kind.api}").get("resources") or ()
         except NotThere:
             return False
-        return any(resource["name"] == kind.plural for resource in resources)
+        return any(resource["name"] == RESOURCES[kind.kind][1] for resource in resources)
 
     def installed_launchers(self) -> tuple[str, ...]:
         """Return the launchers whose kinds of jobs the API has."""

@@ -341,10 +341,6 @@ class Kind:
     api: str  # its group and version
     comes_with: str  # what installs it
 
-    @property
-    def plural(self) -> str:
-        return f"{self.kind.lower()}s"
-
 
 # The preferred first: Kubeflow develops the trainer, and discontinues its v1 operator, which has PyTorchJob. A cluster
 # with neither still has plain Jobs.

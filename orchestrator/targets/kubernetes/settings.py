@@ -14,7 +14,6 @@ from orchestrator.load.files import StrictModel
 from orchestrator.targets.kubernetes import names
 
 CPUS = re.compile(r"(\d+(?:\.\d+)?)(m?)")  # a quantity of Kubernetes, without units that no CPU has
-FILES = "/etc/orch"  # where a run's ConfigMap is mounted
 TOKEN = "HF_TOKEN"
 
 
@@ -53,7 +52,7 @@ class KubernetesSettings(StrictModel):
     storage_class: str | None = None
     root: PodPath = "/opt/orch"  # the folder of train/ in the image
     python: str = "python3"
-    files: PodPath = FILES
+    files: PodPath = "/etc/orch"  # where a run's ConfigMap is mounted
     uid: PositiveInt = 1000
     ttl: NonNegativeInt = 86400  # seconds
     token_secret: KubernetesName = "orch-hf"
