@@ -67,13 +67,9 @@ def become_password(is_interactive: bool) -> Iterator[Mapping[str, str]]:
 Inventory = Annotated[str, INVENTORY]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print Ansible's output instead of progress.")]
 AskBecomePass = Annotated[bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password.")]
+SHARED = {target.options.on: target for target in TARGETS if target.has_shared_folder}
 TargetName = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        metavar="|".join(target.options.on for target in TARGETS if target.has_shared_folder),
-        help="Set up the shared folder of a batch system instead of an inventory.",
-    ),
+    str | None, typer.Option("--on", metavar="|".join(SHARED), help="Set up a shared folder instead of an inventory.")
 ]
 Wheels = Annotated[
     Literal["wheelhouse", "index"],
@@ -132,7 +128,7 @@ def check_where(inventory: str | None, target: str | None, *, of_nodes: object) 
 provision_command = make_command(
     provision,
     request=Group(kind=ProvisionRequest, panels={"Options": OPTIONS}, fixed={"inventory": ""}),
-    **{target.options.on: group_of(target, for_shared_folder=True) for target in TARGETS if target.has_shared_folder},
+    **{name: group_of(target, for_shared_folder=True) for name, target in SHARED.items()},
 )
 
 

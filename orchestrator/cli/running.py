@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
@@ -77,9 +76,8 @@ def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = ()) -> None
             screen.note("interrupted again: ending all processes of the run now")
             handle.stop()
 
-    with asking(handle, screen):
-        outcome = watch(handle, screen, as_json=output.as_json, interrupted=interrupted)
-    end_command(handle, outcome)
+    ask_at_interrupt(handle, screen)
+    end_command(handle, watch(handle, screen, as_json=output.as_json, interrupted=interrupted))
 
 
 def show(plan: Plan, output: Output) -> None:
@@ -104,12 +102,10 @@ def show(plan: Plan, output: Output) -> None:
         print_error(f"note: before orch submits this script: {step.title()}")
 
 
-@contextmanager
-def asking(handle: RunHandle, screen: live.Screen) -> Iterator[None]:
+def ask_at_interrupt(handle: RunHandle, screen: live.Screen) -> None:
     """Let Ctrl-C on a terminal ask what to do with a run on nodes; a second Ctrl-C raises KeyboardInterrupt as usual.
 
-    Raises:
-        typer.Exit: if the user detaches from the run.
+    The command ends if the user detaches from the run.
     """
 
     def handle_interrupt(*_: object) -> None:
@@ -125,13 +121,8 @@ def asking(handle: RunHandle, screen: live.Screen) -> Iterator[None]:
         screen.progress.start()
         signal.signal(signal.SIGINT, handle_interrupt)
 
-    can_ask = os.isatty(0) and os.isatty(2) and not runs.has_output_here(handle.record)
-    before = signal.signal(signal.SIGINT, handle_interrupt) if can_ask else None
-    try:
-        yield
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
+    if os.isatty(0) and os.isatty(2) and not runs.has_output_here(handle.record):
+        signal.signal(signal.SIGINT, handle_interrupt)
 
 
 def read_answer() -> str | None:
