@@ -23,7 +23,7 @@ from orchestrator.files import TRAIN, other_owner
 from orchestrator.load.definitions import plugins, settings
 from orchestrator.load.definitions import recipe as load_recipe
 from orchestrator.load.definitions import stack as load_stack
-from orchestrator.load.files import read_text, read_toml
+from orchestrator.load.files import read_table, read_text, read_toml
 from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import has_module, project_of
 from orchestrator.load.requirements import (
@@ -179,7 +179,7 @@ def accelerate_config(name: str) -> AccelerateOptions:
         raise RequestError(
             f"--accelerate-config {name}: {error}", hint=f"`accelerate config` creates {ACCELERATE_FILE}."
         ) from None
-    return parse_options(values, str(path))
+    return parse_options(values, str(path), read_table(Path(__file__).with_name("accelerate_config.toml")))
 
 
 TABLE = "[tool.orch]"

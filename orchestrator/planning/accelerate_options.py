@@ -10,25 +10,6 @@ from orchestrator.model.decision import Decision
 from orchestrator.planning.launchers import ACCELERATE_LAUNCHERS, LaunchSpec
 
 TYPES = ("MULTI_CPU", "MULTI_GPU", "NO")
-# Ways to distribute a model that orch's own configuration does not have.
-OTHER_OPTIONS = (
-    "deepspeed_config",
-    "fsdp_config",
-    "megatron_lm_config",
-    "parallelism_config",
-    "fp8_config",
-    "tpu_name",
-    "tpu_use_cluster",
-)
-# The fields of ClusterConfig in accelerate 0.12 to 1.15, which refuses all others (commands/config/config_args.py).
-KEYS = {
-    *("compute_environment", "distributed_type", "mixed_precision", "use_cpu", "debug", "num_processes"),
-    *("machine_rank", "num_machines", "gpu_ids", "main_process_ip", "main_process_port", "rdzv_backend"),
-    *("same_network", "main_training_function", "enable_cpu_affinity", "fp8_config", "deepspeed_config"),
-    *("fsdp_config", "parallelism_config", "megatron_lm_config", "ipex_config", "mpirun_config", "downcast_bf16"),
-    *("tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env"),
-    *("dynamo_config", "dynamo_backend", "fp16"),
-}
 PRECISIONS = {"no": "fp32", "bf16": "bf16"}
 CPU_FILE = "Create one for multi-CPU by `accelerate config`, or set distributed_type: MULTI_CPU and use_cpu: true."
 
@@ -50,20 +31,24 @@ class AccelerateOptions:
     for_gpus: str = ""
 
 
-def parse_options(values: Mapping[str, object], source: str) -> AccelerateOptions:
+def parse_options(values: Mapping[str, object], source: str, names: Mapping[str, list[str]]) -> AccelerateOptions:
     """Return the options in a configuration of accelerate.
+
+    Args:
+        values: the configuration.
+        source: the file.
+        names: `fields` of accelerate's configuration, and those that are `unsupported`.
 
     Raises:
         PlanError: if orch cannot train with it.
     """
-    if unknown_keys := sorted(values.keys() - KEYS):
-        raise PlanError(
-            f"{source}: {unknown_keys[0]}: accelerate has no such key in its configuration.",
-            hint=did_you_mean(unknown_keys[0], KEYS, listing="`accelerate config` creates a file with its keys."),
-        )
+    if unknown_keys := sorted(values.keys() - set(names["fields"])):
+        creates = "`accelerate config` creates a file with its keys."
+        hint = did_you_mean(unknown_keys[0], names["fields"], listing=creates)
+        raise PlanError(f"{source}: {unknown_keys[0]}: accelerate has no such key in its configuration.", hint=hint)
     kind = values.get("distributed_type", "NO")
     kind = "NO" if kind is False else str(kind)  # YAML reads NO without quotes as false
-    other_options = [f"it has {name}" for name in OTHER_OPTIONS if values.get(name)]
+    other_options = [f"it has {name}" for name in names["unsupported"] if values.get(name)]
     distributed_type = f"its distributed_type is {kind}"
     if reasons := [*([distributed_type] if kind not in TYPES else []), *other_options]:
         raise PlanError.about("accelerate-config", source=source, reason=reasons[0], example=CPU_FILE)

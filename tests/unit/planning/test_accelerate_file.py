@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator import load
 from orchestrator.errors import PlanError
+from orchestrator.load.files import read_table
 from orchestrator.planning import accelerate_options as accelerate_file
 from orchestrator.planning import launchers
 from orchestrator.planning.resolve import Inputs
@@ -28,15 +32,17 @@ FILE: dict[str, Any] = {
     "num_processes": 4,
     "use_cpu": True,
 }
+NAMES = read_table(Path(load.__file__).with_name("accelerate_config.toml"))
+parse_options = partial(accelerate_file.parse_options, names=NAMES)
 
 
 def test_options_are_read_from_an_accelerate_file() -> None:
-    options = accelerate_file.parse_options(FILE, "f.yaml")
+    options = parse_options(FILE, "f.yaml")
     assert (options.nodes, options.ppn, options.precision, options.port) == (2, 2, "bf16", 29500)
-    assert accelerate_file.parse_options({**FILE, "num_processes": 3}, "f").ppn is None
-    assert accelerate_file.parse_options({"use_cpu": True}, "f").precision == "fp32"
+    assert parse_options({**FILE, "num_processes": 3}, "f").ppn is None
+    assert parse_options({"use_cpu": True}, "f").precision == "fp32"
     unquoted_no = {"distributed_type": False, "use_cpu": True, "num_processes": 1}
-    assert accelerate_file.parse_options(unquoted_no, "f").ppn == 1
+    assert parse_options(unquoted_no, "f").ppn == 1
 
 
 def test_file_that_cannot_be_used_is_refused_with_what_it_is() -> None:
@@ -48,18 +54,18 @@ def test_file_that_cannot_be_used_is_refused_with_what_it_is() -> None:
         ({"distributed_type": "MULTI_CPU", "num_proceses": 4}, "num_proceses: accelerate has no such key"),
     ):
         with pytest.raises(PlanError, match=problem):
-            accelerate_file.parse_options(values, "f.yaml")
+            parse_options(values, "f.yaml")
     for values, problem in (
         ({"distributed_type": False, "use_cpu": False}, "its use_cpu is false"),
         ({"distributed_type": "MULTI_GPU", "num_machines": 2}, "its distributed_type is MULTI_GPU"),
     ):
-        options = accelerate_file.parse_options(values, "f.yaml")
+        options = parse_options(values, "f.yaml")
         with pytest.raises(PlanError, match=rf"f\.yaml is for GPUs, but .*: {problem}"):
             accelerate_file.check_use(options, "accelerate", make_spec(TWO_NODES))
 
 
 def with_file(stack: Stack) -> Inputs:
-    options = accelerate_file.parse_options(FILE, "f.yaml")
+    options = parse_options(FILE, "f.yaml")
     return make_inputs(make_cluster(*TWO_NODES), USER_SCRIPT, stack, accelerate=options)
 
 
