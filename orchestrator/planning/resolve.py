@@ -176,8 +176,8 @@ def resolve(
     precision = software.choose_precision(
         recipe, known_nodes, request, run_paths.resume, through_accelerate=accelerates
     )
-    if request.ccl_workers:
-        software.check_workers(backend, request.ccl_workers)
+    if request.ccl_workers and not backend.workers:
+        raise PlanError.about("workers-of-backend", workers=request.ccl_workers, backend=backend)
     if backend.gpu:
         software.check_gpus(backend, request.ppn, nodes.gpus_by_node, request.env)
     if request.ipex:

@@ -85,12 +85,6 @@ def fit_stack(stack: Stack, backend: Backend, nodes: tuple[Node, ...]) -> Choice
     return Choice(stack, (Decision("stack", stack.name, stack.summary), *warnings))
 
 
-def check_workers(backend: Backend, workers: int) -> None:
-    """Raise PlanError if cores are reserved for workers and the backend has none."""
-    if not backend.workers:
-        raise PlanError.about("workers-of-backend", workers=workers, backend=backend)
-
-
 def check_ipex(recipe: Recipe, stack: Stack, *, precision: str) -> None:
     """Raise PlanError if training with --ipex is impossible or gives wrong results."""
     if recipe.own_script:

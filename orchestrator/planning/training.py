@@ -29,7 +29,7 @@ from orchestrator.model.recipe import Recipe, as_arguments
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.launchers import Launch, LaunchSpec
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.request import Resume
 from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.run_files import master_port, project_of_copy
 from orchestrator.stacks.stack import TORCH
@@ -45,6 +45,8 @@ def new_plan(resolved: Resolved, decisions: tuple[Decision, ...], **fields: Any)
     """
     request, recipe, run_paths = resolved.request, resolved.recipe, resolved.run_paths
     project, resume = project_of_copy(resolved), run_paths.resume
+    variables = [variable for variable in request.env if not variable.startswith(f"{FORCE_RESUME}=")]
+    in_image = f"it has to contain {recipe.image_requirements}; `orch image build --requirements` adds packages"
     arguments = (*([f"preset={request.preset}"] if request.preset else []), *request.settings, *request.script_args)
     all_decisions = (
         Decision(topic="run", value=run_paths.run_id),
@@ -52,12 +54,12 @@ def new_plan(resolved: Resolved, decisions: tuple[Decision, ...], **fields: Any)
         *request.defaults,
         *([resume_decision(recipe, resume)] if resume and resume.attempt > 1 else []),
         *decisions,
-        *(environment_decisions(request) if request.env else []),
+        *([Decision("environment", ", ".join(masked(variables)), "--env")] if variables else []),
         kernels_decision(resolved),
         *([project.decision()] if project else []),
         *(changed_project_decisions(recipe, resume) if resume else []),
         *([recipe.packages.decision()] if recipe.packages else []),
-        *([image_decision(recipe.image_requirements)] if recipe.image_requirements else []),
+        *([Decision("packages", "those of the image", in_image)] if recipe.image_requirements else []),
         *([Decision(topic="settings", value="not checked", reason=recipe.unchecked)] if recipe.unchecked else []),
     )
     secrets = find_secrets((*request.env, *request.packages, *arguments))
@@ -196,19 +198,6 @@ def kernels_decision(resolved: Resolved) -> Decision:
         return Decision(topic="kernels", value=TORCHS_KERNELS, reason=reason)
     computed = "dropout and attention in training on CPUs, FP32 matrix products on AMD"
     return Decision(topic="kernels", value="orch", reason=f"{computed}; --kernels {TORCHS_KERNELS} keeps torch's")
-
-
-def environment_decisions(request: TrainRequest) -> Iterator[Decision]:
-    """Yield the variables of --env and --env-file."""
-    variables = [variable for variable in request.env if not variable.startswith(f"{FORCE_RESUME}=")]
-    if variables:
-        yield Decision(topic="environment", value=", ".join(masked(variables)), reason="--env")
-
-
-def image_decision(requirements: str) -> Decision:
-    """Return what the script needs from its image."""
-    reason = f"it has to contain {requirements}; `orch image build --requirements` adds packages"
-    return Decision(topic="packages", value="those of the image", reason=reason)
 
 
 def script_command(resolved: Resolved, paths: Mapping[str, str]) -> tuple[str, ...]:

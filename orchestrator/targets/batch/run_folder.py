@@ -13,7 +13,7 @@ from orch_node.protocol.record import RunRecord, render
 from orch_node.tail import last_text
 
 from orchestrator.files import write_whole
-from orchestrator.runs.follow import MAX_LOG_CHARACTERS
+from orchestrator.runs.follow import MAX_LOG_CHARACTERS, LocalRun
 from orchestrator.runs.state_files import PLAN, read_json, write_json
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
@@ -25,14 +25,8 @@ REFRESH_SECONDS = 0.5  # Copying less often saves a login node, which many users
 STATE_FILES = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT)
 
 
-class LocalFolder:
+class LocalFolder(LocalRun):
     """The folder of a run on a file system that this machine sees."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def refresh(self) -> None:
-        """Do nothing: the folder is always up to date."""
 
     def write(self, name: str, text: str) -> None:
         """Write a file of the run that every observer of the run sees."""
