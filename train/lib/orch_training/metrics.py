@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from orch_node import atomic_write
 from orch_node.events import note, report
 from orch_node.protocol.events import format_loss, format_seconds, remaining_seconds
+from orch_node.rank.checks import describe
 
 from orch_training import ranks
 from orch_training.checkpoint import PUBLIC, without_nan
@@ -53,9 +54,7 @@ class Course:
 
     def begin(self, step: int, steps: int, phase: str = "train") -> None:
         if step >= steps:
-            ranks.note(
-                f"nothing is left to train: training ends at step {steps}, and checkpoint-{step} has reached it."
-            )
+            ranks.note(describe("nothing-left", steps=steps, step=step))
         self.steps = steps
         self.first_step = step
         self.progress = Progress(phase, steps)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import torch
+from orch_node.rank.checks import describe
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
 from orch_training import RecipeError, kernels
@@ -59,9 +60,7 @@ def hub_rows(name: str, configuration: str | None, split: str) -> Any:
     try:
         from datasets import config, load_dataset
     except ImportError as error:
-        raise RecipeError(
-            "--dataset_name needs the package `datasets`; install it, or pass --train_file and --validation_file."
-        ) from error
+        raise RecipeError(describe("no-datasets")) from error
     if not is_reachable():
         config.HF_HUB_OFFLINE = config.HF_DATASETS_OFFLINE = True  # the second is the old name
     with loading("data set", name):
@@ -118,9 +117,8 @@ def load_model(kind: Any, args: ModelArguments, seed: int) -> Any:
     resized = [entry if isinstance(entry, str) else entry[0] for entry in loading_info["mismatched_keys"]]
     if names := sorted(name for name in resized if name.startswith(f"{model.base_model_prefix}.")):
         source = args.config_name or "its configuration"
-        raise RecipeError(
-            f"weights of {args.model_name_or_path} do not have the size in {source}: {summarize_names(names)}."
-        )
+        values = {"model": args.model_name_or_path, "source": source, "names": summarize_names(names)}
+        raise RecipeError(describe("wrong-sizes", **values))
     # More new and unused weights than those of a new head suggest a wrong model.
     if names := sorted({*loading_info["missing_keys"], *resized}):
         count = len(model.state_dict())

@@ -117,9 +117,8 @@ def raise_together() -> Iterator[None]:
         text, code, origin = failed[0]
         is_same = len(failed) == len(problems) and len({text for text, _, _ in failed}) == 1
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-        raise (ArgumentError if code == ArgumentError.code else RecipeError)(
-            text if is_same else f"{origin}{more}: {text}"
-        )
+        error_class = ArgumentError if code == ArgumentError.code else RecipeError
+        raise error_class(text if is_same else f"{origin}{more}: {text}")
 
 
 @functools.cache

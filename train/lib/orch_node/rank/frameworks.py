@@ -21,9 +21,7 @@ from orch_node.rank.weight_inspection import objects_of
 
 # What Accelerate and the Trainer pass if the user has chosen no timeout.
 DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
-STRATEGY_MODULES = tuple(
-    f"{name}.strategies" for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
-)
+STRATEGY_PACKAGES = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
 LIGHTNING_PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
 # Logger -> a part of its message. torchao, which transformers imports, has libraries for CUDA only
 # and registers constants that newer releases of torch register themselves.
@@ -78,7 +76,7 @@ def accelerate_numbers() -> list[Numbers]:
 
 def lightning_numbers() -> list[Numbers]:
     """Return the numbers of each existing Trainer and Fabric of Lightning."""
-    modules = [sys.modules[name] for name in STRATEGY_MODULES if name in sys.modules]
+    modules = filter(None, (sys.modules.get(f"{package}.strategies") for package in STRATEGY_PACKAGES))
     strategies = objects_of(tuple(module.Strategy for module in modules if hasattr(module, "Strategy")))
     numbers = [(getattr(value, "global_rank", 0), getattr(value, "world_size", 1)) for value in strategies]
     return [(rank, size) for rank, size in numbers if isinstance(rank, int) and isinstance(size, int)]
