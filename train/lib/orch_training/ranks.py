@@ -106,12 +106,13 @@ def as_bytes(message: torch.Tensor) -> bytes:
 @contextmanager
 def raise_together() -> Iterator[None]:
     """Run a block on all ranks; if it fails on one, all raise, so that no rank waits for the failed one."""
-    problem: RecipeError | None = None
+    problem: Exception | None = None
     try:
         yield
-    except RecipeError as error:
+    except (RecipeError, OSError) as error:
         problem = error
-    problems = gather(problem and (str(problem), problem.code, f"rank {rank()} on {socket.gethostname()}"))
+    code = getattr(problem, "code", RecipeError.code)
+    problems = gather(problem and (str(problem), code, f"rank {rank()} on {socket.gethostname()}"))
     failed = [entry for entry in problems if entry]
     if failed:
         text, code, origin = failed[0]
@@ -131,11 +132,8 @@ def owns(folder: Path) -> bool:
     token = from_main(uuid.uuid4().hex)
     mark = folder / f".rank-{rank()}-{token}"
     with raise_together():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            mark.touch()
-        except OSError as error:
-            raise RecipeError(f"cannot write to {folder}: {error.strerror}.") from error
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.touch()
     is_lowest = not any((folder / f".rank-{peer}-{token}").exists() for peer in range(rank()))
     gather(None)  # all ranks have looked before any removes its file
     mark.unlink()
