@@ -79,11 +79,11 @@ def stop(
     raise typer.Exit(done.exit_code)
 
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report leftovers; exit code 1 if there are any.")]
+
+
 def clean(
-    inventory: OfInventory = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report leftovers; exit code 1 if any.")] = False,
-    runs_dir: RunsDir = RUNS_DIR,
-    as_json: AsJson = False,
+    inventory: OfInventory = None, dry_run: DryRun = False, runs_dir: RunsDir = RUNS_DIR, as_json: AsJson = False
 ) -> None:
     """Remove what ended runs have left behind: processes, segments in /dev/shm, and copies of projects."""
     done = operation.clean(runs_dir, inventory, dry_run=dry_run)

@@ -47,11 +47,11 @@ def execute(
     operation.check_ends(ends)
 
 
+NodeName = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Node. Default: the first one.")]
+
+
 def shell(
-    source: InventoryOrRun,
-    node: Annotated[str | None, typer.Option(metavar="NAME", help="Node. Default: the first one.")] = None,
-    stack: Stack = "current",
-    runs_dir: RunsDir = RUNS_DIR,
+    source: InventoryOrRun, node: NodeName = None, stack: Stack = "current", runs_dir: RunsDir = RUNS_DIR
 ) -> None:
     """Open a shell on a node, in the environment of ranks."""
     if not sys.stdin.isatty():

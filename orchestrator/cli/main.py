@@ -89,17 +89,12 @@ def make_app(name: str = "") -> App:
     return app
 
 
-def orch(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            is_eager=True,
-            callback=lambda is_set: print_version() if is_set else None,
-            help="Show the versions of orch, the installed stack and Python.",
-        ),
-    ] = False,
-) -> None:
+VERSION = typer.Option(
+    "--version", is_eager=True, callback=lambda is_set: print_version() if is_set else None, help="Show the versions."
+)
+
+
+def orch(version: Annotated[bool, VERSION] = False) -> None:
     """Turn Linux hosts into a CPU training cluster and train PyTorch models on it."""
 
 

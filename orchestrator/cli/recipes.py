@@ -34,12 +34,11 @@ def recipes(context: typer.Context, recipe_path: RecipePath = None, as_json: AsJ
 MAX_TYPE_WIDTH = 30  # a longer list of choices follows the description
 
 
+RecipeName = Annotated[str, typer.Argument(metavar="NAME", help="Name or folder of a recipe.")]
+
+
 @app.command()
-def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name or folder of a recipe.")],
-    recipe_path: RecipePath = None,
-    as_json: AsJson = False,
-) -> None:
+def show(name: RecipeName, recipe_path: RecipePath = None, as_json: AsJson = False) -> None:
     """Show the settings of a recipe, as --set takes them."""
     recipe = with_parser(load.recipe(name, tuple(recipe_path or ())))
     if recipe.unchecked:

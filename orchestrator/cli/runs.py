@@ -20,13 +20,13 @@ from orchestrator.runs import store
 from orchestrator.runs.outcome import outcome_of
 from orchestrator.screen import print_text
 
+ByResult = Annotated[
+    str | None, typer.Option("--by", metavar="RESULT", help="Rank the runs of an array by this result.")
+]
+
 
 def compare(
-    context: typer.Context,
-    a: RunName,
-    b: RunName = "last",
-    result: Annotated[str | None, typer.Option("--by", metavar="RESULT", help="Rank an array by this result.")] = None,
-    as_json: AsJson = False,
+    context: typer.Context, a: RunName, b: RunName = "last", result: ByResult = None, as_json: AsJson = False
 ) -> None:
     """Compare the settings and the results of two runs, or rank the runs of an array."""
     if members := store.members(context.obj, a):
