@@ -11,19 +11,12 @@ from orch_node.protocol.layout import AUTO, BF16, BF16_FLAGS, FP32, describe_lac
 from packaging.version import Version
 
 from orchestrator.errors import PlanError, did_you_mean
+from orchestrator.model import process_group
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.hosts import fold
 from orchestrator.model.printable import counted
-from orchestrator.model.process_group import (
-    BACKENDS,
-    GPU_HINT,
-    PYTORCH_BUILDS,
-    TRANSPORT_DESCRIPTIONS,
-    TRANSPORTS,
-    Backend,
-    find_backend,
-)
+from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.stacks.stack import IPEX, Stack, same_version
@@ -104,10 +97,10 @@ def choose_backend(
         PlanError: if it does not exist, or a node lacks a requirement.
     """
     name = requested or stack.backends[0]
-    backends = {**BACKENDS, **plugins, **{plugin.name: plugin for plugin in stack.plugins}}
-    backend = ccl_backend(stack) if name == "ccl" else find_backend(name, backends)
+    backends = {**process_group.BACKENDS, **plugins, **{plugin.name: plugin for plugin in stack.plugins}}
+    backend = ccl_backend(stack) if name == "ccl" else process_group.find_backend(name, backends)
     if backend is None:
-        gpu_hint = GPU_HINT if any(node.facts.gpus for node in nodes) else ""
+        gpu_hint = process_group.GPU_HINT if any(node.facts.gpus for node in nodes) else ""
         raise PlanError(
             f"--backend {name}: stack '{stack.name}' has {' and '.join(stack.backends)}.",
             hint=f"`orch stacks` shows which stacks have bindings for ccl. {gpu_hint}".strip()
@@ -128,7 +121,7 @@ def ccl_backend(stack: Stack) -> Backend | None:
     # Only Intel's wheels need their script; the bindings that orch builds find their libraries themselves.
     setvars = f"{bindings.module}/{bindings.setvars}" if bindings.built_by == "Intel" else ""
     summary = f"oneCCL, {bindings.module} {bindings.version}"
-    return replace(BACKENDS["ccl"], summary=summary, module=bindings.module, setvars=setvars)
+    return replace(process_group.BACKENDS["ccl"], summary=summary, module=bindings.module, setvars=setvars)
 
 
 def check_backend(backend: Backend, nodes: tuple[Node, ...]) -> None:
@@ -146,14 +139,14 @@ def check_backend(backend: Backend, nodes: tuple[Node, ...]) -> None:
             problems.append(f"{node.name} has no GPU")
         elif backend.gpu and build == "cpu":
             problems.append(f"torch {packages['torch']} of {node.name} is built for CPUs")
-        if backend.built_into_torch and build.startswith(PYTORCH_BUILDS):
+        if backend.built_into_torch and build.startswith(process_group.PYTORCH_BUILDS):
             problems.append(f"torch {packages['torch']} of {node.name} was built without {backend.name}")
     if problems:
         source = f" (the plug-in is registered by {backend.source})" if backend.source else ""
         hint = backend.hint or f"Add it to the requirements of the stack{source}."
         raise PlanError(
             f"--backend {backend.name} ({backend.summary}): {'; '.join(problems[:3])}.",
-            hint=GPU_HINT if backend.gpu and all(node.facts.gpus for node in nodes) else hint,
+            hint=process_group.GPU_HINT if backend.gpu and all(node.facts.gpus for node in nodes) else hint,
         )
 
 
@@ -193,8 +186,8 @@ def adapt_backend(backend: Backend, launcher: str, mpi: str, *, contained: bool 
         return backend
     under_hydra = not contained and launcher in ("mpirun", "accelerate") and mpi in ("intel", "mpich")
     name = "mpi" if under_hydra else "ofi"
-    summary = f"{backend.summary}, {TRANSPORT_DESCRIPTIONS[name]}"
-    return replace(backend, summary=summary, env={**TRANSPORTS[name], **backend.env})
+    summary = f"{backend.summary}, {process_group.TRANSPORT_DESCRIPTIONS[name]}"
+    return replace(backend, summary=summary, env={**process_group.TRANSPORTS[name], **backend.env})
 
 
 OF_SCRIPT = "left to the script"  # the precision of a user's own script

@@ -20,21 +20,12 @@ from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.facts import Facts, Gpu
 from orchestrator.model.printable import Command, counted, one_line
 from orchestrator.model.process_group import uses_gpus
-from orchestrator.planning import launchers, run_files, training
+from orchestrator.planning import launchers, resolve, run_files, training
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.launchers import LAUNCHERS, WITH_MPI, Launch
 from orchestrator.planning.plan import Plan, RunProgram, SendFolder, SubmitScript
 from orchestrator.planning.request import RunPaths, TrainRequest
-from orchestrator.planning.resolve import (
-    Inputs,
-    Resolved,
-    RunNodes,
-    count_nodes,
-    gpu_decisions,
-    later_nodes,
-    python_decisions,
-    resolve,
-)
+from orchestrator.planning.resolve import Inputs, Resolved, RunNodes
 from orchestrator.targets.batch.settings import JOB_NAME_PREFIX, BatchSettings, JobLocation
 from orchestrator.targets.batch.system import ONE_RANK, TEMPLATE, Allocation, BatchSystem, JobRequest
 from orchestrator.targets.interpreter import REPAIR
@@ -71,7 +62,7 @@ def job_nodes(
     system, held = batch.system, batch.held
     default = max(1, len(held.node_cpus) - request.spare_nodes) if held else 1  # all of a held allocation
     hint = f"Example: --nodes 4. {system.node_hints['nodes']}"
-    count = count_nodes(request, default, limit=MAX_NODES, hint=hint)
+    count = resolve.count_nodes(request, default, limit=MAX_NODES, hint=hint)
     gpus = held.gpus if held else system.requested_gpus(batch.options, count + request.spare_nodes)
     on_gpus = uses_gpus(request.backend, loaded.plugins)
     if on_gpus and not gpus:
@@ -94,7 +85,7 @@ def job_nodes(
     nodes = tuple(replace(node, name=name, address=name) for name in names)
     by_default = f", {default_ranks[1]}" if request.ppn is None else ""
     reason = f"{ppn} on each node{by_default}; equal shares of the cores that the job is given"
-    return later_nodes(
+    return resolve.later_nodes(
         NODE_PREFIX,
         count,
         ppn=ppn,
@@ -215,7 +206,7 @@ def plan_run(
     """
     launcher, mpi = choose_launcher(request, loaded, batch.system)
     contained = batch.image is not None
-    resolved = resolve(request, loaded, nodes, run_paths, launcher=launcher, mpi=mpi, contained=contained)
+    resolved = resolve.resolve(request, loaded, nodes, run_paths, launcher=launcher, mpi=mpi, contained=contained)
     node0 = resolved.nodes.value[0]
     files = files_of(resolved, batch)
     launch = launch_of(resolved, batch, files.paths)
@@ -223,12 +214,12 @@ def plan_run(
         *all_decisions(resolved.stack),
         *job_decisions(resolved, batch),
         *all_decisions(resolved.layout),
-        *gpu_decisions(resolved.nodes.value, resolved.backend.value),
+        *resolve.gpu_decisions(resolved.nodes.value, resolved.backend.value),
         Decision(topic="launcher", value=launcher, reason=launch.summary),
         *([batch.image.describe()] if batch.image else ()),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *training.restart_decisions(resolved),
-        *python_decisions(node0),
+        *resolve.python_decisions(node0),
     )
     location = JobLocation(name=f"{JOB_NAME_PREFIX}{run_paths.run_id}", login=batch.login or "")
     plan = training.new_plan(

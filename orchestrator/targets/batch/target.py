@@ -29,6 +29,7 @@ from orchestrator.runs.outcome import CleanupReport, NodeCleanup, precision_of
 from orchestrator.runs.rows import RunRow, row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Run
+from orchestrator.targets import interface
 from orchestrator.targets.batch import inputs
 from orchestrator.targets.batch.handle import BatchHandle, with_nodes
 from orchestrator.targets.batch.run_folder import run_folder_of, update_record
@@ -40,23 +41,13 @@ from orchestrator.targets.connections.local import WRITE_HINT, Local
 from orchestrator.targets.connections.program_output import read_response
 from orchestrator.targets.entry import refused_by_manager
 from orchestrator.targets.execute import execute
-from orchestrator.targets.interface import (
-    LiveNode,
-    NodeCommands,
-    Notify,
-    RunHandle,
-    RunList,
-    SharedFolder,
-    Target,
-    ignore,
-)
 
 DELETE_SECONDS = 30.0
 ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after its outcome.
 CLEAN_SECONDS = 120.0  # A shared file system can be slow.
 
 
-class BatchTarget(Target):
+class BatchTarget(interface.Target):
     """The target of a batch system, such as `--on slurm`.
 
     Attributes:
@@ -81,7 +72,7 @@ class BatchTarget(Target):
         """Return the file of what `orch bench` measures on the nodes that a request selects."""
         return inputs.measurement_file(inputs.settings_of(self.system, request))
 
-    def start(self, plan: Plan, folder: Path) -> RunHandle:
+    def start(self, plan: Plan, folder: Path) -> interface.RunHandle:
         """Record the plan, submit its script, and return a handle of the run.
 
         The run continues when this program ends. After an interrupted start only a run that the batch system has
@@ -117,7 +108,7 @@ class BatchTarget(Target):
         finally:
             host.close()
 
-    def handle(self, record: RunRecord, folder: Path) -> RunHandle:
+    def handle(self, record: RunRecord, folder: Path) -> interface.RunHandle:
         """Return a handle of a recorded run."""
         return BatchHandle(self.system, record, folder)
 
@@ -142,7 +133,7 @@ class BatchTarget(Target):
         settings.check()
         return settings.login or ""
 
-    def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
+    def find(self, base: Path, name: str, inventory: str, notify: interface.Notify) -> interface.RunHandle:
         """Return a handle of a run that is recorded on this machine."""
         scope = f"on {self.system.title} in {base}"
         runs = {run.id: run for run in self.recorded_runs(base)}
@@ -153,19 +144,19 @@ class BatchTarget(Target):
         run = runs[store.match_id(name, records, scope, notify, refused=refused)]
         return BatchHandle(self.system, run.record, run.folder)
 
-    def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
+    def shared_folder(self, options: tuple[TargetOptions, ...]) -> interface.SharedFolder:
         """Return the folder that `orch provision` fills; raise RequestError if there is none."""
         return inputs.shared_folder(self.system, options)
 
-    def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
+    def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> interface.NodeCommands:
         """Raise RequestError: a batch system gives nodes to jobs only."""
         raise RequestError.about("no-node-commands", system=self.system)
 
-    def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[LiveNode]:
+    def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[interface.LiveNode]:
         """Raise RequestError: the batch system itself shows its nodes."""
         raise RequestError(f"{self.system.title} manages its nodes.", hint="Its own commands list them.")
 
-    def list_runs(self, inventory: str) -> RunList:
+    def list_runs(self, inventory: str) -> interface.RunList:
         """Return the runs recorded in the local folder of runs, with their current state.
 
         The user's jobs that are recorded elsewhere are listed as warnings.
@@ -175,7 +166,7 @@ class BatchTarget(Target):
         active = [run for run in runs if run.outcome is None or run.outcome.state == PREEMPTED]
         clusters = clusters_of(self.system, self.login_of(inventory), active)
         rows = tuple(run_row(run, clusters.get(cluster_of(run))) for run in runs)
-        return RunList(
+        return interface.RunList(
             rows=rows,
             unreachable=tuple(cluster.problem for cluster in clusters.values() if cluster.problem),
             warnings=tuple(
@@ -254,7 +245,7 @@ class ClusterJobs:
             if self.scheduler.system.is_step(location.job):
                 job = None if run.outcome else self.scheduler.state(location.job)
             if not self.problem and (run.outcome is None or (job and not job.ended)):
-                run_folder_of(run.record, run.folder, self.scheduler.host, ignore).refresh()
+                run_folder_of(run.record, run.folder, self.scheduler.host, interface.ignore).refresh()
                 run = store.load(run.folder)
         except ExecuteError as error:
             self.problem = error.message
