@@ -21,16 +21,7 @@ from orch_node.standalone import receive_files
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import pack_files, source_files, write_private
 from orchestrator.model.printable import CommandResult, one_line
-from orchestrator.planning.plan import (
-    CheckImports,
-    PutFile,
-    RunProgram,
-    SendFile,
-    SendFolder,
-    StartRun,
-    Step,
-    StoreFolder,
-)
+from orchestrator.planning import plan
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 
@@ -54,7 +45,7 @@ Connection = Local | Ssh
 Result = TypeVar("Result")
 
 
-def execute(steps: Iterable[Step], connections: Mapping[str, Connection]) -> None:
+def execute(steps: Iterable[plan.Step], connections: Mapping[str, Connection]) -> None:
     """Do steps in order, up to the first that fails.
 
     Args:
@@ -73,36 +64,38 @@ def execute(steps: Iterable[Step], connections: Mapping[str, Connection]) -> Non
             raise ExecuteError(f"{step.title()}: {path}: {error.strerror}.", hint=COPY_HINT) from None
 
 
-def execute_step(step: Step, connections: Mapping[str, Connection]) -> None:
+def execute_step(step: plan.Step, connections: Mapping[str, Connection]) -> None:
     """Do a step; raise OSError if this machine cannot read or write a file, and other errors like execute()."""
     match step:
-        case PutFile(nodes=(), path=path, content=content):
+        case plan.PutFile(nodes=(), path=path, content=content):
             write_private(Path(path), content)
-        case PutFile() | SendFile() | RunProgram():
+        case plan.PutFile() | plan.SendFile() | plan.RunProgram():
             on_all(step.nodes, connections, functools.partial(do_on_node, step, connections))
-        case SendFolder():
+        case plan.SendFolder():
             source, head = Path(step.source), {"root": step.path, "receiver": step.unpack()}
             node = step.node.node
             send_folder(connections[node], source, source_files(source), "python3", [node], head)
-        case StoreFolder():
+        case plan.StoreFolder():
             store(step, connections)
-        case CheckImports(command=command, imports=imports):
+        case plan.CheckImports(command=command, imports=imports):
             result = connections[step.node.node].capture(command, seconds=CHECK_SECONDS)
             if result.code not in (0, MISSING_IMPORTS):
                 reason = one_line(result.err.strip()) or f"exit code {result.code}"
                 raise ExecuteError(f"{step.node.node} could not check the imports: {reason}.", hint=PYTHON_HINT)
             imports.check(result.out.split())
-        case StartRun(command=command, run_dir=run_dir):
+        case plan.StartRun(command=command, run_dir=run_dir):
             connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case _:
             raise NotImplementedError(step.title())
 
 
-def do_on_node(step: PutFile | SendFile | RunProgram, connections: Mapping[str, Connection], node: RunNode) -> None:
+def do_on_node(
+    step: plan.PutFile | plan.SendFile | plan.RunProgram, connections: Mapping[str, Connection], node: RunNode
+) -> None:
     """Do a step on one of its nodes; raise ExecuteError if that fails."""
     connection = connections[node.node]
-    if not isinstance(step, RunProgram):
-        connection.put(step.path, step.content if isinstance(step, PutFile) else Path(step.source).read_bytes())
+    if not isinstance(step, plan.RunProgram):
+        connection.put(step.path, step.content if isinstance(step, plan.PutFile) else Path(step.source).read_bytes())
         return
     try:
         result = connection.capture(step.command, seconds=step.seconds)
@@ -118,7 +111,7 @@ def check_result(result: CommandResult, node: str, hint: str) -> None:
         raise ExecuteError(f"{node}: {reason}.", hint=hint)
 
 
-def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:
+def store(step: plan.StoreFolder, connections: Mapping[str, Connection]) -> None:
     """Ask all nodes for a folder of the store; send it to those that lack it, from a node that has it if there is one.
 
     Raises:

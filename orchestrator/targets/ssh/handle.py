@@ -160,8 +160,9 @@ class SshHandle(RunHandle):
                 Source(name=name, remote=remote, python=self.record.python) for name, remote in connections.items()
             ]
             if request.project:
-                copy = project_copy(self.record.run_dir)
-                return fetch_project(sources[0], store_of(self.record), copy, self.folder, request, listener)
+                is_remote, copy = any(host.via for host in self.record.nodes), project_copy(self.record.run_dir)
+                store_path = PurePosixPath(self.record.train).parent if is_remote else state_home()
+                return fetch_project(sources[0], f"{store_path}/store", copy, self.folder, request, listener)
             return fetch_files(sources, self.folder, request, listener)
 
 
@@ -292,12 +293,6 @@ class LogCopies:
             except ExecuteError as error:
                 self.problems[host.node] = error.message
                 self.notify(error.message)
-
-
-def store_of(record: RunRecord) -> str:
-    """Return the folder of what the nodes of a run have received."""
-    is_remote = any(host.via for host in record.nodes)
-    return str(PurePosixPath(record.train).parent / "store") if is_remote else str(state_home() / "store")
 
 
 def unsafe_to_delete(record: RunRecord, folder: Path) -> str:
