@@ -155,13 +155,11 @@ class Config(NamedTuple):
 def parse_arguments(argv: list[str], kind: type[QaArguments] = QaArguments) -> Config:
     """Parse and check the arguments, as far as is possible without reading a file.
 
-    Arguments without an effect are accepted with a note.
+    Arguments without an effect are accepted; their help says so.
 
     Raises:
         ArgumentError: if an argument is unknown or invalid.
     """
     config = Config(*arguments.parse(argv, (kind, TrainingOptions)))
     arguments.check_requirements(config.args.rules(config.training))
-    if config.args.overwrite_cache or config.args.preprocessing_num_workers:
-        note("--overwrite_cache and --preprocessing_num_workers have no effect here.")
     return config
