@@ -73,15 +73,11 @@ class Screen:
         self.keeps_stdout = keeps_stdout
         self.ranks = 0
         self.console = console()
+        phase, detail = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[detail]}"))
+        columns = (phase, BarColumn(), MofNCompleteColumn(), detail)
+        is_disabled = not sys.stderr.isatty() or self.console.is_dumb_terminal
         self.progress = LiveView(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[detail]}", markup=False),
-            console=self.console,
-            transient=True,
-            redirect_stdout=False,
-            disable=not sys.stderr.isatty() or self.console.is_dumb_terminal,
+            *columns, console=self.console, transient=True, redirect_stdout=False, disable=is_disabled
         )
         self.task = self.progress.add_task("", total=None, visible=False, detail="")
         self.progress.rank_lines = self.rank_lines = RankLines(

@@ -152,20 +152,12 @@ def measures(run: Run) -> Measures:
     # A run that waits for nodes is refused, and waits again, if another run is faster.
     events = tuple(event for event in readable if getattr(event, "state", "") != REFUSED)
     times = [event.time for event in events if event.time]
-    return Measures(
-        began=min(times, default=run.record.created),
-        ranks=tuple(
-            RankMeasures(
-                rank=placement.rank,
-                node=placement.node,
-                threads=placement.threads,
-                samples=tuple(samples(run.folder / f"ranks/rank-{placement.rank}.metrics.jsonl")),
-            )
-            for placement in run.record.layout
-        ),
-        loss=tuple(losses(events)),
-        events=events,
-    )
+    ranks = []
+    for place in run.record.layout:
+        sampled = tuple(samples(run.folder / f"ranks/rank-{place.rank}.metrics.jsonl"))
+        ranks.append(RankMeasures(rank=place.rank, node=place.node, threads=place.threads, samples=sampled))
+    began = min(times, default=run.record.created)
+    return Measures(began=began, ranks=tuple(ranks), loss=tuple(losses(events)), events=events)
 
 
 def samples(path: Path) -> Iterator[Sample]:

@@ -97,9 +97,7 @@ def is_echo(event: kinds.Event, warned: set[str]) -> bool:
 
 def how_it_failed(failure: Failure) -> str:
     """Return how a rank failed: by a signal, with an exit code, or in an unknown way."""
-    location = "a process without a rank"
-    if failure.rank >= 0:
-        location = f"rank {failure.rank} on {failure.node}"
+    location = f"rank {failure.rank} on {failure.node}" if failure.rank >= 0 else "a process without a rank"
     if failure.signal:
         memory = f": memory ran out ({failure.oom})" if failure.oom else ""
         return f"{location} was ended by {failure.signal}{memory}"
