@@ -43,7 +43,8 @@ def stacks(context: typer.Context, as_json: AsJson = False) -> None:
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show a stack in detail, each fact with its source."""
     stack, machine = load.stack(name), operation.this_machine()
-    print_text(report.as_json(stack, machine) if as_json else report.describe(stack, machine))
+    state = report.row(stack, machine)["state"]
+    print_text(report.as_json(stack, machine) if as_json else operation.describe_facts(stack, state))
 
 
 @app.command()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.files import STANDALONE
+from orchestrator.files import STANDALONE, render_template
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.decision import Finding
 from orchestrator.stacks.compatibility import Environment, Machine, Shell, mismatches, nearest_to_torch, reference_stack
@@ -35,6 +35,11 @@ def describe_versions() -> list[str]:
         f"stack: {describe_stack(dict(local_facts(sys.executable).packages))}",
         f"Python: {platform.python_version()} ({sys.executable})",
     ]
+
+
+def describe_facts(stack: Stack, state: Sequence[str]) -> str:
+    """Return all recorded facts about a stack, each with its source, and its state on this machine."""
+    return render_template("stack.txt.j2", stack=stack, state=state, bindings_package=BINDINGS).rstrip("\n")
 
 
 def describe_stack(packages: dict[str, str]) -> str:

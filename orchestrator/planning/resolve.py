@@ -7,9 +7,9 @@ choose them. A target adds only what it alone knows: its nodes and what starts t
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Cluster, Layout, Link, Node, Selection, lay_out, links, uniform_layout
@@ -268,7 +268,7 @@ def choose_layout(request: TrainRequest, nodes: RunNodes, preference: Preference
     decisions = [Decision(topic="ranks", value=str(layout.world_size), reason=reason)]
     threads = {node: rank_places[0].threads for node, rank_places in places_by_node.items()}
     if len(set(threads.values())) > 1:
-        slowest = fold(by_value(threads)[min(threads.values())])
+        slowest = fold(node for node, count in threads.items() if count == min(threads.values()))
         cost = f"the nodes' cores differ; every step waits for {slowest}, --exclude leaves it out"
         decisions.append(Decision(topic="threads of a rank", value=describe_values(threads), reason=cost))
     return Choice(layout, tuple(decisions))
@@ -293,7 +293,6 @@ def count_nodes(request: TrainRequest, default: int | None, *, limit: int, hint:
     return nodes
 
 
-V = TypeVar("V", bound=Hashable)
 # Measured on 16 cores of one Xeon with AMX, with the same samples per step of all ranks together, by gloo:
 # docs/explanation/performance.md. The number of ranks also decides how many samples a step has, so it stays the user's
 # choice. Other machines were not measured.
@@ -324,12 +323,13 @@ def is_measured_kind(node: Node) -> bool:
 
 
 def describe_values(values: Mapping[str, int]) -> str:
-    return ", ".join(f"{value} on {fold(names)}" for value, names in by_value(values).items())
+    groups = grouped((value, name) for name, value in values.items())
+    return ", ".join(f"{value} on {fold(names)}" for value, names in groups.items())
 
 
 def gpu_decisions(nodes: tuple[Node, ...], backend: Backend) -> Iterator[Decision]:
     """Yield the GPUs of the nodes that have some, and whether the backend connects them."""
-    kinds = by_value({node.name: describe_gpus(node.facts.gpus) for node in nodes if node.facts.gpus})
+    kinds = grouped((describe_gpus(node.facts.gpus), node.name) for node in nodes if node.facts.gpus)
     drivers = {gpu.driver for node in nodes for gpu in node.facts.gpus if gpu.driver}
     listing = "; ".join(f"{kind} on {'each of ' * (len(names) > 1)}{fold(names)}" for kind, names in kinds.items())
     use = "each rank runs on cores near its GPU" if backend.gpu else "--backend nccl connects ranks on GPUs"
@@ -340,7 +340,7 @@ def gpu_decisions(nodes: tuple[Node, ...], backend: Backend) -> Iterator[Decisio
 
 def torch_decisions(nodes: tuple[Node, ...]) -> Iterator[Decision]:
     """Yield the nodes with each build of torch, if there are several builds of one version."""
-    builds = by_value({node.name: node.facts.packages.get(TORCH, "none") for node in nodes})
+    builds = grouped((node.facts.packages.get(TORCH, "none"), node.name) for node in nodes)
     listing = "; ".join(f"{build} on {fold(names)}" for build, names in sorted(builds.items()))
     reason = "different builds of one version: they can train together, but may round differently"
     if len(builds) > 1:
@@ -365,11 +365,6 @@ def damaged_node_decisions(cluster: Cluster) -> Iterator[Decision]:
         yield Decision(topic="warning", value=f"{name} is not known", reason=problem)
 
 
-def by_value(values: Mapping[str, V]) -> dict[V, list[str]]:
-    """Return the names that have each value."""
-    return grouped((value, name) for name, value in values.items())
-
-
 def idle_core_decisions(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
     """Return how many physical cores no rank uses, because they cannot be divided evenly, if there are any."""
     idle = {node.name: len(node.facts.cores) for node in nodes}
@@ -377,6 +372,6 @@ def idle_core_decisions(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decisi
         idle[rank_place.node] -= len(rank_place.cpus) + len(rank_place.worker_cpus)
     return tuple(
         Decision("idle", f"{counted(count, 'core')} of {fold(names)}", "no equal share of a NUMA node")
-        for count, names in by_value(idle).items()
+        for count, names in grouped((count, name) for name, count in idle.items()).items()
         if count
     )

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.files import render_template
 from orchestrator.model.decision import Finding
 from orchestrator.model.hosts import grouped
 from orchestrator.model.printable import counted
 from orchestrator.report.listing import finding_lines, json_text, table
 from orchestrator.stacks.compatibility import Environment, Machine, status
-from orchestrator.stacks.stack import BINDINGS, Stack
+from orchestrator.stacks.stack import Stack
 
 COLUMNS = ("name", "torch", "ipex", "bindings", "backends", "python", "state")
 Checked = tuple[Environment, Stack, tuple[Finding, ...]]
@@ -45,12 +44,6 @@ def as_json(stack: Stack, machine: Machine) -> str:
         value["end_of_life"]["since"] = stack.end_of_life.since.isoformat()
     value["state"] = list(status(stack, machine))
     return json_text("stack", stack=value)
-
-
-def describe(stack: Stack, machine: Machine) -> str:
-    """Return all recorded facts about a stack, each with its source."""
-    state = status(stack, machine)
-    return render_template("stack.txt.j2", stack=stack, state=state, bindings_package=BINDINGS).rstrip("\n")
 
 
 def checked_as_json(checked: Sequence[Checked]) -> str:

@@ -13,7 +13,7 @@ from orch_node.protocol.record import RunNode, RunRecord, render
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import LOOPBACK_ADDRESS
 from orchestrator.model.decision import Choice, Decision, all_decisions
-from orchestrator.model.hosts import fold
+from orchestrator.model.hosts import fold, grouped
 from orchestrator.model.printable import Command
 from orchestrator.model.project import Imports
 from orchestrator.planning import accelerate_options, fabrics, resolve, run_files, training
@@ -141,7 +141,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
         *([WAITS] if request.wait_for_cores else []),
         *(file_decisions(run_nodes, run_paths.resume) if run_paths.resume else []),
     )
-    fingerprints = resolve.by_value({node.name: node.facts.fingerprint for node in resolved.all_nodes})
+    fingerprints = grouped((node.facts.fingerprint, node.name) for node in resolved.all_nodes)
     names = {node.node for node in run_nodes}
     earlier = run_paths.resume.nodes if run_paths.resume else ()
     plan = training.new_plan(
