@@ -15,7 +15,8 @@ FORMS += "`node[1-4,7]` (Slurm)."
 PORT_HINT = "A port belongs in ~/.ssh/config or on the command line: orch init NAME node1:2222"
 STDIN = "-"
 MAX_SLOTS = 1023
-HOST = re.compile(r"(?P<host>[^:\s]+|\[[\da-fA-F:.]+\])(?::(?P<slots>\d+))?")
+# A host with its slots, or an IPv6 address without brackets.
+HOST = re.compile(r"(?P<host>[^:\s]+|\[[\da-fA-F:.]+\])(?::(?P<slots>\d+))?|(?!\[).*:.*:.*")
 SLOTS = ("slots", "cpu", "cpus", "count")
 USERS = ("user", "username", "user_name", "user-name")
 # They limit or bind ranks of MPI, which orch does itself, or name another interface.
@@ -52,9 +53,8 @@ def parse_line(entry: str, location: str, source: str) -> list[tuple[str, int]]:
         raise RequestError(f"{location}: this looks like {kind['title']}.", hint=kind["hint"].replace("{path}", source))
     hosts, *settings = entry.split()
     user, counts = "", []
-    if (
-        len(settings) == 3 and settings[0].isdecimal() and "@" in settings[1]
-    ):  # Grid Engine: host, slots, queue, processors
+    # Grid Engine: host, slots, queue, processors
+    if len(settings) == 3 and settings[0].isdecimal() and "@" in settings[1]:
         settings = [f"slots={settings[0]}"]
     for setting in settings:
         match = SETTING.fullmatch(setting)
@@ -73,11 +73,10 @@ def parse_line(entry: str, location: str, source: str) -> list[tuple[str, int]]:
 
 def parse_host(text: str, user: str, counts: list[str], location: str) -> tuple[str, int]:
     """Return a host with its user, and its number of slots."""
-    is_address = text.count(":") > 1 and not text.startswith("[")
-    match = None if is_address else HOST.fullmatch(text)
-    if match is None and not is_address:
+    match = HOST.fullmatch(text)
+    if match is None:
         raise RequestError(f"{location}: {one_line(text)[:80]!r} is not a host.", hint=FORMS)
-    host, slots = (match["host"], match["slots"]) if match else (text, None)
+    host, slots = match["host"] or text, match["slots"]
     if host.startswith("["):
         host = host.strip("[]")
     for count in (*counts, *([slots] if slots else [])):

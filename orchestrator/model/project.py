@@ -98,13 +98,12 @@ class Imports:
         Raises:
             RequestError: if one is missing.
         """
-        modules: dict[str, list[str]] = {}
-        for name, importer in self.importers.items():
-            if name in missing:
-                modules.setdefault(importer, []).append(name)
-        if modules:
-            files = "; ".join(f"{importer} imports {' and '.join(names)}" for importer, names in modules.items())
-            names = [name for names in modules.values() for name in names]
+        names = [name for name in self.importers if name in missing]
+        if names:
+            modules: dict[str, list[str]] = {}
+            for name in names:
+                modules.setdefault(self.importers[name], []).append(name)
+            files = "; ".join(f"{file} imports {' and '.join(imports)}" for file, imports in modules.items())
             packages = ", ".join(f'"{self.distributions.get(name, name.replace("_", "-"))}"' for name in names)
             raise RequestError(
                 one_line(f"{files}, which {self.source} does not have."),
