@@ -79,9 +79,7 @@ def common_value(variable: str, hosts: Mapping[str, Mapping[str, Any]], reason: 
     if len(set(values.values())) > 1:
         texts = {host: " ".join(value) or "none" for host, value in values.items()}
         listing = "; ".join(f"{names}: {text}" for names, text in fold_by_text(texts))
-        raise RequestError(
-            f"{variable} differs between the hosts of a run ({listing}).", hint=f"Set it once for all hosts: {reason}."
-        )
+        raise RequestError.about("unequal-variable", variable=variable, listing=listing, reason=reason)
     return next(iter(values.values()), ())
 
 
@@ -144,9 +142,7 @@ def find_inventory(name: str) -> Path:
     bare = "/" not in name
     path = INVENTORY / name if bare else Path(name)
     if not name.isprintable():  # it is written into comments and file names
-        raise RequestError(
-            f"{name!r} is not the name of an inventory.", hint="Give its path: inventory/prod, ./hosts.yml."
-        )
+        raise RequestError.about("inventory-name", name=name)
     if name and name not in (".", "..") and path.exists():
         return path
     if bare and is_written_by_init(name):
@@ -210,10 +206,7 @@ def local_facts(python: str) -> Facts:
         gathered: dict[str, Any] = facts.gather(prefix, for_plan=True)
         check_flags(gathered["flags"])
     except ValueError as error:
-        raise RequestError(
-            f"The facts of this machine: {error}",
-            hint=f"Unset {facts.CPU_ISA}, or set it to a lower level; a virtual machine may report wrong CPU flags.",
-        ) from None
+        raise RequestError.about("facts-of-this-machine", error=error) from None
     converted = {
         "flags": frozenset(gathered["flags"]),
         "cores": join_threads(gathered.pop("cpus")),
@@ -286,9 +279,8 @@ def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str 
         check_number(nodes + spares, hosts, source)
         hosts = hosts[: nodes + spares]
     if spares >= len(hosts):
-        raise RequestError(
-            f"--spare-nodes {spares} leaves none of {counted(len(hosts), 'node')} to run on.",
-            hint=f"Use --spare-nodes {len(hosts) - 1} or less, or add nodes.",
+        raise RequestError.about(
+            "spares-of-nodes", spares=spares, nodes=counted(len(hosts), "node"), most=len(hosts) - 1
         )
     return Selection(
         hosts=hosts[: len(hosts) - spares],

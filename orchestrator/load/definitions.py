@@ -109,9 +109,7 @@ def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
     from_options = [recipe for path in plugins for recipe in recipes_below(Path(os.path.realpath(path)))]
     for name, folder in (*included, *installed, *from_options):
         if folders.setdefault(name, folder) != folder:
-            raise RequestError(
-                f"Two recipes are named '{name}': {folders[name]} and {folder}.", hint="Rename the folder of one."
-            )
+            raise RequestError.about("recipe-names", name=name, first=folders[name], folder=folder)
     return folders
 
 
@@ -127,10 +125,7 @@ def installed_recipe(point: EntryPoint) -> tuple[str, Path]:
         spec = None
     folders = list(spec.submodule_search_locations or []) if spec else []
     if not folders or not (Path(folders[0]) / "recipe.toml").is_file():
-        raise RequestError(
-            f"The entry point {ENTRY_POINTS}: {point.name} does not name a package with a recipe.toml: {point.value}.",
-            hint="Fix or uninstall it; see docs/how-to/own-recipes.md.",
-        )
+        raise RequestError.about("recipe-entry-point", point=point)
     return point.name, Path(folders[0])
 
 
@@ -142,10 +137,7 @@ def recipes_below(path: Path) -> list[tuple[str, Path]]:
     """
     if recipes := sorted(path.glob("recipe.toml")) or sorted(path.glob("*/recipe.toml")):
         return [with_name(file.parent) for file in recipes]
-    raise RequestError(
-        f"--recipe-path {path}: no recipe.toml in this folder or its subfolders.",
-        hint="`orch recipes new NAME` creates a recipe.",
-    )
+    raise RequestError.about("recipe-path", path=path)
 
 
 def with_name(folder: Path) -> tuple[str, Path]:
@@ -174,10 +166,7 @@ def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> 
         check_script_file(script)
         return Recipe(name=script.stem, script=str(script.resolve()), own_script=True)
     if script.is_dir() and "/" in name:
-        raise RequestError(
-            f"{name} is a folder without recipe.toml.",
-            hint="Name a script in it, or create a recipe with `orch recipes new NAME`.",
-        )
+        raise RequestError.about("folder-as-recipe", name=name)
     if script.suffix == ".py" or "/" in name:
         files = (str(path) for path in script.parent.glob("*.py") if path.is_file())
         near = difflib.get_close_matches(name, files, n=1)
@@ -196,9 +185,7 @@ def recipe_from(name: str, folder: Path) -> Recipe:
     """
     file = read_toml(folder / "recipe.toml", RecipeFile)
     if not (folder / file.script).is_file():
-        raise RequestError(
-            f"{folder}/recipe.toml: script: there is no file '{file.script}'.", hint="Name a file in the same folder."
-        )
+        raise RequestError.about("missing-script-of-recipe", folder=folder, file=file)
     is_included = folder.parent == RECIPES
     declared = {
         key: Setting(value.type, value.default)
@@ -261,9 +248,7 @@ def settings(options: Sequence[str], recipe: Recipe, volume: str = "") -> dict[s
         if volume and path.is_relative_to(volume):
             continue
         if not path.is_file():
-            raise RequestError(
-                f"--set {name}={path}: file not found.", hint="Paths are relative to the current folder."
-            )
+            raise RequestError.about("missing-file-of-setting", name=name, path=path)
         values[name] = str(path.resolve())
     return values
 
@@ -291,10 +276,7 @@ def load_entry_point(entry: EntryPoint) -> Backend:
     try:
         backend = TypeAdapter(Backend).validate_python(entry.load())
     except (ImportError, AttributeError, ValidationError) as error:
-        raise RequestError(
-            f"The backend plug-in {entry.name} ({entry.value}) cannot be read: {error}",
-            hint="Fix or uninstall the package that has it.",
-        ) from None
+        raise RequestError.about("backend-plug-in", entry=entry, error=error) from None
     return replace(backend, source=f"entry point {entry.name} = {entry.value}")
 
 

@@ -58,10 +58,7 @@ def array_members(arguments: Sequence[str], sample: int | None) -> list[Member]:
     if not files:
         return combinations(arguments, sample)
     if len(arguments) > 1 or sample is not None:
-        raise RequestError(
-            f"--array @{files[0]} cannot be combined with other values.",
-            hint="Omit the other --array and --array-sample.",
-        )
+        raise RequestError.about("array-file", file=files[0])
     path = Path(without_limit(files[0]))
     return parse_lines(read_text(path, "Write the arguments of one run in each line."), str(path))
 
@@ -153,11 +150,7 @@ def environment(assignments: Sequence[str], file: Path | None, shell: Mapping[st
             raise RequestError(f"--env {name}: the variable is not set here.", hint=f"--env {name}=VALUE")
         variables[name] = value if has_value else shell[name]
     if secret := next(filter(SECRET_VARIABLE.search, variables), None):
-        raise RequestError(
-            f"{secret}: the record of the run would show a secret.",
-            hint="Set it in orch_secrets of the inventory, or in a Secret of the Kubernetes namespace; "
-            "docs/how-to/secrets.md shows how.",
-        )
+        raise RequestError.about("secret-variable", secret=secret)
     if reserved := find_reserved(variables):
         raise RequestError(f"{reserved[0]}: {reserved[1]}.", hint="Leave it out of --env and --env-file.")
     return variables
@@ -234,10 +227,7 @@ def parse_table(path: Path, table: Mapping[str, object]) -> ToolOptions:
     """
     name = os.path.relpath(path)
     if owner := other_owner(path):
-        raise RequestError(
-            f"{name} belongs to another user ({owner}), so its {TABLE} is not trusted.",
-            hint="Work in a copy of the project that belongs to you.",
-        )
+        raise RequestError.about("untrusted-options", name=name, owner=owner)
     kinds = get_type_hints(TrainRequest)
     values = {}
     for key, value in table.items():

@@ -49,11 +49,7 @@ def check_environment() -> None:
     """
     path = os.environ.get("ANSIBLE_CONFIG")
     if path and Path(path).resolve() != CONFIG.resolve():
-        raise RequestError(
-            f"ANSIBLE_CONFIG is set to {path}, but orch runs Ansible with its own configuration.",
-            hint="Unset it (env -u ANSIBLE_CONFIG orch ...). Put settings into the inventory, or into single "
-            "variables such as ANSIBLE_VAULT_PASSWORD_FILE.",
-        )
+        raise RequestError.about("ansible-config", path=path)
     for variable, inventory_variable in INVENTORY_VARIABLES.items():
         if variable not in os.environ:
             continue
@@ -141,10 +137,7 @@ def cache_path(source: Path) -> Path | None:
         try:
             digest.update(str(path).encode() + b"\0" + path.read_bytes())
         except OSError as error:
-            raise RequestError(
-                f"Inventory {path} cannot be read: {error.strerror}.",
-                hint="Ansible reads all files in an inventory folder: make this one readable, or move it elsewhere.",
-            ) from None
+            raise RequestError.about("unreadable-inventory-file", path=path, error=error) from None
     return cache_home() / "inventory" / f"{digest.hexdigest()[:32]}.json"
 
 
@@ -175,11 +168,7 @@ def run_ansible_inventory(source: Path) -> Listing:
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         reason = " ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
-        raise RequestError(
-            f"Ansible cannot read inventory {source}: {reason[:LONGEST_REASON]}",
-            hint=f"Run `{program} -i {source} --list`. Vault's password: ANSIBLE_VAULT_PASSWORD_FILE=FILE. "
-            "`orch init NAME HOST...` creates an inventory.",
-        )
+        raise RequestError.about("unreadable-inventory", source=source, reason=reason[:LONGEST_REASON], program=program)
     return parse_listing(json.loads(done.stdout))
 
 

@@ -96,10 +96,7 @@ def lock_packages(
         return ""
     lock = resolve(requirements, installed, platform, name, wheels)
     if COMMIT.search(lock):
-        raise RequestError(
-            f"{requirements.source}: packages in git repositories have no hashes, so they cannot be part of a stack.",
-            hint="Build a wheel (`uv build --wheel`), and name its folder in the file: --find-links FOLDER.",
-        )
+        raise RequestError.about("git-packages-of-stack", requirements=requirements)
     return lock
 
 
@@ -144,10 +141,7 @@ def all_satisfied(
     """
     python = markers[PYTHON]
     if not SpecifierSet(requirements.python).contains(python, prereleases=True):
-        raise RequestError(
-            f"{requirements.source} requires Python {requirements.python}, and the ranks have Python {python}.",
-            hint=f"Change requires-python, or provision nodes with another Python. {NO_PACKAGES}",
-        )
+        raise RequestError.about("python-of-packages", requirements=requirements, python=python)
     satisfied = True
     for line in requirements.lines:
         requirement = parse_requirement(line)
@@ -158,18 +152,12 @@ def all_satisfied(
             continue
         version = installed.get(canonicalize_name(requirement.name))
         if version is None and (file := requirements.uv_sources.get(canonicalize_name(requirement.name))):
-            raise RequestError(
-                f"{file}: {requirement.name} has a source in [tool.uv.sources], which orch does not read.",
-                hint="Name a requirements file with --requirements that has its URL (NAME @ URL) or the folder of its "
-                f"wheel (--find-links FOLDER); `uv build --wheel` builds one. {NO_PACKAGES}",
-            )
+            raise RequestError.about("source-of-uv", file=file, requirement=requirement)
         if version is None or requirement.url or requirement.extras:
             satisfied = False
         elif not requirement.specifier.contains(version, prereleases=True):
-            raise RequestError(
-                f"{requirements.source} requires {requirement}, and {stack} has {requirement.name} {version}.",
-                hint=f"Packages are added to these and never replace them. Choose another --stack, change the "
-                f"requirement, or run `orch provision` if orch_requirements has changed. {NO_PACKAGES}",
+            raise RequestError.about(
+                "version-of-stack", requirements=requirements, requirement=requirement, stack=stack, version=version
             )
     return satisfied
 
@@ -186,10 +174,7 @@ def common_platform(nodes: Sequence[Facts]) -> Platform:
     """
     platforms = [platform_of(facts) for facts in nodes]
     if incomplete := [facts for facts in nodes if not (facts.machine and facts.libc)]:
-        raise PlanError(
-            f"{incomplete[0].hostname}: its C library is unknown, so packages cannot be added.",
-            hint=f"Run `orch provision` again, which records it. Linux with glibc is required. {NO_PACKAGES}",
-        )
+        raise PlanError.about("unknown-c-library", host=incomplete[0].hostname)
     if len({(platform.python, platform.machine) for platform in platforms}) > 1:
         kinds = {facts.hostname: f"Python {platform_of(facts).python} on {facts.machine}" for facts in nodes}
         names = ", ".join(f"{kind} ({hosts})" for hosts, kind in fold_by_text(kinds))
@@ -291,9 +276,8 @@ def with_user_hashes(lock: str, requirements: Requirements) -> str:
         user_hashes = allowed.get(canonicalize_name(requirement.name), set(hashes))
         is_commit = not user_hashes and COMMIT.search(str(requirement))
         if not is_commit and not user_hashes.intersection(hashes):
-            raise RequestError(
-                f"{requirements.source}: no file of {masked([str(requirement)])[0]} has one of the required hashes.",
-                hint="Check the hashes and the index (`pip config list`). Packages in git repositories have no hash.",
+            raise RequestError.about(
+                "hashes-of-package", requirements=requirements, package=masked([str(requirement)])[0]
             )
         accepted = [f"--hash={item}" for item in hashes if item in user_hashes]
         blocks.append(" ".join([str(requirement), *accepted]) + "\n")
@@ -344,12 +328,7 @@ def check_built(target: Path, platform: Platform, requirements: Requirements) ->
     for path in sorted(target.glob("*.dist-info/WHEEL")):
         if f"-linux_{platform.machine}" in path.read_text():
             package = path.parent.name.removesuffix(".dist-info").replace("-", " ")
-            raise ExecuteError(
-                f"{requirements.source}: {package} has no wheel for Python {platform.python} on {platform.machine}, "
-                "and it is not pure Python.",
-                hint="Choose a version that has a wheel, or build one on a node and name its folder: `pip config set "
-                f"global.find-links FOLDER`. {NO_PACKAGES}",
-            )
+            raise ExecuteError.about("compiled-package", requirements=requirements, package=package, platform=platform)
 
 
 GLIBC_MINORS = (17, 28, *range(31, 41))  # uv's names of platforms

@@ -65,10 +65,7 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
     try:
         entries = [content_store.describe(folder, name) for name in listed]
     except OSError as error:
-        raise RequestError(
-            f"{error.filename} cannot be read: {error.strerror}.",
-            hint="It is part of the project. Add it to .orchignore, or make it readable.",
-        ) from None
+        raise RequestError.about("unreadable-project-file", error=error) from None
     commit, modified = commit_state(folder, {*listed}, ignored) if in_git else ("", False)
     caller = Path.cwd()
     return Project(
@@ -97,9 +94,7 @@ def chosen_folder(option: str, recipe: Recipe) -> Path:
     """
     folder = Path(os.path.realpath(option))
     if not folder.is_dir():
-        raise RequestError(
-            f"--project {option}: no such folder.", hint="--project none sends the script alone, without a project."
-        )
+        raise RequestError.about("missing-project", option=option)
     if recipe.script_file and not Path(recipe.script_file).is_relative_to(folder):
         raise RequestError(f"--project {option}: {recipe.script_file} is not in it.", hint="Name a folder above it.")
     return folder
@@ -208,11 +203,7 @@ def folder_files(folder: Path) -> list[str]:
         paths = [os.path.join(below, name) for name in (*links, *files)]
         names += [path for path in paths if not ignored.match_file(path)]
         if len(names) > MOST_FILES:
-            raise RequestError(
-                f"The project {folder} has more than {MOST_FILES} files.",
-                hint="Exclude files with .orchignore, name a smaller folder with --project FOLDER, or send the script "
-                "alone with --project none.",
-            )
+            raise RequestError.about("many-project-files", folder=folder, most=MOST_FILES)
     return sorted(names)
 
 
@@ -225,11 +216,8 @@ def check_files(folder: Path, names: Iterable[str], limit: int) -> int:
     sizes = {name: file_size(folder, name) for name in names}
     total = sum(sizes.values())
     if total > limit * 1e6:
-        raise RequestError(
-            f"The project {folder} has {total / 1e6:.0f} MB, more than the limit of {limit} MB. Its largest files: "
-            f"{largest_files(sizes)}.",
-            hint="Add what the run does not need to .orchignore, name a smaller folder with --project FOLDER, send the "
-            "script alone with --project none, or raise --project-limit.",
+        raise RequestError.about(
+            "large-project", folder=folder, size=total / 1e6, limit=limit, files=largest_files(sizes)
         )
     return total
 

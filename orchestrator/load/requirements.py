@@ -111,9 +111,7 @@ def requirements_of(recipe: Recipe, request: TrainRequest, *, common_file: str =
         project = None if inline else find_pyproject(recipe, extras)
         parts = [inline] if inline else [project_requirements(project, extras)] if project else []
     if extras and not project:
-        raise RequestError(
-            f"--extra {extras[0]}: no pyproject.toml is used.", hint=f"Name it: --requirements path/to/{PYPROJECT}."
-        )
+        raise RequestError.about("extra-without-project", extra=extras[0])
     if request.packages:
         parts.append(Requirements(source=PACKAGE_OPTION, lines=checked(request.packages, PACKAGE_OPTION)))
     if common_file and option != NONE:
@@ -184,10 +182,7 @@ def with_image_requirements(
         RequestError: if --requirements, --extra or --with is used, which cannot change an image.
     """
     if request.requirements not in (None, NONE) or request.extra or request.packages:
-        raise RequestError(
-            f"--requirements, --extra and --with add packages to the stack of nodes, and the ranks run in {image}.",
-            hint="Add the packages to the image: `orch image build --requirements FILE`.",
-        )
+        raise RequestError.about("packages-of-image", image=image)
     requirements = requirements_of(recipe, request, common_file=common_file)
     included = {canonicalize_name(name) for name in stack.requirements}
     items = filter(None, map(parse_requirement, requirements.lines if requirements else ()))
@@ -264,10 +259,7 @@ def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
     content = read_toml(path, Pyproject)
     table = content.project
     if table is None or (table.dependencies is None and not extras):
-        raise RequestError(
-            f"{path} has no dependencies in [project].",
-            hint="List them there, or name a requirements file, as `poetry export` or `uv export` writes it.",
-        )
+        raise RequestError.about("no-dependencies", path=path)
     lines = [*(table.dependencies or []), *extra_lines(path, table, extras)]
     lock_file = path.with_name("uv.lock")
     packages = read_toml(lock_file, LockFile).package if lock_file.is_file() else []
@@ -325,11 +317,7 @@ def requirement_lines(path: Path, parents: tuple[Path, ...]) -> Iterator[tuple[s
             for inner, is_constraint in requirement_lines(path.parent / include[2], (*parents, real_path)):
                 yield inner, is_constraint or include[1] in ("-c", "--constraint")
         elif LOCAL.search(line) and not REMOTE.search(line):
-            raise RequestError(
-                f"{path}: '{line}' is a folder or file of this machine.",
-                hint="Remove the line: the script's project is sent to the nodes as a whole. A package of conda: give "
-                "its version, as in NAME==VERSION (`pip list --format=freeze`).",
-            )
+            raise RequestError.about("local-package", path=path, line=line)
         elif links := FIND_LINKS.fullmatch(line):
             folder = path.parent / links[1]
             yield f"--find-links {folder.absolute() if folder.exists() else links[1]}", False
@@ -353,9 +341,8 @@ def checked(lines: Iterable[str], source: str) -> tuple[str, ...]:
         except InvalidRequirement as error:
             if REMOTE.search(line) and not HASHES.search(line):  # uv finds out the name, but does not check hashes
                 continue
-            raise RequestError(
-                f"{source}: '{masked([line])[0]}' is not a requirement: {str(error).splitlines()[0]}.",
-                hint="Expected a form such as einops>=0.8, or lib @ git+ssh://git@host/lib.git.",
+            raise RequestError.about(
+                "invalid-requirement", source=source, line=masked([line])[0], reason=str(error).splitlines()[0]
             ) from None
     return lines
 

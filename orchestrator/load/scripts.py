@@ -278,11 +278,7 @@ def find_module(python: RanksPython, recipe: Recipe) -> str:
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         reason = (done.stdout + done.stderr).strip().removesuffix(".")
-        raise RequestError(
-            f"-m {recipe.script}: {reason}.",
-            hint="As with `python -m`, the current folder is searched, then the packages of the "
-            "stack. Call orch in the folder that the name begins in, or install the package there.",
-        )
+        raise RequestError.about("module-not-found", recipe=recipe, reason=reason)
     return done.stdout.strip()
 
 

@@ -75,10 +75,7 @@ def host_block(node: str, *, host: str, port: str = "", user: str = "", key: str
     """
     for name in (node, host):
         if not is_host(name):
-            raise RequestError(
-                f"{node}: {name!r:.80} is not a host name or address.",
-                hint="Set ansible_host in the inventory to the address of the host.",
-            )
+            raise RequestError.about("invalid-host", node=node, name=name)
     if argument := find_unsafe_argument(arguments):
         raise RequestError(
             f"{node}: host keys would not be verified ({argument}).", hint=f"{HINT} Then run `orch provision` again."
@@ -92,10 +89,7 @@ def host_block(node: str, *, host: str, port: str = "", user: str = "", key: str
     lines += ["ServerAliveInterval 5", "ServerAliveCountMax 3"]
     for line in lines:
         if not line.isprintable():
-            raise RequestError(
-                f"{node}: {line!r:.80} has more than one line.",
-                hint="Each ansible_* variable of a host must be a single line.",
-            )
+            raise RequestError.about("setting-with-lines", node=node, line=line)
     return f"Host {node}\n" + "".join(f"    {line}\n" for line in lines)
 
 

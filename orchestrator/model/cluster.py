@@ -148,10 +148,7 @@ class Cluster:
                 if node.facts.cores != facts.cores or len(node.facts.gpus) != len(facts.gpus)
             ]
             if mismatches:
-                raise PlanError(
-                    f"{spare.name} cannot be a spare for {fold(mismatches)}: its cores or GPUs differ.",
-                    hint="Select nodes with equal cores and GPUs: --nodes, --exclude.",
-                )
+                raise PlanError.about("unequal-spare", spare=spare, nodes=fold(mismatches))
         return spares
 
 
@@ -245,10 +242,7 @@ def shares_of(node: Node, ppn: int | None, workers: int, devices: tuple[int | No
     shares = split_near(cores, near) if near else split(cores, ranks)
     size = len(shares[0])
     if workers and not 0 < workers < size:
-        raise PlanError(
-            f"--ccl-workers {workers}, but a rank on {node.name} has only {counted(size, 'core')}.",
-            hint=f"Use 0 to {size - 1}, or fewer ranks with --ppn.",
-        )
+        raise PlanError.about("workers-of-rank", workers=workers, node=node, cores=counted(size, "core"), most=size - 1)
     first_cpus = (tuple(core.cpus[0] for core in cores) for cores in shares)
     return tuple((cpus[: len(cpus) - workers], cpus[len(cpus) - workers :]) for cpus in first_cpus)
 
@@ -311,10 +305,7 @@ def links(nodes: tuple[Node, ...]) -> tuple[Link, ...]:
         if len(sharing) > 1:
             raise PlanError(f"{fold(sharing)} have the same address, {address}.", hint=ORCH_ADDRESS)
         if address.startswith("127.") or address == "::1":
-            raise PlanError(
-                f"{sharing[0]}: only its loopback address {address} is known.",
-                hint=f"Run `orch provision` with all nodes reachable. {ORCH_ADDRESS}",
-            )
+            raise PlanError.about("loopback-address", node=sharing[0], address=address)
     return node_links
 
 

@@ -154,21 +154,12 @@ class Recipe:
     def check(self, user_values: Mapping[str, Value]) -> None:
         """Raise RequestError for the first value of --set that the recipe does not take."""
         if self.own_script and user_values:
-            raise RequestError(
-                f"--set applies to recipes only; {self.script} is your own script.",
-                hint="Pass the script's arguments after --.",
-            )
+            raise RequestError.about("settings-of-script", script=self.script)
         for name in user_values:
             if name in self.passed_by_orch:
-                raise RequestError(
-                    f"--set {name}: orch passes --{name} itself.",
-                    hint="--precision selects the precision, --ipex adds --use_ipex, `orch fetch` brings the output.",
-                )
+                raise RequestError.about("setting-of-orch", name=name)
             if name in SECRETS:
-                raise RequestError(
-                    f"--set {name}: the record of the run would show a secret.",
-                    hint="Set HF_TOKEN in orch_secrets of the inventory; docs/how-to/secrets.md shows how.",
-                )
+                raise RequestError.about("secret-setting", name=name)
         self.check_values(user_values, "--set ")
 
     def check_values(self, values: Mapping[str, Value | None], place: str) -> None:
