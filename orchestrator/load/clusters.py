@@ -267,11 +267,8 @@ def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str 
     excluded = match(source, listing, "--exclude", exclude) if exclude else ()
     hosts = tuple(name for name in matches if name not in set(excluded))
     if not hosts:
-        raise RequestError(
-            f"--nodes {nodes or 'all'} --exclude {exclude} selects none of {counted(len(listing.hosts), 'host')} "
-            f"in {source}.",
-            hint="Exclude fewer hosts.",
-        )
+        count = counted(len(listing.hosts), "host")
+        raise RequestError.about("empty-selection", nodes=nodes or "all", exclude=exclude, count=count, source=source)
     name = f"cluster '{title(source)}'"
     reason = f"all of {name}" if nodes is None else f"'{nodes}' of {name}"
     if isinstance(nodes, int):

@@ -48,9 +48,7 @@ def common_docker_variable(hosts: Mapping[str, Mapping[str, Any]]) -> Any:
 def check_no_image_options(options: tuple[str, ...]) -> None:
     """Raise RequestError if there are options for an image, in a run without an image."""
     if options:
-        raise RequestError(
-            f"--image-option {options[0]} requires --image.", hint="Add --image NAME, or omit --image-option."
-        )
+        raise RequestError.about("image-option", option=options[0])
 
 
 def docker(image: str | None, options: tuple[str, ...], inventory: str) -> Docker | None:

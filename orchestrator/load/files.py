@@ -100,9 +100,7 @@ def parse_toml(text: str, path: Path | str, model: type[Model]) -> Model:
     try:
         return model.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise RequestError(
-            f"{path}: {error}", hint="The file must be TOML: lines of KEY = VALUE, strings in quotes."
-        ) from None
+        raise RequestError.about("invalid-toml", path=path, error=error) from None
     except ValidationError as error:
         # A misspelled key yields two errors, and the unknown name is more helpful than the missing one.
         first = max(error.errors(), key=lambda details: details["type"] == "extra_forbidden")

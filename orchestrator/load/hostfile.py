@@ -81,8 +81,5 @@ def parse_host(text: str, user: str, counts: list[str], location: str) -> tuple[
         host = host.strip("[]")
     for count in (*counts, *([slots] if slots else [])):
         if not count.isdecimal() or not 0 < int(count) <= MAX_SLOTS:
-            raise RequestError(
-                f"{location}: {one_line(count)[:20]!r} is not a number of slots from 1 to {MAX_SLOTS}.",
-                hint=f"A number after a colon in a hostfile means slots. {PORT_HINT}",
-            )
+            raise RequestError.about("slots-of-host", location=location, count=one_line(count)[:20], most=MAX_SLOTS)
     return (host if "@" in host else f"{user}{host}"), int(slots or (counts or ["1"])[0])

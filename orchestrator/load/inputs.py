@@ -44,8 +44,6 @@ from orchestrator.planning.resolve import Inputs
 from orchestrator.planning.sweep import Member, combinations, parse_lines, without_limit
 from orchestrator.stacks.stack import python_for
 
-ACCELERATE_FILE = "~/.cache/huggingface/accelerate/default_config.yaml"
-
 
 def array_members(arguments: Sequence[str], sample: int | None) -> list[Member]:
     """Return the runs of an array, whose values are in its arguments or in the lines of a file.
@@ -169,9 +167,7 @@ def accelerate_config(name: str) -> AccelerateOptions:
         if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
             raise ValueError("it has no names and values")
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise RequestError(
-            f"--accelerate-config {name}: {error}", hint=f"`accelerate config` creates {ACCELERATE_FILE}."
-        ) from None
+        raise RequestError.about("accelerate-config-file", name=name, error=error) from None
     return parse_options(values, str(path), read_table(Path(__file__).with_name("accelerate_config.toml")))
 
 

@@ -182,10 +182,7 @@ def parse_listing(output: object) -> Listing:
         groups = TypeAdapter(dict[str, Group]).validate_python(output)
     except ValidationError as error:
         key, reason = first_problem(error)
-        raise RequestError(
-            one_line(f"Invalid {key} in the inventory: {reason}."),
-            hint="`ansible-inventory -i INVENTORY --list` prints its content.",
-        ) from None
+        raise RequestError.about("invalid-inventory", key=one_line(key), reason=one_line(reason)) from None
     variables = groups.pop("_meta", Group()).hostvars
     hosts = {host: variables.get(host, {}) for host in ordered_hosts(groups)}
     for host, host_variables in hosts.items():

@@ -178,9 +178,7 @@ def common_platform(nodes: Sequence[Facts]) -> Platform:
     if len({(platform.python, platform.machine) for platform in platforms}) > 1:
         kinds = {facts.hostname: f"Python {platform_of(facts).python} on {facts.machine}" for facts in nodes}
         names = ", ".join(f"{kind} ({hosts})" for hosts, kind in fold_by_text(kinds))
-        raise PlanError(
-            f"Packages cannot be added to nodes that differ: {names}.", hint=f"Select equal nodes. {NO_PACKAGES}"
-        )
+        raise PlanError.about("unequal-platforms", names=names)
     return min(platforms, key=lambda platform: Version(platform.libc))
 
 

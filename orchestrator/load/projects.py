@@ -243,9 +243,5 @@ def file_size(folder: Path, name: str) -> int:
     elif not stat.S_ISREG(status.st_mode):
         problem = "is neither a file nor a link, so it cannot be sent"
     if problem:
-        raise RequestError(
-            one_line(f"{path} {problem}."),
-            hint="Add it to .orchignore, rename or remove it, or replace a link by a copy or by a relative link inside "
-            "the project.",
-        )
+        raise RequestError.about("unsuitable-file", path=one_line(path), problem=one_line(problem))
     return 0 if stat.S_ISLNK(status.st_mode) else status.st_size

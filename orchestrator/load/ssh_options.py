@@ -105,10 +105,7 @@ def argument_lines(node: str, arguments: str) -> list[str]:
         if operands:
             raise ValueError(f"{operands[0]} is not an option")
     except (getopt.GetoptError, ValueError) as error:
-        raise RequestError(
-            one_line(f"{node}: orch's own connections cannot use its ssh settings: {error}."),
-            hint="Use the options of ssh_config(5) in ansible_ssh_common_args: -o Option=value.",
-        ) from None
+        raise RequestError.about("ssh-arguments", node=node, error=one_line(str(error))) from None
     return lines
 
 

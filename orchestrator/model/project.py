@@ -71,13 +71,6 @@ class Project:
         )
 
 
-HINT = (
-    "Nothing was started. Your modules must be in the project and not be ignored; --project names another folder. "
-    "Imports inside of try or a function are not checked. Packages: --with NAME, --requirements FILE, or these lines "
-    "in the script:"
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imports:
     """The modules that a script imports and that its project does not contain.
@@ -105,7 +98,4 @@ class Imports:
                 modules.setdefault(self.importers[name], []).append(name)
             files = "; ".join(f"{file} imports {' and '.join(imports)}" for file, imports in modules.items())
             packages = ", ".join(f'"{self.distributions.get(name, name.replace("_", "-"))}"' for name in names)
-            raise RequestError(
-                one_line(f"{files}, which {self.source} does not have."),
-                hint=f"{HINT}\n# /// script\n# dependencies = [{packages}]\n# ///",
-            )
+            raise RequestError.about("missing-modules", files=one_line(files), source=self.source, packages=packages)

@@ -171,11 +171,8 @@ class Recipe:
         """
         for name, value in values.items():
             if name not in self.declared and not self.unchecked:
-                hint = did_you_mean(name, self.declared, listing=self.listing)
-                raise RequestError(
-                    f"{place}{name}: recipe '{self.name}' has no setting '{name}'.",
-                    hint=f"{hint} Other arguments of the script go after --.",
-                )
+                suggestion = did_you_mean(name, self.declared, listing=self.listing)
+                raise RequestError.about("unknown-setting", place=place, name=name, recipe=self, suggestion=suggestion)
             setting = self.declared.get(name, Setting())
             if value is not None and not setting.accepts(value):
                 raise RequestError(
