@@ -19,19 +19,9 @@ from orchestrator.load.files import read_table
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
+from orchestrator.targets.batch import system
 from orchestrator.targets.batch.options import PBS as ENTRY
-from orchestrator.targets.batch.system import (
-    FLAG_OFF,
-    FLAG_ON,
-    ONE_RANK,
-    Allocation,
-    BatchSystem,
-    JobRequest,
-    JobState,
-    ListedJob,
-    Phase,
-    Programs,
-)
+from orchestrator.targets.batch.system import Allocation, BatchSystem, JobRequest, JobState, ListedJob, Phase, Programs
 from orchestrator.targets.batch.target import BatchTarget
 
 JOB_ID = re.compile(r"(?P<job>[0-9]{1,18}(?:\[[0-9]*\])?\.[A-Za-z0-9][\w.-]*)", re.ASCII)
@@ -132,7 +122,7 @@ def ended_state(job: str, fields: Mapping[str, Any], comment: str) -> JobState:
 
 # Options of qsub.
 
-LETTER_OF_FLAG = {FLAG_ON: "y", FLAG_OFF: "n"}  # of -r
+LETTER_OF_FLAG = {system.FLAG_ON: "y", system.FLAG_OFF: "n"}  # of -r
 LETTERS, ATTRIBUTES = TABLES["letters"], TABLES["attributes"]
 LONG_NAMES = {**LETTERS, **TABLES["reserved_letters"]}
 PREFIXES = {
@@ -288,7 +278,7 @@ class Pbs(BatchSystem):
         """
         requested = amount_of("ncpus", options.get("select", ""))
         if requested is None:
-            return ONE_RANK
+            return system.ONE_RANK
         vnodes: dict[str, list[int]] = {}
         for resources in parse_nodes(programs.run("pbsnodes", "-a", "-F", "json").out):
             cpus = resources.get("ncpus")
@@ -296,10 +286,10 @@ class Pbs(BatchSystem):
                 vnodes.setdefault(str(resources.get("host")), []).append(cpus)
         kinds = Counter(min(cpus) for cpus in vnodes.values() if len(cpus) > 1)
         if not kinds:
-            return ONE_RANK
+            return system.ONE_RANK
         ((size, _),) = kinds.most_common(1)
         if requested % size or requested == size:
-            return ONE_RANK
+            return system.ONE_RANK
         return requested // size, f"one for each NUMA node: pbsnodes reports vnodes of {size} CPUs"
 
     # Options of qsub.
@@ -313,9 +303,9 @@ class Pbs(BatchSystem):
         yield f"-N {shlex.quote(request.name)}"
         yield f"-l select={request.nodes}:{shlex.quote(chunk(request, options.get('select')))}:mpiprocs={request.ppn}"
         yield f"-l place={shlex.quote(placement(options.get('place', 'scatter')))}"
-        rerun = options.get("rerun", FLAG_ON)
+        rerun = options.get("rerun", system.FLAG_ON)
         yield f"-r {LETTER_OF_FLAG.get(rerun, shlex.quote(rerun))}"
-        if options.get("hold", FLAG_OFF) != FLAG_OFF:
+        if options.get("hold", system.FLAG_OFF) != system.FLAG_OFF:
             yield "-h"
         for name, value in options.items():
             if name not in ("select", "place", *self.flags):
@@ -354,7 +344,7 @@ class Pbs(BatchSystem):
         return amount_of("ngpus", options.get("select", "")) or 0
 
     def can_resume(self, options: Mapping[str, str]) -> bool:
-        return options.get("rerun") != FLAG_OFF
+        return options.get("rerun") != system.FLAG_OFF
 
 
 PBS = Pbs(ENTRY)

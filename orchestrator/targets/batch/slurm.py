@@ -23,20 +23,9 @@ from orchestrator.load.files import read_table
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
+from orchestrator.targets.batch import system
 from orchestrator.targets.batch.options import SLURM as ENTRY
-from orchestrator.targets.batch.system import (
-    FLAG_OFF,
-    FLAG_ON,
-    FLAG_VALUES,
-    ONE_RANK,
-    Allocation,
-    BatchSystem,
-    JobRequest,
-    JobState,
-    ListedJob,
-    Phase,
-    Programs,
-)
+from orchestrator.targets.batch.system import Allocation, BatchSystem, JobRequest, JobState, ListedJob, Phase, Programs
 from orchestrator.targets.batch.target import BatchTarget
 
 # Settings of Slurm's programs; every other SLURM_* belongs to a job.
@@ -365,19 +354,19 @@ class Slurm(BatchSystem):
             ExecuteError: if sinfo cannot be started.
         """
         if held is None and (options.get("exclusive") != "" or "cpus-per-task" in options):
-            return ONE_RANK
+            return system.ONE_RANK
         names = {"partition": "partition", "nodelist": "nodes"}
         filters = [f"--{name}={options[option]}" for option, name in names.items() if options.get(option)]
         filters = [f"--nodes={held.nodes}"] if held else filters
         result = run(programs, "sinfo", "--noheader", "--exact", *filters, f"--format={NODES_FORMAT}")
         kinds = node_kinds(result.out, options)
         if not kinds:
-            return ONE_RANK
+            return system.ONE_RANK
         ((sockets, cores, cpus),) = [kind for kind, _ in kinds.most_common(1)]
         is_part = held is not None and min(held.node_cpus) < cpus
         # Slurm counts each CPU as a socket if slurm.conf does not describe the node.
         if is_part or cores == 1 or sockets > MAX_SOCKETS:
-            return ONE_RANK
+            return system.ONE_RANK
         most = " on most nodes" if len(kinds) > 1 else ""
         return sockets, f"one for each socket: sinfo reports {sockets} x {cores} cores{most}"
 
@@ -453,7 +442,7 @@ class Slurm(BatchSystem):
         if "signal" not in options:  # At this signal the supervisor lets the ranks write a checkpoint.
             yield f"--signal=B:TERM@{CHECKPOINT_SECONDS}"
         for name, value in options.items():
-            if name in self.flags and value == FLAG_OFF:
+            if name in self.flags and value == system.FLAG_OFF:
                 if name == "requeue":
                     yield "--no-requeue"
             else:
@@ -464,7 +453,8 @@ class Slurm(BatchSystem):
     def long_options(self, name: str, value: str) -> Iterator[tuple[str, str]]:
         """Yield an option under its long name; `no-requeue` is `requeue=no`."""
         if name.replace("_", "-") == "no-requeue":
-            yield "requeue", FLAG_ON if FLAG_VALUES.get(value.lower()) == FLAG_OFF else FLAG_OFF
+            is_off = system.FLAG_VALUES.get(value.lower()) == system.FLAG_OFF
+            yield "requeue", system.FLAG_ON if is_off else system.FLAG_OFF
         else:
             yield TABLES["letters"].get(name, name), value
 
@@ -513,7 +503,7 @@ class Slurm(BatchSystem):
         )
 
     def can_resume(self, options: Mapping[str, str]) -> bool:
-        return options.get("requeue") != FLAG_OFF
+        return options.get("requeue") != system.FLAG_OFF
 
 
 SLURM = Slurm(ENTRY)
