@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from orch_node.supervisor import recovery
-from orch_node.supervisor.supervisor import Supervisor
+from orch_node.supervisor.supervisor import Supervisor, replace_hosts, resize_command
 
 from tests.support.layouts import make_layout
 
@@ -18,9 +17,9 @@ def test_spare_node_replaces_a_lost_node_in_layout_and_hostfile() -> None:
     layout = make_layout("node0", "node1", "node2", spares=spares)
     stand_ins = {"node1": "node8"}
     hosts = "10.0.0.0:1\n10.0.0.1:1\n10.0.0.2:1\n"
-    assert recovery.replace_hosts(hosts, layout, stand_ins, {"node2"}) == "10.0.0.0:1\n10.0.0.8:1\n"
+    assert replace_hosts(hosts, layout, stand_ins, {"node2"}) == "10.0.0.0:1\n10.0.0.8:1\n"
     hosts = "10.0.0.0 slots=1\nfe80::1 slots=12\n10.0.0.2 slots=1\n"
-    assert recovery.replace_hosts(hosts, layout, stand_ins, ()) == hosts.replace("fe80::1", "10.0.0.8")
+    assert replace_hosts(hosts, layout, stand_ins, ()) == hosts.replace("fe80::1", "10.0.0.8")
     result = layout.replace_nodes(stand_ins)
     assert result.node_names == ["node0", "node8", "node2"]
     assert list(result.spares) == ["node9"]
@@ -33,11 +32,11 @@ def test_layout_without_lost_nodes_has_fewer_ranks() -> None:
     assert [(placement.rank, placement.node) for placement in smaller.ranks] == [(0, "node0"), (1, "node2")]
     assert (smaller.world_size, smaller.planned_size, layout.planned_size) == (2, 4, 4)
     assert smaller.remove_nodes({"node2"}).planned_size == 4
-    assert recovery.replace_hosts("a:1\nb:2\nc:1\n", layout, {}, {"node1"}) == "a:1\nc:1\n"
+    assert replace_hosts("a:1\nb:2\nc:1\n", layout, {}, {"node1"}) == "a:1\nc:1\n"
     argv = ["mpiexec.hydra", "-f", "hosts", "-n", "4", "-ppn", "1", "python", "x", "-n", "9"]
-    assert recovery.resize_command(argv, smaller, 4, None) == [*argv[:4], "2", *argv[5:]], "the script's -n stays"
-    assert recovery.resize_command(argv, smaller, None, 6)[6] == "2"
-    assert recovery.resize_command(argv, smaller, None, None) == argv, "the launcher reads the layout itself"
+    assert resize_command(argv, smaller, 4, None) == [*argv[:4], "2", *argv[5:]], "the script's -n stays"
+    assert resize_command(argv, smaller, None, 6)[6] == "2"
+    assert resize_command(argv, smaller, None, None) == argv, "the launcher reads the layout itself"
 
 
 def test_run_recovers_with_spare_nodes_first_and_then_without_nodes(tmp_path: Path) -> None:
@@ -50,7 +49,7 @@ def test_run_recovers_with_spare_nodes_first_and_then_without_nodes(tmp_path: Pa
         values = {"elastic": True, "keeps_batch": True, "min_nodes": 2, "size_at": 2, "nodes_at": 4, **changes}
         run = mock.Mock(run_dir=tmp_path, layout=layout, launcher_argv=argv, record_news=messages.append)
         run.configure_mock(**{"options": argparse.Namespace(**values), "agents.lost": lost | unreachable})
-        return recovery.recover(run, lost) or run
+        return Supervisor.recover(run, lost) or run
 
     assert recover({"node1", "node2"}, {"node8"}) == "the run needs 2 nodes"
     assert recover({"node0", "node1", "node2"}, {"node8"}, min_nodes=1) == "the run needs 1 node"
