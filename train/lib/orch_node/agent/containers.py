@@ -66,8 +66,6 @@ def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int])
     """
     query = (spec.python, str(program.PROGRAM), "packages")
     if spec.engine != ENGINE:
-        if not Path(spec.image).exists():
-            raise ContainerError(f"the image {spec.image} does not exist on this node. All nodes must have it")
         output = run_engine([*apptainer_prefix(spec), *query], seconds=APPTAINER_SECONDS)
     else:
         remove(find(run_dir, node))
