@@ -69,18 +69,16 @@ class Lease:
 
 def read(path: Path) -> str | None:
     """Return the content of a lease, or None if there is none."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return atomic_write.read(path).decode(errors="replace")
-    except FileNotFoundError:
-        return None
+    return None
 
 
 def describe_holder(content: str) -> str:
     """Return the process that a lease names."""
-    try:
+    with contextlib.suppress(ProtocolError):
         return values.parse(ProcessIdentity, content, files.LEASE, ignore_unknown=True).describe()
-    except ProtocolError:
-        return "another process"
+    return "another process"
 
 
 def seconds_since_renewal(path: Path) -> float | None:
@@ -89,11 +87,9 @@ def seconds_since_renewal(path: Path) -> float | None:
     Returns:
         None if the clock cannot be read, as through a read-only mount, or if there is no such file.
     """
-    try:
-        with tempfile.NamedTemporaryFile(prefix=".lease-", dir=path.parent) as probe:
-            return max(0.0, os.fstat(probe.fileno()).st_mtime - path.stat().st_mtime)
-    except OSError:
-        return None
+    with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix=".lease-", dir=path.parent) as probe:
+        return max(0.0, os.fstat(probe.fileno()).st_mtime - path.stat().st_mtime)
+    return None
 
 
 def read_supervisor(run_dir: Path) -> SupervisorProcess | None:
@@ -116,11 +112,9 @@ def state_of(run_dir: Path, supervisor: SupervisorProcess) -> str:
     path = run_dir / files.LEASE
     renewed = path.exists()
     age = seconds_since_renewal(path if renewed else run_dir / files.SUPERVISOR)
-    if age is None:
-        return UNKNOWN
-    if renewed and age <= RECENT_SECONDS:
-        return RUNNING
-    return UNKNOWN if age <= EXPIRE_SECONDS else KILLED
+    if age is None or age > EXPIRE_SECONDS:
+        return UNKNOWN if age is None else KILLED
+    return RUNNING if renewed and age <= RECENT_SECONDS else UNKNOWN
 
 
 def may_run_elsewhere(run_dir: Path) -> SupervisorProcess | None:

@@ -93,8 +93,7 @@ def wait_for_another_host(run_dir: Path) -> tuple[ProcessRecord, ...]:
     supervisor = lease.may_run_elsewhere(run_dir)
     if supervisor is None or supervisor.identity is None:
         return ()
-    host = supervisor.identity.machine.host
-    name = f"on {host}, not visible here; it was asked to stop"
+    name = f"on {supervisor.identity.machine.host}, not visible here; it was asked to stop"
     return (ProcessRecord(pid=supervisor.pid, role="supervisor", name=name, state="unknown"),)
 
 

@@ -6,6 +6,7 @@ exists as long as its rank, shares the node's processes, network and memory, and
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -50,10 +51,9 @@ def read_spec(run_dir: Path) -> ContainerSpec | None:
     Raises:
         ProtocolError: if it is damaged.
     """
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return container.parse(atomic_write.read(run_dir / files.CONTAINER))
-    except FileNotFoundError:
-        return None
+    return None
 
 
 def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> dict[str, str]:
@@ -165,10 +165,9 @@ def find(run_dir: Path, node: str = "") -> list[ProcessRecord]:
 
 def list_all() -> dict[str, list[ProcessRecord]]:
     """Return the containers of all runs, by folder; nothing without an engine."""
-    try:
+    with contextlib.suppress(ContainerError):
         return containers_by_folder(RUN)
-    except ContainerError:
-        return {}
+    return {}
 
 
 def containers_by_folder(*labels: str) -> dict[str, list[ProcessRecord]]:

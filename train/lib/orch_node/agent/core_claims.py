@@ -135,11 +135,10 @@ def living_claim(path: Path) -> Claim | None:
 
 def locked(descriptor: int) -> bool:
     """Return whether another process has locked the file."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
+        return False
+    return True
 
 
 def announce(claim: Claim) -> tuple[socket.socket, ...]:
@@ -172,14 +171,12 @@ def accept_connections(announcement: socket.socket) -> None:
 
 def listening_user(name: bytes) -> int | None:
     """Return the user whose process listens at an abstract socket; None if nobody accepts connections."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, contextlib.suppress(OSError):
         connection.settimeout(CONNECT_SECONDS)
-        try:
-            connection.connect(b"\0" + name)
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        except OSError:
-            return None
-    return int(CREDENTIALS.unpack(credentials)[1])
+        connection.connect(b"\0" + name)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        return int(CREDENTIALS.unpack(credentials)[1])
+    return None
 
 
 def claims_of_other_users() -> Iterator[Claim]:

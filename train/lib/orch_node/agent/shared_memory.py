@@ -49,11 +49,9 @@ class Removal:
 
 def segments() -> dict[str, int]:
     """Return name -> inode of what is in /dev/shm; nothing in a container without it."""
-    try:
-        with os.scandir(SHM) as entries:
-            return {entry.name: entry.inode() for entry in entries}
-    except OSError:
-        return {}
+    with contextlib.suppress(OSError), os.scandir(SHM) as entries:
+        return {entry.name: entry.inode() for entry in entries}
+    return {}
 
 
 def remove_registrations() -> None:
@@ -88,10 +86,9 @@ def note_usage(path: Path, processes: Iterable[ProcessRecord]) -> None:
 
 def read_notes(path: Path) -> Notes:
     """Return the notes; without readable ones, nothing is known to belong to the run."""
-    try:
+    with contextlib.suppress(OSError, ValueError, values.ProtocolError):
         return values.parse(Notes, atomic_write.read(path), path.name)
-    except (OSError, ValueError, values.ProtocolError):
-        return Notes(before=segments())
+    return Notes(before=segments())
 
 
 def write_notes(path: Path, notes: Notes) -> None:
@@ -115,12 +112,10 @@ def used_by(pid: int) -> dict[str, int]:
     for path in paths:
         if path.startswith(SHM) and not path.endswith(" (deleted)"):
             name = path[len(SHM) :].partition("/")[0]
-            try:
+            with contextlib.suppress(OSError):
                 # A container may have another /dev/shm with the same names.
                 if os.path.samefile(path, f"{PROC}/{pid}/root{path}"):
                     used[name] = os.lstat(SHM + name).st_ino
-            except OSError:
-                continue
     return used
 
 
