@@ -47,8 +47,7 @@ class JobLocation:
 
 def new_location(run_id: str, launcher: str, settings: KubernetesSettings) -> JobLocation:
     """Return the location of a new run in the cluster of the settings."""
-    location_fields = {field.name for field in fields(JobLocation)}
-    shared = {name: value for name, value in settings if name in location_fields}
+    shared = settings.model_dump(include={field.name for field in fields(JobLocation)})
     fixed = {"namespace": settings.namespace or "default", "job": names.job_name(run_id), "launcher": launcher}
     return JobLocation(**{**shared, **fixed})
 
