@@ -49,12 +49,14 @@ class Written:
         deleted: files of the project that the run has deleted.
         received: those of `files` that are as another node has sent them earlier.
         shared: whether the folder is another node's; then the lists are empty.
+        archived: those of `files` in the archive that follows, if node0 sends one.
     """
 
     files: dict[str, Content] = field(default_factory=dict)
     deleted: tuple[str, ...] = ()
     received: tuple[str, ...] = ()
     shared: bool = False
+    archived: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,19 +152,6 @@ def is_as_sent(copy: Path, sent: Path | None, path: str) -> bool:
     return has_size and content_of(copy / path) == content_of(sent / path)
 
 
-@dataclass(frozen=True)
-class Header:
-    """The line before the archive.
-
-    Attributes:
-        written: what node0 wrote.
-        archived: the paths in the archive.
-    """
-
-    written: Written
-    archived: tuple[str, ...]
-
-
 @contextlib.contextmanager
 def unpacked(run_dir: Path, blocks: Iterable[bytes], contents: Mapping[str, Content], sender: str) -> Iterator[Path]:
     """Yield a temporary folder with the files of an archive.
@@ -186,18 +175,17 @@ def receive(run_dir: Path, suffix: str) -> Received:
         StoreError: if the archive does not have the announced content.
         OSError: if the copy cannot be written.
     """
-    header = values.parse(Header, sys.stdin.buffer.readline(), "the list")
-    contents = header.written.files
-    archived = {path: contents[path] for path in header.archived}
+    written = values.parse(Written, sys.stdin.buffer.readline(), "the list")
+    archived = {path: written.files[path] for path in written.archived}
     with unpacked(run_dir, content_store.stdin_blocks(), archived, "node0") as staging:
         updates = CopyUpdate(run_dir, suffix)
-        for path in header.written.deleted:
+        for path in written.deleted:
             updates.remove(path)
-        for path in updates.stale(header.written):
+        for path in updates.stale(written):
             updates.restore(path)
-        for path in header.archived:
+        for path in written.archived:
             updates.put(staging / path, path)
-    record_received(run_dir, {path: entry.sha256 for path, entry in contents.items()})
+    record_received(run_dir, {path: entry.sha256 for path, entry in written.files.items()})
     return Received(tuple(updates.renamed))
 
 

@@ -68,16 +68,13 @@ def describe(error: Exception) -> str:
     return str(error).split("\n")[-1]
 
 
-class Child:
-    """A run of this program on another node, which passes its input on to further nodes."""
+class RemoteProgram:
+    """A program on another node, which reads from this one and whose output follows the start marker."""
 
-    def __init__(self, config: str, nodes: Sequence[tuple[str, str]], head: dict[str, Any]) -> None:
-        (self.name, command), *further_nodes = nodes
-        self.further_nodes = [name for name, _ in further_nodes]
+    def __init__(self, argv: Sequence[str]) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
-        argv, pipe = ["ssh", "-F", config, "--", self.name, command], subprocess.PIPE
+        pipe = subprocess.PIPE
         self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=self.errors)
-        self.write(head["source"].encode() + json.dumps({**head, "nodes": further_nodes}).encode() + b"\n")
 
     def write(self, block: bytes) -> None:
         """Write to its input unless it has ended."""
@@ -85,16 +82,31 @@ class Child:
         with contextlib.suppress(OSError):
             self.process.stdin.write(block)
 
+    def finish(self) -> tuple[bytes, str]:
+        """Close its input, wait for its end, and return its output and the last line of its errors."""
+        output, _ = self.process.communicate()
+        with self.errors:
+            self.errors.seek(0)
+            lines = self.errors.read().rpartition(START_MARKER)[2].decode(errors="replace").strip().splitlines()
+        return output.rpartition(START_MARKER)[2], lines[-1] if lines else ""
+
+
+class Child(RemoteProgram):
+    """A run of this program on another node, which passes its input on to further nodes."""
+
+    def __init__(self, config: str, nodes: Sequence[tuple[str, str]], head: dict[str, Any]) -> None:
+        (self.name, command), *further_nodes = nodes
+        self.further_nodes = [name for name, _ in further_nodes]
+        super().__init__(["ssh", "-F", config, "--", self.name, command])
+        self.write(head["source"].encode() + json.dumps({**head, "nodes": further_nodes}).encode() + b"\n")
+
     def end(self) -> dict[str, str | None]:
         """Close its input, and return why nodes have not got the pieces, by their names."""
-        output, _ = self.process.communicate()
+        output, reason = self.finish()
         try:
-            problems = json.loads(output.rpartition(START_MARKER)[2].decode())
+            problems = json.loads(output.decode())
         except ValueError:
-            with self.errors:
-                self.errors.seek(0)
-                lines = self.errors.read().rpartition(START_MARKER)[2].decode(errors="replace").strip().splitlines()
-            reason = lines[-1] if lines else f"its connection was lost (exit code {self.process.returncode})"
+            reason = reason or f"its connection was lost (exit code {self.process.returncode})"
             return {**dict.fromkeys(self.further_nodes), self.name: reason}
         return {name or self.name: reason for name, reason in problems.items()}
 

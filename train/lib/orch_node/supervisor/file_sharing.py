@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,8 +21,8 @@ from orch_node.content_store import StoreError
 from orch_node.protocol import files, values
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
-from orch_node.reach import START_MARKER, StartFilter, program_errors
-from orch_node.run_files import Header, Received, Written
+from orch_node.reach import StartFilter
+from orch_node.run_files import Received, Written
 from orch_node.standalone import receive_files
 
 MAX_BYTES = 100 * 10**9  # of the files that node0 gives to a node
@@ -84,7 +83,7 @@ class FileSharing:
         local = run_files.written_files(self.run_dir) if commands else Written()
         failed = [command for command in commands if command.end() != 0]
         raise_failures([command for command in failed if command.node in self.nodes])
-        self.news += [f"without the files that only {command.node} has: {command.problem()}" for command in failed]
+        self.news += [f"without the files that only {command.node} has: {command.problem}" for command in failed]
         lists = {
             command.node: values.parse(Written, command.output, f"the list of {command.node}")
             for command in commands
@@ -144,7 +143,7 @@ class FileSharing:
         """Send the files of these paths to nodes at the same time."""
         size = sum(local.files[path].size for path in paths)
         check_size(size)
-        header = values.render(Header(local, tuple(paths))).encode() + b"\n"
+        header = values.render(replace(local, archived=tuple(paths))).encode() + b"\n"
         commands = [self.command(node, "receive", f"{node}.attempt-{self.attempt}") for node in nodes]
         for command in commands:
             command.write(header)
@@ -176,27 +175,19 @@ def describe(paths: Sequence[str]) -> str:
     return f"{len(paths)} file{'s' * (len(paths) != 1)} ({names})"
 
 
-class RemoteCommand:
+class RemoteCommand(receive_files.RemoteProgram):
     """A command of orch that runs on another node.
 
     Attributes:
         output: what it has printed, after end().
-        error_output: the same of its standard error.
+        problem: what it has printed about its failure, with the node's name, after end().
     """
 
     def __init__(self, node: str, arguments: Sequence[str]) -> None:
+        super().__init__(reach.remote_command(node, program.command(*arguments)))
         self.node = node
         self.output = b""
-        self.error_output = ""
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
-        command, pipe = reach.remote_command(node, program.command(*arguments)), subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.errors)
-
-    def write(self, block: bytes) -> None:
-        """Write to its standard input unless it has ended."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(block)
+        self.problem = ""
 
     def output_blocks(self) -> Iterator[bytes]:
         """Close its standard input, and yield what it prints; raise StoreError if it fails."""
@@ -212,19 +203,11 @@ class RemoteCommand:
 
     def end(self) -> int:
         """Close its standard input, wait for its end, and return its exit code."""
-        output, _ = self.process.communicate()
-        self.output = output.rpartition(START_MARKER)[2]
-        with self.errors:
-            self.errors.seek(0)
-            self.error_output = program_errors(self.errors.read().decode(errors="replace"))
+        self.output, reason = self.finish()
+        self.problem = f"{self.node}: {reason or f'exit code {self.process.returncode}'}"
         return self.process.returncode
-
-    def problem(self) -> str:
-        """Return what the command has printed about its failure, with the node's name."""
-        lines = self.error_output.splitlines()
-        return f"{self.node}: {lines[-1] if lines else f'exit code {self.process.returncode}'}"
 
 
 def raise_failures(commands: Sequence[RemoteCommand]) -> None:
     if commands:
-        raise StoreError("; ".join(command.problem() for command in commands))
+        raise StoreError("; ".join(command.problem for command in commands))
