@@ -14,7 +14,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orch_node import lease
 from orch_node.protocol.environment import FORCE_RESUME
@@ -30,10 +29,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest, check_name, check_unsupported_options
 from orchestrator.runs import store
 from orchestrator.targets import registry
-
-if TYPE_CHECKING:
-    from orchestrator.runs.store import Run
-    from orchestrator.targets.interface import RunHandle
+from orchestrator.targets.interface import RunHandle
 
 
 def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
@@ -74,7 +70,7 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     return replace(plan, array=tuple(array), target=target)
 
 
-def start(plan: Plan, base: Path, resumed: Sequence[Run] = ()) -> RunHandle:
+def start(plan: Plan, base: Path, resumed: Sequence[store.Run] = ()) -> RunHandle:
     """Record a plan, start it or let its runs wait, and return the first run, which outlives this process.
 
     Args:
