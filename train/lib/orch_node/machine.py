@@ -78,15 +78,11 @@ def this_process() -> ProcessIdentity:
 
 def condition_of(process: ProcessIdentity) -> str:
     """Return whether the process is ALIVE or DEAD, as seen from here, or UNKNOWN."""
-    current = this_machine()
-    if is_visible(process.machine, current):
+    current, machine = this_machine(), process.machine
+    is_visible = (machine.boot, machine.pid_namespace) == (current.boot, current.pid_namespace)
+    if current.boot and is_visible:
         return ALIVE if is_alive(process.pid, process.start) else DEAD
-    return DEAD if was_rebooted(process.machine, current) else UNKNOWN
-
-
-def is_visible(machine: Machine, current: Machine) -> bool:
-    """Return whether processes of the machine are visible here."""
-    return bool(current.boot) and (machine.boot, machine.pid_namespace) == (current.boot, current.pid_namespace)
+    return DEAD if was_rebooted(machine, current) else UNKNOWN
 
 
 def was_rebooted(machine: Machine, current: Machine) -> bool:

@@ -206,9 +206,8 @@ class NanLosses:
             RankError: if the loss has been NaN too often and the user wants the run to end then.
         """
         loss: Any = tensors if torch.is_tensor(tensors) else next(iter(tensors or ()), None)
-        if self.in_a_row >= MAX_NAN_LOSSES or not torch.is_tensor(loss):
-            return
-        if loss.device.type != "cpu" or loss.numel() != 1:
+        is_number_on_cpu = torch.is_tensor(loss) and loss.device.type == "cpu" and loss.numel() == 1
+        if self.in_a_row >= MAX_NAN_LOSSES or not is_number_on_cpu:
             return
         try:
             value = loss.item()
