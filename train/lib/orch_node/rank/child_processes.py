@@ -9,9 +9,9 @@ recognized from outside by the threads of torch's process groups.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, MutableMapping
@@ -146,19 +146,12 @@ def check_process(process: int) -> None:
 
 def refuse_group() -> NoReturn:
     """Raise RankError, and record that for the rank, which may ignore how its processes end."""
-    message = describe("imported-again" if is_imported_again() else "child-group", size=parent_size())
+    main = sys.modules["__main__"]
+    # While multiprocessing imports the parent's script, it is not the main module yet.
+    is_imported_again = sys.modules.get("__mp_main__", main) is not main
+    message = describe("imported-again" if is_imported_again else "child-group", size=parent_size())
     write_mark(REFUSED, parent_rank(), message)
     raise RankError(message)
-
-
-def is_imported_again() -> bool:
-    """Return whether multiprocessing is importing the parent's script in this process."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__mp_main__":
-            return True
-        frame = frame.f_back
-    return False
 
 
 def check(rank: int) -> None:
