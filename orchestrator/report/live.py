@@ -27,7 +27,7 @@ from orchestrator.screen import console, escape_control_chars, print_text
 STARTING = "starting the ranks: they import torch and join the process group"
 START_SECONDS = 3.0  # delay of the STARTING line in a pipe
 LONGEST_PHASE = 80
-MOST_STEPS = 1e15
+MOST_STEPS = 1e15  # of a bar; rich multiplies them
 # Events that show that the ranks have started, or that they are not starting at the moment.
 ENDS_START = (events.Progress, events.Waiting, events.Refused, events.Failed, events.Stalled)
 # Events that are printed while the run is running.
@@ -182,7 +182,7 @@ class Screen:
             self.note(text)
 
     def step(self, event: events.Progress) -> None:
-        """Show the progress of a phase, as a bar or as a line."""
+        """Show the progress of a phase as a bar, or as lines for its first, its last and about every tenth part."""
         phase, step, steps = " ".join(escape_control_chars(event.phase or "").split()), event.step or 0, event.steps
         phase = phase[:LONGEST_PHASE] or "progress"
         first, previous = self.last.pop(phase, (event, event))
@@ -192,13 +192,12 @@ class Screen:
         if event.figures.get("printed") and self.of_ranks in ("0", "all"):
             self.printed.add(phase)
         if not self.progress.disable:
-            self.progress.tasks[0].total = None if steps is None else drawn(steps)
-            self.progress.update(
-                self.task, description=phase, completed=drawn(step), visible=True, detail=self.detail(phase)
-            )
+            self.progress.tasks[0].total = None if steps is None else min(max(steps, 0), MOST_STEPS)
+            done = min(max(step, 0), MOST_STEPS)
+            self.progress.update(self.task, description=phase, completed=done, visible=True, detail=self.detail(phase))
         elif event.figures.get("printed") and phase in self.printed:
             self.shown[phase] = step  # rank 0 has printed the same line
-        elif worth_a_line(self.shown.get(phase), step, steps):
+        elif phase not in self.shown or step == steps or step - self.shown[phase] >= max(1, (steps or 100) // 10):
             self.shown[phase] = step
             self.note(self.progress_line(phase))
 
@@ -240,15 +239,3 @@ def describe_steps(event: events.Progress) -> str:
         return ""
     speed = f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each"
     return f"{counted(f'{event.step:.0f}', 'step')}, {speed}"
-
-
-def drawn(step: float) -> float:
-    """Return the step limited to what a bar can show; rich multiplies it."""
-    return min(max(step, 0), MOST_STEPS)
-
-
-def worth_a_line(last: float | None, step: float, steps: float | None) -> bool:
-    """Return whether a pipe gets a line for this step: the first, the last and about every tenth part between."""
-    if last is None or step == steps:
-        return True
-    return step - last >= max(1, (steps or 100) // 10)

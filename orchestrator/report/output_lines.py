@@ -96,10 +96,9 @@ class NodeOutput:
     def receive(self, node: str, stream: int, part: bytes) -> None:
         """Add a part of a node's output; print or store the lines that it completes."""
         with self.lock:
-            *lines, remainder = (self.unfinished.get((node, stream), b"") + part).split(b"\n")
-            if len(remainder) > MAX_LINE_BYTES:
-                lines, remainder = [*lines, remainder], b""
-            self.unfinished[node, stream] = remainder
+            *lines, self.unfinished[node, stream] = (self.unfinished.get((node, stream), b"") + part).split(b"\n")
+            if len(self.unfinished[node, stream]) > MAX_LINE_BYTES:
+                lines.append(self.unfinished.pop((node, stream)))
             for line in lines:
                 self.add_line(node, stream, line)
 

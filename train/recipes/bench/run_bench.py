@@ -87,7 +87,9 @@ def measure_node() -> None:
     ranks.gather(None)
     bf16 = matrix_rate(torch.bfloat16) if any("bf16" in flag for flag in state["flags"]) else 0.0
     ranks.gather(None)
-    report("bench", part="rank", fp32=fp32, bf16=bf16, memory=copy_rate(), **usage, **state)
+    source = torch.ones(COPIED_BYTES // 4)
+    memory = 2 * COPIED_BYTES / seconds_of("b.copy_(a)", COPY_SECONDS, a=source, b=source.clone()) / 1e9  # GB/s
+    report("bench", part="rank", fp32=fp32, bf16=bf16, memory=memory, **usage, **state)
 
 
 def clocks() -> tuple[float, float, float]:
@@ -145,12 +147,6 @@ def matrix_rate(dtype: torch.dtype) -> float:
     """Return the rate of matrix products in TFLOP/s."""
     a, b = (torch.rand(MATRIX_SIZE, MATRIX_SIZE).to(dtype) for _ in range(2))
     return 2 * MATRIX_SIZE**3 / seconds_of("a.mm(b)", GEMM_SECONDS, a=a, b=b) / 1e12
-
-
-def copy_rate() -> float:
-    """Return the memory bandwidth of copies in GB/s: bytes read and written."""
-    source = torch.ones(COPIED_BYTES // 4)
-    return 2 * COPIED_BYTES / seconds_of("b.copy_(a)", COPY_SECONDS, a=source, b=source.clone()) / 1e9
 
 
 def seconds_of(statement: str, seconds: float, **tensors: torch.Tensor) -> float:

@@ -107,7 +107,9 @@ def pages(chunks: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
     """Yield each page that begins in the block as a whole."""
     buffer = b""
     for inside, data in chunks:
-        if not inside and not begun(buffer):
+        # A page has begun but not ended, or its opening tag is cut in two.
+        has_begun = OPEN in buffer or any(buffer.endswith(OPEN[:size]) for size in range(1, len(OPEN)))
+        if not inside and not has_begun:
             return
         *ended, buffer = (buffer + data).split(CLOSE)
         for text in ended if inside else ended[:1]:
@@ -115,11 +117,6 @@ def pages(chunks: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
                 yield text[text.index(OPEN) :] + CLOSE
         if ended and not inside:
             return
-
-
-def begun(buffer: bytes) -> bool:
-    """Return whether a page has begun but not ended, or its opening tag is cut in two."""
-    return OPEN in buffer or any(buffer.endswith(OPEN[:n]) for n in range(1, len(OPEN)))
 
 
 def article(page: bytes) -> str | None:

@@ -80,7 +80,8 @@ def pairs(
         else:
             second = list(itertools.chain(*remaining[split:size]))
         remaining = remaining[split if is_random else size :]
-        cut(first, second, room, rng)
+        while len(first) + len(second) > room:  # shorten the longer segment, at its front or end
+            del (first if len(first) > len(second) else second)[0 if rng.random() < 0.5 else -1]
         if first and second:
             segment_pairs.append((first, second, is_random))
     return segment_pairs
@@ -96,13 +97,6 @@ def elsewhere(documents: Sequence[Document], index: int, length: int, rng: rando
         if len(tokens) >= length:
             break
     return tokens
-
-
-def cut(first: Tokens, second: Tokens, room: int, rng: random.Random) -> None:
-    """Shorten the longer segment, randomly at its front or end, until both fit."""
-    while len(first) + len(second) > room:
-        longer = first if len(first) > len(second) else second
-        del longer[0 if rng.random() < 0.5 else -1]
 
 
 def masked(first: Tokens, second: Tokens, is_random: bool, masking: Masking, rng: random.Random) -> dict[str, Any]:
