@@ -268,7 +268,7 @@ def train(
         "script_args": [*map(str, tuple_of("args", args))],
         "settings": entries("settings", settings or {}),
         "env": entries("env", options.get("env") or {}),
-        "ppn": parse_ppn(options.get("ppn") or AUTO),
+        "ppn": parse_ppn(values.get("ppn", AUTO)),
         "python": choose_python(values.pop("python", None), values.pop("venv", None)),
     }
     if "target_options" in values:
@@ -300,6 +300,8 @@ def entries(option: str, values: Mapping[str, object]) -> tuple[str, ...]:
     Raises:
         RequestError: if a value is of another type, such as `os.environ.get(NAME)` of a missing variable.
     """
+    if not isinstance(values, Mapping):
+        raise RequestError(f"{option} is {values!r}, not a dictionary.", hint=f"Write {option}={{NAME: VALUE}}.")
     for name, value in values.items():
         if not isinstance(value, str | Real | Path):
             hint = "Use a text, a number, True or False, or omit it."

@@ -35,6 +35,8 @@ def test_wrong_argument_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: pyt
         (lambda: orch.train("bert-qa", target_options={"slurm": ["a=b"]}), "options are for a target", ""),
         (lambda: orch.train("bert-qa", settings={"config_name": None}), "config_name is None", "text, a number, True"),
         (lambda: orch.train("bert-qa", env={"TEAM": None}), "env: TEAM is None", "omit"),
+        (lambda: orch.train("bert-qa", env=["A=1"]), "env is ['A=1'], not a dictionary", "env={"),
+        (lambda: orch.train("bert-qa", ppn=0), "--ppn 0: expected a number", "--ppn 4"),
         (lambda: orch.train("bert-qa", max_restart=1), "no option 'max_restart'", "'max_restarts'"),  # unknown option
         (lambda: orch.train("bert-qa", stall_timeout="x"), "'x': expected a valid number", "--help-all"),
         (lambda: orch.train("bert-qa", pnn=1), "no option 'pnn'", "'ppn'"),
