@@ -259,7 +259,7 @@ def train(
     Raises:
         OrchError: if the request is wrong, or the run cannot be started. Its `hint` advises.
     """
-    values = {name: value for name, value in options.items() if value is not None}
+    values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name in values.keys() - TrainOptions.__annotations__:
         hint = did_you_mean(name, TrainOptions.__annotations__)
         raise RequestError(f"orch.train has no option {name!r}.", hint=hint)
