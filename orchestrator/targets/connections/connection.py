@@ -241,11 +241,10 @@ class Ssh:
         Raises:
             ConnectionLost: if the node does not respond.
         """
-        try:
-            self.run(("env", "LC_ALL=C", "sh", "-c", TEST_WRITE, "sh", f"{folder}/.room"))
-        except OSError as error:
-            return disk.describe_output(folder, str(error).splitlines()[0])
-        return ""
+        argv = ("env", "LC_ALL=C", "sh", "-c", TEST_WRITE, "sh", f"{folder}/.room")
+        result = self.capture(argv, seconds=RUN_SECONDS)
+        reason = result.err.strip() or f"exit code {result.code}"
+        return disk.describe_output(folder, reason.splitlines()[0]) if result.code != 0 else ""
 
     def start(self, command: Command, log: str) -> None:
         """Start a program that continues after the connection is closed."""
