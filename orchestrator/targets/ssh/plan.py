@@ -151,7 +151,10 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
         nodes=run_nodes,
         python=node0.python,
     )
-    program = (plan.run.python, f"{run_paths.train}/node.py")
+    program = (node0.python, f"{run_paths.train}/node.py")
+    options = (f"--claims={run_files.claims_folder(run_paths.store)}", *training.supervisor_options(resolved, launch))
+    argv = (*program, "supervise", run_paths.run_dir, *options, "--", *launch.command.argv)
+    supervise = Command(argv=argv, env=launch.command.env)
     prepare = RunProgram(nodes=run_nodes, command=(*program, "prepare-attempt", run_paths.run_dir))
     steps = (
         *([check_imports(inputs.imports, spec)] if inputs.imports else []),
@@ -159,7 +162,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
         *files.sent,
         *(give_files(plan.run, run_paths.resume) if run_paths.resume else []),
         *put_files(inputs, resolved, plan.run, files=files, spec=spec, launch=launch),
-        start_run(resolved, launch),
+        StartRun(nodes=run_nodes[:1], run_dir=run_paths.run_dir, command=supervise),
     )
     return replace(plan, steps=steps, fingerprints={value: fold(names) for value, names in fingerprints.items()})
 
@@ -233,15 +236,6 @@ def put_files(
         for nodes, names in ((run.nodes[:1], contents), (run.nodes, shared))
         for name, content in names.items()
     )
-
-
-def start_run(resolved: Resolved, launch: Launch) -> StartRun:
-    """Return the step that starts the supervisor on node0."""
-    node0, run_paths = resolved.nodes.value[0], resolved.run_paths
-    supervise = (node0.python, f"{run_paths.train}/node.py", "supervise", run_paths.run_dir)
-    options = (f"--claims={run_files.claims_folder(run_paths.store)}", *training.supervisor_options(resolved, launch))
-    command = Command(argv=(*supervise, *options, "--", *launch.command.argv), env=launch.command.env)
-    return StartRun(nodes=(node0.run_node,), run_dir=run_paths.run_dir, command=command)
 
 
 def check_imports(imports: Imports, spec: LaunchSpec) -> CheckImports:
