@@ -159,16 +159,16 @@ def check_secrets(run: Run, request: TrainRequest) -> None:
     Raises:
         RequestError: if one is masked.
     """
-    again = "Start a new run, with {}: resumed runs have it, too."
+    restart_hint = "Start a new run, with {}: resumed runs have it, too."
     names = [variable.partition("=")[0] for variable in request.env if MASK in variable]
     hints = {f"in {name}": f"Pass it again: orch resume {run.id} --env {name}" for name in names}
     if any(MASK in argument for argument in (*request.settings, *request.script_args)):
-        hints["among the script's arguments"] = again.format("the secret in orch_secrets of the inventory")
+        hints["among the script's arguments"] = restart_hint.format("the secret in orch_secrets of the inventory")
     for package in request.packages:
         if MASK in package:
-            hints[f"in --with '{package}'"] = again.format("the user and password of the host in ~/.netrc")
-    for place, hint in hints.items():
-        raise RequestError(f"{run.id}: the record of the run does not have the secret {place}.", hint=hint)
+            hints[f"in --with '{package}'"] = restart_hint.format("the user and password of the host in ~/.netrc")
+    for location, hint in hints.items():
+        raise RequestError(f"{run.id}: the record of the run does not have the secret {location}.", hint=hint)
 
 
 def request_of(run: Run) -> TrainRequest:
