@@ -118,64 +118,43 @@ class TrainRequest:
         flags=("--module", "-m"),
         help="Run RECIPE_OR_SCRIPT as a Python module, like `python -m`.",
     )
-    name: str | None = option(
-        metavar="NAME", help="Name of the run, which `orch runs` shows and other commands take in place of its ID."
-    )
-    preset: str | None = option(
-        metavar="NAME", help="Named set of settings; `orch recipes` lists the presets of each recipe."
-    )
+    name: str | None = option(metavar="NAME", help="Name of the run, which commands take in place of its ID.")
+    preset: str | None = option(metavar="NAME", help="Named set of settings; `orch recipes` lists them.")
     settings: tuple[str, ...] = option(
-        (),
-        flags=("--set",),
-        metavar="KEY=VALUE",
-        help="Setting of the recipe, such as learning_rate=1e-4; may be repeated. `orch recipes show NAME` lists them.",
+        (), flags=("--set",), metavar="KEY=VALUE", help="Setting of the recipe (`orch recipes show`); may be repeated."
     )
     array: tuple[str, ...] = option(
         (),
         metavar="KEY=VALUE,VALUE",
-        help="Start one run per value, or (@FILE) per line of a file; repeat to run all combinations. Append %N "
-        "to run at most N at a time.",
+        help="One run per value, or (@FILE) per line; repeat for all combinations. %N: at most N at a time.",
     )
     array_sample: int | None = option(metavar="N", help="Start only N combinations of --array, drawn at random.")
     recipe_path: tuple[PurePath, ...] = option(
-        (),
-        envvar="ORCH_RECIPE_PATH",
-        metavar="FOLDER",
-        help="Folder with a recipe.toml, or with several recipe folders; may be repeated.",
+        (), envvar="ORCH_RECIPE_PATH", metavar="FOLDER", help="Folder of a recipe or of recipes; may be repeated."
     )
     project: str | None = option(
         metavar="FOLDER|none",
-        help="Folder to send to the nodes with your own script; the ranks work in a copy of it. Default: the script's "
-        "git repository without ignored files, or its folder; none: only the script.",
+        help="Folder sent with your own script. Default: its git repository or folder; none: only the script.",
     )
     project_limit: int = option(PROJECT_MEGABYTES, metavar="MB", help="Maximum size of the project.")
     requirements: str | None = option(
         metavar="FILE|none",
-        help="Packages to add to the stack: a requirements file or a pyproject.toml. Default: those of the script's "
-        "`# /// script` block, or of the project's pyproject.toml; none: no packages.",
+        help="Packages to add to the stack, in a file. Default: those of the script or its pyproject.toml.",
     )
-    extra: tuple[str, ...] = option(
-        (), metavar="NAME", help="Optional dependencies of the pyproject.toml; may be repeated."
-    )
+    extra: tuple[str, ...] = option((), metavar="NAME", help="Extra of the pyproject.toml; may be repeated.")
     packages: tuple[str, ...] = option(
-        (),
-        flags=("--with",),
-        metavar="PACKAGE",
-        help="Package to add to the stack and to the packages of --requirements or its default, such as einops>=0.8; "
-        "may be repeated.",
+        (), flags=("--with",), metavar="PACKAGE", help="Further package, such as einops>=0.8; may be repeated."
     )
     env: tuple[str, ...] = option(
         (),
         metavar="NAME|NAME=VALUE",
-        help="Environment variable of the ranks; without a value, that of this shell; may be repeated. For all "
-        "runs: orch_env in the inventory.",
+        help="Variable of the ranks; alone, that of this shell; may be repeated. For all runs: orch_env.",
     )
     env_file: PurePath | None = option(metavar="FILE", help="File with such variables, one in each line.")
     stack: str = option("current", metavar="NAME", help="Stack (set of versions) to use; `orch stacks` lists them.")
     python: str | None = option(
         metavar="PATH",
-        help="Run the ranks on this Python, which the nodes have already (conda, uv, venv), instead of that of the "
-        "stack. It needs torch; the stack's bindings for ccl are added if they fit.",
+        help="Run the ranks on this Python of the nodes (conda, uv, venv), which has torch, not on the stack's.",
     )
     on: str | None = None  # its option names the targets, which packages can add
     inventory: str = option(
@@ -188,8 +167,7 @@ class TrainRequest:
     nodes: Nodes | None = option(
         metavar="N|PATTERN",
         parser=parse_nodes,
-        help="Number of nodes, taken from the start of the inventory, or an Ansible pattern such as "
-        "node[1-3],node7 or a group. Default: all.",
+        help="Number of nodes, or an Ansible pattern such as node[1-3],node7 or a group. Default: all.",
     )
     exclude: str | None = option(metavar="PATTERN", help="Nodes to exclude: a pattern as for --nodes.")
     wait_for_cores: bool = option(False, help="Wait until other runs have released their cores.")
@@ -197,8 +175,7 @@ class TrainRequest:
         panel=RANKS,
         metavar="N|auto",
         parser=parse_ppn,
-        help="Ranks per node. Default: auto, one rank per NUMA node, or the number that `orch bench` found to be "
-        "faster; in jobs one per known socket, in pods one.",
+        help="Ranks per node. Default: auto, one per NUMA node, or as many as `orch bench` found to be faster.",
     )
     launcher: str | None = option(
         metavar="NAME",
@@ -207,72 +184,53 @@ class TrainRequest:
     mpi: str | None = option(
         metavar="NAME", help="intel, mpich or openmpi. Default: orch_mpi in the inventory, otherwise the stack's MPI."
     )
-    accelerate_config: str | None = option(
-        metavar="FILE", help="Configuration file of accelerate; settings that have no effect are reported."
-    )
+    accelerate_config: str | None = option(metavar="FILE", help="Configuration of accelerate, as far as it applies.")
     backend: str | None = option(
         metavar="NAME",
-        help="Process-group backend: ccl, gloo or the backend of a plug-in. Default: the stack's first backend, "
-        "or the one that `orch bench` found to be faster.",
+        help="Process-group backend. Default: the first of the stack, or what `orch bench` found to be faster.",
     )
     ccl_workers: int = option(0, metavar="N", help="Cores per rank that oneCCL uses for communication only.")
     fabric: str | None = option(
         metavar="NAME",
-        help="Network for MPI and oneCCL: tcp, psm3, verbs, efa, mlx or shm. Default: auto, the fastest one "
-        "that `orch provision` has verified between all nodes, otherwise tcp. For all runs: orch_fabric "
-        "in the inventory.",
+        help="Network for MPI and oneCCL. Default: auto, the fastest that `orch provision` has verified, or tcp.",
     )
     precision: str = option(
         AUTO,
         panel=PRECISION,
         metavar="auto|bf16|fp32",
-        help="Precision of a recipe. Default: auto, which is bf16 if all nodes have BF16 "
-        "instructions (avx512_bf16, amx_bf16, ARM's bf16), otherwise fp32.",
+        help="Precision of a recipe. Default: auto, bf16 if all nodes have instructions for it, otherwise fp32.",
     )
-    allow_slow_bf16: bool = option(
-        False, help="Emulate BF16 on CPUs without BF16 instructions; about 10 times slower than fp32."
-    )
+    allow_slow_bf16: bool = option(False, help="Emulate BF16 without its instructions; 10 times slower than fp32.")
     ipex: bool = option(False, help="Use the Intel Extension for PyTorch (IPEX), on stacks that have it.")
     kernels: str = option(
-        AUTO,
-        metavar="auto|torch",
-        help="Dropout, attention, matrix products on CPUs. auto: orch's kernels, which are faster; torch: torch's.",
+        AUTO, metavar="auto|torch", help="Dropout, attention and products on CPUs by orch's kernels or torch's."
     )
     stall_timeout: float = option(
         STALL_SECONDS,
         panel=RESTARTS,
         metavar="SECONDS",
-        help="Stop a run that makes no progress for this long (no event, collective, optimizer step or "
-        "log line); 0: never.",
+        help="Stop a run that makes no progress (event, collective, step or log line) for this long; 0: never.",
     )
-    max_restarts: int = option(
-        0, metavar="N", help="Restart up to N times after a failure, from the newest checkpoint."
-    )
+    max_restarts: int = option(0, metavar="N", help="Restarts after failures, from the newest checkpoint.")
     spare_nodes: int = option(
         0,
         metavar="K",
-        help="Reserve K spare nodes that replace failed nodes at a restart: the next ones of the "
-        "inventory, or the last ones of the nodes that --nodes names.",
+        help="Reserve K nodes, the next of the inventory or the last of --nodes, that replace failed ones.",
     )
     min_nodes: int = option(
-        0,
-        metavar="K",
-        help="Restart with as few as K nodes after node failures; also works for your own scripts. With "
-        "torchrun, sets --nnodes K:N.",
+        0, metavar="K", help="Restart with as few as K nodes after node failures; torchrun: --nnodes K:N."
     )
     stop_on_nan: bool = option(False, help="Stop the run when the loss has been NaN in 10 backward passes in a row.")
     image: str | None = option(
         panel=IMAGE,
         metavar="IMAGE",
-        help="Run the ranks in this image: of Docker on nodes, of the pods, or in batch jobs a .sif file or a folder "
-        "with Apptainer or Singularity.",
+        help="Run the ranks in this image: of Docker, of pods, or a .sif file or folder of Apptainer in jobs.",
     )
     image_options: tuple[str, ...] = option(
         (),
         flags=("--image-option",),
         metavar="KEY=VALUE",
-        help="Setting of the containers on nodes and in batch jobs: python, mounts, env_file or arguments, on nodes "
-        "also shm, memlock and others; may be repeated. For all runs: orch_docker in the inventory.",
+        help="Setting of the containers, such as mounts; may be repeated. For all runs: orch_docker.",
     )
     options: tuple[TargetOptions, ...] = ()  # of single targets
     runs_dir: PurePath = RUNS_DIR  # the folder of run records
