@@ -129,12 +129,3 @@ def await_start(folder: Path, source: Source) -> int | None:
         time.sleep(0.01)
         source.refresh()
     return supervisor.pid
-
-
-def interrupt(folder: Path, source: Source) -> None:
-    """Ask the supervisor to end the run, and wait until its outcome exists."""
-    pid = await_start(folder, source)
-    if pid is not None:
-        source.terminate(pid)
-    for _ in follow(folder, source, ranks=0):
-        pass

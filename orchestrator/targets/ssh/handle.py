@@ -83,7 +83,11 @@ class SshHandle(RunHandle):
         return self.copies.watch(batches)
 
     def interrupt(self) -> None:
-        follow.interrupt(self.folder, self.source)
+        pid = follow.await_start(self.folder, self.source)
+        if pid is not None:
+            self.source.terminate(pid)
+        for _ in follow.follow(self.folder, self.source, ranks=0):
+            pass
 
     def refresh(self) -> None:
         with ExitStack() as at_end:

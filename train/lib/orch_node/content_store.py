@@ -77,11 +77,9 @@ def main(argv: list[str]) -> int:
         if not is_used and not (options.keep and options.copy.is_dir()):
             return ABSENT
     except (StoreError, permissions.UntrustedError) as error:
-        print(error, file=sys.stderr)
-        return 1
+        sys.exit(str(error))
     except OSError as error:
-        print(disk.describe_error(options.folder, error), file=sys.stderr)
-        return 1
+        sys.exit(disk.describe_error(folder, error))
     return 0
 
 

@@ -80,11 +80,9 @@ def main(argv: list[str]) -> int:
         else:
             result = receive(Path(run_dir), argument)
     except OSError as error:
-        print(disk.describe_error(run_dir, error), file=sys.stderr)
-        return 1
+        sys.exit(disk.describe_error(run_dir, error))
     except (content_store.StoreError, ProtocolError) as error:
-        print(error, file=sys.stderr)
-        return 1
+        sys.exit(str(error))
     print(values.render(result))
     return 0
 

@@ -105,12 +105,10 @@ def main_prepare_attempt(argv: list[str]) -> int:
     run_dir, names = Path(argv[0]), argv[1:]
     try:
         if is_running(run_dir):
-            print("the run has not ended", file=sys.stderr)
-            return 1
+            sys.exit("the run has not ended")
         prepare(run_dir, names)
     except OSError as error:
-        print(disk.describe_error(run_dir, error), file=sys.stderr)
-        return 1
+        sys.exit(disk.describe_error(run_dir, error))
     return 0
 
 
