@@ -16,7 +16,7 @@ class Pipes:
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
 
-    def add(self, descriptor: int, handle_line: Callable[[bytes], None], max_bytes: int = MAX_LINE_BYTES) -> None:
+    def add(self, descriptor: int, handle_line: Callable[[bytes], object], max_bytes: int = MAX_LINE_BYTES) -> None:
         """Read a pipe until its end.
 
         Args:

@@ -103,6 +103,5 @@ def authenticate(connection: socket.socket, job_key: str, seconds: float) -> tup
     agent_nonce, _, signed = receive_line(connection, seconds).partition(b" ")
     key = connection_key(job_key, supervisor_nonce, agent_nonce.decode(errors="replace"))
     lines = SignedLines(key, sender=SUPERVISOR, receiver=AGENT)
-    line = lines.verify(signed)
     connection.settimeout(None)
-    return lines, line
+    return lines, lines.verify(signed)

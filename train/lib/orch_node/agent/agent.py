@@ -159,10 +159,9 @@ class Agent:
         spec = containers.read_spec(self.run_dir)
         assert spec is not None
         try:
-            packages = containers.start(self.run_dir, spec, node=self.node, cpus=request.cpus)
+            return Response(request.kind, packages=containers.start(self.run_dir, spec, self.node, request.cpus))
         except ContainerError as error:
             return Response(request.kind, problem=str(error))
-        return Response(request.kind, packages=packages)
 
     def handle_end(self, request: Request) -> Response:
         self.note_segments(now=True)
@@ -221,8 +220,7 @@ class Agent:
 def end_earlier_agents(run_dir: str, node: str) -> None:
     """End an earlier agent of this node and run, which has lost its connection."""
     for process in processes.run_processes(run_dir):
-        argv = processes.read_argv(process.pid)
-        if process.role == "agent" and os.fsencode(node) in argv:
+        if process.role == "agent" and os.fsencode(node) in processes.read_argv(process.pid):
             machine.send_signal(*process.key, signal.SIGKILL)
 
 

@@ -56,7 +56,7 @@ def read_spec(run_dir: Path) -> ContainerSpec | None:
     return None
 
 
-def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> dict[str, str]:
+def start(run_dir: Path, spec: ContainerSpec, node: str, cpus: Sequence[int]) -> dict[str, str]:
     """Start this node's container, replace that of an earlier attempt, and return the versions of its packages.
 
     Apptainer has no container until a rank runs; check that it works.
@@ -125,8 +125,7 @@ def entry_command(
         through_shell: the entrypoint of the image, if a shell is to start it that reads further
             variables from standard input (`as_exports`), hidden from the engine.
     """
-    cpus = (*placement.cpus, *placement.worker_cpus)
-    options = run_options(run_dir, spec, node=placement.node, cpus=cpus)
+    options = run_options(run_dir, spec, node=placement.node, cpus=(*placement.cpus, *placement.worker_cpus))
     command = [*(ENGINE, *options, "--rm"), *(option for name in names for option in ("--env", name))]
     if through_shell is None:
         return [*command, spec.image, *arguments]
@@ -146,8 +145,7 @@ def entrypoint_of(image: str) -> list[str]:
     Raises:
         ContainerError: if the engine fails.
     """
-    output = run_docker("image", "inspect", "--format", "{{json .Config.Entrypoint}}", image)
-    return list(json.loads(output) or [])
+    return list(json.loads(run_docker("image", "inspect", "--format", "{{json .Config.Entrypoint}}", image)) or [])
 
 
 def find(run_dir: Path, node: str = "") -> list[ProcessRecord]:

@@ -47,8 +47,8 @@ LAUNCHER_DELAY_SECONDS = 1.5
 def run_processes(run_dir: str) -> list[ProcessRecord]:
     """Return the living processes of a run on this node, except this process and its ancestors."""
     names = {os.fsencode(run_dir), os.fsencode(os.path.realpath(run_dir))}
-    ignored = set(ancestors(os.getpid()))
-    return with_proxies([process for runs, process in processes_with_runs(ignored) if names & runs])
+    candidates = processes_with_runs(ancestors(os.getpid()))
+    return with_proxies([process for runs, process in candidates if names & runs])
 
 
 def processes_with_runs(ignored: Collection[int]) -> list[tuple[set[bytes], ProcessRecord]]:
@@ -172,9 +172,8 @@ def keep_descendants() -> None:
 
 def descendants() -> list[ProcessRecord]:
     """Return the living processes that this one has started, directly or not."""
-    own_pid = os.getpid()
     living = [process for pid in all_pids() if (process := read_process(pid, []))]
-    return [process for process in living if process.state not in "ZX" and own_pid in ancestors(process.parent)]
+    return [process for process in living if process.state not in "ZX" and os.getpid() in ancestors(process.parent)]
 
 
 def has_children(pid: int) -> bool:

@@ -113,5 +113,4 @@ def rank_variables(fabric: str, names: Sequence[str], transport: str) -> dict[st
     provider = {"FI_EFA_IFACE": all_names} if fabric == "efa" else {}
     if transport == "mpi":
         return {**provider, "I_MPI_MULTIRAIL": "1"}
-    count = str(len(names))
-    return {**provider, "CCL_MNIC": "global", "CCL_MNIC_NAME": all_names, "CCL_MNIC_COUNT": count}
+    return {**provider, "CCL_MNIC": "global", "CCL_MNIC_NAME": all_names, "CCL_MNIC_COUNT": str(len(names))}

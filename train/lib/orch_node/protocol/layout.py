@@ -133,8 +133,7 @@ class RunLayout:
         """Return the layout without lost nodes, its ranks numbered from 0."""
         remaining = (placement for placement in self.ranks if placement.node not in lost)
         ranks = tuple(replace(placement, rank=rank) for rank, placement in enumerate(remaining))
-        planned = self.planned_size
-        return replace(self, world_size=len(ranks), planned_world_size=planned, ranks=ranks)
+        return replace(self, world_size=len(ranks), planned_world_size=self.planned_size, ranks=ranks)
 
 
 def parse(text: str | bytes) -> RunLayout:
@@ -193,5 +192,4 @@ def hostfile(implementation: str, hosts: Iterable[tuple[str, int]]) -> str:
         implementation: intel, mpich or openmpi.
         hosts: address and number of ranks of each host, in the order of ranks.
     """
-    line = HOST_LINES[implementation]
-    return "".join(line.format(address=host, ranks=ranks) + "\n" for host, ranks in hosts)
+    return "".join(HOST_LINES[implementation].format(address=host, ranks=ranks) + "\n" for host, ranks in hosts)

@@ -173,8 +173,7 @@ class RankTracker:
         """
         if not self.unfinished() and all(end.finished and end.code == 0 for end in self.exits.values()):
             return self.seconds_since_progress(now) > EXIT_SECONDS
-        any_waits = any(end.waits for end in self.exits.values())
-        if not any_waits or not self.leaving.issuperset(self.unfinished()):
+        if not any(end.waits for end in self.exits.values()) or not self.leaving.issuperset(self.unfinished()):
             return False
         return not self.unfinished() or self.seconds_since_progress(now) > EXIT_SECONDS
 

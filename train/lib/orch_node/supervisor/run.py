@@ -146,8 +146,7 @@ class SupervisedRun:
         self.preempt_signal, self.preempt_seconds = preemption_settings(run_dir)
         for number in {signal.SIGTERM, signal.SIGINT, self.preempt_signal or signal.SIGTERM}:
             signal.signal(number, self.handle_signal)
-        nodes = [*self.layout.node_names, *self.layout.spares]
-        self.event_log = EventLog(run_dir, nodes)
+        self.event_log = EventLog(run_dir, [*self.layout.node_names, *self.layout.spares])
         # Once the file SUPERVISOR exists, `orch stop` sends a signal; before, it only writes the file STOP.
         identity = machine.this_process()
         self.lease = Lease(run_dir, identity)

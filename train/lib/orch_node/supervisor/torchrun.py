@@ -110,7 +110,7 @@ def launch(arguments: list[str], command: list[str], options: argparse.Namespace
         assert child.stdin is not None
         assert child.stdout is not None
         os.write(child.stdin.fileno(), key)  # it fits into the pipe's buffer
-        pipes.add(child.stdout.fileno(), write_line, MAX_LAUNCHER_LINE_BYTES)
+        pipes.add(child.stdout.fileno(), lambda line: os.write(1, line), MAX_LAUNCHER_LINE_BYTES)
     codes = await_end(children, pipes, stop_signals)
     end_all(list(children.values()), pipes)
     for node, code in codes.items():
@@ -143,11 +143,6 @@ def end_all(children: Sequence[subprocess.Popen[bytes]], pipes: Pipes) -> None:
     for child in children:
         child.kill()
         child.wait()
-
-
-def write_line(line: bytes) -> None:
-    """Write a line of a node to standard output."""
-    os.write(1, line)
 
 
 # On each node.
