@@ -74,9 +74,7 @@ def init(
 ) -> None:
     """Print the objects that a namespace needs once: the volume, and the Hub token as a Secret."""
     if as_json and not apply:
-        raise RequestError(
-            "--json requires --apply: without it, the objects are printed as YAML.", hint="Omit --json, or add --apply."
-        )
+        raise RequestError.about("json-of-k8s-init")
     settings = kubernetes_settings(k8s_file, list(k8s or ()), image)
     if runtime:
         settings.check_image()

@@ -45,10 +45,7 @@ def make_image(
     tag, base = tag or f"orch:{stack.name}", base or f"python:{python_for(stack)}-slim-bookworm"
     for option, name in (("--tag", tag), ("--base", base)):
         if not IMAGE_NAME.fullmatch(name):
-            raise PlanError(
-                f"{option} {name!r}: not a valid image name.",
-                hint="Examples: orch:current, registry.example/team/orch:1.",
-            )
+            raise PlanError.about("image-name", option=option, name=name)
     return StackImage(stack=stack, tag=tag, base=base, python=python or python_of(base, stack), engine=engine)
 
 
@@ -95,10 +92,7 @@ def lay_out(
 def check_engine(engine: str) -> None:
     """Raise ExecuteError if the engine is not installed, before gigabytes are downloaded."""
     if shutil.which(engine) is None:
-        raise ExecuteError(
-            f"Cannot start {engine}: it is not installed.",
-            hint="Use --engine podman, or install docker. --dry-run only prints the Dockerfile.",
-        )
+        raise ExecuteError.about("missing-engine", engine=engine)
 
 
 def build(image: StackImage, context: Path) -> str:

@@ -156,10 +156,7 @@ def port_of(name: str, variables: Mapping[str, Any]) -> int:
     """
     port = variables.get("orch_port") or variables.get("ansible_port") or SSH_PORT
     if is_template(port):
-        raise RequestError(
-            f"The port {port} of {name} is a template, but orch writes the number into the ssh configuration of nodes.",
-            hint="Set orch_port to the number in the inventory.",
-        )
+        raise RequestError.about("template-as-port", port=port, name=name)
     return int(port)
 
 
@@ -227,10 +224,7 @@ def recorded_root(session: Session) -> str:
     records = [recorded_facts(session.source, name, session.listener.note) for name in session.nodes]
     roots = {record.root for record in records if record and record.root}
     if len(roots) != 1:
-        raise RequestError(
-            f"The nodes of {session.source} have not been provisioned.",
-            hint=f"Run `orch provision {session.request.inventory}` first.",
-        )
+        raise RequestError.about("not-provisioned", inventory=session.source, name=session.request.inventory)
     return roots.pop()
 
 

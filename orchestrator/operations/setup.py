@@ -113,19 +113,10 @@ def install_packages(requirements: Requirements, stack: Stack, notify: Notify) -
 def check_stack(stack: Stack) -> None:
     """Raise PlanError if orch does not build the stack's bindings, or the stack does not support this Python."""
     if not builds_bindings(stack):
-        raise PlanError(
-            f"`orch setup` cannot install stack '{stack.name}': its bindings are not built by orch.",
-            hint=f"To install it on nodes: `orch provision --stack {stack.name}`. On this machine: `orch stacks "
-            f"requirements {stack.name} > requirements.txt`, then `pip install -r requirements.txt`.",
-        )
+        raise PlanError.about("setup-of-stack", stack=stack)
     python = platform.python_version()
     if not stack.runs_on_python(python):
-        raise PlanError(
-            f"Stack '{stack.name}' needs Python {stack.python}, but {sys.prefix} has {python}.",
-            hint="Install orch with a supported Python: `pipx install --python python3.12 ...` or "
-            "`uv tool install --python 3.12 ...`; in a checkout, delete .venv and run "
-            "`make setup PYTHON=python3.12`.",
-        )
+        raise PlanError.about("python-of-setup", stack=stack, prefix=sys.prefix, python=python)
 
 
 def find_bindings(stack: Stack, wheels: Path) -> Path:
@@ -138,10 +129,7 @@ def find_bindings(stack: Stack, wheels: Path) -> Path:
     python = "cp{}{}".format(*sys.version_info)
     matches = sorted(wheels.glob(f"oneccl_bind_pt-{version}-*{python}-*.whl"))
     if not matches:
-        raise PlanError(
-            f"--wheels {wheels}: no wheel of {BINDINGS} {version} for {python}.",
-            hint="Name the folder of a release, or omit --wheels to build the bindings.",
-        )
+        raise PlanError.about("wheels-for-setup", wheels=wheels, bindings=BINDINGS, version=version, python=python)
     return matches[-1].absolute()
 
 
@@ -149,10 +137,7 @@ def check_build_tools(stack: Stack) -> None:
     """Raise PlanError with the missing system packages if the bindings cannot be built."""
     needed = runpy.run_path(str(SHARE / "bindings" / "needed.py"))
     if missing := needed["missing_build_tools"]():
-        raise PlanError(
-            f"Cannot build the bindings of stack '{stack.name}': {needed['describe'](missing)}",
-            hint="Then run `orch setup` again. Or use the wheel of a release: --wheels FOLDER.",
-        )
+        raise PlanError.about("build-tools", stack=stack, missing=needed["describe"](missing))
 
 
 def check(stack: Stack, notify: Notify) -> None:
@@ -163,18 +148,13 @@ def check(stack: Stack, notify: Notify) -> None:
     for mismatch in mismatches:
         notify(f"{mismatch.message}: {mismatch.hint}")
     if mismatches:
-        raise ExecuteError(
-            f"The installed packages differ from stack '{stack.name}'.", hint="See the mismatches above."
-        )
+        raise ExecuteError.about("installed-packages", stack=stack)
     module = stack.bindings.module if stack.bindings else TORCH
     command = [sys.executable, "-I", "-c", f"import torch, {module}; print(torch.__version__)"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
-        raise ExecuteError(
-            f"Cannot load torch and {module}: {reason}",
-            hint="To find mismatches: `orch stacks check`. To install what is missing: `orch setup` again.",
-        )
+        raise ExecuteError.about("loading-of-torch", module=module, reason=reason)
     notify(f"stack {stack.name} is ready: torch {done.stdout.strip()} with {module}")
 
 
@@ -235,8 +215,4 @@ def pip(*arguments: str) -> None:
     with tempfile.TemporaryDirectory(prefix="pip-", dir=sys.prefix) as folder:
         done = subprocess.run(pip_command, stdin=subprocess.DEVNULL, env=os.environ | {"TMPDIR": folder})
     if done.returncode != 0:
-        raise ExecuteError(
-            f"pip {arguments[0]} failed with exit code {done.returncode}.",
-            hint="See pip's output above; `pip config list` shows the index that it uses. "
-            "Run the same command again to continue.",
-        )
+        raise ExecuteError.about("pip-command", command=arguments[0], code=done.returncode)

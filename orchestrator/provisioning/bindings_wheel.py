@@ -71,12 +71,7 @@ def check_platform(platform: Platform) -> None:
     """
     local = pip.local_platform()
     if (platform.python, platform.machine) != (local.python, local.machine):
-        raise RequestError(
-            f"The stack needs the bindings {BINDINGS}, which this machine builds for Python {local.python} on "
-            f"{local.machine}, but wheels for Python {platform.python} on {platform.machine} are needed.",
-            hint="Build them on such a host in a checkout, and name the folder of the wheel with --find-links: "
-            f"python{platform.python} -m pip wheel --no-deps ./bindings",
-        )
+        raise RequestError.about("bindings-of-platform", bindings=BINDINGS, local=local, platform=platform)
 
 
 def build_wheel(stack: Stack, cache: Path) -> Path:

@@ -94,10 +94,7 @@ def check_hashes(hashes: Mapping[str, str], packages: tuple[LockedPackage, ...])
     for file, digest in hashes.items():
         hashes_of_package = locked.get(canonicalize_name(file.partition("-")[0]))
         if hashes_of_package is not None and f"sha256:{digest}" not in hashes_of_package:
-            raise ExecuteError(
-                f"{file} does not have the content that the lock of the stack names: its hash is {digest}.",
-                hint="Check the index that pip uses (`pip config list`), and delete the file.",
-            )
+            raise ExecuteError.about("wheel-with-another-hash", file=file, digest=digest)
 
 
 @contextmanager
@@ -128,11 +125,7 @@ def run_pip(*arguments: str, variables: Mapping[str, str] | None = None, problem
         return
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     reason = " ".join(errors or done.stderr.strip().splitlines()[-3:])
-    raise ExecuteError(
-        f"{problem}: {reason}",
-        hint="Configure an index that has them (`pip config list` shows pip's settings), or name a folder of "
-        "wheels: --find-links.",
-    )
+    raise ExecuteError.about("pip", problem=problem, reason=reason)
 
 
 def index_options(stack: Stack) -> list[str]:

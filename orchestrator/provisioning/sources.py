@@ -87,10 +87,7 @@ def find_sources(models: Sequence[str], data: Sequence[str], note: Callable[[str
     for (kind, text), path in zip(requested, paths, strict=True):
         source = find_source(kind, text, path, note)
         if source.synced.path in sources:
-            raise RequestError(
-                f"--{kind} {text}: another one is already copied to {source.synced.path} on the nodes.",
-                hint="Rename one of them, or copy them one after the other.",
-            )
+            raise RequestError.about("equal-sources", kind=kind, text=text, path=source.synced.path)
         sources[source.synced.path] = source
     return tuple(sources.values())
 
@@ -107,9 +104,7 @@ def local_path(kind: str, text: str) -> Path | None:
     if path.exists():
         return path.resolve()
     if not HUB_NAME.fullmatch(text):
-        raise RequestError(
-            f"--{kind} {text}: no such file or folder.", hint="The path is relative to the current folder."
-        )
+        raise RequestError.about("missing-source", kind=kind, text=text)
     return None
 
 
@@ -140,13 +135,9 @@ def find_source(kind: str, text: str, path: Path | None, note: Callable[[str], N
             str(file).encode()
         hashes = {name: sha256(path / name) for name in sorted(names)}
     except UnicodeEncodeError as error:  # Ansible cannot send it
-        raise RequestError(
-            f"The name of {one_line(error.object)} is not UTF-8.", hint="Rename the file, or add it to .gitignore."
-        ) from None
+        raise RequestError.about("name-of-source", name=one_line(error.object)) from None
     except OSError as error:
-        raise ExecuteError(
-            f"{error.filename} cannot be read: {error.strerror}.", hint="Make it readable, or add it to .gitignore."
-        ) from None
+        raise ExecuteError.about("unreadable-source", error=error) from None
     return make_source(path, hashes, kind=kind, name=source, path=f"{FOLDERS[kind]}/{path.name}")
 
 
@@ -283,10 +274,7 @@ def checked_hash(path: Path) -> str:
     digest, etag = sha256(content), content.name
     is_git_hash = SHA1.fullmatch(etag) is not None
     if (is_git_hash or SHA256.fullmatch(etag)) and etag != (git_hash(content) if is_git_hash else digest):
-        raise ExecuteError(
-            f"{path} is damaged: its content is not what the hub announced.",
-            hint=f"Delete {content} and run the command again, which downloads only that file.",
-        )
+        raise ExecuteError.about("damaged-snapshot", path=path, content=content)
     return digest
 
 

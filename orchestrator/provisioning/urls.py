@@ -148,10 +148,7 @@ def check_name(name: str, source: str) -> None:
     """Raise RequestError if a name from a server is not that of a file below a folder."""
     parts = name.split("/")
     if not name.isprintable() or any(part in ("", ".", "..") for part in parts):
-        raise RequestError(
-            f"{without_secrets(source)} has a file whose name cannot be used: {one_line(name)!r}.",
-            hint="Rename it at its source.",
-        )
+        raise RequestError.about("name-in-download", source=without_secrets(source), name=one_line(name))
 
 
 def describe_error(error: BaseException) -> str:
@@ -178,16 +175,11 @@ def download_file(filesystem: Any, info: Mapping[str, Any], path: Path) -> None:
         target.truncate(offset)
         shutil.copyfileobj(source, target, CHUNK)
     if size is not None and part.stat().st_size != size:
-        raise ExecuteError(
-            f"{hide_secrets(key)}: {part.stat().st_size} of {size} bytes were received.",
-            hint="Run the command again; it continues where it was interrupted.",
-        )
+        raise ExecuteError.about("incomplete-download", file=hide_secrets(key), received=part.stat().st_size, size=size)
     expected = announced_md5(filesystem, info)
     if expected and md5(part) != expected:
         part.unlink()
-        raise ExecuteError(
-            f"{hide_secrets(key)} was damaged: its MD5 is not {expected}.", hint="Run the command again."
-        )
+        raise ExecuteError.about("damaged-download", file=hide_secrets(key), expected=expected)
     part.replace(path)
 
 

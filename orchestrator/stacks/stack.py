@@ -162,19 +162,9 @@ class Stack:
     def check_ipex(self, precision: str) -> None:
         """Raise PlanError if the stack has no IPEX, or accelerate would train wrongly with it."""
         if self.ipex is None:
-            raise PlanError(
-                f"--ipex: stack '{self.name}' has no IPEX.",
-                hint="PyTorch since 2.9 has BF16 kernels itself (oneDNN): omit --ipex, or use --stack intel-2.8, "
-                "the last one with IPEX.",
-            )
+            raise PlanError.about("no-ipex", stack=self.name)
         if precision not in self.ipex_precisions:
-            raise PlanError(
-                f"--ipex with {precision} is not known to train correctly on stack '{self.name}'. accelerate can move "
-                "the model away from the weights that IPEX has packed: 30 steps of bert-qa then end at a loss of 4.68 "
-                "instead of 3.03 without IPEX.",
-                hint="Use --stack intel-2.8, where the losses agree, --precision fp32, or bf16 without --ipex, "
-                "which was as fast.",
-            )
+            raise PlanError.about("ipex-precision", precision=precision, stack=self.name)
 
 
 def install_hint(node: Node, missing: Mapping[str, str]) -> str:

@@ -227,9 +227,8 @@ class KubernetesClient:
             if api == "v1" or error.message.startswith("namespaces "):
                 raise
             comes_with = next(kind.comes_with for kind in KINDS.values() if kind.api == api)
-            raise ExecuteError(
-                f"The cluster has no {manifest['kind']} {manifest['apiVersion']}: its CRD is missing.",
-                hint=f"Install {comes_with}, or leave --launcher out to use a kind that the cluster has.",
+            raise ExecuteError.about(
+                "missing-crd", kind=manifest["kind"], api=manifest["apiVersion"], comes_with=comes_with
             ) from None
 
     def delete(self, item: Object) -> None:
@@ -266,9 +265,7 @@ def connect(context: str | None = None, namespace: str | None = None, *, retries
         import kubernetes.config
         from urllib3 import Retry
     except ImportError:
-        raise RequestError(
-            "--on k8s needs the package `kubernetes`, which is not installed.", hint="pip install 'kubernetes>=37,<38'"
-        ) from None
+        raise RequestError.about("kubernetes-package") from None
     config: Any = kubernetes.config
     configuration = kubernetes.client.Configuration()
     # Also changes can be repeated: objects are applied, and deleted by their uid. A Retry-After could ask for hours.
@@ -289,10 +286,7 @@ def connect(context: str | None = None, namespace: str | None = None, *, retries
     except (config.ConfigException, OSError, yaml.YAMLError, ValueError) as error:
         name = None
         if context is not None or not (default_namespace := pod_namespace(config, configuration)):
-            raise RequestError(
-                f"No cluster is configured: {' '.join(str(error).split()).rstrip('.')}.",
-                hint="Configure one in ~/.kube/config or KUBECONFIG. --k8s context=NAME selects a context.",
-            ) from None
+            raise RequestError.about("no-cluster", reason=" ".join(str(error).split()).rstrip(".")) from None
     return KubernetesClient(kubernetes.client.ApiClient(configuration), namespace or default_namespace, name)
 
 

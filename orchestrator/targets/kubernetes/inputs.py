@@ -89,10 +89,7 @@ def read_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
     try:
         return tuple(TypeAdapter(list[dict[str, Any]]).validate_python(yaml.safe_load(path.read_text("utf-8"))))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
-        raise RequestError(
-            f"--k8s-patch {path} is not a list of operations in YAML or JSON: {one_line(str(error))}",
-            hint="Example: - {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
-        ) from None
+        raise RequestError.about("patch-file", path=path, reason=one_line(str(error))) from None
 
 
 # Each run has its project in the cluster's etcd, which has some GB for everything.
@@ -136,10 +133,7 @@ def read(request: TrainRequest) -> PodInputs:
         contents = {path: Path(path).read_bytes() for path in named}
         archive = packed(project) if project else b""
     except OSError as error:
-        raise RequestError(
-            f"{error.filename} cannot be read: {error.strerror}.",
-            hint="orch sends this file to the pods. Name a file that you may read.",
-        ) from None
+        raise RequestError.about("unreadable-file-for-pods", error=error) from None
     return PodInputs(
         loaded=replace(loaded, plugins={}),  # pods have the backends of their image, not those of this machine
         kubernetes=kubernetes,
@@ -173,10 +167,11 @@ def packed(project: Project) -> bytes:
     archive = buffer.getvalue()
     if len(archive) > MAX_PROJECT_BYTES:
         sizes = {name: (folder / name).lstat().st_size for name in project.files}
-        raise PlanError(
-            f"The project {folder} has {len(archive) / 1e6:.0f} MB compressed; at most "
-            f"{MAX_PROJECT_BYTES / 1e6:.0f} MB can be sent to pods. Its largest files: {load.largest_files(sizes)}.",
-            hint="Add what the run does not need to .orchignore, name a smaller folder with --project FOLDER, put data "
-            "on the volume, or add the code to the image and send the script alone with --project none.",
+        raise PlanError.about(
+            "project-for-pods",
+            folder=folder,
+            size=len(archive) / 1e6,
+            limit=MAX_PROJECT_BYTES / 1e6,
+            largest=load.largest_files(sizes),
         )
     return archive

@@ -112,10 +112,7 @@ def config_maps(job: KubernetesJob) -> tuple[Object, ...]:
             binary[f"file-{index}"] = base64.b64encode(content).decode()
     size = sum(len(text.encode()) for text in (*texts.values(), *binary.values()))
     if size > MAX_BYTES:
-        raise PlanError(
-            f"The run's files have {size / 1000:.0f} kB; at most {MAX_BYTES // 1000} kB can be sent.",
-            hint=f"Copy the data to the volume, and use its path there: {job.settings.mount}/data/...",
-        )
+        raise PlanError.about("files-for-pods", size=size / 1000, limit=MAX_BYTES // 1000, mount=job.settings.mount)
     objects = [*render("files", {"metadata": job.metadata("-files"), "texts": texts, "binary": binary})]
     for index, part in enumerate(job.project):
         metadata = job.metadata(f"-{PROJECT}-{index}", **{names.PART: PROJECT})
@@ -204,10 +201,7 @@ def user_variable(name: str, value: str) -> Object:
         PlanError: if its name is invalid, or is that of a secret.
     """
     if SECRET_VARIABLE.search(name):
-        raise PlanError(
-            f"env: {name} would show a secret to everybody who can read the manifest or this command.",
-            hint=f"Use secret_env.{name}=SECRET/KEY, which reads it from a Secret of the namespace.",
-        )
+        raise PlanError.about("secret-variable-of-pods", name=name)
     return {"name": name, "value": literal(value)}
 
 
@@ -271,10 +265,7 @@ def pod_template(job: KubernetesJob, values: Mapping[str, Any]) -> Object:
     variables = Counter(variable["name"] for variable in pod["spec"]["containers"][0]["env"])
     user_names = sorted({*job.settings.env, *job.settings.secret_env})
     if conflicts := [name for name in user_names if variables[name] > 1 or find_reserved([name])]:
-        raise PlanError(
-            f"env: {', '.join(conflicts)}: set by orch itself.",
-            hint="Remove it, and use the options of `orch train` instead.",
-        )
+        raise PlanError.about("variable-of-orch", names=", ".join(conflicts))
     return pod
 
 

@@ -96,10 +96,7 @@ def delete_checked(cluster: KubernetesClient, item: Object, run_id: str) -> None
     """Delete an object; raise ExecuteError if it does not have the labels of a run."""
     labels = item["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in names.labels(run_id).items()):
-        raise ExecuteError(
-            f"{item['metadata']['name']} does not have the labels of run {run_id}, and was not deleted.",
-            hint="Somebody else has created or changed it. If you know what it is, delete it with `kubectl delete`.",
-        )
+        raise ExecuteError.about("labels-of-another", name=item["metadata"]["name"], run_id=run_id)
     cluster.delete(item)
 
 
@@ -259,7 +256,4 @@ def delete_attempt(cluster: KubernetesClient, record: RunRecord) -> None:
     """
     delete_objects(cluster, location_of(record), record.run_id)
     if remaining := await_pods_gone(cluster, record.run_id):
-        raise ExecuteError(
-            f"Pods of the last attempt of {record.run_id} still exist: {', '.join(remaining)}.",
-            hint="`kubectl describe pod` shows why; resume the run when they are gone.",
-        )
+        raise ExecuteError.about("pods-of-last-attempt", run_id=record.run_id, pods=", ".join(remaining))

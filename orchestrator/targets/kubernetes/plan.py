@@ -95,18 +95,11 @@ def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: Kubern
     """
     on_gpus = uses_gpus(request.backend, {})
     if on_gpus and not kubernetes.gpu:
-        raise PlanError(
-            f"--backend {request.backend}: the pods request no GPUs.",
-            hint="Request them: --k8s gpu=8, for other GPUs than NVIDIA's with --k8s gpu_resource=NAME.",
-        )
+        raise PlanError.about("pods-without-gpus", backend=request.backend)
     default = kubernetes.gpu if on_gpus else 1
     ppn = default if request.ppn is None else request.ppn
     if ppn > kubernetes.cpus and not kubernetes.share_cores:
-        raise PlanError(
-            f"--ppn {ppn}, but a pod has {float(kubernetes.cpus):g} CPUs.",
-            hint=f"Use --k8s cpu={ppn} or more, or a smaller --ppn. On a small test cluster, --k8s share_cores=true "
-            "lets ranks share cores.",
-        )
+        raise PlanError.about("cpus-of-pods", ppn=ppn, cpus=float(kubernetes.cpus))
     threads = max(1, int(kubernetes.cpus // max(1, ppn)))
     prefix = "node" if launcher == "trainjob" else "worker"
     reason = f"{ppn} in each pod, threads of each: {threads}"
@@ -119,16 +112,9 @@ def check_min_nodes(recipe: Recipe, request: TrainRequest, launcher: str) -> Non
     if not request.min_nodes:
         return
     if launcher != ELASTIC:
-        raise PlanError(
-            f"--min-nodes {request.min_nodes}: only a PyTorchJob continues with fewer pods.",
-            hint=f"Remove --min-nodes, or --launcher {launcher}.",
-        )
+        raise PlanError.about("fewer-pods-of-kind", count=request.min_nodes, launcher=launcher)
     if not (recipe.elastic or recipe.own_script):
-        raise PlanError(
-            f"--min-nodes: recipe '{recipe.name}' needs all of its ranks.",
-            hint="Remove --min-nodes, or set `elastic = true` in your own recipe.toml "
-            "if the recipe can continue with fewer ranks.",
-        )
+        raise PlanError.about("fewer-pods-of-recipe", recipe=recipe.name)
 
 
 def describe_pods(layout: Layout, kubernetes: KubernetesSettings) -> tuple[Decision, ...]:
@@ -282,10 +268,7 @@ def patched(objects: tuple[Object, ...], operations: Sequence[Operation]) -> tup
     for operation in operations:
         kind = str(operation.get("kind"))
         if kind not in kinds:
-            raise PlanError(
-                f"--k8s-patch: kind {kind} cannot be changed: this run has {', '.join(kinds)}.",
-                hint="Set `kind` to one of these in each operation of the file.",
-            )
+            raise PlanError.about("patch-of-kind", kind=kind, kinds=", ".join(kinds))
         index = kinds.index(kind)
         result[index] = apply_operation(result[index], operation)
     return tuple(result)
@@ -299,24 +282,14 @@ def apply_operation(before: Object, operation: Operation) -> Object:
     try:
         import jsonpatch
     except ImportError:
-        raise PlanError(
-            "--k8s-patch needs the package `jsonpatch`, which is not installed.",
-            hint="pip install 'jsonpatch>=1.33,<2'",
-        ) from None
+        raise PlanError.about("jsonpatch-package") from None
     try:
         after: Object = jsonpatch.apply_patch(before, [{k: v for k, v in operation.items() if k != "kind"}])
         is_found = identity(after) == identity(before)
     except Exception as error:  # those of jsonpatch, of its pointers, and of the object that it has made
-        raise PlanError(
-            f"--k8s-patch: {describe(operation)}: {error}.",
-            hint="`--dry-run -o yaml` shows the objects. Use `add` for missing fields. Example: "
-            "- {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
-        ) from None
+        raise PlanError.about("patch-operation", operation=describe(operation), error=error) from None
     if not is_found:
-        raise PlanError(
-            f"--k8s-patch: {describe(operation)} changes the name or the labels by which orch finds the object.",
-            hint="Leave this operation out.",
-        )
+        raise PlanError.about("patch-of-identity", operation=describe(operation))
     return after
 
 

@@ -61,10 +61,7 @@ def location_of(record: RunRecord) -> JobLocation:
     try:
         return values.read(JobLocation, record.location, "location")
     except ProtocolError as error:
-        raise ExecuteError(
-            f"The record of {record.run_id} is damaged: {error}",
-            hint="`kubectl get pods` shows whether its pods are alive; its files remain on its volume.",
-        ) from None
+        raise ExecuteError.about("damaged-location-of-pods", run_id=record.run_id, error=error) from None
 
 
 def without_lists(record: RunRecord) -> dict[str, Any]:

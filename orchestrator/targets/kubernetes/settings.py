@@ -83,8 +83,4 @@ class KubernetesSettings(StrictModel):
     def check_image(self) -> None:
         """Raise PlanError if there is no image."""
         if not self.image:
-            raise PlanError(
-                "No image is given for the pods.",
-                hint="Add `--image registry.example/orch:current`, or set image in orch-k8s.toml. "
-                "`orch image build` builds one.",
-            )
+            raise PlanError.about("image-of-pods")

@@ -75,15 +75,10 @@ class KubernetesTarget(Target):
         return KubernetesHandle(*find.find_run(base, name, inventory, notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
-        raise RequestError(
-            "Pods have their stack in an image, not in a shared folder.",
-            hint="Build the image with `orch image build`.",
-        )
+        raise RequestError.about("shared-folder-of-pods")
 
     def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
-        raise RequestError(
-            "orch does not run commands in pods.", hint="To get a shell in a pod: kubectl exec -it POD -- sh."
-        )
+        raise RequestError.about("commands-in-pods")
 
     def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[LiveNode]:
         raise RequestError("Kubernetes manages its nodes.", hint="kubectl top nodes lists them.")

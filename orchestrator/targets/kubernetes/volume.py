@@ -170,10 +170,7 @@ def reader(cluster: KubernetesClient, record: RunRecord) -> Iterator[PodExec]:
     """
     location = location_of(record)
     if not location.image:
-        raise ExecuteError(
-            "No image is given for the pod that reads the volume.",
-            hint="Set image in orch-k8s.toml. The image in a run's record is not used, because others can write it.",
-        )
+        raise ExecuteError.about("image-of-reader")
     pod = reader_pod(location, record.run_id)
     name = pod["metadata"]["name"]
     path = f"{cluster.path('Pod')}/{name}"
@@ -209,8 +206,5 @@ def await_running(cluster: KubernetesClient, path: str) -> None:
             return
         has_ended = state.state in ("failed", "done") or "cannot be pulled" in state.reason
         if has_ended or time.monotonic() > deadline:
-            raise ExecuteError(
-                f"The pod that reads the volume did not start: {state.reason}.",
-                hint=f"`kubectl describe pod {path.rpartition('/')[2]}` shows more while it exists.",
-            )
+            raise ExecuteError.about("start-of-reader", reason=state.reason, pod=path.rpartition("/")[2])
         time.sleep(POLL_SECONDS)

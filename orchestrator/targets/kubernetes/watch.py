@@ -441,10 +441,7 @@ class KubernetesHandle(RunHandle):
         outcome = store.load(self.folder).outcome
         is_empty = rank is None and not any((self.folder / files.rank_log(number)).exists() for number in ranks)
         if is_empty and outcome is not None and outcome.state == FAILED:
-            raise ExecuteError(
-                f"{run.id} has failed, and its ranks have printed nothing: {outcome.problem or ''}",
-                hint="`orch runs show` shows its events.",
-            )
+            raise ExecuteError.about("pods-printed-nothing", run_id=run.id, problem=outcome.problem or "")
 
     def wait_for_lines(self) -> Iterator[object]:
         """Yield whenever there may be new lines, until the run has ended.
@@ -477,23 +474,19 @@ class KubernetesHandle(RunHandle):
             ExecuteError: if files cannot be read.
         """
         if request.node:
-            raise RequestError(
-                "--node has no meaning on Kubernetes: all pods share one volume.", hint="Leave --node out."
-            )
+            raise RequestError.about("node-of-pods")
         if request.project:
-            raise RequestError(
-                "--code: pods keep no copy of the project as it was sent.",
-                hint=f"The run's copy, with the files that the run has changed: --from {self.record.run_dir}/project.",
-            )
+            raise RequestError.about("code-of-pods", run_dir=self.record.run_dir)
         with volume.reader(self.cluster, self.record) as pod:
             return fetch_files([Source(name="the volume", remote=pod)], self.folder, request, listener)
 
     def commands(self, nodes: Nodes | None) -> NodeCommands:
         kubectl = f"kubectl --namespace {self.location.namespace}"
-        raise RequestError(
-            f"{self.record.run_id} runs in pods, which kubectl reaches.",
-            hint=f"While the pods run: {kubectl} get pods --selector {names.selector(self.record.run_id)}, "
-            f"then {kubectl} exec -it POD -- sh.",
+        raise RequestError.about(
+            "commands-of-pod-run",
+            run_id=self.record.run_id,
+            kubectl=kubectl,
+            selector=names.selector(self.record.run_id),
         )
 
     # Stop.
