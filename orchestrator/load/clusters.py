@@ -333,11 +333,10 @@ def match_by_ansible(listing: Listing, option: str, pattern: str) -> Iterator[st
     manager = ansible_inventory(listing)
     for part in parts:
         # Ansible itself only warns about a part that matches nothing.
-        if part not in listing.hosts and not matching_hosts(manager, listing, [part.lstrip("!&")]):
-            raise RequestError(
-                f"{option} {pattern}: {part.lstrip('!&')} matches no host of the inventory.",
-                hint=did_you_mean(part, [*listing.groups, *islice(listing.hosts, MAX_COMPARED)]),
-            )
+        name = part.lstrip("!&")
+        if part not in listing.hosts and not matching_hosts(manager, listing, [name]):
+            hint = did_you_mean(part, [*listing.groups, *islice(listing.hosts, MAX_COMPARED)])
+            raise RequestError(f"{option} {pattern}: {name} matches no host of the inventory.", hint=hint)
     yield from matching_hosts(manager, listing, parts)
 
 
@@ -352,9 +351,7 @@ def matching_hosts(manager: Any, listing: Listing, parts: list[str]) -> list[str
     try:
         return [host.name for host in manager.get_hosts(parts) if host.name in listing.hosts]
     except AnsibleError as error:
-        raise RequestError(
-            f"{','.join(parts)}: {error}", hint="Examples: 4; node[1-3],node7; a group of hosts."
-        ) from None
+        raise RequestError.about("invalid-pattern", pattern=",".join(parts), error=error) from None
 
 
 def ansible_inventory(listing: Listing) -> Any:

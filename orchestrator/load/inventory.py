@@ -210,12 +210,12 @@ def variable_problems(host: str, variables: Mapping[str, Any]) -> Iterator[tuple
         if name.startswith(PREFIX) and name not in VARIABLES["orch"]:
             yield f"Unknown variable '{name}' of {host} in the inventory.", did_you_mean(name, VARIABLES["orch"])
     for name in VARIABLES["uncached"]:
-        place, value = f"{name} of {host} in the inventory", variables.get(name)
+        subject, value = f"{name} of {host} in the inventory", variables.get(name)
         rank_variables = value if isinstance(value, dict) else {}
         if empty := [key for key, value in rank_variables.items() if value is None]:
-            yield f"{place}: {empty[0]} has no value.", "Write '' for an empty text, or leave the variable out."
+            yield f"{subject}: {empty[0]} has no value.", "Write '' for an empty text, or leave the variable out."
         if reserved := find_reserved(map(str, rank_variables)):
-            yield f"{place}: {reserved[0]}: {reserved[1]}.", f"Leave {reserved[0]} out."
+            yield f"{subject}: {reserved[0]}: {reserved[1]}.", f"Leave {reserved[0]} out."
 
 
 def address_problems(host: str, variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

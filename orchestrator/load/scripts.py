@@ -196,10 +196,8 @@ def check_script_arguments(recipe: Recipe, arguments: Sequence[str]) -> None:
         # argparse also accepts the beginning of a name, and transformers adds --no_NAME for switches.
         normalized_names = (argument.replace("-", "_") for argument in names)
         if not any(argument.startswith((name, name.removeprefix("no_"))) for argument in normalized_names):
-            raise RequestError(
-                f"The script of recipe '{recipe.name}' knows no argument '{option}'.",
-                hint=did_you_mean(name, names, listing=recipe.listing),
-            )
+            hint = did_you_mean(name, names, listing=recipe.listing)
+            raise RequestError(f"The script of recipe '{recipe.name}' knows no argument '{option}'.", hint=hint)
 
 
 def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
@@ -230,7 +228,7 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
         importers={
             name: importer
             for name, importer in importers.items()
-            if name not in installed and not any(seen.has_module(path, name) for seen, path in locations)
+            if name not in installed and not any(visible.has_module(path, name) for visible, path in locations)
         },
         source=python.source,
         distributions=read_table(DISTRIBUTIONS) if importers else {},

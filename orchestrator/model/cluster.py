@@ -231,10 +231,9 @@ def shares_of(node: Node, ppn: int | None, workers: int, devices: tuple[int | No
     if ppn is None and devices:
         ppn = len(devices)
     if ppn is not None and not 1 <= ppn <= len(cores):
-        raise PlanError(
-            f"--ppn {ppn}, but {node.name} has {counted(len(cores), 'physical core')} that orch may use.",
-            hint=f"Use --ppn {'1' if len(cores) == 1 else f'1 to {len(cores)}'}; --ppn auto means "
-            f"{default_ranks(cores)} on this node, one rank per NUMA node. --exclude excludes a node.",
+        most, auto = len(cores), default_ranks(cores)
+        raise PlanError.about(
+            "high-ppn", ppn=ppn, node=node, cores=counted(most, "physical core"), most=most, auto=auto
         )
     ranks = ppn or default_ranks(cores)
     # Ranks beyond the number of devices share them.

@@ -162,21 +162,21 @@ class Recipe:
                 raise RequestError.about("secret-setting", name=name)
         self.check_values(user_values, "--set ")
 
-    def check_values(self, values: Mapping[str, Value | None], place: str) -> None:
+    def check_values(self, values: Mapping[str, Value | None], source: str) -> None:
         """Raise RequestError for the first name that the recipe does not know, or value that it cannot have.
 
         Args:
             values: the values, or None for a name alone.
-            place: where they are written, the beginning of the error's message.
+            source: where they are written, the beginning of the error's message.
         """
         for name, value in values.items():
             if name not in self.declared and not self.unchecked:
-                suggestion = did_you_mean(name, self.declared, listing=self.listing)
-                raise RequestError.about("unknown-setting", place=place, name=name, recipe=self, suggestion=suggestion)
+                hint = did_you_mean(name, self.declared, listing=self.listing)
+                raise RequestError.about("unknown-setting", source=source, name=name, recipe=self, suggestion=hint)
             setting = self.declared.get(name, Setting())
             if value is not None and not setting.accepts(value):
                 raise RequestError(
-                    f"{place}{name}={value}: not {setting.expected}.",
+                    f"{source}{name}={value}: not {setting.expected}.",
                     hint=f"Its default is {self.default(name)}." if self.default(name) is not None else self.listing,
                 )
 
