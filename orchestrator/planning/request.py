@@ -106,17 +106,11 @@ class TrainRequest:
     """
 
     recipe: str = option(
-        MISSING,
-        panel=ARGUMENTS,
-        metavar="RECIPE_OR_SCRIPT",
-        help="Name of a recipe (`orch recipes` lists them) or path of a script.",
+        MISSING, panel=ARGUMENTS, metavar="RECIPE_OR_SCRIPT", help="Recipe (`orch recipes` lists them) or script."
     )
     script_args: tuple[str, ...] = option((), metavar="-- SCRIPT ARGS", help="Arguments for the script.")
     module: bool = option(
-        False,
-        panel=TRAINING,
-        flags=("--module", "-m"),
-        help="Run RECIPE_OR_SCRIPT as a Python module, like `python -m`.",
+        False, panel=TRAINING, flags=("--module", "-m"), help="Run RECIPE_OR_SCRIPT as a module, like `python -m`."
     )
     name: str | None = option(metavar="NAME", help="Name of the run, which commands take in place of its ID.")
     preset: str | None = option(metavar="NAME", help="Named set of settings; `orch recipes` lists them.")
@@ -167,7 +161,7 @@ class TrainRequest:
     nodes: Nodes | None = option(
         metavar="N|PATTERN",
         parser=parse_nodes,
-        help="Number of nodes, or an Ansible pattern such as node[1-3],node7 or a group. Default: all.",
+        help="Number of nodes, or a pattern: node[1-3] or a group. Default: all.",
     )
     exclude: str | None = option(metavar="PATTERN", help="Nodes to exclude: a pattern as for --nodes.")
     wait_for_cores: bool = option(False, help="Wait until other runs have released their cores.")
@@ -178,12 +172,9 @@ class TrainRequest:
         help="Ranks per node. Default: auto, one per NUMA node, or as many as `orch bench` found to be faster.",
     )
     launcher: str | None = option(
-        metavar="NAME",
-        help=f"Program that starts the ranks: {', '.join(LAUNCHER_NAMES)}. Default: {LAUNCHER_NAMES[0]}.",
+        metavar="NAME", help=f"Program that starts the ranks: {', '.join(LAUNCHER_NAMES)}; the first by default."
     )
-    mpi: str | None = option(
-        metavar="NAME", help="intel, mpich or openmpi. Default: orch_mpi in the inventory, otherwise the stack's MPI."
-    )
+    mpi: str | None = option(metavar="NAME", help="intel, mpich or openmpi. Default: orch_mpi, or the stack's MPI.")
     accelerate_config: str | None = option(metavar="FILE", help="Configuration of accelerate, as far as it applies.")
     backend: str | None = option(
         metavar="NAME",

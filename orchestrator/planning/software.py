@@ -101,12 +101,10 @@ def choose_backend(
     backend = ccl_backend(stack) if name == "ccl" else process_group.find_backend(name, backends)
     if backend is None:
         gpu_hint = process_group.GPU_HINT if any(node.facts.gpus for node in nodes) else ""
-        raise PlanError(
-            f"--backend {name}: stack '{stack.name}' has {' and '.join(stack.backends)}.",
-            hint=f"`orch stacks` shows which stacks have bindings for ccl. {gpu_hint}".strip()
-            if name == "ccl"
-            else f"{did_you_mean(name, backends)} Packages add backends by the entry point orch.backends.",
-        )
+        hint = f"{did_you_mean(name, backends)} Packages add backends by the entry point orch.backends."
+        if name == "ccl":
+            hint = f"`orch stacks` shows which stacks have bindings for ccl. {gpu_hint}".strip()
+        raise PlanError(f"--backend {name}: stack '{stack.name}' has {' and '.join(stack.backends)}.", hint=hint)
     check_backend(backend, nodes)
     # With IPEX, accelerate must not move the model to another device: the weights that IPEX packed would stay.
     env = {"ACCELERATE_TORCH_DEVICE": "cpu"} if IPEX in stack.requirements else {}

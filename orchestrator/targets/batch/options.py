@@ -42,16 +42,14 @@ PBS = batch_entry(
     name="pbs",
     title="PBS",
     summary="pbs: a job of OpenPBS or PBS Professional.",
-    settings="Option of qsub: queue, select (the resources of each node, such as ncpus=64:mem=200gb), place, walltime, "
-    "account, project or a resource of the site",
+    settings="Option of qsub, such as queue, select (of each node: ncpus=64:mem=200gb), place, walltime or account",
     target="orchestrator.targets.batch.pbs:target",
 )
 SLURM = batch_entry(
     name="slurm",
     title="Slurm",
     summary="slurm: a Slurm job.",
-    settings="Option of sbatch, such as partition, account, time, cpus-per-task, constraint or exclusive; pmi; "
-    "allocation",
+    settings="Option of sbatch, such as partition, account, time, cpus-per-task or exclusive; pmi; allocation",
     target="orchestrator.targets.batch.slurm:target",
     launchers=("srun",),
 )
