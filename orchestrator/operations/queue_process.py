@@ -85,7 +85,7 @@ class Queue:
     folder: Path
     waiting: list[str]
     limit: int | None
-    unmasked: Mapping[str, Mapping[str, Any]]
+    unmasked: Mapping[str, Mapping[str, Sequence[str]]]
     active: dict[str, ActiveRun] = field(default_factory=dict)
     lost: Counter[str] = field(default_factory=Counter)  # how often, by run
     failed_starts: Counter[str] = field(default_factory=Counter)  # in a row, by run
@@ -193,7 +193,8 @@ class Queue:
         """Return the plan of a run on these nodes."""
         changes = resume.Changes(nodes=",".join(nodes), without_files=run.id in self.lost)
         recorded = resume.request_of(run)
-        planned = resume.plan(run, changes, self.base, ignore, replace(recorded, **self.unmasked[run.id]))
+        unmasked: dict[str, Any] = {key: tuple(values) for key, values in self.unmasked[run.id].items()}
+        planned = resume.plan(run, changes, self.base, ignore, replace(recorded, **unmasked))
         planned = replace(planned, request=recorded)  # it may start on other nodes again
         return with_snapshot(planned, self.folder)
 
@@ -387,11 +388,8 @@ def is_first(path: Path) -> bool:
 def main(base: str, name: str) -> None:
     """Start the runs that standard input names, in the folder `base` of all runs, as the queue of this name."""
     arguments = json.load(sys.stdin)
-    unmasked = {
-        run: {key: tuple(values) for key, values in fields.items()} for run, fields in arguments["unmasked"].items()
-    }
     folder = Path(base, name)
-    queue = Queue(Path(base), folder, waiting=list(unmasked), limit=arguments["limit"], unmasked=unmasked)
+    queue = Queue(Path(base), folder, waiting=list(arguments["unmasked"]), **arguments)
 
     def request_stop(*_: object) -> None:
         queue.stopped = True
