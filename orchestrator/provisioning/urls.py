@@ -116,10 +116,8 @@ def explained_errors(option: str, hint: str, package: str) -> Iterator[None]:
         status = getattr(response, "status_code", 0) or getattr(cause, "status", 0)
         is_wrong = 400 <= status < 500 or (cause is error and isinstance(error, ValueError | FileNotFoundError))
         reason = describe_error(error if response is not None else cause)
-        raise (RequestError if is_wrong else ExecuteError)(
-            f"{option}: it cannot be downloaded: {reason}",
-            hint=f"{hint} The command continues where it was interrupted.",
-        ) from None
+        kind = RequestError if is_wrong else ExecuteError
+        raise kind.about("failed-download", option=option, reason=reason, hint=hint) from None
 
 
 def list_files(filesystem: Any, path: str, *, is_folder: bool) -> dict[str, Mapping[str, Any]]:

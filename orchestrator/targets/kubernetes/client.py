@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import yaml
 
-from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.errors import ConnectionLost, ExecuteError, OrchError, RequestError
 from orchestrator.model.printable import one_line
 from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import KINDS, TRAINER_API, Kind
@@ -37,33 +37,21 @@ class Refused(ExecuteError):
     """The API does not know the user (401), or refuses the request (403)."""
 
 
-def to_execute_error(error: Exception, cluster: str) -> ExecuteError:
+def to_execute_error(error: Exception, cluster: str) -> OrchError:
     """Convert an error of the client, with a hint about what to do."""
-    status = getattr(error, "status", 0)
-    message = message_of(error)
-    if status == 401 or (status == 403 and '"system:anonymous"' in message):
-        return Refused(
-            f"Authentication with the API of {cluster} failed: {message}.",
-            hint="The token has expired or belongs to another cluster. Log in again, and check with "
-            "`kubectl auth whoami`. Runs that have already started are not affected.",
-        )
+    status, reason = getattr(error, "status", 0), message_of(error)
+    if status == 401 or (status == 403 and '"system:anonymous"' in reason):
+        return Refused.about("api-authentication", cluster=cluster, reason=reason)
+    if status == 403 and " cannot " in reason:  # a missing right, and no policy of the cluster
+        return Refused.about("missing-right", reason=reason)
     if status == 403:
-        if " cannot " in message:  # a missing right, and no policy of the cluster
-            hint = "`orch k8s role` prints a Role with all rights that orch needs."
-            return Refused(f"Not allowed: {message}.", hint=hint)
-        return Refused(f"The cluster refuses it: {message}.")
+        return Refused(f"The cluster refuses it: {reason}.")
     if status == 404:
-        return NotThere(f"{message}.")
+        return NotThere(f"{reason}.")
     # The API responds to an unknown field with status 500.
-    if status in (0, *TEMPORARY_STATUSES) and UNKNOWN_FIELD not in message:
-        return ConnectionLost(
-            f"The API of {cluster} fails: {message}.",
-            hint="Try again when it responds. Runs that have started are not affected.",
-        )
-    return ExecuteError(
-        f"The API of {cluster} refuses the request: {message}.",
-        hint="`orch train ... --dry-run -o yaml` shows the objects of a run, `kubectl explain` the valid fields.",
-    )
+    if status in (0, *TEMPORARY_STATUSES) and UNKNOWN_FIELD not in reason:
+        return ConnectionLost.about("failing-api", cluster=cluster, reason=reason)
+    return ExecuteError.about("refusing-api", cluster=cluster, reason=reason)
 
 
 def message_of(error: Any) -> str:

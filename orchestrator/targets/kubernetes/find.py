@@ -23,7 +23,7 @@ from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.local_copy import parse, split_time
-from orchestrator.targets.kubernetes.run_record import HINT, location_of, trusted_record, with_lists
+from orchestrator.targets.kubernetes.run_record import location_of, trusted_record, with_lists
 from orchestrator.targets.kubernetes.status import PodState, job_state, pod_state
 
 MAX_QUERIES = 8  # at the same time
@@ -55,7 +55,7 @@ def query_runs(cluster: KubernetesClient) -> tuple[list[RunRecord], dict[str, Or
             record = with_lists(values.loads(texts["run.json"], "run.json"), pod.parse(texts.get("pod.json", "")))
         except ProtocolError as error:
             name = config_map["metadata"]["name"]
-            problems[name] = ExecuteError(f"skipped a damaged run: {name}: {error}", hint=HINT)
+            problems[name] = ExecuteError.about("skipped-run", name=name, error=error)
             continue
         try:
             record = trusted_record(record, settings, label=config_map["metadata"]["labels"][names.RUN])

@@ -88,9 +88,6 @@ def with_lists(stored: object, pods: PodConfig) -> RunRecord:
     return parse({**fields, "nodes": nodes, "layout": values.record(layout.rank_places)})
 
 
-HINT = "Nothing was changed. Check who can change ConfigMaps in that namespace."
-
-
 def trusted_record(record: RunRecord, settings: KubernetesSettings, *, label: str) -> RunRecord:
     """Return the record with the image and the interpreter of this controller.
 
@@ -113,9 +110,7 @@ def trusted_record(record: RunRecord, settings: KubernetesSettings, *, label: st
         settings = KubernetesSettings(**{**dict(settings), **volume})
     except ValueError as error:  # also pydantic's
         problem = one_line(str(error))
-        raise UntrustedRecordError(
-            f"The record of {record.run_id} names what no run has: {problem:.200}.", hint=HINT
-        ) from None
+        raise UntrustedRecordError.about("impossible-record", run_id=record.run_id, problem=problem) from None
     runs = f"{location.mount}/runs"
     check_output_dir(record, runs)
     return replace(
