@@ -51,10 +51,7 @@ END_SECONDS = 40.0  # A job ends within this time: Slurm, for example, waits 30 
 ACCOUNTED_SECONDS = 10.0  # The end of a run waits this long for the end of its job, which accounting describes.
 VISIBLE_SECONDS = 0.5  # A shared file system shows another host's writes after this time.
 ENDED_BY = ("SIGTERM", "SIGKILL")  # The signals with which a batch system ends a job's processes.
-UNKNOWN_END = (
-    "does not know the job any more and has no accounting of it, so orch cannot tell "
-    "whether it was cancelled, preempted or failed"
-)
+UNKNOWN_END = "does not know the job any more, so orch cannot tell whether it was cancelled, preempted or failed"
 LAUNCHER_LOG = re.compile(re.escape(files.LAUNCHER_LOG))
 
 

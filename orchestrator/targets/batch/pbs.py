@@ -40,9 +40,6 @@ DOCUMENT = re.compile(r"^\{$", re.MULTILINE)
 KILOBYTES = re.compile(r"([0-9]+)kb", re.ASCII)
 TABLES = read_table(Path(__file__).with_name("pbs.toml"))
 NEVER = "can never run"
-FEWER = (
-    "fewer --nodes, less of each (--pbs select=ncpus=N:mem=SIZE), or --pbs queue=ANOTHER (`pbsnodes -aS` lists nodes)"
-)
 SIGNALS = {256 + signal.value: signal.name for signal in Signals}  # by the Exit_status of a job that one has ended
 NOT_STARTED = ("ended", "NOT_STARTED", "PBS could not start the job")  # for another negative Exit_status
 DELETED = 91  # the substate of a job that a user has deleted
@@ -95,7 +92,7 @@ def job_state(job: str, fields: Mapping[str, Any]) -> JobState:
         state=letter,
         phase=phase,
         reason=comment or TABLES["reasons"].get(letter, ""),
-        problem=f"use {FEWER}" if can_never_run else "",
+        problem=f"use {TABLES['smaller_request']}" if can_never_run else "",
         start=str(fields.get("stime") or fields.get("estimated", {}).get("start_time") or ""),
         nodes=re.sub(r"/[0-9*]+", "", str(fields.get("exec_host", ""))).replace("+", ","),
     )
@@ -187,10 +184,7 @@ class Pbs(BatchSystem):
     reserved: Mapping[str, str] = TABLES["reserved"]
     flags = ("hold", "rerun")
     hardware_options = ("queue", "select")
-    rejection_hint = (
-        "`qstat -Qf` shows queues with their limits, `pbsnodes -aS` nodes, and `man pbs_resources` resources. "
-        "To change an option of the job: --pbs KEY=VALUE."
-    )
+    rejection_hint: str = TABLES["rejection_hint"]
     resubmits = True
 
     # pbs_tmrsh, which the job finds, starts hydra's proxies; many sites forbid ssh between their nodes.

@@ -229,10 +229,7 @@ class Slurm(BatchSystem):
     reserved: Mapping[str, str] = TABLES["reserved"]
     flags = ("exclusive", "requeue", "contiguous", "spread-job", "hold", "oversubscribe")
     hardware_options = ("clusters", "partition", "constraint", "nodelist", "cpus-per-task")
-    rejection_hint = (
-        "`sinfo` shows partitions with their limits, `sinfo --Node --long` the resources of nodes, and "
-        "`sacctmgr show assoc user=$USER` your accounts and QOS. To change an option of the job: --slurm KEY=VALUE."
-    )
+    rejection_hint: str = TABLES["rejection_hint"]
 
     launcher = "srun"
     launcher_summary = "one step of Slurm for all ranks"
