@@ -193,12 +193,12 @@ class Ssh:
 
     def connection_error(self, reason: str) -> ConnectionLost:
         """Return the error for a connection that cannot be opened, from the message of paramiko."""
-        for known in tomllib.loads(KNOWN_MESSAGES.read_text())["messages"]:
-            if match := re.search(known["pattern"], reason):
+        for message in tomllib.loads(KNOWN_MESSAGES.read_text())["messages"]:
+            if match := re.search(message["pattern"], reason):
                 hop = self.find_hop(match[1] if match.groups() else self.node)
                 command = keyscan_command(hop.host, hop.port, hop.ssh_config.get("hostkeyalias"))
-                hint = known["hint"].strip().format(command=command, known_hosts=known_hosts_file(hop))
-                return ConnectionLost(f"{self.node}: {known['problem']}", hint=hint)
+                hint = message["hint"].strip().format(command=command, known_hosts=known_hosts_file(hop))
+                return ConnectionLost(f"{self.node}: {message['problem']}", hint=hint)
         return ConnectionLost(f"{self.node} does not answer ({reason})")
 
     def find_hop(self, host_key_name: str) -> Any:
