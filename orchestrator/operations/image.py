@@ -101,8 +101,7 @@ def build(image: StackImage, context: Path) -> str:
     Raises:
         ExecuteError: if the engine fails.
     """
-    hint = "See the output above. --base names another image; it needs Python with venv (Debian: python3-venv) and apt."
-    run(image.engine, "build", "--tag", image.tag, str(context), hint=hint)
+    run(image.engine, "build", "--tag", image.tag, str(context), problem="image-build")
     return digest_of(image)
 
 
@@ -122,10 +121,7 @@ def push(image: StackImage) -> str:
     Raises:
         ExecuteError: if the engine fails.
     """
-    hint = (
-        "See the output above. The name must begin with the registry (--tag registry.example/orch:current). To log in: "
-    )
-    run(image.engine, "push", image.tag, hint=f"{hint}`{image.engine} login`.")
+    run(image.engine, "push", image.tag, problem="image-push")
     return digest_of(image)
 
 
@@ -135,7 +131,7 @@ def digest_of(image: StackImage) -> str:
     return run(image.engine, "image", "inspect", "--format", form, image.tag, capture=True).strip()
 
 
-def run(*command: str, capture: bool = False, hint: str = "") -> str:
+def run(*command: str, capture: bool = False, problem: str = "image-command") -> str:
     """Run the engine with its output on standard error, or return the output if it is captured.
 
     Raises:
@@ -145,5 +141,6 @@ def run(*command: str, capture: bool = False, hint: str = "") -> str:
     output = subprocess.PIPE if capture else sys.stderr
     done = subprocess.run(command, stdout=output, stdin=subprocess.DEVNULL, text=True)
     if done.returncode != 0:
-        raise ExecuteError(f"`{shlex.join(command)}` failed with exit code {done.returncode}.", hint=hint)
+        values = {"command": shlex.join(command), "code": done.returncode, "engine": command[0]}
+        raise ExecuteError.about(problem, **values)
     return done.stdout or ""

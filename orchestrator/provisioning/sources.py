@@ -128,8 +128,7 @@ def find_source(kind: str, text: str, path: Path | None, note: Callable[[str], N
     else:
         source, names = str(path), list(folder_files(path)) if path.is_dir() else []
         if path.is_dir() and not names:
-            hint = "Name another folder, or change its .gitignore."
-            raise RequestError(f"--{kind} {path}: the folder has no files to copy.", hint=hint)
+            raise RequestError.about("empty-source", kind=kind, path=path)
     try:
         for file in [path / name for name in names] or [path]:
             str(file).encode()
