@@ -38,7 +38,7 @@ def encode(event: str, fields: dict[str, Any]) -> bytes:
         ValueError: if the line is too long even so.
     """
     rank = int(os.environ.get("RANK", "-1"))
-    record = {**events.event_header(event, rank, round(time.time(), 3)), **fields}
+    record = {"event": event, "rank": rank, "time": round(time.time(), 3), **fields}
     if restarted := int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         record["restart"] = restarted
     for longest in (LONGEST_TEXT, LONGEST_OF_SEVERAL):

@@ -54,15 +54,10 @@ def size_of(log: Path) -> int:
         return 0
 
 
-def main_thread_of(stack: str) -> str:
-    """Return the thread that began in node.py; faulthandler does not list the main thread first."""
-    threads = THREAD.split(stack)
-    return next((thread for thread in threads if MAIN_FRAME.search(thread)), threads[-1])
-
-
 def describe_position(stack: RankStack) -> str:
     """Return the innermost Python frames of the main thread with that of the script, or its state in the kernel."""
-    frames = FRAME.findall(main_thread_of(stack.stack))
+    threads = THREAD.split(stack.stack)  # faulthandler does not list the main thread, which began in node.py, first
+    frames = FRAME.findall(next((thread for thread in threads if MAIN_FRAME.search(thread)), threads[-1]))
     script_frames = list(itertools.takewhile(lambda frame: "runpy" not in frame[0], frames))
     positions = [f"{Path(path).name}:{line} {name}" for path, line, name in script_frames or frames]
     if not positions:

@@ -393,15 +393,11 @@ def event_fields(event: Event) -> dict[str, Any]:
     return {**{name: value for name, value in content.items() if name not in (*HEADER, "name")}, **figures}
 
 
-def event_header(name: str, rank: int, time: float) -> dict[str, Any]:
-    """Return the first keys of each event."""
-    return {"event": name, "rank": rank, "time": time}
-
-
 def record(event: Event) -> dict[str, Any]:
     """Return an event for JSON, as read() takes it."""
     restart = {"restart": event.restart} if event.restart else {}
-    return {**event_header(event_name(event), event.rank, event.time), **event_fields(event), **restart}
+    header = {"event": event_name(event), "rank": event.rank, "time": event.time}
+    return {**header, **event_fields(event), **restart}
 
 
 def render(event: Event) -> bytes:
