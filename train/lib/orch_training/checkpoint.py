@@ -37,9 +37,7 @@ def step_of(folder: Path) -> int:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, newest first."""
-    if not folder.is_dir():
-        return []
-    checkpoints = [path for path in folder.iterdir() if path.is_dir() and step_of(path) >= 0]
+    checkpoints = [path for path in folder.glob("checkpoint-*") if path.is_dir() and step_of(path) >= 0]
     return sorted(checkpoints, key=step_of, reverse=True)
 
 
