@@ -6,6 +6,7 @@ it), and the node's counter in /proc/vmstat, which everybody may read, and which
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import re
@@ -112,9 +113,11 @@ def oom_evidence(pid: int, initial_count: int) -> str | None:
         pid: of the process.
         initial_count: what oom_kill_count() returned before the process began.
     """
-    for line in kernel_log():
-        if re.search(rf"Killed process {pid}\b", line):
-            return line
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # only some users may read the kernel's log
+        process = subprocess.run(["dmesg"], capture_output=True, stdin=subprocess.DEVNULL, timeout=DMESG_SECONDS)
+        log = process.stdout.decode(errors="replace")
+        if match := re.search(rf"^(?:\[[ \d.]+\] )?(.*Killed process {pid}\b.*)$", log, re.MULTILINE):
+            return match.group(1)
     count = oom_kill_count()
     return f"oom_kill in {VMSTAT} rose from {initial_count} to {count}" if count > initial_count else None
 
@@ -122,12 +125,3 @@ def oom_evidence(pid: int, initial_count: int) -> str | None:
 def oom_kill_count() -> int:
     match = re.search(r"^oom_kill (\d+)$", facts.read_text(VMSTAT), re.MULTILINE)
     return int(match.group(1)) if match else 0
-
-
-def kernel_log() -> list[str]:
-    """Return the messages that the kernel still holds, or none without permission to read them."""
-    try:
-        process = subprocess.run(["dmesg"], capture_output=True, stdin=subprocess.DEVNULL, timeout=DMESG_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [re.sub(r"^\[[ \d.]+\] ", "", line) for line in process.stdout.decode(errors="replace").splitlines()]
