@@ -66,12 +66,9 @@ def check_numbers(layout: RunLayout, placement: RankEntry) -> None:
 
 def accelerate_numbers() -> list[Numbers]:
     """Return the numbers of Accelerate, which the Trainer of transformers uses, too."""
-    module = sys.modules.get("accelerate.state")
-    state = vars(module).get("PartialState") if module else None
+    state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
     shared = dict(getattr(state, "_shared_state", {}))
-    if "num_processes" not in shared:
-        return []
-    return [(shared["process_index"], shared["num_processes"])]
+    return [(shared["process_index"], shared["num_processes"])] if "num_processes" in shared else []
 
 
 def lightning_numbers() -> list[Numbers]:
