@@ -146,9 +146,9 @@ def check_process(process: int) -> None:
 
 def refuse_group() -> NoReturn:
     """Raise RankError, and record that for the rank, which may ignore how its processes end."""
-    main = sys.modules["__main__"]
-    # While multiprocessing imports the parent's script, it is not the main module yet.
-    is_imported_again = sys.modules.get("__mp_main__", main) is not main
+    script = sys.modules.get("__mp_main__")
+    # While multiprocessing imports the parent's script under this name, it is not the main module yet.
+    is_imported_again = getattr(script, "__name__", "") == "__mp_main__" and script is not sys.modules["__main__"]
     message = describe("imported-again" if is_imported_again else "child-group", size=parent_size())
     write_mark(REFUSED, parent_rank(), message)
     raise RankError(message)
