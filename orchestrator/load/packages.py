@@ -391,11 +391,8 @@ def run_uv(*arguments: str, folder: Path, problem: str, find_links: str = "") ->
     (reason,) = masked([": ".join(one_line(" ".join(part.split())) for part in parts)])
     if len(reason) > LONGEST_REASON:  # uv explains each version that it has tried
         reason = f"{reason[: LONGEST_REASON // 2]} [...] {reason[-LONGEST_REASON // 2 :]}"
-    raise (RequestError if done.returncode == NO_SOLUTION else ExecuteError)(
-        f"{problem}. {reason.removesuffix('.')}.",
-        hint=f"Change the requirements, or choose another --stack. Indexes are those of pip (`pip config list`) or "
-        f"uv. {NO_PACKAGES}",
-    )
+    kind = RequestError if done.returncode == NO_SOLUTION else ExecuteError
+    raise kind.about("uv-failed", problem=problem, reason=reason.removesuffix("."))
 
 
 def index_settings() -> tuple[dict[str, str], list[str]]:
