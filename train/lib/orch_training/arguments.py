@@ -18,7 +18,7 @@ COUNTS = (
     *("per_device_train_batch_size_phase2", "train_batch_size_phase2", "max_steps_phase2", "shards", "dupe_factor"),
     *("max_train_samples", "max_eval_samples", "n_best_size", "max_answer_length", "num_calibration_samples"),
 )
-SHARES = ("adam_beta1", "adam_beta2", "dropout", "warmup_proportion", "warmup_proportion_phase2")
+SHARES = ("adam_beta1", "adam_beta2", "dropout", "warmup_ratio", "warmup_proportion", "warmup_proportion_phase2")
 # The lowest value of arguments of all recipes, and the value that they must be less than.
 RANGES: tuple[tuple[int, int | None, tuple[str, ...]], ...] = (
     (1, None, COUNTS),

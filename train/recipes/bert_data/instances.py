@@ -124,15 +124,13 @@ def sentences(text: str) -> list[str]:
     The end of a line always ends a sentence. A full stop ends one unless it marks an abbreviation
     or an initial.
     """
-    return [sentence for line in text.splitlines() for sentence in of_line(line.strip()) if sentence]
-
-
-def of_line(line: str) -> list[str]:
     parts: list[str] = []
-    start = 0
-    for match in END.finditer(line):
-        part = line[start : match.end()].rstrip()
-        if not SHORT.search(part):
-            parts.append(part)
-            start = match.end()
-    return [*parts, line[start:]] if line else []
+    for line in map(str.strip, text.splitlines()):
+        start = 0
+        for match in END.finditer(line):
+            part = line[start : match.end()].rstrip()
+            if not SHORT.search(part):
+                parts.append(part)
+                start = match.end()
+        parts.append(line[start:])
+    return list(filter(None, parts))

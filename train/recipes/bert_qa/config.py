@@ -102,8 +102,6 @@ class TrainingOptions(TrainingArguments):
             if not getattr(self, name):
                 raise ArgumentError(f"--{name} false: this recipe trains on CPUs only.")
         self.no_cuda = False  # the older name, of which transformers warns
-        if not 0 <= self.warmup_ratio <= 1:
-            raise ArgumentError(f"--warmup_ratio must be a number from 0 to 1, not {self.warmup_ratio:g}.")
         for name, reason in REMOVED.items():
             if getattr(self, name) and name not in INSTALLED:
                 setattr(self, name, False)
