@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from orch_node.protocol.outcome import STOPPED
 from orch_node.streams import STDERR
 
 from orchestrator.cli import options
@@ -60,10 +61,12 @@ def stop(
     """
     states = {item.id: item.state for item in store.recorded(runs_dir).runs}  # before a queue process stops its run
     if inventory is None and (reports := queue.stop_array(runs_dir.absolute(), run)):
-        print_text(cleanup.array_as_json(run, reports) if as_json else cleanup.array_text(reports))
+        code = max(report.exit_code for report in reports)
+        lines = (cleanup.describe_stop(report, before="running", after=STOPPED) for report in reports)
+        print_text(json_text("stop", array=run, exit_code=code, runs=reports) if as_json else "\n".join(lines))
         if not as_json and any(map(store.can_resume, store.members(runs_dir.absolute(), run))):
             print_text(f"resume: {options.resume_command(run, runs_dir.absolute())}")
-        raise typer.Exit(max(report.exit_code for report in reports))
+        raise typer.Exit(code)
     handle, other_runs = operation.find_live(runs_dir, run, inventory, print_error)
     before = states.get(handle.record.run_id) or store.load(handle.folder).state
     done = handle.stop()

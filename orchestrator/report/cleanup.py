@@ -45,16 +45,6 @@ def table_rows(cleanup: CleanupReport) -> list[dict[str, object]]:
     ]
 
 
-def array_text(reports: Sequence[CleanupReport]) -> str:
-    """Return a line for each run of an array that had not ended."""
-    return "\n".join(describe_stop(report, before="running", after=STOPPED) for report in reports)
-
-
-def array_as_json(array: str, reports: Sequence[CleanupReport]) -> str:
-    """Return what was ended of each run of an array as JSON."""
-    return json_text("stop", array=array, exit_code=max(report.exit_code for report in reports), runs=list(reports))
-
-
 def describe_stop(cleanup: CleanupReport, *, before: str, after: str) -> str:
     """Return a sentence that says whether the run was stopped or had already ended.
 
