@@ -73,13 +73,17 @@ class LaunchSpec:
         """Return the launcher of the requested MPI implementation; raise PlanError if a node has none."""
         for node in self.nodes:
             if self.mpi not in node.facts.mpi:
-                available = (
-                    ", ".join(MPI_NAMES.get(implementation, implementation) for implementation in node.facts.mpi)
-                    or "none"
-                )
-                raise PlanError(
-                    f"{node.name} has no {MPI_NAMES[self.mpi]} for {node.python} (found: {available}).",
-                    hint=install_hint(node, self.mpi),
+                problem = "no-intel-mpi" if self.mpi == "intel" else "no-mpi"
+                if node.root and not node.local:  # a node of an inventory
+                    problem = "no-mpi-in-inventory"
+                raise PlanError.about(
+                    problem,
+                    node=node,
+                    mpi=self.mpi,
+                    title=MPI_NAMES[self.mpi],
+                    available=", ".join(MPI_NAMES.get(name, name) for name in node.facts.mpi) or "none",
+                    package=MPI_PACKAGES[self.mpi],
+                    prefix=node.python.rpartition("/bin/")[0],
                 )
         return self.nodes[0].facts.mpi[self.mpi]
 
@@ -114,21 +118,6 @@ class Launch:
     nodes_at: int | None = None
     restarts: int = 0
     path: str = ""
-
-
-def install_hint(node: Node, mpi: str) -> str:
-    prefix = node.python.rpartition("/bin/")[0]
-    if node.root and not node.local:  # a node of an inventory
-        return f"Set orch_mpi: {mpi} in the inventory, then `orch provision`."
-    if mpi == "intel":
-        return (
-            f"Use --launcher torchrun, which needs no MPI, or install it for orch alone: `{node.python} -m pip install "
-            f"{MPI_PACKAGES[mpi]}`."
-        )
-    return (
-        f"Install it with `pip install --prefix {prefix}/mpi/{mpi} {MPI_PACKAGES[mpi]}`: each implementation needs "
-        "a separate folder, because their files have the same names."
-    )
 
 
 # MPI implementation -> its option for the hostfile, and the program that starts ranks. Intel's `mpirun` does not

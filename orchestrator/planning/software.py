@@ -249,9 +249,8 @@ def recipe_precision(
     """
     value = request.precision
     if value not in (AUTO, *recipe.precisions):
-        raise PlanError(
-            f"Recipe '{recipe.name}' has no precision '{value}'.", hint=did_you_mean(value, (AUTO, *recipe.precisions))
-        )
+        hint = did_you_mean(value, (AUTO, *recipe.precisions))
+        raise PlanError(f"Recipe '{recipe.name}' has no precision '{value}'.", hint=hint)
     if value != AUTO:
         return value, "requested"
     if resume is not None and resume.attempt > 1 and resume.record.precision in recipe.precisions:

@@ -289,10 +289,8 @@ def interpreter(batch: BatchSettings, stack: str) -> str:
     if batch.login and batch.image:
         return "/usr/bin/python3"  # It starts the job only; ranks use the interpreter of the image.
     if batch.login:
-        raise PlanError(
-            f"{batch.system.flag} login={batch.login}: the Python of its nodes is unknown.",
-            hint=python_hint(batch.system),
-        )
+        problem = f"{batch.system.flag} login={batch.login}: the Python of its nodes is unknown."
+        raise PlanError(problem, hint=python_hint(batch.system))
     return sys.executable
 
 
