@@ -253,18 +253,8 @@ def settings(options: Sequence[str], recipe: Recipe, volume: str = "") -> dict[s
     return values
 
 
-GROUP = "orch.backends"
+BACKENDS = "orch.backends"  # a group of entry points
 LISTING = "`orch stacks` lists them; the default is current."
-
-
-def plugins() -> dict[str, Backend]:
-    """Return the backends of installed distributions by name.
-
-    Raises:
-        RequestError: if one is invalid.
-    """
-    backends = map(load_entry_point, entry_points().select(group=GROUP))
-    return {backend.name: backend for backend in backends}
 
 
 def load_entry_point(entry: EntryPoint) -> Backend:

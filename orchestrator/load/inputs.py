@@ -19,8 +19,8 @@ from orch_node.protocol.environment import find_reserved
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.files import TRAIN, other_owner
-from orchestrator.load.definitions import plugins, settings
+from orchestrator.files import TRAIN, entry_points, other_owner
+from orchestrator.load.definitions import BACKENDS, load_entry_point, settings
 from orchestrator.load.definitions import recipe as load_recipe
 from orchestrator.load.definitions import stack as load_stack
 from orchestrator.load.files import read_table, read_text, read_toml
@@ -121,7 +121,9 @@ def inputs(
             version=nodes[0].python, local_path=local_python, source=source, packages=nodes[0].packages
         )
         imports = check_script(request, recipe, python)
-    return Inputs(recipe=recipe, stack=stack, settings=values, plugins=plugins(), imports=imports)
+    backends = map(load_entry_point, entry_points().select(group=BACKENDS))
+    plugins = {backend.name: backend for backend in backends}
+    return Inputs(recipe=recipe, stack=stack, settings=values, plugins=plugins, imports=imports)
 
 
 def environment(assignments: Sequence[str], file: Path | None, shell: Mapping[str, str]) -> dict[str, str]:
