@@ -106,6 +106,7 @@ class SshHandle(RunHandle):
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         run = store.load(self.folder)
         nodes, problems = requested_ranks(run, rank), self.copies.problems
+        problems.clear()
         if follow and not run.has_ended:
             self.copies.notify = self.notify
             updates = self.copies.updates(rank, self.event_batches())
@@ -258,6 +259,8 @@ class LogCopies:
             rank: the rank whose logs are copied, from the nodes on which it starts; None for all ranks.
             batches: the events, as watch() yields them.
         """
+        self.threads.clear()
+        self.ended.clear()
         try:
             for _ in batches if not self.watched else ():
                 self.start(rank)

@@ -179,8 +179,9 @@ def receive(run_dir: Path, suffix: str) -> Received:
         updates = CopyUpdate(run_dir, suffix)
         for path in written.deleted:
             updates.remove(path)
-        for path in updates.stale(written):
-            updates.restore(path)
+        for path in updates.received:  # what node0 no longer has, or has again as it was sent
+            if path not in written.files and path not in written.deleted and not updates.is_own(path):
+                updates.restore(path)
         for path in written.archived:
             updates.put(staging / path, path)
     record_received(run_dir, {path: entry.sha256 for path, entry in written.files.items()})
@@ -200,11 +201,6 @@ class CopyUpdate:
         self.suffix = suffix
         self.renamed: list[str] = []
         self.received = received_hashes(run_dir)
-
-    def stale(self, written: Written) -> list[str]:
-        """Return the files that were received earlier and that node0 no longer has, or has again as they were sent."""
-        removed = (path for path in self.received if path not in written.files and path not in written.deleted)
-        return [path for path in removed if not self.is_own(path)]
 
     def is_own(self, path: str) -> bool:
         """Return whether this node has itself written what is at a path."""
