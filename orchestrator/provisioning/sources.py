@@ -197,10 +197,6 @@ def leads_back(folder: Path) -> bool:
 HUB = "hub"  # on the nodes, in orch's folder: a cache of the hub's client
 TYPES = {"model": "model", "data": "dataset"}
 SHA1, SHA256 = re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{64}")
-HUB_HINT = (
-    "Check the path or name, HTTPS_PROXY and HF_ENDPOINT. If it is private or gated, request access there, and log in "
-    "with `hf auth login`, or set HF_TOKEN."
-)
 
 
 def download_snapshot(kind: str, text: str, note: Callable[[str], None]) -> Source:
@@ -216,7 +212,7 @@ def download_snapshot(kind: str, text: str, note: Callable[[str], None]) -> Sour
     """
     name, _, revision = text.partition("@")
     arguments = {"repo_type": TYPES[kind], "revision": revision or "main"}
-    with urls.explained_errors(f"--{kind} {text}", HUB_HINT, "huggingface-hub>=1"):
+    with urls.explained_errors(f"--{kind} {text}", "hub-download", "huggingface-hub>=1"):
         import huggingface_hub
         from huggingface_hub import errors
         from huggingface_hub.utils import disable_progress_bars

@@ -29,10 +29,6 @@ LONGEST_REASON = 500  # characters of a message of fsspec or of the hub's client
 # The extras `data`, `s3` and `gcs` have them.
 HTTP_PACKAGE = "fsspec[http]>=2024.6"
 PACKAGES = {"s3": "s3fs>=2024.6", "s3a": "s3fs>=2024.6", "gs": "gcsfs>=2024.6", "gcs": "gcsfs>=2024.6"}
-CREDENTIALS = {
-    "s3": "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for a public bucket FSSPEC_S3_ANON=true.",
-    "gs": "Log in with `gcloud auth application-default login`; for a public bucket set FSSPEC_GS_TOKEN=anon.",
-}
 
 
 def is_url(text: str) -> bool:
@@ -66,9 +62,9 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
     check_name(name, url)
     digest = hashlib.sha256(url.encode()).hexdigest()[:16]
     option, scheme = f"--{kind} {without_secrets(url)}", urlsplit(url).scheme
-    hint = CREDENTIALS.get(scheme, "Check the URL, the connection, the proxy and the free space.")
+    problem = f"{scheme}-download" if scheme in ("s3", "gs") else "url-download"
     package = PACKAGES.get(scheme, HTTP_PACKAGE)
-    with explained_errors(option, hint, package), exclusive(lock_file(f"url-{digest}")):
+    with explained_errors(option, problem, package), exclusive(lock_file(f"url-{digest}")):
         from fsspec.core import url_to_fs
 
         filesystem, path = url_to_fs(url)
@@ -97,7 +93,7 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
 
 
 @contextlib.contextmanager
-def explained_errors(option: str, hint: str, package: str) -> Iterator[None]:
+def explained_errors(option: str, problem: str, package: str) -> Iterator[None]:
     """Convert the errors of a download, for which file systems have no common class, and of a missing package.
 
     The message is that of the file system or of the hub's client, or that of its cause.
@@ -117,7 +113,7 @@ def explained_errors(option: str, hint: str, package: str) -> Iterator[None]:
         is_wrong = 400 <= status < 500 or (cause is error and isinstance(error, ValueError | FileNotFoundError))
         reason = describe_error(error if response is not None else cause)
         kind = RequestError if is_wrong else ExecuteError
-        raise kind.about("failed-download", option=option, reason=reason, hint=hint) from None
+        raise kind.about(problem, option=option, reason=reason) from None
 
 
 def list_files(filesystem: Any, path: str, *, is_folder: bool) -> dict[str, Mapping[str, Any]]:
