@@ -433,9 +433,8 @@ class UnreadableEvents:
 
 def describe_unreadable(event: UnreadableEvent) -> str:
     """Return how many events of a rank could not be read, and why."""
-    count = "1 event" if event.count == 1 else f"{event.count} events"
     source = f"of rank {event.rank}" if event.rank >= 0 else "without a rank"
-    return f"note: {count} {source} could not be read: {event.text}"
+    return f"note: {event.count} event{'s' * (event.count != 1)} {source} could not be read: {event.text}"
 
 
 def remaining_seconds(seconds: float, *, first: float, step: float, steps: float) -> float | None:
