@@ -23,7 +23,7 @@ from orchestrator.load.records import (
     read_record,
     validate,
 )
-from orchestrator.model.decision import Finding
+from orchestrator.model.decision import Finding, finding_of
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import NodeReport, Report
 from orchestrator.provisioning import messages, playbook, probe
@@ -41,10 +41,6 @@ SEND_TASK = "Send files"
 # variable in it.
 SET_FACT = ("set_fact", "ansible.builtin.set_fact", "ansible.legacy.set_fact")
 RECORDING_ROLES, PROBING_ROLES = ("record", "verify"), ("preflight", "record")
-INVALID_RESULT_HINT = (
-    "The result was not used. Inspect the node before it gets keys or secrets: its Python may be "
-    "broken, or another machine may respond at its address."
-)
 LOCK_TASK, RELEASE_TASK = "Make the lock present", "Make the lock absent"
 
 
@@ -157,10 +153,10 @@ class Session:
             elif result.task.startswith(SEND_TASK) and result.role == "transfer":
                 self.note_direct_transfers(result)
         except InvalidResponse as error:
-            message = f"{result.task}: {error.message}"
-            self.nodes[result.node].fail(Finding(subject=result.node, message=message, hint=INVALID_RESULT_HINT))
+            invalid = OrchError.about("invalid-result", task=result.task, reason=error.message)
+            self.nodes[result.node].fail(finding_of(invalid, result.node))
         except RequestError as error:
-            self.nodes[result.node].fail(Finding(subject=result.node, message=error.message, hint=error.hint))
+            self.nodes[result.node].fail(finding_of(error, result.node))
 
     def store_fabric_results(self, result: TaskResult) -> None:
         """Add the results of the fabric checks to the nodes' records."""

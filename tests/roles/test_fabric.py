@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import problems
 from orchestrator.files import TRAIN
 from orchestrator.load.records import read_record
 from orchestrator.provisioning.probe import parse_fabrics
-from orchestrator.provisioning.session import INVALID_RESULT_HINT, Session
+from orchestrator.provisioning.session import Session
 from tests.roles.modules import run_play
 from tests.support.node_responses import add_result, make_reported_facts, session
 from tests.support.nodes_with_fabrics import INFINIBAND_CARD
@@ -77,7 +78,7 @@ def test_results_are_added_to_the_records(session: Session) -> None:
     assert record.verified.fabrics == KEY
     unknown_node = {"node0": {"psm3": proof}, "../node7": {"psm3": proof}}
     add_result(session, "Check the fabrics", "fabric", make_output(**unknown_node), "command")
-    assert session.nodes["node0"].hint == INVALID_RESULT_HINT
+    assert session.nodes["node0"].hint == problems()["invalid-result"]["hint"]
 
 
 def test_invalid_output_is_not_recorded(session: Session) -> None:

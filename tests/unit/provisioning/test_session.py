@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.errors import problems
 from orchestrator.load.records import read_record
-from orchestrator.provisioning.session import INVALID_RESULT_HINT, Session
+from orchestrator.provisioning.session import Session
 from tests.support.hostile import ESCAPE_SEQUENCE
 from tests.support.node_responses import add_result, make_probe_result, make_reported_facts, session
 
@@ -42,7 +43,7 @@ def test_results_of_modules_are_not_recorded(session: Session) -> None:
 def test_invalid_probe_fails_its_node_with_a_printable_message(session: Session, result: Any) -> None:
     add_result(session, "Probe the node", "preflight", result)
     node = session.nodes["node0"]
-    assert (node.failed, node.hint, session.probes) == (1, INVALID_RESULT_HINT, {})
+    assert (node.failed, node.hint, session.probes) == (1, problems()["invalid-result"]["hint"], {})
     assert "node0 returned an invalid probe" in node.problem
     assert node.problem.isprintable()
 
