@@ -104,10 +104,10 @@ def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
         RequestError: if two recipes have the same name.
     """
     folders: dict[str, Path] = {}
-    included = [with_name(path.parent) for path in sorted(RECIPES.glob("*/recipe.toml"))]
-    installed = map(installed_recipe, sorted(entry_points().select(group=ENTRY_POINTS)))
-    from_options = [recipe for path in plugins for recipe in recipes_below(Path(os.path.realpath(path)))]
-    for name, folder in (*included, *installed, *from_options):
+    files = sorted(RECIPES.glob("*/recipe.toml"))
+    files += [file for path in plugins for file in recipes_below(Path(os.path.realpath(path)))]
+    named = [(file.parent.name.replace("_", "-"), file.parent) for file in files]
+    for name, folder in (*named, *map(installed_recipe, sorted(entry_points().select(group=ENTRY_POINTS)))):
         if folders.setdefault(name, folder) != folder:
             raise RequestError.about("recipe-names", name=name, first=folders[name], folder=folder)
     return folders
@@ -129,19 +129,15 @@ def installed_recipe(point: EntryPoint) -> tuple[str, Path]:
     return point.name, Path(folders[0])
 
 
-def recipes_below(path: Path) -> list[tuple[str, Path]]:
-    """Return the recipe in a folder, or those in its subfolders.
+def recipes_below(path: Path) -> list[Path]:
+    """Return the recipe.toml in a folder, or those in its subfolders.
 
     Raises:
         RequestError: if there is none.
     """
     if recipes := sorted(path.glob("recipe.toml")) or sorted(path.glob("*/recipe.toml")):
-        return [with_name(file.parent) for file in recipes]
+        return recipes
     raise RequestError.about("recipe-path", path=path)
-
-
-def with_name(folder: Path) -> tuple[str, Path]:
-    return folder.name.replace("_", "-"), folder
 
 
 def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> Recipe:
@@ -161,7 +157,7 @@ def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> 
         return recipe_from(name, folders[name])
     script = Path(name)
     if (script / "recipe.toml").is_file():
-        return recipe_from(*with_name(script.resolve()))
+        return recipe_from(script.resolve().name.replace("_", "-"), script.resolve())
     if script.is_file():
         check_script_file(script)
         return Recipe(name=script.stem, script=str(script.resolve()), own_script=True)
