@@ -340,9 +340,10 @@ def check_foreign(
     """Raise PlanError for options of another target than the chosen one, and for those that it refuses."""
     unsupported = [*refused]
     for target_options in options:
-        on = f"--on {target_options.on}"
+        target_flag = f"--on {target_options.on}"
         for name in changed_fields(target_options) if target_options.on != target else ():
-            unsupported.append((flag(name), UnsupportedOption(f"is for {on}", f"Add {on}, or omit {flag(name)}.")))
+            hint = f"Add {target_flag}, or omit {flag(name)}."
+            unsupported.append((flag(name), UnsupportedOption(f"is for {target_flag}", hint)))
     if unsupported:
         raise PlanError(
             " ".join(f"{name} {option.reason}." for name, option in unsupported),

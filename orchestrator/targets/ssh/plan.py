@@ -59,7 +59,8 @@ def resolve_hosts(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) ->
     )
     links = resolve.choose_links(nodes.with_stack) if len(nodes.with_stack) > 1 else resolve.NO_LINKS
     launcher = request.launcher or DEFAULT
-    check_launcher_name(launcher, LAUNCHERS, "this machine or SSH hosts", request.mpi)
+    if request.launcher or request.mpi:
+        check_launcher_name(launcher, LAUNCHERS, "this machine or SSH hosts", request.mpi)
     mpi = choose_mpi(cluster, inputs.stack, request.mpi)
     if docker:
         check_docker(request, launcher, docker)
@@ -128,7 +129,13 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
     inputs = replace(inputs, docker=inputs.docker and with_devices(inputs.docker, resolved))
     node0, links = resolved.nodes.value[0], resolved.links.value
     run_nodes = tuple(node.run_node for node in resolved.all_nodes)
-    files = reachable_files(resolved)
+    files = run_files.sent_files(
+        resolved,
+        run_nodes,
+        python=node0.python,
+        is_shared=node0.local and resolved.recipe.project is None,
+        has_packages=not all(node.local for node in resolved.all_nodes),
+    )
     ranks = training.rank_command(resolved, node0.ranks_python, files.paths)
     address = links[0].address if links else LOOPBACK_ADDRESS  # of rank 0's rendezvous
     spec = training.launch_spec(resolved, ranks=ranks, links=links, address=address, accelerate=inputs.accelerate)
@@ -183,18 +190,6 @@ def decisions_of(inputs: Inputs, resolved: Resolved, spec: LaunchSpec, launch: L
         *resolve.idle_core_decisions(resolved.nodes.value, resolved.layout.value),
         *(resolve.python_decisions(resolved.nodes.value[0]) if resolved.request.python else []),
         *(resolve.damaged_node_decisions(inputs.cluster) if inputs.cluster.damaged else []),
-    )
-
-
-def reachable_files(resolved: Resolved) -> run_files.Files:
-    """Return the paths of the script and the data files on the nodes, and the steps that send them."""
-    nodes = resolved.all_nodes
-    return run_files.sent_files(
-        resolved,
-        tuple(node.run_node for node in nodes),
-        python=nodes[0].python,
-        is_shared=nodes[0].local and resolved.recipe.project is None,
-        has_packages=not all(node.local for node in nodes),
     )
 
 
