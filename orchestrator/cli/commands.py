@@ -14,6 +14,7 @@ from orchestrator.errors import RequestError
 from orchestrator.operations import nodes as operation
 from orchestrator.planning.request import NODES
 from orchestrator.report import listing
+from orchestrator.report.listing import json_text
 from orchestrator.report.output_lines import NodeOutput
 from orchestrator.screen import print_text
 from orchestrator.targets import registry
@@ -70,7 +71,7 @@ def nodes(inventory: Inventory, live: Live = False, as_json: AsJson = False) -> 
     all_columns = operation.LIVE_COLUMNS if live else operation.COLUMNS
     columns = [name for name in all_columns if name != "gpus" or any(row[name] for row in rows)]
     cells = [{name: "-" if row[name] is None else row[name] for name in columns} for row in rows]
-    print_text(listing.as_json("nodes", rows) if as_json else listing.table(cells, columns))
+    print_text(json_text("nodes", nodes=rows) if as_json else listing.table(cells, columns))
     if live:
         return
     node_findings = registry.target_at(inventory).check(CheckRequest(inventory=inventory))

@@ -15,6 +15,7 @@ from orchestrator.load.scripts import with_parser
 from orchestrator.model.recipe import SECRETS
 from orchestrator.operations.init import new_recipe
 from orchestrator.report import listing
+from orchestrator.report.listing import json_text
 from orchestrator.screen import print_text
 
 app = App(help="List the recipes and their settings, or create one.", invoke_without_command=True)
@@ -28,7 +29,7 @@ def recipes(context: typer.Context, recipe_path: RecipePath = None, as_json: AsJ
     plugins = tuple(recipe_path or ())
     recipes = [load.recipe(name, plugins) for name in load.recipe_folders(plugins)]
     rows = [{"name": r.name, "summary": r.summary, "presets": sorted(r.presets), "script": r.script} for r in recipes]
-    print_text(listing.as_json("recipes", rows) if as_json else listing.table(rows, ("name", "summary", "presets")))
+    print_text(json_text("recipes", recipes=rows) if as_json else listing.table(rows, ("name", "summary", "presets")))
 
 
 MAX_TYPE_WIDTH = 30  # a longer list of choices follows the description
@@ -54,7 +55,7 @@ def show(name: RecipeName, recipe_path: RecipePath = None, as_json: AsJson = Fal
         if name not in (*recipe.passed_by_orch, *SECRETS):
             rows.append({"name": name, "type": kind, "default": recipe.default(name), "description": text})
     columns = ("name", "type", "default", "description")
-    print_text(listing.as_json("settings", rows) if as_json else listing.table(rows, columns))
+    print_text(json_text("settings", settings=rows) if as_json else listing.table(rows, columns))
 
 
 @app.command()

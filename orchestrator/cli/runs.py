@@ -14,7 +14,7 @@ import typer
 from orchestrator.cli.app import App
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, has_subcommand, print_error
 from orchestrator.operations import runs as operation
-from orchestrator.report import comparison, listing, page, run_list, training
+from orchestrator.report import comparison, page, run_list, training
 from orchestrator.report.listing import finite, json_text
 from orchestrator.runs import store
 from orchestrator.runs.outcome import outcome_of
@@ -73,7 +73,7 @@ def runs(
         return
     listed = operation.list_recorded_runs(runs_dir, inventory)
     if as_json:
-        print_text(listing.as_json("runs", [asdict(row) for row in listed.rows]))
+        print_text(json_text("runs", runs=[asdict(row) for row in listed.rows]))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print_text(run_list.text(listed.rows, now=time.time(), width=width))

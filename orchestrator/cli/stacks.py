@@ -16,6 +16,7 @@ from orchestrator.operations import image as image_operation
 from orchestrator.operations import stacks as operation
 from orchestrator.report import listing
 from orchestrator.report import stacks as report
+from orchestrator.report.listing import json_text
 from orchestrator.screen import print_text
 
 app = App(help="List and check stacks: sets of compatible versions.", invoke_without_command=True)
@@ -36,7 +37,7 @@ def stacks(context: typer.Context, as_json: AsJson = False) -> None:
         return
     stacks, machine = load.all_stacks(), operation.this_machine()
     rows = [report.row(stack, machine) for stack in stacks]
-    print_text(listing.as_json("stacks", rows) if as_json else report.listing(stacks, machine))
+    print_text(json_text("stacks", stacks=rows) if as_json else report.listing(stacks, machine))
 
 
 @app.command()

@@ -22,11 +22,6 @@ def json_text(kind: str, fields: Mapping[str, Any] | None = None, /, **more: Any
     return json.dumps({"schema": SCHEMA, "kind": kind, **(fields or {}), **more}, indent=1, default=asdict)
 
 
-def as_json(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the rows as one JSON object."""
-    return json_text(kind, {kind: list(rows)})
-
-
 def finite(value: Any, digits: int = 17) -> Any:
     """Return the value with NaN and infinities, which JSON cannot represent, replaced by None.
 
