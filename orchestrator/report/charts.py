@@ -241,7 +241,9 @@ def timeline(measured: Measures) -> Chart | None:
         return None
     last = max(times) - measured.began
     unit, unit_name = time_unit(last)
-    ranks = drawn_ranks(measured)
+    failed = {event.rank for event in measured.events if is_failure(event)}
+    failed_first = sorted((rank.rank for rank in measured.ranks), key=lambda rank: (rank not in failed, rank))
+    ranks = sorted(failed_first[:MAX_DRAWN_RANKS])
     hidden = len(measured.ranks) - len(ranks)
     marks = [(moment.time - measured.began, moment.text) for moment in timeline_of(measured.events)]
     rank0_phases = phases(measured)
@@ -280,13 +282,6 @@ def bars(name: str, colour: str, spans: Sequence[Span], unit: float) -> dict[str
         "x": [(span.end - span.begin) / unit for span in spans],
         "hovertext": [hover(f"{span.row}: {span.name}, {span.end - span.begin:.1f} s") for span in spans],
     }
-
-
-def drawn_ranks(measured: Measures) -> list[int]:
-    """Return the ranks to draw: all, or MAX_DRAWN_RANKS of them, the failed ones first."""
-    ranks = [rank.rank for rank in measured.ranks]
-    failed = {event.rank for event in measured.events if is_failure(event)}
-    return sorted(sorted(ranks, key=lambda rank: (rank not in failed, rank))[:MAX_DRAWN_RANKS])
 
 
 def is_failure(event: Event) -> bool:
