@@ -17,7 +17,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training, in a fresh process
 
 import torch
-from orch_training import RecipeError, ranks
+from orch_training import RecipeError
 
 BATCH, LENGTH = 2, 64  # of the exported example; both are dynamic dimensions
 LARGEST_BATCH = 1024
@@ -99,20 +99,6 @@ def compiled(graph: Any, names: Sequence[str], longest: int, package: Path) -> N
         converted = convert_pt2e(graph)
         program = exported(converted, names, longest)
         torch._inductor.aoti_compile_and_package(program, package_path=str(package))
-
-
-def check_alike() -> None:
-    """Check that all nodes have the same CPU capability, because the file holds machine code.
-
-    Raises:
-        RecipeError: if the nodes differ.
-    """
-    capabilities = ranks.gather(torch.backends.cpu.get_cpu_capability())
-    if len(set(capabilities)) > 1:
-        raise RecipeError(
-            f"int8 code is made for one kind of CPU, and the nodes have {sorted(set(capabilities))}. "
-            "Choose nodes that are alike (--nodes)."
-        )
 
 
 def largest_difference(package: Path, inputs: dict[str, Any]) -> float:

@@ -22,7 +22,7 @@ speed_up_imports()
 import torch
 from config import Config, QaArguments, parse_arguments
 from evaluation import Evaluator
-from int8 import Quantized, check_alike, compiled, largest_difference, prepared
+from int8 import Quantized, compiled, largest_difference, prepared
 from orch_training import RecipeError, checkpoint, ranks
 from orch_training.arguments import neutral
 from orch_training.metrics import Progress
@@ -141,8 +141,15 @@ def speeds(models: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]) -> d
 
 
 def quantize(quant: QuantArguments, package: Path, evaluator: Evaluator, model: Any, windows: Sequence[Window]) -> None:
-    """Quantize and compile the model on rank 0, and write it to the package on every node."""
-    check_alike()
+    """Quantize and compile the model on rank 0, and write it to the package on every node.
+
+    Raises:
+        RecipeError: if the nodes have different kinds of CPUs, for which there is no common machine code.
+    """
+    capabilities = sorted(set(ranks.gather(torch.backends.cpu.get_cpu_capability())))
+    if len(capabilities) > 1:
+        reason = f"int8 code is made for one kind of CPU, and the nodes have {capabilities}."
+        raise RecipeError(f"{reason} Choose nodes that are alike (--nodes).")
     owner, names = ranks.owns(package.parent), [*evaluator.inputs(windows[:1])]
     with ranks.raise_together():
         if ranks.is_main():
