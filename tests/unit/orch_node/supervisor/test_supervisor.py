@@ -7,8 +7,12 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from orch_node import machine, program
+from orch_node.line_pipes import Pipes
 from orch_node.protocol import files
 from orch_node.protocol.events import Failed, Joined, Launched, NodeNews, NodesLost
 from orch_node.supervisor.supervisor import Supervisor, parse
@@ -140,6 +144,20 @@ def test_no_process_and_no_claim_survives_its_supervisor(runs: Runs) -> None:
     process.wait()
     wait_until(lambda: not runs.processes(), "all processes of the run have ended", 10)
     assert runs.run("exit(rank)", name="later")["state"] == "done"
+
+
+def test_transfer_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "project").mkdir()
+    child = tmp_path / "child"
+    script = ("sh", "-c", 'sleep 60 >&- 2>&- & echo $! >"$1.new"; mv "$1.new" "$1"; wait', "sh", str(child))
+    monkeypatch.setattr(program, "command", lambda *arguments: script)
+    agents = SimpleNamespace(node0="node0", lost={}, pipes=Pipes(), watch=lambda: 0.0)
+    layout = SimpleNamespace(node_names=["node0", "node1"])
+    run: Any = SimpleNamespace(run_dir=tmp_path, attempts=1, attempt_number=1, agents=agents, layout=layout)
+    run.is_to_end = child.exists
+    assert "were not given" in Supervisor.share_files(run)
+    pid = int(child.read_text())
+    wait_until(lambda: not machine.is_alive(pid, machine.start_time(pid) or 0), "the child has ended", seconds=10)
 
 
 def test_failed_attempts_are_restarted_up_to_the_limit(runs: Runs) -> None:

@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -241,16 +242,17 @@ class Supervisor(SupervisedRun):
             leaving = [host.node for host in read_record(self.run_dir).earlier_nodes if not self.attempts]
         arguments = (str(self.run_dir), str(self.attempt_number), *other_nodes, "--leaving", *leaving)
         command, news, problem = program.command("share-files", *arguments), None, ""
+        pipe = subprocess.PIPE
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent
+            command, stdout=pipe, stderr=pipe, text=True, preexec_fn=die_with_parent, start_new_session=True
         ) as sharing:
             while news is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     news, problem = sharing.communicate(timeout=POLL_SECONDS)
                 self.agents.pipes.pump(0.0)
                 self.agents.watch()
-                if self.is_to_end() or set(other_nodes) & set(self.agents.lost):
-                    sharing.kill()
+                if news is None and (self.is_to_end() or set(other_nodes) & set(self.agents.lost)):
+                    os.killpg(sharing.pid, signal.SIGKILL)  # also its ssh processes
         for text in news.splitlines():
             self.record_news(text)
         cancelled = "the files of the run were not given to the other nodes"
