@@ -16,7 +16,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from orchestrator import load
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.files import tomllib
+from orchestrator.load.files import read_table
 from orchestrator.planning.request import ARGUMENTS, FLAGS, TRAINING, flag, parse_nodes, parse_ppn
 from orchestrator.runs import store
 from orchestrator.screen import print_text
@@ -197,7 +197,7 @@ PARSERS = {"nodes": parse_nodes, "ppn": parse_ppn}
 SHORT_FLAGS = {"module": "-m"}
 # The options of TrainRequest, by their panels and fields.
 PANELS: dict[str, dict[str, ParameterInfo]] = {}
-for panel, options in tomllib.loads(Path(__file__).with_name("options.toml").read_text()).items():
+for panel, options in read_table(Path(__file__).with_name("options.toml")).items():
     make = typer.Argument if panel == ARGUMENTS else typer.Option
     PANELS[panel] = {}
     for name, arguments in options.items():
