@@ -10,7 +10,7 @@ import typer
 from orchestrator import load
 from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, RecipePath, has_subcommand
-from orchestrator.load.definitions import schema_text
+from orchestrator.load.definitions import RECIPE_SCHEMA
 from orchestrator.load.scripts import with_parser
 from orchestrator.model.recipe import SECRETS
 from orchestrator.operations.init import new_recipe
@@ -72,4 +72,4 @@ def new(
 @app.command()
 def schema() -> None:
     """Print the JSON schema of recipe.toml."""
-    print_text(schema_text(), nl=False)
+    print_text(RECIPE_SCHEMA.read_text(), nl=False)

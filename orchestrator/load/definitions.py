@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Setting, Value
 from orchestrator.stacks.stack import BINDINGS, Stack
 
-SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
+RECIPE_SCHEMA = Path(__file__).parents[1] / "schemas" / "recipe.schema.json"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Texts = Annotated[tuple[str, ...], Field(strict=False)]  # a list in TOML
@@ -31,49 +30,25 @@ Texts = Annotated[tuple[str, ...], Field(strict=False)]  # a list in TOML
 class SettingFile(StrictModel):
     """A setting that the script's parser does not list."""
 
-    type: Literal["integer", "number", "switch", "text"] = Field(description="A switch is true or false.")
-    default: Value | None = Field(
-        default=None, description="The value that the script gets unless a preset or the user changes it."
-    )
+    type: Literal["integer", "number", "switch", "text"]
+    default: Value | None = None
 
 
 class RecipeFile(StrictModel):
-    """A training script, its defaults, and how they may be changed."""
+    """A training script, its defaults, and how they may be changed. RECIPE_SCHEMA describes the keys."""
 
-    summary: str = Field(description="One line, shown by `orch recipes`.")
-    script: str = Field(description="The training script, relative to this file.")
-    resumes: bool = Field(default=False, description="The script resumes from the newest checkpoint in --output_dir.")
-    elastic: bool = Field(
-        default=False,
-        description="With fewer ranks than ORCH_PLANNED_WORLD_SIZE, for example after a lost node, the script keeps "
-        "its global batch, order of data and schedule.",
-    )
-    ipex: bool = Field(default=False, description="The script takes --use_ipex, which `--ipex` adds.")
-    stacks: Texts = Field(
-        default_factory=tuple, description="The stacks it runs on: names, or patterns such as torch-2.*. Default: all."
-    )
-    paths: Texts = Field(
-        default_factory=tuple, description="Settings whose values are files; they are sent to the nodes."
-    )
-    excludes: dict[str, Texts] = Field(
-        default_factory=dict, description="For each setting, the names whose defaults it removes."
-    )
-    environment: dict[Name, str] = Field(
-        default_factory=dict, description="Environment variables of the ranks, unless they are set elsewhere."
-    )
-    precisions: dict[Literal["bf16", "fp32"], Texts] = Field(
-        min_length=1,
-        description="The script's arguments that select bf16 or fp32. With both, --precision auto chooses by "
-        "the nodes' instructions; one is required.",
-    )
-    settings: dict[Name, Value | SettingFile] = Field(
-        default_factory=dict,
-        description="Values that the script gets by default, as --name=value, and settings that its parser does not "
-        "list. Without a parser, their type is that of the value: 3 is a whole number, 3.0 a number, true a switch.",
-    )
-    presets: dict[str, dict[str, Value]] = Field(
-        default_factory=dict, description="Named sets of settings for --preset."
-    )
+    summary: str
+    script: str
+    resumes: bool = False
+    elastic: bool = False
+    ipex: bool = False
+    stacks: Texts = Field(default_factory=tuple)
+    paths: Texts = Field(default_factory=tuple)
+    excludes: dict[str, Texts] = Field(default_factory=dict)
+    environment: dict[Name, str] = Field(default_factory=dict)
+    precisions: dict[Literal["bf16", "fp32"], Texts] = Field(min_length=1)
+    settings: dict[Name, Value | SettingFile] = Field(default_factory=dict)
+    presets: dict[str, dict[str, Value]] = Field(default_factory=dict)
 
     @field_validator("environment")
     @classmethod
@@ -82,12 +57,6 @@ class RecipeFile(StrictModel):
         if reserved := find_reserved(environment):
             raise ValueError(f"{reserved[0]}: {reserved[1]}")
         return environment
-
-
-def schema_text() -> str:
-    """Return the JSON schema of recipe.toml."""
-    schema = {"$schema": SCHEMA_URL, **RecipeFile.model_json_schema(), "title": "recipe.toml of orch"}
-    return json.dumps(schema, indent=2) + "\n"
 
 
 ENTRY_POINTS = "orch.recipes"

@@ -18,7 +18,7 @@ import yaml
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import PUBLIC, TEMPLATES, render_template, write_whole
-from orchestrator.load.definitions import recipe_folders, schema_text
+from orchestrator.load.definitions import RECIPE_SCHEMA, recipe_folders
 from orchestrator.model.hosts import SSH_PORT, expand_list, is_address, is_host, split_list
 from orchestrator.model.printable import one_line
 from orchestrator.provisioning.ssh_settings import existing_file, query_ssh
@@ -262,11 +262,11 @@ def new_recipe(name: str, into: Path) -> Path:
     folder = into / name.replace("-", "_")
     if folder.exists():
         raise RequestError(f"{folder} already exists.", hint="Choose another name or --in.")
-    templates = (TEMPLATES / "recipe").iterdir()
+    templates = (*(TEMPLATES / "recipe").iterdir(), RECIPE_SCHEMA)
     texts = {path.name.removesuffix(".in"): path.read_text(encoding="utf-8") for path in templates}
     try:
         folder.mkdir(parents=True)
-        for file, text in {**texts, "recipe.schema.json": schema_text()}.items():
+        for file, text in texts.items():
             (folder / file).write_text(text.replace("NAME", name), encoding="utf-8")
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
