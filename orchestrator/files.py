@@ -184,10 +184,7 @@ def check_owner(folder: Path) -> Path:
         ExecuteError: if another user owns it and could change the commands, keys and ssh settings that orch reads.
     """
     if owner := other_owner(folder):
-        raise ExecuteError(
-            f"{folder} belongs to another user ({owner}), so its files are not trusted.",
-            hint="Set XDG_STATE_HOME and XDG_CACHE_HOME to folders that belong to you.",
-        )
+        raise ExecuteError.about("folder-of-another", folder=folder, owner=owner)
     return folder
 
 
@@ -231,10 +228,7 @@ def fallback_home() -> Path:
     except OSError as error:
         problem = f"{folder} cannot be created: {error.strerror}"
     if problem:
-        raise ExecuteError(
-            f"The home folder is not writable, and {problem}.",
-            hint="Set HOME, or XDG_STATE_HOME and XDG_CACHE_HOME, to a writable folder.",
-        )
+        raise ExecuteError.about("home-folder", problem=problem)
     note_fallback(folder)
     return folder
 
@@ -315,10 +309,7 @@ class State:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                raise ExecuteError(
-                    f"Another command is changing this cluster: {file.read(MAX_HOLDER) or 'unknown process'}.",
-                    hint="Wait until it ends, or stop it.",
-                ) from None
+                raise ExecuteError.about("locked-cluster", holder=file.read(MAX_HOLDER) or "unknown process") from None
             file.truncate(0)
             file.write("{what} of {user}@{host}, process {pid}, since {since}".format(**holder(action)))
             file.flush()

@@ -290,10 +290,8 @@ def check_number(count: int, hosts: tuple[str, ...], source: Path) -> None:
     """Raise PlanError if there are fewer than `count` hosts, or it is 0."""
     if not 1 <= count <= len(hosts):
         more = "select another inventory with --inventory" if title(source) == LOCAL else f"add hosts to {source}"
-        raise PlanError(
-            f"--nodes {count}, but cluster '{title(source)}' has {counted(len(hosts), 'node')} to choose from.",
-            hint=f"Use --nodes {len(hosts)}, or {more}.",
-        )
+        size, most = counted(len(hosts), "node"), len(hosts)
+        raise PlanError.about("too-many-nodes", count=count, title=title(source), size=size, most=most, more=more)
 
 
 def title(source: Path) -> str:

@@ -135,10 +135,8 @@ def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> 
     if script.suffix == ".py" or "/" in name:
         files = (str(path) for path in script.parent.glob("*.py") if path.is_file())
         near = difflib.get_close_matches(name, files, n=1)
-        raise RequestError(
-            f"There is no script {name!r}.",
-            hint=f"Did you mean {near[0]}?" if near else "Give the path of a script; `orch recipes` lists the recipes.",
-        )
+        hint = f"Did you mean {near[0]}?" if near else "Give the path of a script; `orch recipes` lists the recipes."
+        raise RequestError(f"There is no script {name!r}.", hint=hint)
     raise RequestError(f"There is no recipe '{name}'.", hint=did_you_mean(name, folders))
 
 
@@ -268,8 +266,6 @@ def stack(name: str, backend: str | None = None) -> Stack:
     plugins = tuple(replace(plugin, source=f"stack '{name}'") for plugin in loaded.plugins)
     loaded = replace(loaded, requirements={**loaded.requirements, **bindings}, plugins=plugins)
     if backend and backend not in loaded.backends:
-        raise PlanError(
-            f"--backend {backend}: stack '{name}' has {' and '.join(loaded.backends)}.",
-            hint=did_you_mean(backend, loaded.backends),
-        )
+        problem = f"--backend {backend}: stack '{name}' has {' and '.join(loaded.backends)}."
+        raise PlanError(problem, hint=did_you_mean(backend, loaded.backends))
     return loaded.for_backend(backend) if backend else loaded

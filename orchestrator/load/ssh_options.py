@@ -77,9 +77,7 @@ def host_block(node: str, *, host: str, port: str = "", user: str = "", key: str
         if not is_host(name):
             raise RequestError.about("invalid-host", node=node, name=name)
     if argument := find_unsafe_argument(arguments):
-        raise RequestError(
-            f"{node}: host keys would not be verified ({argument}).", hint=f"{HINT} Then run `orch provision` again."
-        )
+        raise RequestError.about("unverified-keys", node=node, argument=argument, advice=HINT)
     values = {"HostName": host, "Port": port, "User": user, "IdentityFile": quoted(key)}
     # ssh uses the first value of an option: the inventory cannot change StrictHostKeyChecking, but those at the end.
     lines = ["StrictHostKeyChecking yes"]

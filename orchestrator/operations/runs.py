@@ -251,11 +251,7 @@ def with_source(handle: RunHandle, request: FetchRequest, *, code: bool) -> Fetc
     if code and (request.source or request.patterns):
         raise RequestError("--code brings the whole project as it was sent.", hint="Leave --from and --only out.")
     if code and project is None:
-        raise RequestError(
-            f"No project is recorded here for run {record.run_id}.",
-            hint="Only the machine that started a run has the record. Recipes, runs in your own folder and runs with "
-            "--project none send no project.",
-        )
+        raise RequestError.about("no-recorded-project", run_id=record.run_id)
     if code:
         return replace(request, project=project)
     if request.source:

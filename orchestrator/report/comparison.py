@@ -131,9 +131,8 @@ def rank_runs(runs: Sequence[Run], result: str | None) -> list[dict[str, Any]]:
     names = {name for run in ranked for name in run["results"]}
     if result not in names:
         listing = f"They have: {', '.join(sorted(names)) or 'none'}."
-        raise RequestError(
-            f"No run of the array has the result {result!r}.", hint=did_you_mean(result, names, listing=listing)
-        )
+        suggestion = did_you_mean(result, names, listing=listing)
+        raise RequestError.about("unknown-result", result=result, suggestion=suggestion)
     sign = 1 if any(part in result for part in SMALLER_IS_BETTER) else -1
 
     def order(run: Mapping[str, Any]) -> tuple[bool, float]:

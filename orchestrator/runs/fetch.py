@@ -376,7 +376,4 @@ def check_room(target: Path, needed: int) -> None:
     existing = next(path for path in (target, *target.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if needed > free:
-        raise ExecuteError(
-            f"{target} has room for {free / 2**30:.1f} GiB, and {needed / 2**30:.1f} GiB are to come.",
-            hint="--to names another folder, --only brings less.",
-        )
+        raise ExecuteError.about("no-room", target=target, free=free / 2**30, needed=needed / 2**30)

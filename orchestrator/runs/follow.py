@@ -122,10 +122,7 @@ def await_start(folder: Path, source: Source) -> int | None:
             return None
         if time.monotonic() > deadline:
             message = source.supervisor_output() or "it wrote nothing"
-            raise ExecuteError(
-                f"The supervisor of {folder.name} did not start: {message}",
-                hint=f"`orch stop {folder.name}` ends its remaining processes; then start it again.",
-            )
+            raise ExecuteError.about("supervisor-start", run_id=folder.name, message=message)
         time.sleep(0.01)
         source.refresh()
     return supervisor.pid

@@ -78,9 +78,7 @@ def lock(queue: Path) -> BinaryIO:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ExecuteError(
-            f"The runs of {queue.name} already have a queue process.", hint="`orch runs` lists them."
-        ) from None
+        raise ExecuteError.about("running-queue", array=queue.name) from None
     return file
 
 

@@ -122,9 +122,7 @@ def write_record(record: RunRecord, folder: Path, origin: Origin | None = None) 
         write_json(folder / PLAN, value)
     except OSError as error:
         kind = RequestError if error.errno in NO_FOLDER else ExecuteError
-        raise kind(
-            f"The run directory {disk.describe_error(folder, error)}.", hint="--runs-dir names another place."
-        ) from None
+        raise kind.about("folder-of-runs", problem=disk.describe_error(folder, error)) from None
 
 
 def exists(folder: Path) -> bool:
@@ -145,9 +143,8 @@ def load(folder: Path) -> Run:
         if record.run_id != folder.name:
             raise ProtocolError(f"it is the plan of run {record.run_id}.")
     except (OSError, ProtocolError) as error:
-        raise ExecuteError(
-            f"{path} is damaged: {error}", hint=f"`orch clean` moves {folder} to {folder.parent / DAMAGED_FOLDER}."
-        ) from None
+        place = folder.parent / DAMAGED_FOLDER
+        raise ExecuteError.about("damaged-record", path=path, error=error, folder=folder, place=place) from None
     outcome, problem = read_outcome(folder)
     return Run(
         id=folder.name,
@@ -236,10 +233,7 @@ def find(base: Path, name: str, notify: Notify = lambda line: None) -> Run:
     for line in all_runs.warnings():
         notify(f"warning: {line}")
     if not runs and not all_runs.damaged:
-        raise RequestError(
-            f"There are no runs in {base}.",
-            hint="`orch train` starts one. Elsewhere: --runs-dir FOLDER, or --inventory.",
-        )
+        raise RequestError.about("no-runs", base=base)
     refused = [run.id for run in runs if run.state == REFUSED]
     run_id = ""
     if runs or name != "last":
@@ -247,10 +241,7 @@ def find(base: Path, name: str, notify: Notify = lambda line: None) -> Run:
     damaged = max((folder.name for folder in all_runs.damaged if not runs or folder.name[:1].isdigit()), default="")
     if name == "last" and damaged > run_id:  # an id begins with the time
         suggestion = f" The newest that can be read: {run_id}." if run_id else ""
-        raise RequestError(
-            f"The last run may be {damaged}, which is damaged.",
-            hint=f"Name the run that is meant, or `orch clean` first.{suggestion}",
-        )
+        raise RequestError.about("damaged-last-run", damaged=damaged, suggestion=suggestion)
     return next(run for run in runs if run.id == run_id)
 
 
@@ -281,9 +272,7 @@ def match_id(
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise RequestError(
-            f"{len(matches)} runs {location} begin with '{name}'.", hint=f"The newest of them is {matches[-1]}."
-        )
+        raise RequestError.about("several-runs", name=name, count=len(matches), location=location, newest=matches[-1])
     raise RequestError(
         f"There is no run '{name}' {location}.",
         hint=did_you_mean(name, [*ids, *{record.name for record in records}], listing=LISTING) if ids else "",
@@ -375,7 +364,4 @@ def quarantine(folder: Path) -> str | None:
     try:
         return set_aside(folder)
     except OSError as error:
-        raise ExecuteError(
-            f"{folder} cannot be moved: {error.strerror}.",
-            hint=f"Whoever may write {folder.parent} can move or delete it.",
-        ) from None
+        raise ExecuteError.about("unmovable-run", folder=folder, error=error) from None

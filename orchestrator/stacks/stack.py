@@ -154,10 +154,8 @@ class Stack:
                 "--backend gloo needs no oneccl-bind-pt." if BINDINGS in wrong else "",
                 GPU_HINT if node.facts.gpus and not node.user_python else "",
             )
-            raise PlanError(
-                f"{node.name} does not have stack '{self.name}': {'; '.join(problems)}.",
-                hint=" ".join(filter(None, hints)),
-            )
+            wrong_packages, advice = "; ".join(problems), " ".join(filter(None, hints))
+            raise PlanError.about("packages-of-stack", node=node, stack=self, problems=wrong_packages, advice=advice)
 
     def check_ipex(self, precision: str) -> None:
         """Raise PlanError if the stack has no IPEX, or accelerate would train wrongly with it."""

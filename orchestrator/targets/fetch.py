@@ -84,10 +84,7 @@ def fetch_project(
                     raise ExecuteError(f"{path} is not as it was sent; somebody has changed it.", hint=hint)
                 staging.replace(target)
         except NoFolderError:
-            raise ExecuteError(
-                f"The project no longer exists: there is no folder {path}.",
-                hint=f"`orch clean` removes what no run has used for 30 days. {hint}",
-            ) from None
+            raise ExecuteError.about("missing-project-copy", path=path, advice=hint) from None
         except OSError as error:
             raise ExecuteError(f"{disk.describe_error(target, error)}.", hint="--to names another folder.") from None
     files = [

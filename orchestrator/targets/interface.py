@@ -319,7 +319,4 @@ class UntrustedRecordError(RequestError):
 def check_output_dir(record: RunRecord, runs: str) -> None:
     """Raise UntrustedRecordError if a run does not write to its own folder below the folder of runs."""
     if record.output_dir not in (None, f"{runs}/{record.run_id}/output"):
-        raise UntrustedRecordError(
-            f"The record of {record.run_id} names an output folder that is not the run's: {record.output_dir!r:.100}.",
-            hint="Nothing was changed. Check who can write to the runs' records.",
-        )
+        raise UntrustedRecordError.about("output-of-another-run", record=record)

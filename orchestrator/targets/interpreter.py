@@ -43,21 +43,14 @@ def path_of(request: TrainRequest, *, this_machine: bool) -> str:
     """
     python = str(request.python)
     if request.image:
-        raise PlanError(
-            f"--python {python}: ranks in containers use the Python of --image.",
-            hint="Omit --image, or name the Python of the image: --image-option python=PATH.",
-        )
+        raise PlanError.about("python-of-image", python=python)
     if this_machine:
         program = shutil.which(python)
         if program is None:
-            raise RequestError(
-                f"--python {python}: there is no such program.", hint="Name the Python of an environment."
-            )
+            raise RequestError.about("missing-python", python=python)
         return str(Path(program).parent.resolve() / Path(program).name)  # the Python of a virtual environment is a link
     if not python.startswith("/"):
-        raise RequestError(
-            f"--python {python}: the path must be absolute, because the nodes are other machines.", hint=PYTHON_HINT
-        )
+        raise RequestError.about("relative-python", python=python, advice=PYTHON_HINT)
     return python
 
 

@@ -97,9 +97,7 @@ def create(entry: TargetEntry | None) -> Target:
     if not isinstance(target, Target):
         raise RequestError(f"--on {name}: {path} is not a subclass of Target.", hint=HINT)
     if unknown_fields := ", ".join(sorted(target.refuses.keys() - {field.name for field in fields(TrainRequest)})):
-        raise RequestError(
-            f"--on {name}: {path} refuses {unknown_fields}, which TrainRequest does not have.", hint=HINT
-        )
+        raise RequestError.about("fields-of-target", name=name, path=path, fields=unknown_fields, advice=HINT)
     return target
 
 
@@ -113,10 +111,8 @@ def find_target(value: str | None) -> Target:
     if value is not None and value not in targets:
         for point in entry_points().select(group=GROUP, name=value):
             load_entry(point, targets)  # raises an error with the reason
-        raise RequestError(
-            f"--on {value}: orch runs on {', '.join(targets)}, or on the nodes of --inventory.",
-            hint=did_you_mean(value, targets),
-        )
+        suggestion = did_you_mean(value, targets)
+        raise RequestError.about("unknown-target", name=value, names=", ".join(targets), suggestion=suggestion)
     return create(targets.get(value or ""))
 
 
@@ -128,10 +124,7 @@ def target_of(record: RunRecord) -> Target:
     """
     by_name = {DEFAULT_TARGET: None, **{entry.name: entry for entry in entries().values()}}
     if record.target not in by_name:
-        raise ExecuteError(
-            f"{record.run_id} runs on {record.target}, which this installation of orch does not know.",
-            hint="Use the installation that has started it, with the same packages.",
-        )
+        raise ExecuteError.about("target-of-run", record=record)
     return create(by_name[record.target])
 
 

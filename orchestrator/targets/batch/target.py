@@ -336,9 +336,8 @@ def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRec
         try:
             scheduler.cancel(job)
         except ExecuteError as failure:
-            raise ExecuteError(
-                f"{problem}, so job {job} is not recorded. {failure.message}", hint=failure.hint
-            ) from None
+            problem = f"{problem}, so job {job} is not recorded. {failure.message}"
+            raise ExecuteError(problem, hint=failure.hint) from None
         scheduler.submitted = ""
         raise ExecuteError(f"{problem}, so orch cancelled job {job}.", hint=WRITE_HINT) from None
     if isinstance(scheduler.host, Ssh):

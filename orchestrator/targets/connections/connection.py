@@ -165,27 +165,16 @@ class Ssh:
             return action()
         except paramiko.BadHostKeyException as error:
             hop = self.find_hop(error.hostname)
-            name = shlex.quote(host_key_name(hop))
-            raise ExecuteError(
-                f"{self.node}: its host key is not the recorded one ({error.key.get_name()}).",
-                hint="Either somebody intercepts the connection, or the host was reinstalled. In the second case, "
-                f"remove its old key (ssh-keygen -f {known_hosts_file(hop)} -R {name}), record the new one "
-                "and run `orch provision`.",
-            ) from None
+            name, file, key = shlex.quote(host_key_name(hop)), known_hosts_file(hop), error.key.get_name()
+            raise ExecuteError.about("other-host-key", node=self.node, key=key, file=file, name=name) from None
         except UnicodeError:
-            raise ExecuteError(
-                f"{self.node}: could not {description}: a file name is not valid UTF-8.",
-                hint="Rename the file: `ls -b` shows the bytes of its name.",
-            ) from None
+            raise ExecuteError.about("name-of-file", node=self.node, action=description) from None
         except (OSError, EOFError, paramiko.SSHException, paramiko.SFTPError, struct.error, OverflowError) as error:
             reason = str(error).removeprefix("[Errno None] ") or type(error).__name__
             if "connection" not in self.__dict__:
                 raise self.connection_error(reason) from None
             if isinstance(error, paramiko.ChannelException):
-                raise ExecuteError(
-                    f"{self.node}: its sshd refuses a second session of this connection.",
-                    hint="Set MaxSessions to 2 or more in its sshd_config.",
-                ) from None
+                raise ExecuteError.about("second-session", node=self.node) from None
             message, transport = f"{self.node}: could not {description}: {reason}", self.connection.transport
             if isinstance(error, (EOFError, TimeoutError)) or not (transport and transport.is_active()):
                 raise ConnectionLost(message) from None

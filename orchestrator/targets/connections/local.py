@@ -61,10 +61,7 @@ class Local:
             with (source or Path(os.devnull)).open("rb") as file, start_errors(argv[0]):
                 done = subprocess.run(argv, stdin=file, capture_output=True, timeout=seconds, start_new_session=True)
         except subprocess.TimeoutExpired:
-            raise ExecuteError(
-                f"{program_name(argv)} has not answered for {seconds:.0f} s.",
-                hint="`top` and `df` show whether this machine is too busy, or a disk hangs.",
-            ) from None
+            raise ExecuteError.about("slow-program", program=program_name(argv), seconds=seconds) from None
         out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
         return CommandResult(code=done.returncode, out=out, err=err)
 

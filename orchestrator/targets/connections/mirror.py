@@ -249,9 +249,6 @@ class Mirror:
             self.notify(f"{error.message}; the run continues there, reconnecting")
         seconds = now - self.lost_since
         if seconds > GIVE_UP_SECONDS:
-            raise ExecuteError(
-                f"{self.remote.node} has not been reached for {seconds:.0f} s; the run may still continue.",
-                hint="`orch attach` shows it again, `orch stop` ends it on all nodes.",
-            )
+            raise ExecuteError.about("lost-node", node=self.remote.node, seconds=seconds)
         self.remote.close()
         self.next_attempt = now + RETRY_SECONDS

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 CHUNK = 1 << 20
 MAX_OUTPUT_BYTES = 1 << 28  # enough to list a million files
-LOGIN_SHELL_HINT = "`ssh NODE true` must succeed: look at the user's shell (getent passwd) and its start-up files."
 LATE_SECONDS = 1.0  # silence after which the output of an ended program counts as complete
 POLL_SECONDS = 0.005
 STOP_POLL_SECONDS = 0.1
@@ -65,9 +64,7 @@ def read_output(channel: paramiko.Channel, node: str, seconds: float) -> Command
             continue
         last_output = now
         if sum(map(len, output.values())) > MAX_OUTPUT_BYTES or now - start_time > seconds:
-            raise ExecuteError(
-                f"{node}: the output of the program has no end, and was cut off.", hint=LOGIN_SCRIPT_HINT
-            )
+            raise ExecuteError.about("endless-output", node=node, advice=LOGIN_SCRIPT_HINT)
     check_started(filters, node)
     code = channel.recv_exit_status()
     if code == NO_STATUS:
@@ -129,9 +126,7 @@ def check_started(filters: Mapping[int, StartFilter], node: str) -> None:
     """
     if not filters[STDOUT].started:
         message = one_line(filters[STDERR].dropped or filters[STDOUT].dropped)[:200]
-        raise ExecuteError(
-            f"{node}: its login shell does not run commands{f': {message}' if message else ''}.", hint=LOGIN_SHELL_HINT
-        )
+        raise ExecuteError.about("login-shell", node=node, reason=f": {message}" if message else "")
 
 
 def has_ended(channel: paramiko.Channel, quiet_seconds: float) -> bool:

@@ -120,9 +120,7 @@ class SshHandle(RunHandle):
                 self.notify(message)
             yield from copied_lines(run, nodes, self.earlier.logs)
         if problems:
-            raise ExecuteError(
-                f"Lines may be missing: no response from {fold(problems)}.", hint="Run the same command again."
-            )
+            raise ExecuteError.about("missing-lines", nodes=fold(problems))
 
     def stop(self) -> CleanupReport:
         planned = store.load(self.folder).state == "planned"
@@ -220,9 +218,7 @@ class LogCopies:
             mirror = self.mirror(connection)
             with closing(connection):
                 if not node0 and not connection.sizes(record.run_dir):
-                    raise ExecuteError(
-                        f"{record.run_dir} does not exist.", hint="The run's folder on the node was deleted."
-                    )
+                    raise ExecuteError.about("deleted-run", folder=record.run_dir)
                 if host == record.node0:
                     if node0:
                         mirror.finish(record.output_dir)

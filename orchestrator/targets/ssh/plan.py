@@ -97,10 +97,7 @@ def check_docker(request: TrainRequest, launcher: str, docker: Docker) -> None:
     }
     flags = [flag for flag, is_used in flags_in_use.items() if is_used]
     if docker.starts_ranks and flags:
-        raise PlanError(
-            f"{flags[0]}: with start=node the entrypoint of {docker.image} starts the ranks.",
-            hint=f"Leave {' and '.join(flags)} out. Arguments for the image go after --.",
-        )
+        raise PlanError.about("starting-image", flag=flags[0], flags=" and ".join(flags), docker=docker)
 
 
 def with_devices(docker: Docker, resolved: Resolved) -> Docker:

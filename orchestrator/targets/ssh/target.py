@@ -138,9 +138,7 @@ class SshTarget(Target):
         return self.handle(*find.find_run(base, name, inventory, find.query_inventory(inventory), notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
-        raise RequestError(
-            "Nodes behind SSH have no shared folder; each is set up by itself.", hint="Run `orch provision INVENTORY`."
-        )
+        raise RequestError.about("shared-folder-of-nodes")
 
     def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
         return on_cluster(inventory, nodes, stack)

@@ -65,9 +65,7 @@ def with_facts(node: Node, facts: Facts, python: str, stack: Stack, *, needs_ccl
     try:
         folder = bindings_folder(node, facts, python, stack) if needs_ccl else ""
     except InvalidVersion as error:
-        raise PlanError(
-            f"{node.name}: {python}: {error}.", hint="Install a release of torch and its bindings."
-        ) from None
+        raise PlanError.about("release-of-torch", node=node, python=python, error=error) from None
     added = {BINDINGS: node.facts.packages[BINDINGS]} if folder else {}
     return replace(
         node,
@@ -111,7 +109,4 @@ def check_equal(nodes: Sequence[Node], python: str) -> None:
     builds = {name: fact.packages[TORCH].partition("+")[0] for name, fact in facts.items()}
     versions = {name: {**fact.packages, "Python": fact.python, TORCH: builds[name]} for name, fact in facts.items()}
     if differences := describe_differences(versions):
-        raise PlanError(
-            f"{python} differs between nodes: {differences}.",
-            hint="Install the same versions, use an environment on a shared file system, or --exclude nodes.",
-        )
+        raise PlanError.about("unequal-pythons", python=python, differences=differences)
