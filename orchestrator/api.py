@@ -100,9 +100,10 @@ class RunError(OrchError):
         outcome: the outcome of the run.
     """
 
+    default_hint = "The method logs() of the run has the output of all ranks."
+
     def __init__(self, outcome: RunOutcome) -> None:
-        hint = " ".join(explanation.hint for explanation in outcome.explanations)
-        super().__init__(describe_end(outcome), hint=hint or "The method logs() of the run has all output.")
+        super().__init__(describe_end(outcome), hint=" ".join(item.hint for item in outcome.explanations))
         self.outcome = outcome
 
 
@@ -379,10 +380,9 @@ def submit(
     if not callable(function):
         raise RequestError(f"{function!r} is not a function.", hint="Pass the function, without (), and its arguments.")
     if options.get("wait_for_cores"):
-        raise RequestError("orch.submit does not wait for cores.", hint="Call it again later, or orch.train.")
+        raise RequestError.about("cores-of-function")
     for name in options.keys() & {"args", "module", "project"}:
-        hint = "Arguments follow after the function or are in kwargs; its module and project are its own."
-        raise RequestError(f"orch.submit has no argument {name!r}.", hint=hint)
+        raise RequestError.about("argument-of-submit", name=name)
     with tempfile.TemporaryDirectory(prefix="orch-submit-") as folder:
         script = write_call(Path(folder), function, args, kwargs or {})
         options["project"] = folder
@@ -466,7 +466,7 @@ def runs(*, inventory: str | None = None, runs_dir: str | Path = RUNS_DIR) -> li
     """
     listing = list_recorded_runs(Path(runs_dir), inventory)
     if listing.unreachable:
-        raise ExecuteError(f"No response from {', '.join(listing.unreachable)}.", hint="Try again later.")
+        raise ExecuteError.about("no-response", nodes=", ".join(listing.unreachable))
     return list(listing.rows)
 
 

@@ -79,7 +79,7 @@ def request_of(kind: str, inputs: Sequence[Path], out: Path, request: TrainReque
     """
     for setting in request.settings:
         if setting.partition("=")[0] in DATA_SETTINGS:
-            raise RequestError(f"--set {setting}: the arguments set this.", hint="Use KIND, FILE... and --out instead.")
+            raise RequestError.about("setting-of-data", setting=setting)
     is_local = request.inventory == LOCAL
     folder, *paths = (path.absolute() if is_local else path for path in (out, *inputs))
     settings = (f"kind={kind}", f"data_dir={folder}", *request.settings)

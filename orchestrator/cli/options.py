@@ -88,8 +88,7 @@ def has_subcommand(context: typer.Context, *read: str) -> bool:
     subcommand = context.invoked_subcommand
     for parameter in context.command.params if subcommand else ():
         if parameter.name and parameter.name not in read and source_name(context, parameter.name) == "COMMANDLINE":
-            hint = f"Put it after '{subcommand}', if that supports it."
-            raise RequestError(f"{parameter.opts[0]} has no effect before '{subcommand}'.", hint=hint)
+            raise RequestError.about("option-before-subcommand", parameter=parameter, context=context)
     return subcommand is not None
 
 

@@ -58,8 +58,7 @@ def become_password(is_interactive: bool) -> Iterator[Mapping[str, str]]:
         try:
             file.write(getpass.getpass("sudo password of the nodes: ") + "\n")
         except EOFError:
-            hint = f"Set {PASSWORD_FILES[0]} to a file that contains it."
-            raise RequestError("There is no terminal to enter the sudo password.", hint=hint) from None
+            raise RequestError.about("no-sudo-password", variable=PASSWORD_FILES[0]) from None
         file.flush()
         yield {PASSWORD_FILES[0]: file.name}
 
@@ -119,10 +118,9 @@ def provision(
 def check_where(inventory: str | None, target: str | None, *, of_nodes: object) -> None:
     """Raise RequestError unless exactly one of inventory and target is named."""
     if (inventory is None) == (target is None):
-        raise RequestError("Name either an inventory or a target.", hint="orch provision INVENTORY, or --on NAME")
+        raise RequestError.about("nodes-to-provision")
     if target and of_nodes:
-        hint = "Omit --verify, --no-stack, --data, --docker-load and --ask-become-pass."
-        raise RequestError(f"--on {target} only installs stack and scripts into the shared folder.", hint=hint)
+        raise RequestError.about("option-of-nodes", target=target)
 
 
 provision_command = make_command(

@@ -67,7 +67,7 @@ def check(
     The exit code is 1 if there is a mismatch.
     """
     if inventory and (python or shell):
-        raise RequestError("--inventory checks nodes; --python and --shell, this machine.", hint="Omit one of them.")
+        raise RequestError.about("nodes-or-this-machine")
     if backend and not stack:
         raise RequestError("--backend requires --stack.", hint="Add --stack NAME, or omit --backend.")
     environments = (

@@ -67,7 +67,7 @@ def init(name: str, host_patterns: Sequence[str], ssh_config: Path | None) -> Pa
         ExecuteError: if the file cannot be written.
     """
     if not NAME.fullmatch(name):
-        raise RequestError(f"Invalid cluster name {name!r:.80}.", hint="Use letters, digits, '-', '_' and '.'.")
+        raise RequestError.about("cluster-name", name=name)
     for word in (part for pattern in host_patterns for part in split_list(pattern)):
         check_word(word)
     hosts = tuple(configured(host_patterns, ssh_config) if ssh_config else listed_hosts(host_patterns))
@@ -80,7 +80,7 @@ def init(name: str, host_patterns: Sequence[str], ssh_config: Path | None) -> Pa
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, render(name, str(folder), hosts), mode=PUBLIC)
     except OSError as error:
-        raise ExecuteError(f"Cannot write {path}: {error.strerror}.", hint="Work in another folder.") from None
+        raise ExecuteError.about("unwritable-inventory", path=path, error=error) from None
     return folder
 
 
@@ -100,7 +100,7 @@ def check_hosts(hosts: Sequence[Host]) -> None:
 def check_unique(names: Iterable[str]) -> None:
     """Raise RequestError if a name or an address stands twice in a list."""
     if duplicates := sorted(name for name, times in Counter(names).items() if times > 1)[:3]:
-        raise RequestError(f"Named twice: {', '.join(duplicates)}.", hint="--hostfile FILE reads lines of ranks.")
+        raise RequestError.about("hosts-named-twice", names=", ".join(duplicates))
 
 
 def render(name: str, path: str, hosts: Sequence[Host]) -> str:
@@ -124,7 +124,7 @@ def check_word(word: str) -> None:
         kind = "is a file" if Path(path).is_file() else "is not a host"
         raise RequestError(f"{shown} {kind}.", hint=f"To read hosts from a file: --hostfile {shlex.quote(path)}")
     if re.match(r"\w+=", word) or len(word.split()) > 1:
-        raise RequestError(f"{shown!r} is not a host.", hint="Omit quotes; --hostfile FILE reads hosts with slots.")
+        raise RequestError.about("words-as-host", word=shown)
     if match := BRACES.search(word):
         ranged = word.replace(match[0], f"[{match[1]}-{match[2]}]")
         raise RequestError(f"{shown!r} is not a host.", hint=f"Write the range as {one_line(ranged)[:80]}")
@@ -160,8 +160,7 @@ def split_port(word: str, address_and_port: str) -> tuple[str, str]:
     if not port.isdecimal() or not 0 < int(port[:6]) <= HIGHEST_PORT:
         raise RequestError(f"{shown}: invalid port {port!r:.20}.", hint=EXAMPLES)
     if int(port) < LOWEST_PORT and int(port) != SSH_PORT and not word.startswith(URI):
-        hint = f"--hostfile FILE reads a hostfile with slots, --ppn {port} sets ranks. For a port, write {URI}{shown}"
-        raise RequestError(f"{shown}: {port} may be a port or a number of slots.", hint=hint)
+        raise RequestError.about("port-or-slots", host=shown, port=port)
     return address, port
 
 
@@ -212,7 +211,7 @@ def host_names(path: Path, level: int = 0) -> Iterator[str]:
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError as error:
-        raise RequestError(f"Cannot read {path}: {error.strerror}.", hint="Choose another --ssh-config.") from None
+        raise RequestError.about("unreadable-ssh-config", path=path, error=error) from None
     for line in lines:
         word, *values = re.split(r"(?:^|\s)#", line)[0].replace("=", " ", 1).replace('"', " ").split() or [""]
         if word.lower() == "host":
@@ -231,7 +230,7 @@ def host_variables(name: str, path: Path) -> dict[str, str]:
         ExecuteError: if ssh fails.
     """
     if not is_host(name):  # no text of the file may become an option of ssh
-        raise RequestError(f"{path}: invalid host name {one_line(name)[:80]!r}.", hint="Name the hosts to select.")
+        raise RequestError.about("host-of-ssh-config", path=path, name=one_line(name)[:80])
     variables: dict[str, str] = {}
     settings = query_ssh(["-F", str(path), "--", name])
     first_values = {key: values[0] for key, values in settings.items()}
@@ -256,7 +255,7 @@ def new_recipe(name: str, into: Path) -> Path:
         ExecuteError: if the folder cannot be written.
     """
     if not RECIPE_NAME.fullmatch(name):
-        raise RequestError(f"Invalid recipe name '{name}'.", hint="Use lower-case letters, digits and dashes.")
+        raise RequestError.about("recipe-name", name=name)
     if name in recipe_folders():
         raise RequestError(f"Recipe '{name}' already exists.", hint="Choose another name: my-recipe.")
     folder = into / name.replace("-", "_")

@@ -38,7 +38,7 @@ def compile_pattern(pattern: str | None) -> re.Pattern[str]:
     try:
         return re.compile(pattern or "")
     except re.error as error:
-        raise RequestError(f"--grep {pattern}: {error}.", hint="Put a backslash before special characters.") from None
+        raise RequestError.about("invalid-expression", pattern=pattern, error=error) from None
 
 
 def check_shown(shown: str, ranks: int) -> None:

@@ -343,7 +343,7 @@ def check_unchanged(run: Run, planned: Plan) -> None:
     """Raise RequestError if a script that runs in place has changed since the run was submitted."""
     recorded, script = run.origin.scripts, planned.resolved.recipe.script_file
     if planned.project is None and script and recorded and script_of(Path(script)).sha256 != recorded.sha256:
-        raise RequestError(f"{script} has changed since {run.id} was submitted.", hint="Submit the runs again.")
+        raise RequestError.about("changed-script", script=script, run=run)
 
 
 def with_snapshot(planned: Plan, queue: Path) -> Plan:

@@ -82,7 +82,7 @@ def find_runs(base: Path, name: str, notify: Notify) -> list[Run]:
     if name == "last":
         unfinished = [run for run in store.recorded(base).runs if store.can_resume(run)]
         if not unfinished:
-            raise RequestError(f"There is no unfinished run in {base}.", hint="`orch runs` lists all.")
+            raise RequestError.about("no-unfinished-run", base=base)
         return unfinished[-1:]
     if members := store.members(base, name):
         selected = [run for run in members if store.can_resume(run)]
@@ -105,10 +105,9 @@ def check_unfinished(run: Run) -> None:
     if run.state == DONE:
         raise RequestError(f"{run.id} is done: there is nothing to resume.", hint="`orch train` starts a new run.")
     if run.state not in (*store.UNFINISHED, REFUSED):
-        raise RequestError(f"{run.id} has not ended: its state is '{run.state}'.", hint="`orch stop` ends it.")
+        raise RequestError.about("running-run", run=run)
     if not run.origin.request:
-        problem = f"{run.id} was started by {run.record.started_by}, and its request is recorded only there."
-        raise RequestError(problem, hint="Resume it from there, with the same folder of runs.")
+        raise RequestError.about("request-elsewhere", run=run)
 
 
 def plan(

@@ -235,8 +235,7 @@ def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener, *, 
     """
     collected = handle.fetch(with_source(handle, request, code=code), listener)
     if request.patterns and not collected.files and not collected.skipped:
-        patterns = " or ".join(request.patterns)
-        raise RequestError(f"No file in {collected.source} matches {patterns}.", hint="To fetch all, omit --only.")
+        raise RequestError.about("no-matching-file", source=collected.source, patterns=" or ".join(request.patterns))
     return collected
 
 
@@ -260,9 +259,9 @@ def with_source(handle: RunHandle, request: FetchRequest, *, code: bool) -> Fetc
         paths = [*(str(PurePosixPath(base, request.source)) for base in bases), user_path]
         return replace(request, folders=tuple(dict.fromkeys(paths)))
     if output is None and has_output_here(record):
-        raise RequestError(f"The files of {record.recipe} are in {origin.directory}.", hint="Copy with --from FOLDER.")
+        raise RequestError.about("files-of-this-machine", record=record, origin=origin)
     if output is None:
-        raise RequestError(f"The output folder of {record.recipe} is unknown.", hint="Name it: --from /path/to/output.")
+        raise RequestError.about("unknown-output", record=record)
     is_copy = output == project_copy(record.run_dir)
     return replace(request, folders=(output,), unchanged=project.files if project and is_copy else None)
 
@@ -308,8 +307,7 @@ class WaitingRun(RunHandle):
         """
         run = store.load(self.folder)
         if run.state == queued.QUEUED:
-            wait = queued.describe_wait(self.folder)
-            raise RequestError(f"{run.id} has not started: it {wait}.", hint="`orch stop` ends it.")
+            raise RequestError.about("waiting-run", run=run, wait=queued.describe_wait(self.folder))
         if self.record.layout != run.record.layout:
             self.earlier = replace(self.earlier, logs={})  # the start has moved them
         if self.started_run is None or self.record != run.record:

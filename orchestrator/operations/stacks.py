@@ -87,8 +87,7 @@ def environment_of(python: str, *, shell: bool) -> Environment:
         facts = json.loads(done.stdout)
     except (OSError, ValueError) as error:
         reason = str(error.strerror) if isinstance(error, OSError) else reason
-        problem = f"--python {python}: cannot inspect its environment: {reason}"
-        raise RequestError(problem, hint="Name a Python 3 that starts, such as .venv/bin/python.") from None
+        raise RequestError.about("unreadable-environment", python=python, reason=reason) from None
     return Environment(
         name=program,
         python=facts["python"],

@@ -86,12 +86,12 @@ def read_results(handle: RunHandle) -> list[Any]:
         try:
             fetch(handle, request, FetchListener())
         except RequestError:
-            raise ExecuteError(f"{run} has no results.", hint="The function must return, not exit.") from None
+            raise ExecuteError.about("no-results", run=run) from None
         try:
             texts = json.loads((Path(folder) / RESULTS).read_bytes())
             results = [restore(json.loads(text)) for text in texts]
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise ExecuteError(f"The results of {run} cannot be read: {error}.", hint="Submit it again.") from None
+            raise ExecuteError.about("unreadable-results", run=run, error=error) from None
     return results
 
 
