@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orch_node.agent.processes import all_pids, read_argv, read_texts
-from orch_node.machine import ProcessHandle, read_stat
+from orch_node.machine import read_stat, send_signal, start_time
 
 from orchestrator.files import SHARE, ansible_home
 from orchestrator.load.inventory import ansible_environment
@@ -171,10 +171,10 @@ def end_workers(folder: str) -> None:
     """
     workers = {pid for pid in all_pids() if is_worker(pid, folder)}
     for pid in all_pids() if workers else ():
-        process = ProcessHandle(pid)  # before the check: process numbers are reused
+        start = start_time(pid)  # before the check: process numbers are reused
         _, fields = read_stat(pid)
         if fields and int(fields[3]) in workers:  # its session
-            process.send(signal.SIGKILL)
+            send_signal(pid, start, signal.SIGKILL)
 
 
 def is_worker(pid: int, folder: str) -> bool:

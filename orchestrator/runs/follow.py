@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orch_node import disk, lease
-from orch_node.machine import ProcessHandle
+from orch_node.machine import send_signal, start_time
 from orch_node.protocol import files
 from orch_node.protocol.events import Event
 from orch_node.tail import last_text
@@ -77,9 +77,9 @@ class LocalRun:
         if lease.may_run_elsewhere(self.folder) is not None:
             (self.folder / files.STOP).touch(0o600)
             return
-        process = ProcessHandle(pid)
+        start = start_time(pid)
         if supervises(pid, self.folder):
-            process.send(signal.SIGINT)
+            send_signal(pid, start, signal.SIGINT)
 
 
 def follow(folder: Path, source: Source, *, ranks: int, offset: int = 0) -> Iterator[list[Event]]:

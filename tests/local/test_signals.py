@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from orch_node import machine
-from orch_node.machine import ProcessHandle
 
 from orchestrator.runs.follow import LocalRun
 from orchestrator.targets.connections.connection import Ssh
@@ -38,12 +37,10 @@ def test_handle_signals_only_its_own_process(sleeper: subprocess.Popen[bytes]) -
     start = machine.start_time(sleeper.pid)
     assert start is not None
     assert not machine.send_signal(sleeper.pid, start - 1, signal.SIGKILL)
-    handle = ProcessHandle(sleeper.pid)
-    assert handle.send(0)
     assert machine.send_signal(sleeper.pid, start, signal.SIGTERM)
     sleeper.wait()
-    assert not handle.send(0)
-    assert not ProcessHandle(sleeper.pid).send(0), "there is no such process"
+    assert not machine.send_signal(sleeper.pid, start, 0)
+    assert not machine.send_signal(sleeper.pid, machine.start_time(sleeper.pid), 0), "there is no such process"
 
 
 def test_ctrl_c_ends_only_a_remote_supervisor(sshd: str, tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:

@@ -96,25 +96,16 @@ def was_rebooted(machine: Machine, current: Machine) -> bool:
     return all(names) and names == current_names and machine.boot != current.boot
 
 
-class ProcessHandle:
-    """A process that signals are sent to, and never a later process with the same number.
+def send_signal(pid: int, start: int | None, number: int) -> bool:
+    """Send a signal to the process with this start time, never to a later one; return whether it received it.
 
-    The start time of the process (clock ticks since boot) is compared right before a signal is sent.
+    Args:
+        pid: its number.
+        start: clock ticks since boot; None for a process that had ended.
+        number: of the signal.
     """
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.start = start_time(pid)
-
-    def send(self, number: int) -> bool:
-        """Send a signal; return whether the process received it."""
-        return self.start is not None and send_signal(self.pid, self.start, number)
-
-
-def send_signal(pid: int, start: int, number: int) -> bool:
-    """Send a signal to the process with this start time; return whether it received it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        if start_time(pid) == start:
+        if start is not None and start_time(pid) == start:
             os.kill(pid, number)
             return True
     return False

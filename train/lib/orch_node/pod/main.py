@@ -26,7 +26,7 @@ from orch_node import disk, program
 from orch_node.agent import rank_signals
 from orch_node.agent.processes import read_process, signal_of_process
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
-from orch_node.machine import ProcessHandle
+from orch_node.machine import send_signal, start_time
 from orch_node.pod import project, rendezvous
 from orch_node.pod.relay import Relay, emit, emit_event
 from orch_node.protocol import events, files, pod
@@ -111,7 +111,7 @@ class Torchrun:
     def __init__(self, config: PodConfig, arguments: Sequence[str], key: bytes | None) -> None:
         self.config = config
         self.heard: float | None = None  # no progress is expected before the first rank has started
-        self.wrappers: dict[int, ProcessHandle] = {}
+        self.wrappers: dict[int, tuple[int, int | None]] = {}  # their pids and start times
         self.children: dict[int, ProcessRecord] = {}
         self.failed: float | None = None
         self.told_to_end: float | None = None
@@ -150,7 +150,7 @@ class Torchrun:
         if isinstance(event, events.PROGRESS_EVENTS):
             self.heard = time.monotonic()
         if isinstance(event, events.Started) and event.has_processes:
-            self.wrappers[event.rank] = ProcessHandle(event.wrapper)
+            self.wrappers[event.rank] = (event.wrapper, start_time(event.wrapper))
             if child := read_process(event.pid, []):
                 self.children[event.rank] = child
             self.failed = None
@@ -169,7 +169,7 @@ class Torchrun:
         if self.failed and now - self.failed > STACK_TRACES_SECONDS:
             self.failed = None
             for wrapper in self.wrappers.values():  # a failed rank's wrapper stays until this signal
-                wrapper.send(signal.SIGTERM)
+                send_signal(*wrapper, signal.SIGTERM)
         limit = self.config.stall_timeout
         if limit and self.heard and now - self.heard > limit and not self.told_to_end:
             self.take_stack_traces()

@@ -200,12 +200,12 @@ def main(argv: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     child = start_process(order.placement, environment, open_log(Path(order.log), order.placement.node), order.command)
-    rank = machine.ProcessHandle(child.pid)
+    rank = (child.pid, machine.start_time(child.pid))
     # Handle the signals, do not ignore them: exec() keeps ignored signals ignored.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: rank.send(signal.SIGTERM))
+        signal.signal(number, lambda *_: machine.send_signal(*rank, signal.SIGTERM))
     write_event(events, pid=child.pid)
-    threading.Thread(target=kill_with_wrapper, args=(rank,), daemon=True).start()
+    threading.Thread(target=kill_with_wrapper, args=rank, daemon=True).start()
     code, max_rss_bytes, cpu_seconds = child.wait()
     write_event(events, code=code, max_rss_bytes=max_rss_bytes, cpu_seconds=cpu_seconds)
     return 0
@@ -219,11 +219,11 @@ def rank_environment(order: RankRequest, events: int) -> dict[str, str]:
     return {**os.environ, **setvars, **variables, "ORCH_EVENTS_FD": str(events)}
 
 
-def kill_with_wrapper(rank: machine.ProcessHandle) -> None:
+def kill_with_wrapper(pid: int, start: int | None) -> None:
     """Kill the rank when the wrapper on the node closes standard input."""
     while os.read(0, 1):
         pass
-    rank.send(signal.SIGKILL)
+    machine.send_signal(pid, start, signal.SIGKILL)
 
 
 def write_event(events: int, **fields: object) -> None:

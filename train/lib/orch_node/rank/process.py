@@ -24,7 +24,7 @@ from orch_node.agent import processes
 from orch_node.agent.processes import handles_signal
 from orch_node.disk import describe_on_node
 from orch_node.events import send
-from orch_node.machine import ProcessHandle, die_with_parent
+from orch_node.machine import die_with_parent, send_signal, start_time
 from orch_node.preemption import in_batch_job
 from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import RankEntry
@@ -135,7 +135,7 @@ class SignalForwarder:
 
     def __init__(self, child: int) -> None:
         self.child = child
-        self.handle = ProcessHandle(child)  # unlike its pid, never another process after the child ends
+        self.start = start_time(child)  # a later process with the same pid has another one
         self.stop_requested = False
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self.request_stop)
@@ -145,20 +145,21 @@ class SignalForwarder:
 
     def request_stop(self, number: int, frame: FrameType | None) -> None:
         if in_batch_job() and number == signal.SIGTERM and handles_signal(self.child, number):
-            self.handle.send(number)  # the script writes a checkpoint; the agent ends it if necessary
+            # The script writes a checkpoint; the agent ends it if necessary.
+            send_signal(self.child, self.start, number)
             return
         self.stop_requested = True
-        self.handle.send(signal.SIGTERM)
+        send_signal(self.child, self.start, signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, KILL_AFTER_SECONDS)
 
     def forward(self, number: int, frame: FrameType | None) -> None:
         """Send the signal to the script unless it is in our process group, which launchers signal."""
         with contextlib.suppress(ProcessLookupError):
             if os.getpgid(self.child) != os.getpgrp():
-                self.handle.send(number)
+                send_signal(self.child, self.start, number)
 
     def kill(self, number: int, frame: FrameType | None) -> None:
-        self.handle.send(signal.SIGKILL)
+        send_signal(self.child, self.start, signal.SIGKILL)
 
     def linger(self) -> None:
         """Wait until the supervisor has taken the stack traces of the other ranks."""
