@@ -98,11 +98,6 @@ def find_reserved(names: Iterable[str]) -> tuple[str, str] | None:
     return next(matches, None)
 
 
-def apply_defaults(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a rank's environment with defaults for the variables that are not set."""
-    return {**json.loads(environment.get(DEFAULTS, "{}")), **environment}
-
-
 def python_path(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variable with which Python finds the user's modules."""
     folders = [folder for name in ("PYTHONPATH", PYTHON_PATH) if (folder := environment.get(name))]
@@ -151,23 +146,14 @@ def interface_variables(interface: str) -> dict[str, str]:
 
 
 def configured_signal(environ: Mapping[str, str], variable: str = STACK_SIGNAL) -> int:
-    """Return the number of the signal in a variable; 0 for none.
-
-    Raises:
-        ValueError: if the value is not a signal.
-    """
-    value = environ.get(variable, "").strip()
-    if not value:
-        return DEFAULT_SIGNALS[variable]
-    return 0 if value.lower() in NO_SIGNAL else parse_signal(value, variable)
-
-
-def parse_signal(value: str, variable: str) -> int:
-    """Return the number of a signal such as SIGUSR2, USR2, SIGRTMIN+5 or 39.
+    """Return the number of the signal in a variable, such as SIGUSR2, USR2, SIGRTMIN+5 or 39; 0 for none.
 
     Raises:
         ValueError: if a process cannot handle it.
     """
+    value = environ.get(variable, "").strip()
+    if not value or value.lower() in NO_SIGNAL:
+        return 0 if value else DEFAULT_SIGNALS[variable]
     name, _, offset = value.upper().partition("+")
     base = getattr(signal, name if name.startswith("SIG") else f"SIG{name}", None)
     number = int(value) if value.isdigit() else None

@@ -14,14 +14,7 @@ from pathlib import Path
 from orch_node import program
 from orch_node.protocol import files
 from orch_node.protocol.container import ContainerSpec
-from orch_node.protocol.environment import (
-    DATA,
-    DEFAULT_SIGNALS,
-    apply_defaults,
-    configured_signal,
-    find_reserved,
-    override,
-)
+from orch_node.protocol.environment import DATA, DEFAULT_SIGNALS, DEFAULTS, configured_signal, find_reserved, override
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank.checks import RankError
 from orch_node.standalone import facts
@@ -182,7 +175,8 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 def with_node_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment for a process on this node, with the defaults of variables that it does not have."""
-    return with_kept_heap(with_loadable_preload(with_synced_hub(apply_defaults(environment))))
+    variables = {**json.loads(environment.get(DEFAULTS, "{}")), **environment}
+    return with_kept_heap(with_loadable_preload(with_synced_hub(variables)))
 
 
 def with_synced_hub(environment: Mapping[str, str]) -> dict[str, str]:
