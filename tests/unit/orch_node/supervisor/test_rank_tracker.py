@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, ScriptEnded, Started
 from orch_node.supervisor.launcher import NO_CHILDREN_SECONDS, LauncherLog, startup_problem
-from orch_node.supervisor.rank_tracker import Position, RankTracker
+from orch_node.supervisor.rank_tracker import RankTracker
 
 from tests.support.layouts import make_layout
 from tests.support.processes import running_python
@@ -101,7 +101,7 @@ def test_rank_in_a_collective_of_a_subgroup_waits_only_for_an_ended_script_of_it
     tracker = make_tracker("node0", "node0", "node1", events=events)
     add_events(tracker, ScriptEnded(rank=2, world_collectives=4, groups={"a": 2}))
     waiting = tracker.positions_beyond_ended_scripts(tracker.waiting())
-    assert waiting == {0: Position("a", 3, 7)}
+    assert waiting == {0: ("a", 3, 7)}
     assert tracker.describe_mismatched_collectives(waiting) == (
         "node1 rank 2 ended the script after 2 collectives of the group of ranks 0,2, but node0 rank 0 waits in "
         "collective 3, which needs all ranks of the group"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from orch_node.protocol import events, failures
@@ -22,19 +21,9 @@ SILENT_EXIT = "ended without finishing the script (exit code 0)"
 WORLD = ""  # the key of the default group
 
 
-@dataclass(frozen=True)
-class Position:
-    """The position of a rank that waits.
-
-    Attributes:
-        group: the key of the group, WORLD for the default group.
-        collective: the number of the last collective that the rank has begun in the group.
-        total: how many collectives it has begun in all groups.
-    """
-
-    group: str
-    collective: int
-    total: int
+# Where a rank waits: the key of the group, the number of the last collective that it has begun in the group, and how
+# many it has begun in all groups.
+Position = tuple[str, int, int]
 
 
 class RankTracker:
@@ -112,10 +101,6 @@ class RankTracker:
         """Return whether a rank has ended because of a preemption."""
         return any(end.preempted for end in self.exits.values())
 
-    def waiting_to_join(self) -> bool:
-        """Return whether a rank has not joined the process group."""
-        return len(self.joined) < len(self.nodes)
-
     def mismatched_collectives(self, now: float) -> str:
         """Return why the run cannot continue, once ranks have waited long enough for ranks whose script has ended.
 
@@ -139,13 +124,13 @@ class RankTracker:
             beat = self.heartbeats.get(rank, events.Heartbeat())
             for group, count in counts_by_group(beat).items():
                 if count > last.get(group, count) and rank not in positions:
-                    positions[rank] = Position(group, count, beat.collectives)
+                    positions[rank] = (group, count, beat.collectives)
         return positions
 
     def describe_mismatched_collectives(self, waiting: Mapping[int, Position]) -> str:
         """Return in one line which ranks' scripts have ended while these ones wait for them."""
-        group = next(iter(waiting.values())).group
-        counts = {rank: position.collective for rank, position in waiting.items() if position.group == group}
+        group, _, _ = next(iter(waiting.values()))
+        counts = {rank: number for rank, (key, number, _) in waiting.items() if key == group}
         furthest = max(counts.values())
         ends = {rank: counts_by_group(end).get(group, furthest) for rank, end in self.script_ends.items()}
         early = sorted(rank for rank, count in ends.items() if count < furthest)
