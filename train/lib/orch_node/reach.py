@@ -127,21 +127,18 @@ class StartFilter:
 
     def __init__(self) -> None:
         self.started = False
-        self._dropped = b""
-        self._pending = b""  # may be the beginning of the marker
+        self._dropped = b""  # its first DROPPED_BYTES, and an end that may be the beginning of the marker
 
     def output(self, part: bytes) -> bytes:
         """Return what belongs to the program in the next part of the output."""
         if self.started:
             return part
-        dropped, marker, output = (self._pending + part).partition(START_MARKER)
+        dropped, marker, output = (self._dropped + part).partition(START_MARKER)
         self.started = bool(marker)
-        if not marker:
-            dropped, self._pending = dropped[: 1 - len(START_MARKER)], dropped[1 - len(START_MARKER) :]
-        self._dropped = (self._dropped + dropped)[:DROPPED_BYTES]
+        self._dropped = dropped[:DROPPED_BYTES] + dropped[DROPPED_BYTES:][1 - len(START_MARKER) :]
         return output
 
     @property
     def dropped(self) -> str:
         """Return the beginning of what was printed before the marker."""
-        return (self._dropped + (b"" if self.started else self._pending)).decode(errors="replace").strip()
+        return self._dropped[:DROPPED_BYTES].decode(errors="replace").strip()
