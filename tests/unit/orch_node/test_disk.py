@@ -38,7 +38,7 @@ def test_line_that_does_not_fit_is_not_written_in_part(small_disk: Path) -> None
     assert log.problem.errno == errno.ENOSPC
     (small_disk / "data").unlink()
     log.write(b"last\n")
-    log.close()
+    log.file.close()
     assert (small_disk / "log").read_bytes() == b"first\nlast\n"
 
 

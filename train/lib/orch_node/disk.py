@@ -97,7 +97,3 @@ class Appender:
         except OSError as error:
             self.problem = self.problem or error
             os.ftruncate(self.file.fileno(), size)
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()

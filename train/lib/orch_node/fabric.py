@@ -66,10 +66,6 @@ class Request:
     fabrics: tuple[dict[str, str], ...]
     devices: tuple[tuple[Device, ...], ...]
 
-    @property
-    def members(self) -> list[Member]:
-        return [Member(*node) for node in zip(self.names, self.addresses, self.fabrics, self.devices)]
-
 
 def main(argv: list[str]) -> int:
     """Read the request, check the fabrics, and print the results."""
@@ -80,9 +76,10 @@ def main(argv: list[str]) -> int:
 
 def check_fabrics(request: Request) -> dict[str, dict[str, Proof]]:
     """Return the results by node and fabric."""
-    results: dict[str, dict[str, Proof]] = {member.name: {} for member in request.members}
+    nodes = [Member(*node) for node in zip(request.names, request.addresses, request.fabrics, request.devices)]
+    results: dict[str, dict[str, Proof]] = {node.name: {} for node in nodes}
     for fabric in RDMA:
-        members = [member for member in request.members if member.rails(fabric)]
+        members = [node for node in nodes if node.rails(fabric)]
         if len(members) > 1:
             common = min(len(member.rails(fabric)) for member in members)
             for rails in sorted({common, 1}, reverse=True):  # with one device of each node only if all of them fail
@@ -91,7 +88,7 @@ def check_fabrics(request: Request) -> dict[str, dict[str, Proof]]:
                     break
             for member in members:
                 results[member.name][fabric] = result
-    connected = [member for member in request.members if any(proof.together for proof in results[member.name].values())]
+    connected = [node for node in nodes if any(proof.together for proof in results[node.name].values())]
     if len(connected) > 1:
         result = check_fabric(request, TCP, connected, 1)
         for member in connected:

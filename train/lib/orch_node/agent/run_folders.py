@@ -104,20 +104,13 @@ def main_prepare_attempt(argv: list[str]) -> int:
     """Prepare the folder of the argument; return the exit code."""
     run_dir, names = Path(argv[0]), argv[1:]
     try:
-        if is_running(run_dir):
+        supervisor, has_ended = lease.read_supervisor(run_dir), (run_dir / files.OUTCOME).exists()
+        if supervisor and not has_ended and lease.state_of(run_dir, supervisor) == lease.RUNNING:
             sys.exit("the run has not ended")
         prepare(run_dir, names)
     except OSError as error:
         sys.exit(disk.describe_error(run_dir, error))
     return 0
-
-
-def is_running(run_dir: Path) -> bool:
-    """Return whether the supervisor of the run is alive, as far as this node can know."""
-    supervisor = lease.read_supervisor(run_dir)
-    if supervisor is None or (run_dir / files.OUTCOME).exists():
-        return False
-    return lease.state_of(run_dir, supervisor) == lease.RUNNING
 
 
 def prepare(run_dir: Path, names: Iterable[str] = ()) -> None:

@@ -79,7 +79,7 @@ class FileSharing:
             StoreError: if a node cannot be reached or cannot write the files, or they are too large.
         """
         token = run_files.token_of(self.run_dir) or "none"
-        commands = [self.command(node, "list", token) for node in (*self.nodes, *self.leaving)]
+        commands = [RemoteCommand(node, self.run_dir, "list", token) for node in (*self.nodes, *self.leaving)]
         local = run_files.written_files(self.run_dir) if commands else Written()
         failed = [command for command in commands if command.end() != 0]
         raise_failures([command for command in failed if command.node in self.nodes])
@@ -114,7 +114,7 @@ class FileSharing:
         if remote.shared or not paths:
             return local
         check_size(size, f" of {node}")
-        command = self.command(node, "send", "-")
+        command = RemoteCommand(node, self.run_dir, "send", "-")
         moved = {path: remote.files[path] for path in paths}
         command.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
         with run_files.unpacked(self.run_dir, command.output_blocks(), moved, node) as staging:
@@ -135,16 +135,12 @@ class FileSharing:
         parents = [copy / parent for parent in PurePosixPath(path).parents[:-1]]
         return all(not os.path.lexists(parent) or (parent.is_dir() and not parent.is_symlink()) for parent in parents)
 
-    def command(self, node: str, action: str, argument: str) -> RemoteCommand:
-        """Start `node.py run-files` on a node."""
-        return RemoteCommand(node, ("run-files", action, str(self.run_dir), argument))
-
     def send(self, local: Written, paths: Sequence[str], nodes: Sequence[str]) -> None:
         """Send the files of these paths to nodes at the same time."""
         size = sum(local.files[path].size for path in paths)
         check_size(size)
         header = values.render(replace(local, archived=tuple(paths))).encode() + b"\n"
-        commands = [self.command(node, "receive", f"{node}.attempt-{self.attempt}") for node in nodes]
+        commands = [RemoteCommand(node, self.run_dir, "receive", f"{node}.attempt-{self.attempt}") for node in nodes]
         for command in commands:
             command.write(header)
         with tempfile.TemporaryFile() as names:
@@ -176,15 +172,16 @@ def describe(paths: Sequence[str]) -> str:
 
 
 class RemoteCommand(receive_files.RemoteProgram):
-    """A command of orch that runs on another node.
+    """`node.py run-files` on another node.
 
     Attributes:
         output: what it has printed, after end().
         problem: what it has printed about its failure, with the node's name, after end().
     """
 
-    def __init__(self, node: str, arguments: Sequence[str]) -> None:
-        super().__init__(reach.remote_command(node, program.command(*arguments)))
+    def __init__(self, node: str, run_dir: Path, action: str, argument: str) -> None:
+        command = program.command("run-files", action, str(run_dir), argument)
+        super().__init__(reach.remote_command(node, command))
         self.node = node
         self.output = b""
         self.problem = ""

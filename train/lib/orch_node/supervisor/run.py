@@ -101,8 +101,8 @@ class EventLog:
         for event in self.unreadable.events():
             self.record(event)
         self.record(Finished(state=ending.state))
-        self.events.close()
-        self.launcher_output.close()
+        self.events.file.close()
+        self.launcher_output.file.close()
         path = self.run_dir / files.OUTCOME
         try:
             self.outcome.become(path, outcome.render(ending).encode())

@@ -42,7 +42,14 @@ TICK_SECONDS = 0.2
 def main(argv: list[str]) -> int:
     """Run torchrun on all nodes, or on this one; return the exit code."""
     split = argv.index("--")
-    options = parse(argv[:split])
+    parser = argparse.ArgumentParser(prog="node.py torchrun")
+    parser.add_argument("run_dir")
+    parser.add_argument("--meet", required=True, help="HOST:PORT of the rendezvous on node0")
+    parser.add_argument("--max-restarts", type=int, default=0, help="passed to torchrun")
+    parser.add_argument("--min-nodes", type=int, help="passed to torchrun as --nnodes MIN:MAX")
+    parser.add_argument("--attempt", type=int, default=int(os.environ.get("ORCH_ATTEMPT", "1")))
+    parser.add_argument("--here", metavar="NODE", help="start torchrun on this machine, for this node")
+    options = parser.parse_args(argv[:split])
     layout = layouts.parse((Path(options.run_dir) / files.LAYOUT).read_text())
     if not options.here:
         return launch(argv[:split], argv[split:], options, layout.node_names)
@@ -54,17 +61,6 @@ def main(argv: list[str]) -> int:
     )
     # Behind `--`, argparse takes options of the script not for abbreviations of its options.
     return main_on_node([*torchrun_options(options, layout), *argv[split:]])
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="node.py torchrun")
-    parser.add_argument("run_dir")
-    parser.add_argument("--meet", required=True, help="HOST:PORT of the rendezvous on node0")
-    parser.add_argument("--max-restarts", type=int, default=0, help="passed to torchrun")
-    parser.add_argument("--min-nodes", type=int, help="passed to torchrun as --nnodes MIN:MAX")
-    parser.add_argument("--attempt", type=int, default=int(os.environ.get("ORCH_ATTEMPT", "1")))
-    parser.add_argument("--here", metavar="NODE", help="start torchrun on this machine, for this node")
-    return parser.parse_args(argv)
 
 
 def torchrun_options(options: argparse.Namespace, layout: RunLayout) -> list[str]:
