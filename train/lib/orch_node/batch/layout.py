@@ -13,6 +13,7 @@ from orch_node.protocol.batch import NODE0, Hello, JobConfig
 from orch_node.protocol.cores import split, split_near
 from orch_node.protocol.environment import interface_variables, local_rank_variables, preload_variables
 from orch_node.protocol.node_names import fold
+from orch_node.rank.checks import describe
 
 REPAIR = "`orch provision --on {system}` for a root= folder, else `orch setup` where orch is installed"
 
@@ -25,26 +26,18 @@ def check_nodes(system: NodeSystem, config: JobConfig, hellos: Sequence[Hello]) 
     """
     if len(hellos) < config.nodes:
         names = fold(hello.node for hello in hellos)
-        raise JobError(
-            f"{system.title} gave the job {len(hellos)} of the {config.nodes} nodes of the run: {names}. "
-            "Check the job's options that choose its nodes."
-        )
+        raise JobError(describe("missing-nodes", system=system, number=len(hellos), nodes=config.nodes, names=names))
     for hello in hellos:
-        if len(hello.cores) < config.ppn:
-            raise JobError(
-                f"{hello.node} gives this job {len(hello.cores)} core{'s' * (len(hello.cores) != 1)}, "
-                f"but --ppn is {config.ppn}. "
-                f"Request more cores: {system.cores_hint}, or start fewer ranks."
-            )
+        if (number := len(hello.cores)) < config.ppn:
+            counts = {"number": number, "plural": "s" * (number != 1), "ppn": config.ppn}
+            raise JobError(describe("too-few-cores", node=hello.node, hint=system.cores_hint, **counts))
         try:
             layouts.check_flags(hello.flags)
         except ValueError as error:
             raise JobError(f"{hello.node} reports wrong CPU flags: {error}. {layouts.FLAGS_HINT}") from None
         if config.needs_bf16 and not layouts.bf16_flag(hello.flags):
-            raise JobError(
-                f"Precision bf16: {layouts.describe_lack(hello.node)}. Use --precision fp32, "
-                f"--allow-slow-bf16, or {system.bf16_hint} for nodes that have them."
-            )
+            lack = layouts.describe_lack(hello.node)
+            raise JobError(describe("bf16-required", lack=lack, hint=system.bf16_hint))
 
 
 def create_layout(config: JobConfig, hellos: Sequence[Hello]) -> layouts.RunLayout:

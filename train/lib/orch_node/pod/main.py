@@ -33,6 +33,7 @@ from orch_node.protocol import events, files, pod
 from orch_node.protocol.layout import bf16_flag, check_flags
 from orch_node.protocol.outcome import EX_TEMPFAIL, ProcessRecord
 from orch_node.protocol.pod import PodConfig, node_name
+from orch_node.rank.checks import describe
 from orch_node.standalone import facts
 from orch_node.supervisor.torchrun import RENDEZVOUS
 
@@ -77,17 +78,12 @@ def check(config: PodConfig) -> None:
         raise ValueError(f"the image has stack '{stack}', the run is planned for '{config.stack}'.")
     pods = os.environ.get("PET_NNODES", "1")  # of torchrun; with a minimum for elastic runs: 2:4
     if pods.rpartition(":")[2] != str(config.pods):
-        raise ValueError(
-            f"torchrun joins {pods} pods (PET_NNODES), but the run is planned for {config.pods}: the ranks would train "
-            "separate models, or with another global batch. Check the job's number of pods and its operator."
-        )
+        raise ValueError(describe("wrong-number-of-pods", pods=pods, planned=config.pods))
     flags = facts.cpu_flags()
     check_flags(flags)
     if config.needs_bf16 and not bf16_flag(flags):
-        raise ValueError(
-            "Precision bf16: this pod's CPU has no BF16 instructions. "
-            "Use --precision fp32, --allow-slow-bf16, or node_selector for nodes that have them."
-        )
+        lack = "this pod's CPU has no BF16 instructions"
+        raise ValueError(describe("bf16-required", lack=lack, hint="node_selector"))
     folder = Path(config.run_dir) / files.RANKS
     for private_folder in (folder.parent, folder):
         private_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
