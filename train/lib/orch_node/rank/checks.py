@@ -143,13 +143,7 @@ def check_image_packages(names: str, spec: ContainerSpec | None) -> None:
     """
     from importlib import metadata  # the wrappers, which import this module for its messages, do without it
 
-    missing = []
-    for name in names.split():
-        try:
-            metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            missing.append(name)
-    if missing:
+    if missing := [name for name in names.split() if not any(metadata.distributions(name=name))]:
         image = f"image {spec.image}" if spec else "the image"
         raise RankError(describe("image-packages", image=image, missing=" and ".join(missing)))
 

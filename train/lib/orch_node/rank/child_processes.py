@@ -166,12 +166,8 @@ def check(rank: int) -> None:
 
 def cause(error: BaseException) -> BaseException:
     """Return why a process of this rank was refused a process group if one was, otherwise the error of the rank."""
-    try:
-        check(parent_rank())
-    except RankError as refusal:
-        return refusal
-    except (LookupError, OSError):
-        pass
+    with contextlib.suppress(LookupError, OSError):
+        return RankError(mark_of(REFUSED, parent_rank()).read_text())
     return error
 
 

@@ -20,14 +20,8 @@ from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.environment import ALWAYS, DATA, USER_PYTHON, interface_variables, override, python_path
 from orch_node.protocol.values import ProtocolError
+from orch_node.rank import environment as rank_environment
 from orch_node.rank.checks import RankError, fail
-from orch_node.rank.environment import (
-    data_folder,
-    provisioned_environment,
-    read_env_file,
-    sourced_variables,
-    with_node_settings,
-)
 from orch_node.rank.script import enter
 from orch_node.standalone import facts
 
@@ -75,16 +69,16 @@ def command_environment(options: argparse.Namespace) -> dict[str, str]:
         RankError: if setvars.sh cannot be used.
         ValueError: if a variable of orch has an invalid value.
     """
-    variables = {**facts.isa_variables(), **provisioned_environment()}
+    variables = {**facts.isa_variables(), **rank_environment.provisioned_environment()}
     if options.run:
         layout = layouts.parse((options.run / files.LAYOUT).read_text())
         if read_spec(options.run):
             fail("the ranks of this run are in containers. `docker exec` and `apptainer exec` run commands there.")
-        planned = read_env_file(options.run / files.ENVIRONMENT)
-        sourced = sourced_variables(layout.setvars, os.environ, layout.entry(options.node).repair)
+        planned = rank_environment.read_env_file(options.run / files.ENVIRONMENT)
+        sourced = rank_environment.sourced_variables(layout.setvars, os.environ, layout.entry(options.node).repair)
         planned_for_node = {**planned, **layout.entry(options.node).env}
-        settings = {**facts.isa_variables(), DATA: data_folder(options.run), **planned_for_node}
-        variables = {**sourced, **override(settings, planned, provisioned_environment())}
+        settings = {**facts.isa_variables(), DATA: rank_environment.data_folder(options.run), **planned_for_node}
+        variables = {**sourced, **override(settings, planned, rank_environment.provisioned_environment())}
         enter(layout.working_directory)
     else:
         variables = {**ALWAYS, **(interface_variables(options.interface) if options.interface else {}), **variables}
@@ -94,7 +88,7 @@ def command_environment(options: argparse.Namespace) -> dict[str, str]:
     folders = (os.path.dirname(python), options.path, environment.get("PATH", os.defpath))
     environment["PATH"] = ":".join(dict.fromkeys(filter(None, folders)))
     environment.pop("ORCH_RUN_DIR", None)
-    return with_node_settings(environment)
+    return rank_environment.with_node_settings(environment)
 
 
 def run(command: Sequence[str], environment: dict[str, str]) -> int:

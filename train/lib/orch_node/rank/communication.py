@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -237,10 +238,8 @@ def distributed_world(torch: ModuleType) -> Any:
 def sequence_numbers(torch: ModuleType, group: Any) -> int:
     total = 0
     for backend in backends(torch, group):
-        try:
+        with contextlib.suppress(Exception):  # a backend without sequence numbers may raise any type of error
             total += int(backend._get_sequence_number_for_group())
-        except Exception:  # a backend without sequence numbers may raise any type of error
-            pass
     return total
 
 
@@ -268,10 +267,9 @@ def pending(torch: ModuleType) -> Counter[str]:
 def nccl_status(torch: ModuleType) -> dict[str, dict[str, str]]:
     """Return what torch's flight recorder knows of each group of NCCL, by its number; nothing without a recorder."""
     dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_nccl_trace_json", None)
-    try:
+    with contextlib.suppress(Exception):  # an older version, or a recorder that is switched off
         return dict(json.loads(dump(includeCollectives=False))["pg_status"]) if dump else {}
-    except Exception:  # an older version, or a recorder that is switched off
-        return {}
+    return {}
 
 
 def backends(torch: ModuleType, group: Any) -> list[Any]:

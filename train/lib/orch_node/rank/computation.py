@@ -18,18 +18,10 @@ from typing import Any
 
 from orch_node import atomic_write
 from orch_node.events import send
+from orch_node.protocol import layout as layouts
 from orch_node.protocol.environment import KERNELS, TORCHS_KERNELS
 from orch_node.protocol.events import Decided
-from orch_node.protocol.layout import (
-    BF16,
-    FP32,
-    RankEntry,
-    RunLayout,
-    RunPrecision,
-    bf16_flag,
-    describe_lack,
-    insert_arguments,
-)
+from orch_node.protocol.layout import BF16, FP32, RankEntry, RunLayout, RunPrecision
 from orch_node.rank.checks import RankError, describe
 from orch_node.rank.hooks import after_import
 from orch_node.standalone import facts
@@ -51,7 +43,7 @@ def choose_precision(torch: ModuleType, layout: RunLayout, rank: int, argv: list
     precision = layout.precision
     if precision is None:
         return argv
-    lacking = "" if bf16_flag(facts.cpu_flags()) else layout.placement(rank).node
+    lacking = "" if layouts.bf16_flag(facts.cpu_flags()) else layout.placement(rank).node
     spares = layout.spares_without_bf16
     value, reason = decide_together(
         torch, layout, rank, "orch/precision", lacking, lambda names: decide(precision, sorted({*names} - {""}), spares)
@@ -64,7 +56,7 @@ def choose_precision(torch: ModuleType, layout: RunLayout, rank: int, argv: list
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             atomic_write.write(path, f"{value}\n")
         send(Decided(text=f"precision: {value} ({reason})", topic="precision", value=value))
-    return insert_arguments(argv, precision.arguments, value)
+    return layouts.insert_arguments(argv, precision.arguments, value)
 
 
 def advise(steps: int) -> None:
@@ -72,7 +64,7 @@ def advise(steps: int) -> None:
 
     Recipes choose their precision with orch.
     """
-    flag = bf16_flag(facts.cpu_flags())
+    flag = layouts.bf16_flag(facts.cpu_flags())
     if steps >= ADVISED_STEPS and flag in FAST_FLAGS and "orch_training" not in sys.modules:
         print(describe("bf16-is-faster", flag=flag), file=sys.stderr)
 
@@ -88,12 +80,12 @@ def decide(precision: RunPrecision, lacking: list[str], spares: Sequence[str] = 
     """
     recorded = read_recorded(precision)
     if recorded == BF16 and lacking:
-        return "", describe("bf16-checkpoint", lack=describe_lack(", ".join(lacking)))
+        return "", describe("bf16-checkpoint", lack=layouts.describe_lack(", ".join(lacking)))
     if recorded:
         return recorded, "as in the checkpoint"
     lacking = sorted({*lacking, *spares})
     if lacking:
-        return FP32, describe_lack(", ".join(lacking))
+        return FP32, layouts.describe_lack(", ".join(lacking))
     return BF16, "all nodes have BF16 instructions"
 
 

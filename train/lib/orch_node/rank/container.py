@@ -100,12 +100,10 @@ class ContainedProcess(Child):
 
 def parse_status(line: bytes) -> ContainedRank | None:
     """Return the status that the process in the container reports; None for any other line."""
-    if not line.startswith(containers.MARK):
-        return None
-    try:
-        return values.parse(ContainedRank, line[len(containers.MARK) :], SENDER)
-    except values.ProtocolError:
-        return None
+    with contextlib.suppress(values.ProtocolError):
+        if line.startswith(containers.MARK):
+            return values.parse(ContainedRank, line[len(containers.MARK) :], SENDER)
+    return None
 
 
 class EntrypointProcess(Child):

@@ -70,11 +70,7 @@ def open_log(path: Path, node: str) -> LogWriter:
     Raises:
         OSError: if it cannot be opened.
     """
-
-    def report_error(error: OSError) -> None:
-        send(Raised(text=describe_on_node(node, path.parent.parent, error)))
-
-    return LogWriter(path, report_error)
+    return LogWriter(path, lambda error: send(Raised(text=describe_on_node(node, path.parent.parent, error))))
 
 
 def start(placement: RankEntry, environment: dict[str, str], log: LogWriter, command: Sequence[str]) -> Child:

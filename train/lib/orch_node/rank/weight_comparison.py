@@ -44,7 +44,7 @@ SAME_START = 1e-5  # relative; random initial weights may differ in the last bit
 MAX_LOGGED = 16  # elements that ranks exchange for a log; a loss of the outputs of all ranks exchanges more
 # DDP hooks of these packages leave equal gradients on all ranks, apart from LOCAL_HOOKS.
 HOOK_PACKAGES = ("torch.", "orch_training.")
-LOCAL_HOOKS = ("post_localSGD_hook", "noop_hook")
+LOCAL_HOOKS = {"post_localSGD_hook", "noop_hook"}
 
 
 @dataclass(frozen=True)
@@ -467,14 +467,9 @@ def keeps_equal(torch: ModuleType, module: Any) -> bool:
         bool(getattr(module, "require_backward_grad_sync", False))
         and bool(getattr(module, "require_forward_param_sync", False))  # False after a forward() in no_sync()
         and torch.distributed.get_world_size(module.process_group) == torch.distributed.get_world_size()
-        and all(averages_gradients(hook) for hook in hooks)
+        and all(f"{getattr(hook, '__module__', '')}.".startswith(HOOK_PACKAGES) for hook in hooks)
+        and LOCAL_HOOKS.isdisjoint(getattr(hook, "__name__", "") for hook in hooks)
     )
-
-
-def averages_gradients(hook: Any) -> bool:
-    """Return whether a DDP hook is known to leave equal gradients on all ranks."""
-    name, package = getattr(hook, "__name__", ""), f"{getattr(hook, '__module__', '')}."
-    return package.startswith(HOOK_PACKAGES) and name not in LOCAL_HOOKS
 
 
 def fsdp_modules(class_name: str = "FullyShardedDataParallel") -> list[Any]:

@@ -77,21 +77,16 @@ def start_rank(run_dir: Path, layout: RunLayout, placement: RankEntry, command: 
     return rank_container.start(run_dir, spec, order)
 
 
-def launcher_numbers(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the rank and the world size that the launcher has set."""
-    for rank, size in RANK_VARIABLES:
-        if rank in environ and size in environ:
-            return int(environ[rank]), int(environ[size])
-    raise RankError(describe("no-launcher", variables=", ".join(rank for rank, _ in RANK_VARIABLES)))
-
-
 def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> RankEntry:
     """Return this rank's placement.
 
     torchrun numbers nodes in the order in which they join, so its ranks are found by their node
     and local rank.
     """
-    rank, world_size = launcher_numbers(environ)
+    variables = next((names for names in RANK_VARIABLES if environ.keys() >= {*names}), None)
+    if variables is None:
+        raise RankError(describe("no-launcher", variables=", ".join(rank for rank, _ in RANK_VARIABLES)))
+    rank, world_size = (int(environ[name]) for name in variables)
     if world_size != layout.world_size:
         raise RankError(f"the launcher started {world_size} ranks, the layout has {layout.world_size}.")
     if "ORCH_NODE" not in environ:
