@@ -47,7 +47,10 @@ def main(argv: list[str]) -> int:
         return 0
     try:
         os.chdir(run_dir)  # where the ranks start
-        clear_outcome(run_dir)
+        for name in (files.OUTCOME, files.SUPERVISOR):  # of an earlier start of the job
+            (run_dir / name).unlink(missing_ok=True)
+        for folder in (files.RANKS, "claims"):
+            (run_dir / folder).mkdir(mode=0o700, exist_ok=True)
         record_job(system, run_dir)
         system.prepare()
         nodes = system.node_names()[: config.nodes + config.spare_nodes]
@@ -64,14 +67,6 @@ def is_done(system: NodeSystem, run_dir: Path) -> bool:
     A batch system restarts a job whose first node it has lost, also if the run ended there in the meantime.
     """
     return system.submission().restarts > 0 and recorded_outcome(run_dir / files.OUTCOME).state == DONE
-
-
-def clear_outcome(run_dir: Path) -> None:
-    """Delete what an earlier start of the job has left, and create missing folders."""
-    for name in (files.OUTCOME, files.SUPERVISOR):
-        (run_dir / name).unlink(missing_ok=True)
-    for folder in (files.RANKS, "claims"):
-        (run_dir / folder).mkdir(mode=0o700, exist_ok=True)
 
 
 def supervise(run_dir: Path, config: JobConfig, connections: AgentConnections) -> int:
@@ -168,9 +163,8 @@ def explain_memory_failure(system: NodeSystem, run_dir: Path, ending: Outcome) -
         return ending
     if failure is not None and killed:
         return replace(ending, first_failure=replace(failure, oom=line))
-    problem = f"{system.out_of_memory}: {line}"
-    problem = f"{problem}; {ending.problem}" if ending.problem else problem
-    return replace(ending, problem=problem, first_failure=None)
+    problems = filter(None, (f"{system.out_of_memory}: {line}", ending.problem))
+    return replace(ending, problem="; ".join(problems), first_failure=None)
 
 
 def job_output(run_dir: Path) -> str:

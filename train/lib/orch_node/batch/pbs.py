@@ -79,9 +79,8 @@ def query() -> dict[str, Any]:
     """Return what qstat reports about this job, or nothing if it cannot be had."""
     job = os.environ["PBS_JOBID"]
     with contextlib.suppress(ValueError, AttributeError):
-        return dict(
-            json.loads(run(program_path("qstat"), "-f", "-F", "json", job).stdout, strict=False)["Jobs"].get(job, {})
-        )
+        output = run(program_path("qstat"), "-f", "-F", "json", job).stdout
+        return dict(json.loads(output, strict=False)["Jobs"].get(job, {}))
     return {}
 
 

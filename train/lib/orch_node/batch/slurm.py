@@ -136,9 +136,8 @@ class SlurmNodes(NodeSystem):
 
     def is_running(self) -> bool:
         """Return whether the job runs: requeueing a job that was cancelled would start it again."""
-        states = run(
-            "squeue", "--noheader", "--all", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"]
-        ).stdout.split()
+        listed = run("squeue", "--noheader", "--all", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"])
+        states = listed.stdout.split()
         return not states or "RUNNING" in states
 
     def requeue(self, run_dir: Path) -> str:

@@ -52,7 +52,10 @@ def main(argv: list[str]) -> int:
     try:
         check(config)
         if config.attempt > 1:
-            remove_stop(config)
+            run_dir = Path(config.run_dir)
+            with contextlib.suppress(FileExistsError):  # which only the first pod of this attempt creates
+                (run_dir / f".attempt-{config.attempt}").touch(0o600, exist_ok=False)
+                (run_dir / files.STOP).unlink(missing_ok=True)  # the request to end an earlier attempt
         if config.project:
             project.unpack(config.project, config.attempt)
         key = rendezvous.key_of(Path(config.run_dir)) if rendezvous.is_dynamic() else None
@@ -209,11 +212,3 @@ def start(*arguments: str, key: bytes | None) -> subprocess.Popen[bytes]:
         with contextlib.suppress(BrokenPipeError):
             os.write(process.stdin.fileno(), key + b"\n")
     return process
-
-
-def remove_stop(config: PodConfig) -> None:
-    """Remove the request to end an earlier attempt of the run; only the first pod of this attempt does so."""
-    run_dir = Path(config.run_dir)
-    with contextlib.suppress(FileExistsError):
-        (run_dir / f".attempt-{config.attempt}").touch(0o600, exist_ok=False)
-        (run_dir / files.STOP).unlink(missing_ok=True)

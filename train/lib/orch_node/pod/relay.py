@@ -52,8 +52,10 @@ class Relay:
         self.before = {path: path.stat().st_size for path in run_dir.glob("ranks/rank-*")}
 
     def pump(self, *, last: bool = False) -> bool:
-        """Relay new lines, and return whether there were any."""
-        self.find()
+        """Relay new lines, also of files that have appeared, and return whether there were any."""
+        for path in self.run_dir.glob("ranks/rank-*"):
+            if path not in self.tails and path.suffix != ".times" and files.rank_of(path.name) in self.ranks:
+                self.tails[path] = Tail(path, self.before.get(path, 0))
         has_new_lines = False
         for path in sorted(self.tails):
             has_begun = bool(self.tails[path].state)  # the rest of a line that begins now may be on its way
@@ -74,12 +76,6 @@ class Relay:
         while self.pump():
             pass
         self.pump(last=True)
-
-    def find(self) -> None:
-        """Add files of this pod's ranks that have appeared."""
-        for path in self.run_dir.glob("ranks/rank-*"):
-            if path not in self.tails and path.suffix != ".times" and files.rank_of(path.name) in self.ranks:
-                self.tails[path] = Tail(path, self.before.get(path, 0))
 
     def write_line(self, path: Path, line: str) -> None:
         """Write a line of a file in the form for its type."""

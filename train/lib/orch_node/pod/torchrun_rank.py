@@ -41,7 +41,10 @@ def main(argv: list[str]) -> None:
         ranks=(entry_of(config, host, rank, sorted(os.sched_getaffinity(0))),),
     )
     atomic_write.write(folder / files.LAYOUT, layouts.render(layout))
-    atomic_write.write(folder / files.ENVIRONMENT, json.dumps(environment(config)))
+    variables = rank_variables(config.env, config.preload, facts.libraries(Path(sys.prefix)))
+    variables |= {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
+    variables |= {"ORCH_ATTEMPT": str(config.attempt)}
+    atomic_write.write(folder / files.ENVIRONMENT, json.dumps(variables))
     (folder / files.RANKS).symlink_to(Path(config.run_dir) / files.RANKS)
     os.execv(sys.executable, program.command("rank", "--run", str(folder), *argv[1:]))
 
@@ -74,14 +77,5 @@ def met_by_torchrun() -> dict[str, str]:
     because this layout has only one of them.
     """
     names = ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "GROUP_RANK", "GROUP_WORLD_SIZE")
-    variables = {name: os.environ[name] for name in names if name in os.environ}
-    if "GROUP_RANK" in variables:
-        variables["NODE_RANK"] = variables["GROUP_RANK"]
-    return variables
-
-
-def environment(config: PodConfig) -> dict[str, str]:
-    rendezvous = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
-    libraries = facts.libraries(Path(sys.prefix))
-    attempt = {"ORCH_ATTEMPT": str(config.attempt)}
-    return {**rank_variables(config.env, config.preload, libraries), **rendezvous, **attempt}
+    sources = {**dict(zip(names, names)), "NODE_RANK": "GROUP_RANK"}
+    return {name: os.environ[source] for name, source in sources.items() if source in os.environ}

@@ -35,7 +35,13 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of shells
 
 def main(argv: list[str]) -> int:
     """Run the command, or a shell, and return its exit code."""
-    options = parse_arguments(argv)
+    parser = argparse.ArgumentParser(prog="node.py exec")
+    parser.add_argument("--run", type=Path, help="folder of the run whose environment and working directory are used")
+    parser.add_argument("--node", default="", help="name of this node in the run")
+    parser.add_argument("--interface", default="", help="network interface of ranks, without a run")
+    parser.add_argument("--path", default="", help="folder of MPI's programs, without a run")
+    parser.add_argument("command", nargs="*")
+    options = parser.parse_args(argv)
     try:
         environment = command_environment(options)
     except (OSError, ProtocolError, RankError, ValueError) as error:
@@ -46,16 +52,6 @@ def main(argv: list[str]) -> int:
         prompt = {"PS1": BASH_PROMPT} if kind == "bash" else {}
         os.execve(shell, [shell, *SHELL_OPTIONS.get(kind, ())], {**prompt, **environment})
     return run(options.command, environment)
-
-
-def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="node.py exec")
-    parser.add_argument("--run", type=Path, help="folder of the run whose environment and working directory are used")
-    parser.add_argument("--node", default="", help="name of this node in the run")
-    parser.add_argument("--interface", default="", help="network interface of ranks, without a run")
-    parser.add_argument("--path", default="", help="folder of MPI's programs, without a run")
-    parser.add_argument("command", nargs="*")
-    return parser.parse_args(argv)
 
 
 def command_environment(options: argparse.Namespace) -> dict[str, str]:

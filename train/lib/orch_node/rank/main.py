@@ -181,26 +181,19 @@ def run_script(argv: list[str], counts: Callable[[], Heartbeat]) -> bool:
         run_program(argv)
     except SystemExit as error:
         if error.code == EX_TEMPFAIL:
-            record_preemption()
+            # Ranks that have agreed leave the group as after a successful run, because backends take any other exit
+            # code for a failure. A rank that ends by itself could wait there forever.
+            if not preemption.AGREEMENT.agreed:
+                flush()
+                EXIT(EX_TEMPFAIL)
+            preempted_mark = files.preempted_mark(int(os.environ["RANK"]))
+            Path(os.environ["ORCH_RUN_DIR"], preempted_mark).touch(0o600)
             return False
         if error.code not in (None, 0):
             give_up(error, counts, reason_in("".join(written)))
     except BaseException as error:
         give_up(error, counts)
     return os.getpid() == process
-
-
-def record_preemption() -> None:
-    """Mark this rank as preempted, or exit at once if the ranks have not agreed on it.
-
-    Ranks that have agreed leave the group as after a successful run, because backends take any
-    other exit code for a failure. A rank that ends by itself could wait there forever.
-    """
-    if not preemption.AGREEMENT.agreed:
-        flush()
-        EXIT(EX_TEMPFAIL)
-    preempted_mark = files.preempted_mark(int(os.environ["RANK"]))
-    Path(os.environ["ORCH_RUN_DIR"], preempted_mark).touch(0o600)
 
 
 def leave(torch: ModuleType, backend: str, counts: Callable[[], Heartbeat]) -> NoReturn:

@@ -16,6 +16,7 @@ show where it is.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import json
 import os
@@ -153,12 +154,9 @@ class Metrics:
 
     def write(self) -> None:
         with self.lock:
-            line = self.line()
-            try:
-                with open(self.path, "a", encoding="utf-8", opener=private) as file:
-                    file.write(json.dumps(line) + "\n")
-            except OSError:  # a full disk does not end the training
-                pass
+            line = json.dumps(self.line())
+            with contextlib.suppress(OSError), open(self.path, "a", encoding="utf-8", opener=private) as file:
+                file.write(f"{line}\n")  # a full disk does not end the training
 
     def line(self) -> dict[str, object]:
         noted = dict(NOTED)

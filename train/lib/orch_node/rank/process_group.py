@@ -114,11 +114,9 @@ def adopt_group(distributed: ModuleType, run_backend: str, run_timeout: datetime
         if next(calls) == 0 and distributed.is_initialized() and needs_new_group(run_backend, requested):
             distributed.destroy_process_group()
         exists = distributed.is_initialized()
+        name, values = "existing-group" if exists else "new-group", {"requested": requested.get("backend") or "default"}
         # One write, because without buffering print() writes the end of a line by itself, after other output.
-        sys.stderr.write(
-            f"orch: the script requests a process group ({requested.get('backend') or 'default'}); it gets "
-            f"{'the one that orch created, on' if exists else 'a new one on'} {backend}.\n"
-        )
+        sys.stderr.write(f"orch: {describe(name, **values, backend=backend)}\n")
         # For the CPU, as in "gloo" and in "cpu:gloo,cuda:nccl".
         names_gloo = not {"gloo", "cpu:gloo"}.isdisjoint(str(requested.get("backend")).lower().split(","))
         reports_gloo[:] = [names_gloo and "nccl" not in backend]
