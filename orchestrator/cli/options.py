@@ -16,8 +16,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from orchestrator import load
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.load.files import read_table
-from orchestrator.planning.request import ARGUMENTS, FLAGS, TRAINING, flag, parse_nodes, parse_ppn
+from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL, TRAINING, TrainRequest, flag
 from orchestrator.runs import store
 from orchestrator.screen import print_text
 
@@ -192,15 +191,13 @@ def preset_names() -> list[str]:
 
 complete_stacks = completer(load.stack_names)
 COMPLETIONS = {"preset": completer(preset_names), "recipe": completer(load.recipe_folders), "stack": complete_stacks}
-PARSERS = {"nodes": parse_nodes, "ppn": parse_ppn}
-SHORT_FLAGS = {"module": "-m"}
-# The options of TrainRequest, by their panels and fields.
+# The options that TrainRequest declares, by their panels and fields.
 PANELS: dict[str, dict[str, ParameterInfo]] = {}
-for panel, options in read_table(Path(__file__).with_name("options.toml")).items():
-    make = typer.Argument if panel == ARGUMENTS else typer.Option
-    PANELS[panel] = {}
-    for name, arguments in options.items():
-        flags = filter(None, [FLAGS.get(name), SHORT_FLAGS.get(name)])
-        functions = {"parser": PARSERS.get(name), "autocompletion": COMPLETIONS.get(name)}
-        PANELS[panel][name] = make(*flags, **arguments, **functions)
+for request_field in fields(TrainRequest):
+    if OPTION in request_field.metadata:
+        panel, flags, arguments = (request_field.metadata[key] for key in (PANEL, FLAGS, OPTION))
+        panel = panel or [*PANELS][-1]  # that of the option before
+        make = typer.Argument if panel == ARGUMENTS else typer.Option
+        completion = COMPLETIONS.get(request_field.name)
+        PANELS.setdefault(panel, {})[request_field.name] = make(*flags, **arguments, autocompletion=completion)
 RecipePath = Annotated[list[Path] | None, PANELS[TRAINING]["recipe_path"]]

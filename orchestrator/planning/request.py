@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -70,72 +70,159 @@ def check_name(name: str) -> None:
         raise RequestError.about("run-name", name=name)
 
 
-OPTION, FOR_SHARED_FOLDER = "option", "for_shared_folder"  # in the metadata of a field
+OPTION, PANEL, FLAGS, FOR_SHARED_FOLDER = "option", "panel", "flags", "for_shared_folder"  # in the metadata of a field
 ARGUMENTS, TRAINING, NODES, RANKS = "Arguments", "What", "Where", "Ranks"  # panels of the help
-# Of fields whose flags are not their names.
-FLAGS = {"module": "--module", "settings": "--set", "packages": "--with", "image_options": "--image-option"}
+PRECISION, RESTARTS, IMAGE = "Precision", "Restarts", "Image"
+LAUNCHER_NAMES = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # copied: importing LAUNCHERS is slow
 
 
-def option(default: Any = None, *, for_shared_folder: bool = False, **arguments: Any) -> Any:
-    """Return a field of a target's options that the command line and the Python interface have as an option.
+def option(
+    default: Any = None,
+    *,
+    panel: str = "",
+    flags: tuple[str, ...] = (),
+    for_shared_folder: bool = False,
+    **arguments: Any,
+) -> Any:
+    """Return a field that the command line, the Python interface and [tool.orch] have as an option.
 
     Args:
-        default: the value without the option.
-        for_shared_folder: whether `orch provision --on` has this option, too.
+        default: the value without the option; MISSING for an argument that is required.
+        panel: the heading in the help of the option and of those after it; a target's options have that of the target.
+        flags: its flags, if they do not follow from the name of the field.
+        for_shared_folder: whether `orch provision --on` has this option of a target, too.
         arguments: what typer.Option takes, such as `help`, `metavar` and `envvar`.
     """
-    return field(default=default, metadata={OPTION: arguments, FOR_SHARED_FOLDER: for_shared_folder})
+    metadata = {OPTION: arguments, PANEL: panel, FLAGS: flags, FOR_SHARED_FOLDER: for_shared_folder}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """The options of a command line as the user gave them; cli/options.toml has their help.
+    """The options of a command line as the user gave them: the only place that declares them.
 
     An option that was omitted is None, files and folders are names, settings are KEY=VALUE. Every target uses or
     refuses every field.
     """
 
-    recipe: str
-    script_args: tuple[str, ...] = ()
-    module: bool = False
-    name: str | None = None
-    preset: str | None = None
-    settings: tuple[str, ...] = ()
-    array: tuple[str, ...] = ()
-    array_sample: int | None = None
-    recipe_path: tuple[PurePath, ...] = ()
-    project: str | None = None
-    project_limit: int = PROJECT_MEGABYTES
-    requirements: str | None = None
-    extra: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    env_file: PurePath | None = None
-    stack: str = "current"
-    python: str | None = None
+    recipe: str = option(
+        MISSING, panel=ARGUMENTS, metavar="RECIPE_OR_SCRIPT", help="Recipe (`orch recipes` lists them) or script."
+    )
+    script_args: tuple[str, ...] = option((), metavar="-- SCRIPT ARGS", help="Arguments for the script.")
+    module: bool = option(
+        False, panel=TRAINING, flags=("--module", "-m"), help="Run RECIPE_OR_SCRIPT as a module, like `python -m`."
+    )
+    name: str | None = option(metavar="NAME", help="Name of the run, which commands take in place of its ID.")
+    preset: str | None = option(metavar="NAME", help="Named set of settings; `orch recipes` lists them.")
+    settings: tuple[str, ...] = option(
+        (), flags=("--set",), metavar="KEY=VALUE", help="Setting of the recipe (`orch recipes show`); may be repeated."
+    )
+    array: tuple[str, ...] = option(
+        (),
+        metavar="KEY=VALUE,VALUE",
+        help="One run per value, or (@FILE) per line; repeat for all combinations. %N: at most N at a time.",
+    )
+    array_sample: int | None = option(metavar="N", help="Start only N combinations of --array, drawn at random.")
+    recipe_path: tuple[PurePath, ...] = option(
+        (), envvar="ORCH_RECIPE_PATH", metavar="FOLDER", help="Folder of a recipe or of recipes; may be repeated."
+    )
+    project: str | None = option(
+        metavar="FOLDER|none",
+        help="Folder sent with your own script. Default: its git repository or folder; none: only the script.",
+    )
+    project_limit: int = option(PROJECT_MEGABYTES, metavar="MB", help="Maximum size of the project.")
+    requirements: str | None = option(
+        metavar="FILE|none",
+        help="Packages to add to the stack, in a file. Default: those of the script or its pyproject.toml.",
+    )
+    extra: tuple[str, ...] = option((), metavar="NAME", help="Extra of the pyproject.toml; may be repeated.")
+    packages: tuple[str, ...] = option(
+        (), flags=("--with",), metavar="PACKAGE", help="Further package, such as einops>=0.8; may be repeated."
+    )
+    env: tuple[str, ...] = option(
+        (),
+        metavar="NAME|NAME=VALUE",
+        help="Variable of the ranks; alone, that of this shell; may be repeated. For all runs: orch_env.",
+    )
+    env_file: PurePath | None = option(metavar="FILE", help="File with such variables, one in each line.")
+    stack: str = option("current", metavar="NAME", help="Stack (set of versions) to use; `orch stacks` lists them.")
+    python: str | None = option(
+        metavar="PATH",
+        help="Run the ranks on this Python of the nodes (conda, uv, venv), which has torch, not on the stack's.",
+    )
     on: str | None = None  # its option names the targets, which packages can add
-    inventory: str = "local"
-    nodes: Nodes | None = None
-    exclude: str | None = None
-    wait_for_cores: bool = False
-    ppn: int | None = None
-    launcher: str | None = None
-    mpi: str | None = None
-    accelerate_config: str | None = None
-    backend: str | None = None
-    ccl_workers: int = 0
-    fabric: str | None = None
-    precision: str = AUTO
-    allow_slow_bf16: bool = False
-    ipex: bool = False
-    kernels: str = AUTO
-    stall_timeout: float = STALL_SECONDS
-    max_restarts: int = 0
-    spare_nodes: int = 0
-    min_nodes: int = 0
-    stop_on_nan: bool = False
-    image: str | None = None
-    image_options: tuple[str, ...] = ()
+    inventory: str = option(
+        "local",
+        panel=NODES,
+        envvar="ORCH_INVENTORY",
+        metavar="INVENTORY",
+        help="Ansible inventory of the cluster; `orch init` creates one. local: this machine.",
+    )
+    nodes: Nodes | None = option(
+        metavar="N|PATTERN",
+        parser=parse_nodes,
+        help="Number of nodes, or a pattern: node[1-3] or a group. Default: all.",
+    )
+    exclude: str | None = option(metavar="PATTERN", help="Nodes to exclude: a pattern as for --nodes.")
+    wait_for_cores: bool = option(False, help="Wait until other runs have released their cores.")
+    ppn: int | None = option(
+        panel=RANKS,
+        metavar="N|auto",
+        parser=parse_ppn,
+        help="Ranks per node. Default: auto, one per NUMA node, or as many as `orch bench` found to be faster.",
+    )
+    launcher: str | None = option(
+        metavar="NAME", help=f"Program that starts the ranks: {', '.join(LAUNCHER_NAMES)}; the first by default."
+    )
+    mpi: str | None = option(metavar="NAME", help="intel, mpich or openmpi. Default: orch_mpi, or the stack's MPI.")
+    accelerate_config: str | None = option(metavar="FILE", help="Configuration of accelerate, as far as it applies.")
+    backend: str | None = option(
+        metavar="NAME",
+        help="Process-group backend. Default: the first of the stack, or what `orch bench` found to be faster.",
+    )
+    ccl_workers: int = option(0, metavar="N", help="Cores per rank that oneCCL uses for communication only.")
+    fabric: str | None = option(
+        metavar="NAME",
+        help="Network for MPI and oneCCL. Default: auto, the fastest that `orch provision` has verified, or tcp.",
+    )
+    precision: str = option(
+        AUTO,
+        panel=PRECISION,
+        metavar="auto|bf16|fp32",
+        help="Precision of a recipe. Default: auto, bf16 if all nodes have instructions for it, otherwise fp32.",
+    )
+    allow_slow_bf16: bool = option(False, help="Emulate BF16 without its instructions; 10 times slower than fp32.")
+    ipex: bool = option(False, help="Use the Intel Extension for PyTorch (IPEX), on stacks that have it.")
+    kernels: str = option(
+        AUTO, metavar="auto|torch", help="Dropout, attention and products on CPUs by orch's kernels or torch's."
+    )
+    stall_timeout: float = option(
+        STALL_SECONDS,
+        panel=RESTARTS,
+        metavar="SECONDS",
+        help="Stop a run that makes no progress (event, collective, step or log line) for this long; 0: never.",
+    )
+    max_restarts: int = option(0, metavar="N", help="Restarts after failures, from the newest checkpoint.")
+    spare_nodes: int = option(
+        0,
+        metavar="K",
+        help="Reserve K nodes, the next of the inventory or the last of --nodes, that replace failed ones.",
+    )
+    min_nodes: int = option(
+        0, metavar="K", help="Restart with as few as K nodes after node failures; torchrun: --nnodes K:N."
+    )
+    stop_on_nan: bool = option(False, help="Stop the run when the loss has been NaN in 10 backward passes in a row.")
+    image: str | None = option(
+        panel=IMAGE,
+        metavar="IMAGE",
+        help="Run the ranks in this image: of Docker, of pods, or a .sif file or folder of Apptainer in jobs.",
+    )
+    image_options: tuple[str, ...] = option(
+        (),
+        flags=("--image-option",),
+        metavar="KEY=VALUE",
+        help="Setting of the containers, such as mounts; may be repeated. For all runs: orch_docker.",
+    )
     options: tuple[TargetOptions, ...] = ()  # of single targets
     runs_dir: PurePath = RUNS_DIR  # the folder of run records
     defaults: tuple[Decision, ...] = ()  # which options come from the environment or from a file
@@ -203,6 +290,9 @@ class RunPaths:
 
 
 # Options whose names differ from those of their fields.
+NAMES = {item.name: item.metadata[FLAGS][0] for item in fields(TrainRequest) if item.metadata.get(FLAGS)}
+
+
 @dataclass(frozen=True, slots=True)
 class UnsupportedOption:
     """An option that a target cannot use.
@@ -220,7 +310,7 @@ NO_ARRAYS = UnsupportedOption("is for hosts and batch systems", "Start one run f
 
 
 def flag(field: str) -> str:
-    return FLAGS.get(field) or f"--{field.replace('_', '-')}"
+    return NAMES.get(field) or f"--{field.replace('_', '-')}"
 
 
 def changed_fields(value: Any) -> Iterator[str]:
