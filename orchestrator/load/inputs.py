@@ -20,20 +20,10 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import TRAIN, entry_points, other_owner
-from orchestrator.load.definitions import BACKENDS, load_entry_point, settings
-from orchestrator.load.definitions import recipe as load_recipe
-from orchestrator.load.definitions import stack as load_stack
+from orchestrator.load import definitions, requirements
 from orchestrator.load.files import read_table, read_text, read_toml
 from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import has_module, project_of
-from orchestrator.load.requirements import (
-    PYPROJECT,
-    Pyproject,
-    folders_up,
-    requirements_of,
-    source_folder,
-    with_image_requirements,
-)
 from orchestrator.load.scripts import RanksPython, check_script, with_parser
 from orchestrator.model.facts import Facts
 from orchestrator.model.printable import SECRET_VARIABLE
@@ -92,36 +82,36 @@ def inputs(
     Raises:
         OrchError: if a file cannot be used.
     """
-    recipe = load_recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
-    stack = load_stack(request.stack)
+    recipe = definitions.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
+    stack = definitions.stack(request.stack)
     # The tests check the defaults and presets of orch's own recipes.
     if not recipe.own_script and (recipe.files or request.settings or request.script_args or request.array):
         recipe = with_parser(recipe, local_python)
-    values = settings(request.settings, recipe, volume) if request.settings else {}
+    values = definitions.settings(request.settings, recipe, volume) if request.settings else {}
     if has_project is None:
-        module_folders = (Path(), *map(Path, filter(None, [source_folder(recipe)])))
+        module_folders = (Path(), *map(Path, filter(None, [requirements.source_folder(recipe)])))
         has_project = not request.module or any(has_module(folder, request.recipe) for folder in module_folders)
     if has_project or request.project is not None:
         left_out = (Path(request.runs_dir), *left_out)
         project = project_of(recipe, request.project, limit=request.project_limit, left_out=left_out)
         recipe = replace(recipe, project=project)
     if recipe.project or shares_files:
-        recipe = replace(recipe, source_folder=source_folder(recipe))
+        recipe = replace(recipe, source_folder=requirements.source_folder(recipe))
     if user_python:
         stack = stack.for_user_python(user_python, nodes[0].packages, own_script=recipe.own_script)
     imports = None
     if image:
-        recipe = with_image_requirements(recipe, request, stack, image, common_file=common_file)
+        recipe = requirements.with_image_requirements(recipe, request, stack, image, common_file=common_file)
         imports = check_script(request, recipe, RanksPython(version=python_for(stack), image=True))
-    elif requirements := requirements_of(recipe, request, common_file=common_file):
-        recipe = replace(recipe, packages=packages_for(requirements, nodes, user_python or f"stack '{stack.name}'"))
+    elif user_packages := requirements.requirements_of(recipe, request, common_file=common_file):
+        recipe = replace(recipe, packages=packages_for(user_packages, nodes, user_python or f"stack '{stack.name}'"))
     if nodes and not image:
         source = user_python or f"stack {stack.name}"
         python = RanksPython(
             version=nodes[0].python, local_path=local_python, source=source, packages=nodes[0].packages
         )
         imports = check_script(request, recipe, python)
-    backends = map(load_entry_point, entry_points().select(group=BACKENDS))
+    backends = map(definitions.load_entry_point, entry_points().select(group=definitions.BACKENDS))
     plugins = {backend.name: backend for backend in backends}
     return Inputs(recipe=recipe, stack=stack, settings=values, plugins=plugins, imports=imports)
 
@@ -209,11 +199,12 @@ def tool_options() -> ToolOptions:
     Raises:
         RequestError: if the table has an unknown key or a wrong value, or the file belongs to another user.
     """
-    for folder in folders_up(Path.cwd()):
-        path = folder / PYPROJECT
-        table = read_toml(path, Pyproject).tool.orch if path.is_file() and b"orch" in path.read_bytes() else None
-        if table is not None:
-            return parse_table(path, table)
+    for folder in requirements.folders_up(Path.cwd()):
+        path = folder / requirements.PYPROJECT
+        if path.is_file() and b"orch" in path.read_bytes():
+            table = read_toml(path, requirements.Pyproject).tool.orch
+            if table is not None:
+                return parse_table(path, table)
     return ToolOptions()
 
 

@@ -6,16 +6,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from orch_node.protocol.environment import (
-    BINDINGS,
-    FORCE_RESUME,
-    KERNELS,
-    PYTHON_PATH,
-    STOP_ON_NAN,
-    TORCHS_KERNELS,
-    USER_PYTHON,
-    planned_variables,
-)
+from orch_node.protocol import environment
+from orch_node.protocol.environment import TORCHS_KERNELS
 from orch_node.protocol.files import PRECISION
 from orch_node.protocol.layout import AUTO, PRECISION_PLACEHOLDER, RunPrecision
 from orch_node.protocol.outcome import FAILED
@@ -45,7 +37,7 @@ def new_plan(resolved: Resolved, decisions: tuple[Decision, ...], **fields: Any)
     """
     request, recipe, run_paths = resolved.request, resolved.recipe, resolved.run_paths
     project, resume = project_of_copy(resolved), run_paths.resume
-    variables = [variable for variable in request.env if not variable.startswith(f"{FORCE_RESUME}=")]
+    variables = [variable for variable in request.env if not variable.startswith(f"{environment.FORCE_RESUME}=")]
     in_image = f"it has to contain {recipe.image_requirements}; `orch image build --requirements` adds packages"
     arguments = (*([f"preset={request.preset}"] if request.preset else []), *request.settings, *request.script_args)
     all_decisions = (
@@ -172,12 +164,13 @@ def rank_variables(
     """
     request = resolved.request
     requested = dict((name, value) for name, _, value in (item.partition("=") for item in request.env))
-    variables = planned_variables(resolved.recipe.environment, {**settings, **requested})
+    variables = environment.planned_variables(resolved.recipe.environment, {**settings, **requested})
     if python:
-        variables |= {USER_PYTHON: python.path, **({BINDINGS: python.bindings} if python.bindings else {})}
-    folders = {PYTHON_PATH: ":".join(module_folders)} if module_folders else {}
-    stop = {STOP_ON_NAN: "1"} if request.stop_on_nan else {}
-    kernels = {KERNELS: TORCHS_KERNELS} if request.kernels == TORCHS_KERNELS else {}
+        variables[environment.USER_PYTHON] = python.path
+        variables |= {environment.BINDINGS: python.bindings} if python.bindings else {}
+    folders = {environment.PYTHON_PATH: ":".join(module_folders)} if module_folders else {}
+    stop = {environment.STOP_ON_NAN: "1"} if request.stop_on_nan else {}
+    kernels = {environment.KERNELS: TORCHS_KERNELS} if request.kernels == TORCHS_KERNELS else {}
     return {**variables, **folders, **stop, **kernels}
 
 

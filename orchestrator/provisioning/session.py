@@ -12,17 +12,9 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import State, write_private
+from orchestrator.load import records
 from orchestrator.load.clusters import NO_HOSTS, find_inventory
 from orchestrator.load.inventory import read_inventory
-from orchestrator.load.records import (
-    DamagedRecord,
-    InvalidResponse,
-    NodeRecord,
-    connection_blocks,
-    dump,
-    read_record,
-    validate,
-)
 from orchestrator.model.decision import Finding, finding_of
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import NodeReport, Report
@@ -141,7 +133,7 @@ class Session:
             if result.action in SET_FACT and result.role in RECORDING_ROLES:
                 facts = result.result.get("ansible_facts")
                 record = facts.get(RECORD_VARIABLE) if isinstance(facts, dict) else None
-                write_private(self.state.record(result.node), json.dumps(dump(recorded(record, result.node))))
+                write_private(self.state.record(result.node), json.dumps(records.dump(recorded(record, result.node))))
             elif result.task.startswith(PROBE_TASK) and result.role in PROBING_ROLES:
                 parsed = probe.parse_probe(result.node, result.result.get("probe"))
                 if result.role == "preflight":
@@ -152,7 +144,7 @@ class Session:
                 self.note_removed_packages(result)
             elif result.task.startswith(SEND_TASK) and result.role == "transfer":
                 self.note_direct_transfers(result)
-        except InvalidResponse as error:
+        except records.InvalidResponse as error:
             invalid = OrchError.about("invalid-result", task=result.task, reason=error.message)
             self.nodes[result.node].fail(finding_of(invalid, result.node))
         except RequestError as error:
@@ -169,9 +161,9 @@ class Session:
         for name in sorted(parsed.nodes.keys() & self.nodes.keys()):
             path, fabrics = self.state.record(name), parsed.nodes[name]
             try:
-                if record := read_record(path):
+                if record := records.read_record(path):
                     write_private(path, probe.record_with_results(record, fabrics, parsed.key))
-            except DamagedRecord as error:
+            except records.DamagedRecord as error:
                 self.listener.note(error.describe())
                 continue
             for fabric, proof in fabrics.items():
@@ -233,18 +225,18 @@ class Session:
         )
 
 
-def recorded(facts: object, node: str) -> NodeRecord:
+def recorded(facts: object, node: str) -> records.NodeRecord:
     """Return the record of a node with the settings of the user's ssh configuration.
 
     Raises:
         InvalidResponse: if the facts are invalid.
         RequestError: if orch's own connections cannot use the settings.
     """
-    record = validate(NodeRecord, facts, f"the facts of {node}")
+    record = records.validate(records.NodeRecord, facts, f"the facts of {node}")
     if record.connection is None:
         return record
     connection = resolve_connection(record.connection)
-    connection_blocks(node, connection)
+    records.connection_blocks(node, connection)
     return replace(record, connection=connection)
 
 
