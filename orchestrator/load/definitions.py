@@ -75,8 +75,8 @@ def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
     folders: dict[str, Path] = {}
     files = sorted(RECIPES.glob("*/recipe.toml"))
     files += [file for path in plugins for file in recipes_below(Path(os.path.realpath(path)))]
-    named = [(file.parent.name.replace("_", "-"), file.parent) for file in files]
-    for name, folder in (*named, *map(installed_recipe, sorted(entry_points().select(group=ENTRY_POINTS)))):
+    included = [(file.parent.name.replace("_", "-"), file.parent) for file in files]
+    for name, folder in (*included, *map(installed_recipe, sorted(entry_points().select(group=ENTRY_POINTS)))):
         if folders.setdefault(name, folder) != folder:
             raise RequestError.about("recipe-names", name=name, first=folders[name], folder=folder)
     return folders

@@ -92,8 +92,8 @@ def page(measurement: Measurement, slow: Sequence[Slow], title: str) -> str:
     subjects = {item.subject for item in slow}
     tables = []
     for name, rows in sections(measurement):
-        named = [row.get("node") or f"{row.get('from')} to {row.get('to')}" for row in rows]  # as slow ones are
-        hot = [index for index, subject in enumerate(named) if subject in subjects]
+        row_subjects = [row.get("node") or f"{row.get('from')} to {row.get('to')}" for row in rows]  # as slow ones are
+        hot = [index for index, subject in enumerate(row_subjects) if subject in subjects]
         tables += [{"title": name, "rows": rows, "hot": hot}] if rows else []
     return render(
         "bench.html.j2",

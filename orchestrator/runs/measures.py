@@ -153,9 +153,9 @@ def measures(run: Run) -> Measures:
     events = tuple(event for event in readable if getattr(event, "state", "") != REFUSED)
     times = [event.time for event in events if event.time]
     ranks = []
-    for place in run.record.layout:
-        sampled = tuple(samples(run.folder / f"ranks/rank-{place.rank}.metrics.jsonl"))
-        ranks.append(RankMeasures(rank=place.rank, node=place.node, threads=place.threads, samples=sampled))
+    for placement in run.record.layout:
+        sampled = tuple(samples(run.folder / f"ranks/rank-{placement.rank}.metrics.jsonl"))
+        ranks.append(RankMeasures(rank=placement.rank, node=placement.node, threads=placement.threads, samples=sampled))
     began = min(times, default=run.record.created)
     return Measures(began=began, ranks=tuple(ranks), loss=tuple(losses(events)), events=events)
 

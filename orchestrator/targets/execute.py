@@ -203,12 +203,12 @@ def on_all(nodes: Sequence[RunNode], connections: Mapping[str, Connection], acti
         for node in nodes:
             connections[node.node].close()
 
-    first, others, left_out = nodes[:MAX_PARALLEL_NODES], nodes[MAX_PARALLEL_NODES:], ""
+    first, remaining, left_out = nodes[:MAX_PARALLEL_NODES], nodes[MAX_PARALLEL_NODES:], ""
     errors = errors_in(on_each(first, action, interrupt=close))
-    if others and sum(isinstance(error, ConnectionLost) for error in errors.values()) == len(first):
-        left_out = f"; the other {len(others)} nodes were left out"
+    if remaining and sum(isinstance(error, ConnectionLost) for error in errors.values()) == len(first):
+        left_out = f"; the other {len(remaining)} nodes were left out"
     else:
-        errors |= errors_in(on_each(others, action, interrupt=close))
+        errors |= errors_in(on_each(remaining, action, interrupt=close))
     if errors:
         reasons = fold_by_text({node: error.message.removesuffix(".") for node, error in errors.items()})
         message = "; ".join(reason for _, reason in reasons)

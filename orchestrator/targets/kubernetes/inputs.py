@@ -123,14 +123,14 @@ def read(request: TrainRequest) -> PodInputs:
     )
     recipe, project = loaded.recipe, loaded.recipe.project
     paths = named_files(recipe, recipe.settings(request.preset, loaded.settings))
-    named = (
+    sent_paths = (
         path
         for path in paths
         if not (project and path == recipe.script_file)  # the project has it
         and not (Path(path).is_relative_to(TRAIN) or path.startswith(f"{kubernetes.mount}/"))
     )
     try:
-        contents = {path: Path(path).read_bytes() for path in named}
+        contents = {path: Path(path).read_bytes() for path in sent_paths}
         archive = packed(project) if project else b""
     except OSError as error:
         raise RequestError.about("unreadable-file-for-pods", error=error) from None

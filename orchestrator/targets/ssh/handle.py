@@ -228,8 +228,8 @@ class LogCopies:
 
         hosts = hosts or record.nodes
         errors = errors_in(on_each([host for host in hosts if host == record.node0], copy))
-        others = [host for host in hosts if host != record.node0 and host.node not in handed]
-        errors |= errors_in(on_each(others, copy))
+        peers = [host for host in hosts if host != record.node0 and host.node not in handed]
+        errors |= errors_in(on_each(peers, copy))
         return {node: error.message for node, error in errors.items()}
 
     def folder_of(self, rank: int, node: str) -> str:

@@ -130,8 +130,8 @@ def test_configuration_page_lists_every_variable_of_inventories_and_the_environm
 
 def test_files_page_lists_every_file_of_a_run() -> None:
     text = (DOCS / "reference" / "files.md").read_text()
-    others = ("SECRETS", "EXECUTABLE", "LINK")
-    names = {value for name, value in vars(files).items() if name.isupper() and name not in others}
+    excluded = ("SECRETS", "EXECUTABLE", "LINK")
+    names = {value for name, value in vars(files).items() if name.isupper() and name not in excluded}
     assert len(names) > 10
     assert {name for name in names if isinstance(name, str) and f"`{name}" not in text} == set()
 

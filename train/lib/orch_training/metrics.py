@@ -84,9 +84,9 @@ class Course:
                 self.tensorboard.add_scalar(f"train/{name}", value, step)
             self.tensorboard.flush()
         remaining = remaining_seconds(now - self.began, first=self.first_step, step=step, steps=self.steps)
-        left = "" if remaining is None else f"  {format_seconds(remaining)} left"
+        time_left = "" if remaining is None else f"  {format_seconds(remaining)} left"
         parts = (f"step {step}/{self.steps}", f"loss {format_loss(loss)}", f"lr {learning_rate:.2e}")
-        print(*parts, f"{speed:.1f} samples/s{left}", sep="  ", flush=True)
+        print(*parts, f"{speed:.1f} samples/s{time_left}", sep="  ", flush=True)
         self.progress.report(step, now=True, printed=True, **figures)
 
     def close(self) -> None:

@@ -171,9 +171,9 @@ class Agent:
         seconds = round(time.monotonic() - began, 3)
         removed, remaining = containers.remove_all(self.run_dir, self.node)
         segments = shared_memory.remove(self.notes)
-        left = (*living, *remaining)
-        end = NodeEnd(len(ended) + len(removed), left, segments.removed, segments.remaining, seconds)
-        return Response(request.kind, end=end, logs=None if left else self.small_logs(request.max_log_bytes))
+        leftovers = (*living, *remaining)
+        end = NodeEnd(len(ended) + len(removed), leftovers, segments.removed, segments.remaining, seconds)
+        return Response(request.kind, end=end, logs=None if leftovers else self.small_logs(request.max_log_bytes))
 
     def small_logs(self, max_bytes: int) -> dict[str, str] | None:
         """Return the files of the ranks here, unless they are too large or unreadable, or node0 has them anyway."""

@@ -208,8 +208,8 @@ class FirstStepsCheck(TrainingCheck):
     def check_replaced_weights(self) -> None:
         """Warn if unused optimizer weights have the shapes of weights that nobody updates."""
         held, used = weights.addresses(self.held), weights.addresses(self.computing.by_id.values())
-        others = [key for key, w in self.computing.by_id.items() if weights.storage_address(w) not in held]
-        not_updated = [self.computing.by_id[key] for key in others if self.computing.is_unchanged(key)]
+        unheld = [key for key, w in self.computing.by_id.items() if weights.storage_address(w) not in held]
+        not_updated = [self.computing.by_id[key] for key in unheld if self.computing.is_unchanged(key)]
         idle = [w for w in self.held if weights.storage_address(w) not in used and id(w) not in self.with_gradients]
         if not_updated and not Counter(tuple(w.shape) for w in not_updated) - Counter(tuple(w.shape) for w in idle):
             warn(describe("replaced-weights", count=len(not_updated)))
