@@ -132,7 +132,7 @@ def fetch(
         typer.Option("--only", metavar="PATTERN", help="Only matching paths, such as 'checkpoint-*'; may be repeated."),
     ] = None,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="FOLDER", help="Folder in the output, or an absolute path.")
+        str | None, typer.Option("--from", metavar="FOLDER", help="Folder in the output, or absolute. Default: all.")
     ] = None,
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Node to copy from. Default: all nodes.")] = None,
     destination: Annotated[

@@ -51,12 +51,12 @@ def prepare(
     output: Output,
     kind: Annotated[
         Literal["text", "wikipedia"],
-        typer.Argument(metavar="text|wikipedia", help="text: blank lines divide documents; wikipedia: a dump."),
+        typer.Argument(metavar="text|wikipedia", help="text: blank lines divide documents; wikipedia: .xml, .xml.bz2."),
     ],
     inputs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE", help="A file of this machine, sent to the nodes; or .txt files or folders on the nodes."
+            metavar="FILE", help="One file of this machine; or paths on the nodes: files, or folders of .txt files."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder on the nodes.")],

@@ -39,14 +39,14 @@ UnfinishedRun = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="ID or name of a run, or of an array for all of its unfinished runs.",
+        help="ID or name of a run, or of an array for all of its unfinished runs; `orch runs` lists the runs.",
         show_default="the newest unfinished run",
         autocompletion=complete_runs,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 USER_PACKAGES = typer.Option(
-    "--requirements", metavar="FILE", help="Packages to add: a requirements file, pyproject.toml or script."
+    "--requirements", metavar="FILE", help="Packages to add: requirements file, pyproject.toml or script with metadata."
 )
 UserPackages = Annotated[str | None, USER_PACKAGES]
 # Its own checks name the owner of a folder that cannot be read.
@@ -54,7 +54,7 @@ RUNS_FOLDER = typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", readable=Fa
 RunsDir = Annotated[Path, RUNS_FOLDER]
 OfInventory = Annotated[
     str | None,
-    typer.Option("--inventory", metavar="INVENTORY", help="Query its nodes, also for runs of other machines."),
+    typer.Option("--inventory", metavar="INVENTORY", help="Query its nodes; also finds runs of other machines."),
 ]
 SHOW = typer.Option("--show", metavar="RANK|all|none", help="Ranks whose output is shown.")
 OUTPUT: Mapping[str, ParameterInfo] = {

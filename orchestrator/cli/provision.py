@@ -72,7 +72,7 @@ TargetName = Annotated[
 ]
 Wheels = Annotated[
     Literal["wheelhouse", "index"],
-    typer.Option(metavar="wheelhouse|index", help="Copy wheels from this machine, or let nodes download them."),
+    typer.Option(metavar="wheelhouse|index", help="wheelhouse: copied from this machine; index: nodes download."),
 ]
 # Options that set fields of a ProvisionRequest.
 OPTIONS: Mapping[str, ParameterInfo] = {
@@ -150,7 +150,7 @@ def setup(
     stack: Annotated[str, PANELS[TRAINING]["stack"]] = "current",
     wheels: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Folder with the wheel of the ccl bindings. Default: build the wheel."),
+        typer.Option(metavar="FOLDER", help="Folder of the ccl bindings' wheel. Default: build it (needs a compiler)."),
     ] = None,
     requirements: UserPackages = None,
 ) -> None:
@@ -182,7 +182,10 @@ def init(
         "~/.ssh/config"
     ),
 ) -> None:
-    """Create inventory/NAME/hosts.yml, an inventory with the hosts of a cluster and comments."""
+    """Create inventory/NAME/hosts.yml, an inventory with the hosts of a cluster and comments.
+
+    With --from-ssh-config and without HOST, it gets all hosts of the SSH configuration.
+    """
     config = ssh_config.expanduser() if from_ssh_config else None
     listed = load_hostfile(hostfile) if hostfile else {}
     folder = create_inventory(name, (*(hosts or ()), *listed), config)

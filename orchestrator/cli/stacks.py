@@ -64,6 +64,8 @@ def check(
 ) -> None:
     """Check an environment and print every mismatch with its fix.
 
+    Without --stack, only check that the versions are compatible with each other.
+
     The exit code is 1 if there is a mismatch.
     """
     if inventory and (python or shell):
@@ -106,7 +108,7 @@ def build(
     python: Annotated[
         str | None, typer.Option(metavar="VERSION", help="Python of the base image, if its name does not contain it.")
     ] = None,
-    find_links: Annotated[list[str] | None, typer.Option(metavar="FOLDER", help="Folder of further wheels.")] = None,
+    find_links: Annotated[list[str] | None, typer.Option(metavar="FOLDER", help="Wheels that no index has.")] = None,
     requirements: UserPackages = None,
     inventory: Annotated[str | None, typer.Option(metavar="INVENTORY", help="Add its orch_requirements.")] = None,
     context: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the build context.")] = Path("orch-image"),
