@@ -305,8 +305,7 @@ def entries(option: str, values: Mapping[str, object]) -> tuple[str, ...]:
         raise RequestError(f"{option} is {values!r}, not a dictionary.", hint=f"Write {option}={{NAME: VALUE}}.")
     for name, value in values.items():
         if not isinstance(value, str | Real | Path):
-            hint = "Use a text, a number, True or False, or omit it."
-            raise RequestError(f"{option}: {name} is {value!r}.", hint=hint)
+            raise RequestError.about("value-of-option", option=option, name=name, value=value)
     lowers = option == "settings"  # true and false, as recipes take them
     return tuple(
         f"{name}={str(value).lower() if lowers and isinstance(value, bool) else value}"

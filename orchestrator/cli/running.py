@@ -91,8 +91,7 @@ def show(plan: Plan, output: Output) -> None:
         raise RequestError(f"-o {output.format} {conflict}.", hint=f"To print the plan: --dry-run -o {output.format}.")
     if output.format == "yaml" and not all(isinstance(step, ApplyObjects) for step in plan.steps):
         targets = [f"--on {target.options.on}" for target in registry.entries().values() if target.has_manifest]
-        message = f"-o yaml requires {' or '.join(targets)}: this plan is a shell script."
-        raise RequestError(message, hint="Omit -o yaml.")
+        raise RequestError.about("manifest-of-script", targets=" or ".join(targets))
     if output.format is None:
         print_text(plans.as_json(plan) if output.as_json else plans.outline(plan), program=output.as_json)
         return

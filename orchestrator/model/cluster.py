@@ -326,8 +326,7 @@ def link(node: Node, nodes: frozenset[str]) -> Link:
     else:
         listing = ", ".join(f"{name} {' '.join(addresses)}" for name, addresses in interfaces.items())
         route_text = f", and reaches the other nodes through {detours}" if detours else ""
-        problem = f"{node.name}: no interface has the address {node.address} ({listing}){route_text}."
-        raise PlanError(problem, hint=ORCH_ADDRESS)
+        raise PlanError.about("address-of-node", node=node, listing=listing, route=route_text, advice=ORCH_ADDRESS)
     address = node.address if holder else interfaces[detours][0]
     return Link(node=node.name, interface=holder or detours, address=address, reason=reason)
 

@@ -99,8 +99,7 @@ def begin(base: Path, queue: Path, arguments: str) -> None:
     while (state := queued.read_state(queue)) is None or state.pid != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
             output = last_text(queue / queued.LOG, LOG_CHARACTERS).strip()
-            problem = f"The queue process of {queue.name} did not start: {output or 'it printed nothing'}"
-            raise ExecuteError(problem, hint=f"Start it again with `orch resume {queue.name}`.")
+            raise ExecuteError.about("queue-start", array=queue.name, output=output or "it printed nothing")
         time.sleep(0.02)
 
 
@@ -155,6 +154,5 @@ def stop(queue: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(state.pid, signal.SIGTERM)
         if time.monotonic() > deadline:
-            hint = f"End it with `kill -9 {state.pid}`, then its runs with `orch stop {queue.name}`."
-            raise ExecuteError(f"The queue process of {queue.name} (process {state.pid}) does not end.", hint=hint)
+            raise ExecuteError.about("endless-queue", array=queue.name, pid=state.pid)
         time.sleep(0.1)

@@ -67,8 +67,7 @@ def handle_of(run: Run) -> RunHandle:
             which must not be used on behalf of somebody else.
     """
     if user := other_owner(run.folder) or other_owner(run.folder / PLAN):
-        problem = f"{run.folder} belongs to another user ({user}): its record is not trusted."
-        raise RequestError(problem, hint="To find the run on its nodes: --inventory.")
+        raise RequestError.about("run-of-another", run=run, user=user)
     if run.state == queued.QUEUED:
         return WaitingRun(run.folder)
     return registry.target_of(run.record).handle(run.record, run.folder)
@@ -392,8 +391,7 @@ def in_folder_of(run: Run) -> Iterator[None]:
     try:
         os.chdir(run.origin.directory)
     except OSError as error:
-        hint = "The paths of its request are relative to that folder. Restore it, or start a new run."
-        raise RequestError(f"{run.id} was started in {run.origin.directory}: {error.strerror}.", hint=hint) from None
+        raise RequestError.about("missing-folder-of-request", run=run, error=error) from None
     try:
         yield
     finally:

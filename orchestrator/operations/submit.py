@@ -43,8 +43,7 @@ def write_call(folder: Path, function: Callable[..., object], args: Sequence[Any
     try:
         call = pickled((function, tuple(args), dict(kwargs)), inspect.getmodule(source))
     except Exception as error:  # objects decide what they raise
-        problem = f"The function or one of its arguments cannot be pickled: {error}."
-        raise RequestError(problem, hint="Create open files, locks and connections in the function.") from None
+        raise RequestError.about("pickling", error=error) from None
     script = folder / f"call_{getattr(source, '__name__', 'function').strip('<>')}.py"
     shutil.copyfile(Path(__file__).with_name("function_call.py"), script)
     (folder / "call.pickle").write_bytes(pickle.dumps((sys.version_info[:2], call)))

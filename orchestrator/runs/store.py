@@ -143,8 +143,8 @@ def load(folder: Path) -> Run:
         if record.run_id != folder.name:
             raise ProtocolError(f"it is the plan of run {record.run_id}.")
     except (OSError, ProtocolError) as error:
-        place = folder.parent / DAMAGED_FOLDER
-        raise ExecuteError.about("damaged-record", path=path, error=error, folder=folder, place=place) from None
+        new_folder = folder.parent / DAMAGED_FOLDER
+        raise ExecuteError.about("damaged-record", path=path, error=error, folder=folder, target=new_folder) from None
     outcome, problem = read_outcome(folder)
     return Run(
         id=folder.name,

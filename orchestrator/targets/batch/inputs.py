@@ -118,8 +118,7 @@ def batch_settings(
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not (equals or system.is_flag(name)):
-            hint = f"Example: {flag} {system.example_option}"
-            raise RequestError(f"{flag} {assignment}: expected KEY=VALUE.", hint=hint)
+            raise RequestError.about("batch-option", flag=flag, assignment=assignment, system=system)
         entries.append((name, text, COMMAND_LINE))
     launcher = {name: choices[0] for name, choices in system.launcher_settings.items()}
     settings = BatchSettings(system=system, python=values.python, max_requeues=values.max_requeues, launcher=launcher)

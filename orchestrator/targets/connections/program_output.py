@@ -79,8 +79,7 @@ def start_errors(program: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = f"`command -v {program}` shows whether it is installed."
-        raise ExecuteError(f"{program} cannot be started: {error.strerror}.", hint=hint) from None
+        raise ExecuteError.about("program-start", program=program, error=error) from None
 
 
 def relay(command: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
