@@ -11,19 +11,9 @@ from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import Object, as_yaml
 from orchestrator.planning.request import find_options
 from orchestrator.targets.interface import CheckRequest
-from orchestrator.targets.kubernetes import names
+from orchestrator.targets.kubernetes import manifests, names
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, connect
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
-from orchestrator.targets.kubernetes.manifests import (
-    KINDS,
-    config_maps,
-    default_kind,
-    documents,
-    job_objects,
-    render,
-    shared_runtime,
-    trial_job,
-)
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.settings import TOKEN, KubernetesSettings
 
@@ -31,7 +21,7 @@ from orchestrator.targets.kubernetes.settings import TOKEN, KubernetesSettings
 def check(request: CheckRequest) -> Iterator[Finding]:
     """Yield each finding as soon as it is known; only one if the API does not respond."""
     if request.launcher is not None:
-        check_launcher_name(request.launcher, KINDS, "Kubernetes")
+        check_launcher_name(request.launcher, manifests.KINDS, "Kubernetes")
     options = find_options(KubernetesOptions, request.options)
     settings = kubernetes_settings(options.k8s_file, list(options.k8s), request.image)
     try:
@@ -44,7 +34,7 @@ def check(request: CheckRequest) -> Iterator[Finding]:
     location = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
     yield Finding(subject="API", severity="ok", message=f"Kubernetes {version}: {location}")
     launcher = request.launcher
-    for name, kind in KINDS.items():
+    for name, kind in manifests.KINDS.items():
         if name in served:
             yield Finding(subject=kind.kind, severity="ok", message=kind.api)
         else:
@@ -53,7 +43,7 @@ def check(request: CheckRequest) -> Iterator[Finding]:
             yield Finding(subject=kind.kind, severity=severity, message=message, hint=hint)
     if launcher is None:
         try:
-            launcher, reason = default_kind(served)
+            launcher, reason = manifests.default_kind(served)
         except OrchError as error:
             yield finding_of(error, "default")
             return
@@ -85,8 +75,9 @@ def check_creation(cluster: KubernetesClient, settings: KubernetesSettings, laun
     """
     try:
         settings.check_image()
-        job = trial_job(settings)
-        objects = [item for item in (*config_maps(job), *job_objects(launcher, job)) if item["kind"] != "TrainJob"]
+        job = manifests.trial_job(settings)
+        created = (*manifests.config_maps(job), *manifests.job_objects(launcher, job))
+        objects = [item for item in created if item["kind"] != "TrainJob"]
         for item in objects:
             cluster.apply(item, dry_run=True)
     except OrchError as error:
@@ -97,12 +88,13 @@ def check_creation(cluster: KubernetesClient, settings: KubernetesSettings, laun
 
 def namespace_objects(settings: KubernetesSettings, token: str = "", launchers: Iterable[str] = ()) -> list[Object]:
     """Return the claim of the volume, the Secret with the token, and the Role with all rights for these launchers."""
-    rules = [rule for launcher in launchers for rule in documents(launcher)[0]["rules"]]
+    rules = [rule for launcher in launchers for rule in manifests.documents(launcher)[0]["rules"]]
     encoded = base64.b64encode(token.encode()).decode()
-    return [*render("namespace", {**dict(settings), "labels": names.labels(), "token": encoded, "rules": rules})]
+    values = {**dict(settings), "labels": names.labels(), "token": encoded, "rules": rules}
+    return [*manifests.render("namespace", values)]
 
 
-def role(settings: KubernetesSettings, launchers: Iterable[str] = KINDS) -> Object:
+def role(settings: KubernetesSettings, launchers: Iterable[str] = manifests.KINDS) -> Object:
     """Return the Role with all rights that orch needs for these launchers, and for `orch k8s init`."""
     return namespace_objects(settings, launchers=launchers)[-1]
 
@@ -110,7 +102,7 @@ def role(settings: KubernetesSettings, launchers: Iterable[str] = KINDS) -> Obje
 def init_objects(settings: KubernetesSettings, token: str | None, *, runtime: bool) -> tuple[Object, ...]:
     """Return the objects that a namespace needs once."""
     claim, secret, _ = namespace_objects(settings, token or "")
-    return (claim, *([secret] if token else []), *([shared_runtime(settings)] if runtime else []))
+    return (claim, *([secret] if token else []), *([manifests.shared_runtime(settings)] if runtime else []))
 
 
 def as_printable_yaml(objects: tuple[Object, ...]) -> str:

@@ -23,17 +23,7 @@ from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs, Resolved, RunNodes, count_nodes, later_nodes, resolve
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, in_train, module_folders, project_copy, working_directory
 from orchestrator.planning.training import new_plan, rank_variables, restart_decisions, run_precision, script_command
-from orchestrator.targets.kubernetes import names
-from orchestrator.targets.kubernetes.manifests import (
-    ELASTIC,
-    KINDS,
-    KubernetesJob,
-    config_maps,
-    default_kind,
-    job_objects,
-    part_path,
-    project_parts,
-)
+from orchestrator.targets.kubernetes import manifests, names
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.run_record import new_location, without_lists
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
@@ -47,7 +37,7 @@ class PodInputs:
 
     loaded: Inputs  # the files that the request names
     kubernetes: KubernetesSettings
-    installed: tuple[str, ...] | str = ()  # see default_kind(); queried unless the request has a launcher
+    installed: tuple[str, ...] | str = ()  # see manifests.default_kind(); queried unless the request has a launcher
     patch: tuple[Operation, ...] = ()  # of --k8s-patch
     contents: Mapping[str, bytes] = field(default_factory=dict)  # by path: the files that the image does not have
     project: bytes = b""  # a gzipped tar archive of the recipe's project
@@ -79,11 +69,11 @@ def choose_launcher(request: TrainRequest, installed: tuple[str, ...] | str) -> 
     """
     launcher, reason = request.launcher, "torchrun"
     if launcher is not None:
-        check_launcher_name(launcher, KINDS, "Kubernetes")
+        check_launcher_name(launcher, manifests.KINDS, "Kubernetes")
     else:
-        launcher, default_reason = default_kind(installed, elastic=bool(request.min_nodes))
+        launcher, default_reason = manifests.default_kind(installed, elastic=bool(request.min_nodes))
         reason = f"torchrun; {default_reason}"
-    kind = KINDS[launcher]
+    kind = manifests.KINDS[launcher]
     return Choice(launcher, (Decision(topic="launcher", value=f"{kind.kind} {kind.api}", reason=reason),))
 
 
@@ -111,7 +101,7 @@ def check_min_nodes(recipe: Recipe, request: TrainRequest, launcher: str) -> Non
     """Raise PlanError for --min-nodes if the run cannot continue with fewer pods."""
     if not request.min_nodes:
         return
-    if launcher != ELASTIC:
+    if launcher != manifests.ELASTIC:
         raise PlanError.about("fewer-pods-of-kind", count=request.min_nodes, launcher=launcher)
     if not (recipe.elastic or recipe.own_script):
         raise PlanError.about("fewer-pods-of-recipe", recipe=recipe.name)
@@ -174,7 +164,7 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, run_paths: RunPath
         target="kubernetes",
         location=values.record(job_location),
     )
-    job = KubernetesJob(
+    job = manifests.KubernetesJob(
         run_id=run_paths.run_id,
         settings=kubernetes,
         nodes=len(layout.nodes),
@@ -186,9 +176,9 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, run_paths: RunPath
         config=values.record(pod_config(plan, inputs)),
         record=without_lists(plan.run),
         files=dict(zip(sent_names(inputs).values(), inputs.contents.values(), strict=True)),
-        project=project_parts(inputs.project),
+        project=manifests.project_parts(inputs.project),
     )
-    objects = (*config_maps(job), *job_objects(launcher.value, job))
+    objects = (*manifests.config_maps(job), *manifests.job_objects(launcher.value, job))
     return replace(plan, steps=(ApplyObjects(objects=patched(objects, inputs.patch)),))
 
 
@@ -216,8 +206,9 @@ def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings) -> Pod
     resume = plan.resolved.run_paths.resume
     before = resume.project if resume and resume.sends_code else None
     changed = set(project.changes_since(before)) if before else set()  # in the copy of a resumed run
+    parts = (manifests.part_path(index) for index in range(len(manifests.project_parts(archive))))
     return PodProject(
-        parts=tuple(f"{settings.files}/{part_path(index)}" for index in range(len(project_parts(archive)))),
+        parts=tuple(f"{settings.files}/{part}" for part in parts),
         sha256=hashlib.sha256(archive).hexdigest(),
         copy=project_copy(plan.run.run_dir),
         working_directory=working_directory(project, plan.run.run_dir),

@@ -13,17 +13,8 @@ from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import NO_ARRAYS, Resume, TargetOptions, TrainRequest, UnsupportedOption
 from orchestrator.runs.outcome import CleanupReport
+from orchestrator.targets import interface
 from orchestrator.targets.entry import refused_by_manager
-from orchestrator.targets.interface import (
-    CheckRequest,
-    LiveNode,
-    NodeCommands,
-    Notify,
-    RunHandle,
-    RunList,
-    SharedFolder,
-    Target,
-)
 from orchestrator.targets.kubernetes import find, inputs, namespace, objects
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.watch import KubernetesHandle
@@ -49,7 +40,7 @@ REFUSES: Mapping[str, UnsupportedOption] = {
 }
 
 
-class KubernetesTarget(Target):
+class KubernetesTarget(interface.Target):
     """The target of --on k8s."""
 
     name = "kubernetes"
@@ -59,31 +50,31 @@ class KubernetesTarget(Target):
     def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
         return inputs.plan(request, resume)
 
-    def check(self, request: CheckRequest) -> Iterator[Finding]:
+    def check(self, request: interface.CheckRequest) -> Iterator[Finding]:
         return namespace.check(request)
 
-    def start(self, plan: Plan, folder: Path) -> RunHandle:
+    def start(self, plan: Plan, folder: Path) -> interface.RunHandle:
         record, earlier = objects.start(plan, folder)
         handle = KubernetesHandle(record, folder, earlier=earlier)
         handle.record_start()
         return handle
 
-    def handle(self, record: RunRecord, folder: Path) -> RunHandle:
+    def handle(self, record: RunRecord, folder: Path) -> interface.RunHandle:
         return KubernetesHandle(record, folder)
 
-    def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
+    def find(self, base: Path, name: str, inventory: str, notify: interface.Notify) -> interface.RunHandle:
         return KubernetesHandle(*find.find_run(base, name, inventory, notify))
 
-    def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
+    def shared_folder(self, options: tuple[TargetOptions, ...]) -> interface.SharedFolder:
         raise RequestError.about("shared-folder-of-pods")
 
-    def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
+    def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> interface.NodeCommands:
         raise RequestError.about("commands-in-pods")
 
-    def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[LiveNode]:
+    def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[interface.LiveNode]:
         raise RequestError("Kubernetes manages its nodes.", hint="kubectl top nodes lists them.")
 
-    def list_runs(self, inventory: str) -> RunList:
+    def list_runs(self, inventory: str) -> interface.RunList:
         return find.list_runs(inventory)
 
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:

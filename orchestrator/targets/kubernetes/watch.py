@@ -28,21 +28,11 @@ from orchestrator.runs.logs import LogLine, copied_lines, followed_lines, reques
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, RunOutcome, outcome_of
 from orchestrator.targets.fetch import fetch_files
 from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
-from orchestrator.targets.kubernetes import names, volume
+from orchestrator.targets.kubernetes import names, status, volume
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
 from orchestrator.targets.kubernetes.local_copy import Position, ReadLine, RunCopy, with_current_time
 from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of, refusal_of
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
-from orchestrator.targets.kubernetes.status import (
-    BEING_DELETED,
-    DELETED,
-    JobState,
-    PodState,
-    created_at,
-    job_state,
-    nodes_of,
-    pod_state,
-)
 from orchestrator.targets.kubernetes.volume import PodExec
 
 RETRY_SECONDS = 1.0
@@ -57,7 +47,7 @@ class Follower:
         self.cluster = cluster
         self.positions = positions  # up to which the logs are copied, by uid
         self.items: queue.Queue[Event | ReadLine | OrchError] = queue.Queue()  # an error ends it
-        self.pods: dict[str, PodState] = {}  # the newest state, by uid
+        self.pods: dict[str, status.PodState] = {}  # the newest state, by uid
         self.versions: dict[str, str] = {}  # of these states
         self.readers: dict[str, threading.Thread] = {}
         self.messages: dict[str, str] = {}  # the newest about a pod, by uid, or about something else
@@ -85,7 +75,7 @@ class Follower:
         for uid in self.pods.keys() - present.keys():
             state = self.pods[uid]
             if state.state in ("waiting", "running") and not state.lost:
-                self.report_once(uid, f"{state.node}: {DELETED}")
+                self.report_once(uid, f"{state.node}: {status.DELETED}")
         for uid, pod in present.items():
             version = str(pod["metadata"].get("resourceVersion"))
             if self.versions.get(uid) != version:
@@ -97,7 +87,7 @@ class Follower:
         if pod.get("status", {}).get("phase", "Pending") == "Pending":
             with suppress(OrchError):  # the user may not list events
                 events = self.cluster.events(f"involvedObject.name={pod['metadata']['name']}")
-        state = pod_state(pod, events)
+        state = status.pod_state(pod, events)
         before, self.pods[uid] = self.pods.get(uid), state
         # The kubelet reports that an image cannot be pulled alternately with and without the cause.
         if state.reason and not (before and before.reason.startswith(state.reason)):
@@ -116,7 +106,7 @@ class Follower:
                 if pod["metadata"]["uid"] != uid:  # a new pod with the same name
                     return
                 self.read(uid, name, follow=True)
-                if pod_state(pod).state != "running":
+                if status.pod_state(pod).state != "running":
                     return
                 refused_since = None
             except NotThere:
@@ -210,7 +200,7 @@ class KubernetesHandle(RunHandle):
         attempt = 1 + sum(isinstance(event, Launched) for event in store.load(self.folder).events())
         event = with_current_time(Launched(attempt=attempt, ranks=len(self.record.layout), nodes=nodes))
         try:
-            created = created_at(self.cluster.job(self.location))
+            created = status.created_at(self.cluster.job(self.location))
         except OrchError:  # poll() reports it
             created = None
         return replace(event, time=created) if created else event
@@ -264,7 +254,7 @@ class KubernetesHandle(RunHandle):
         self.follower.ended.set()
         yield self.end(state)
 
-    def poll(self) -> JobState | None:
+    def poll(self) -> status.JobState | None:
         """Return how the job ended, or None while it has not, and report what it and its pods wait for.
 
         Raises:
@@ -284,9 +274,9 @@ class KubernetesHandle(RunHandle):
             self.lost_since = None
         if job is None:
             reason = f"the job {self.location.job} is gone: it was deleted, or its time limit has passed"
-            return JobState(state="failed", reason=reason, missing=True)
-        self.job_created = created_at(job)
-        state = job_state(job)
+            return status.JobState(state="failed", reason=reason, missing=True)
+        self.job_created = status.created_at(job)
+        state = status.job_state(job)
         self.report_admission(job)
         if state.state == "suspended":
             self.follower.report_once("job", state.reason)
@@ -302,7 +292,7 @@ class KubernetesHandle(RunHandle):
             message = f"no operator has accepted {self.location.job}. Is the operator of its kind running?"
             self.follower.report_once("job", message)
 
-    def end_late_start(self) -> JobState | None:
+    def end_late_start(self) -> status.JobState | None:
         """Delete the run's objects if its ranks have not started within its wait limit.
 
         Raises:
@@ -317,7 +307,7 @@ class KubernetesHandle(RunHandle):
         self.follower.ended.set()  # do not report the deletion of its pods
         delete_objects(self.cluster, self.location, self.record.run_id)
         message = f"its ranks have not started within {limit} s (--wait-limit): {reasons}"
-        return JobState(state="failed", reason=message, missing=True)
+        return status.JobState(state="failed", reason=message, missing=True)
 
     def handle_loss(self, error: ExecuteError) -> None:
         """Report that the API does not respond, and raise the error if that lasts too long."""
@@ -351,7 +341,7 @@ class KubernetesHandle(RunHandle):
     def is_caused_by_stop(self, event: Event) -> bool:
         """Return whether the event reports the loss of a pod that `orch stop` has deleted."""
         about_pods = isinstance(event, NodesLost | Ended) or (
-            isinstance(event, NodeNews) and event.text.endswith((DELETED, BEING_DELETED))
+            isinstance(event, NodeNews) and event.text.endswith((status.DELETED, status.BEING_DELETED))
         )
         return about_pods and (self.folder / STOPPED).exists()
 
@@ -363,7 +353,7 @@ class KubernetesHandle(RunHandle):
         while not self.follower.items.empty() or (time.monotonic() < deadline and self.follower.is_reading()):
             yield from self.copy_items(0.1)
 
-    def end(self, job: JobState) -> Event:
+    def end(self, job: status.JobState) -> Event:
         """Write the outcome unless it is known, and return the event about it."""
         return self.copy.finish(job, self.follower.pods.values())
 
@@ -381,7 +371,7 @@ class KubernetesHandle(RunHandle):
             return errors
         for pod in pods_of(self.cluster, self.record.run_id):
             uid = pod["metadata"]["uid"]
-            state = self.follower.pods[uid] = pod_state(pod)
+            state = self.follower.pods[uid] = status.pod_state(pod)
             try:
                 if state.started:
                     self.follower.read(uid, state.pod, follow=False)
@@ -422,7 +412,7 @@ class KubernetesHandle(RunHandle):
         ranks = requested_ranks(run, rank)
 
         def nodes() -> dict[int, str]:
-            moved = nodes_of(store.load(self.folder).events())
+            moved = status.nodes_of(store.load(self.folder).events())
             return ranks | {number: node for number, node in moved.items() if number in ranks}
 
         errors: list[tuple[str, OrchError]] = []
@@ -508,7 +498,7 @@ class KubernetesHandle(RunHandle):
             errors = self.catch_up()
             if (state := self.poll()) is not None and state.state == "done":
                 self.end(state)
-        states = [pod_state(pod) for pod in pods_of(self.cluster, run_id)]
+        states = [status.pod_state(pod) for pod in pods_of(self.cluster, run_id)]
         mark = self.folder / STOPPED  # for commands that watch the run
         mark.touch()
         try:
@@ -518,7 +508,7 @@ class KubernetesHandle(RunHandle):
             mark.unlink()
             raise
         remaining = await_pods_gone(self.cluster, run_id)
-        self.end(JobState(state="failed"))
+        self.end(status.JobState(state="failed"))
         nodes = tuple(
             NodeCleanup(
                 node=pod.node,
@@ -532,7 +522,7 @@ class KubernetesHandle(RunHandle):
         return CleanupReport(run_id=run_id, seconds=round(time.monotonic() - began, 2), nodes=nodes)
 
 
-def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[PodState]) -> None:
+def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[status.PodState]) -> None:
     """Mark the run as stopped on its volume, as far as that is possible.
 
     A pod would treat the kubelet's SIGTERM as a preemption and write a checkpoint, which takes time. The pods share the

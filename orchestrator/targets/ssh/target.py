@@ -24,16 +24,7 @@ from orchestrator.planning.plan import Plan, PutFile, SendFile, Step
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.planning.resolve import Inputs
 from orchestrator.runs.outcome import CleanupReport
-from orchestrator.targets.interface import (
-    CheckRequest,
-    LiveNode,
-    NodeCommands,
-    Notify,
-    RunHandle,
-    RunList,
-    SharedFolder,
-    Target,
-)
+from orchestrator.targets import interface
 from orchestrator.targets.ssh import find
 from orchestrator.targets.ssh.handle import SshHandle, start
 from orchestrator.targets.ssh.nodes import on_cluster, query_inventory
@@ -90,7 +81,7 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
     return request, replace(loaded, cluster=cluster, accelerate=accelerate, docker=docker, measurement=measurement)
 
 
-class SshTarget(Target):
+class SshTarget(interface.Target):
     """The nodes of an inventory, or this machine if no inventory is named."""
 
     name = "ssh"
@@ -113,7 +104,7 @@ class SshTarget(Target):
             first_steps += events_for_new_node0(plan, base, resume)
         return replace(plan, steps=(*first_steps, *plan.steps))
 
-    def check(self, request: CheckRequest) -> Iterator[Finding]:
+    def check(self, request: interface.CheckRequest) -> Iterator[Finding]:
         """Yield each node whose record is missing or damaged."""
         source = find_inventory(request.inventory)
         state = State.of(source)
@@ -128,25 +119,25 @@ class SshTarget(Target):
     def measurement_file(self, request: TrainRequest) -> Path:
         return State.of(find_inventory(request.inventory)).folder / MEASURED
 
-    def start(self, plan: Plan, folder: Path) -> RunHandle:
+    def start(self, plan: Plan, folder: Path) -> interface.RunHandle:
         return SshHandle(plan.run, folder, earlier=start(plan, folder), stays_connected=True)
 
-    def handle(self, record: RunRecord, folder: Path) -> RunHandle:
+    def handle(self, record: RunRecord, folder: Path) -> interface.RunHandle:
         return SshHandle(record, folder)
 
-    def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
+    def find(self, base: Path, name: str, inventory: str, notify: interface.Notify) -> interface.RunHandle:
         return self.handle(*find.find_run(base, name, inventory, find.query_inventory(inventory), notify))
 
-    def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
+    def shared_folder(self, options: tuple[TargetOptions, ...]) -> interface.SharedFolder:
         raise RequestError.about("shared-folder-of-nodes")
 
-    def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
+    def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> interface.NodeCommands:
         return on_cluster(inventory, nodes, stack)
 
-    def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[LiveNode]:
+    def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[interface.LiveNode]:
         return query_inventory(inventory, names)
 
-    def list_runs(self, inventory: str) -> RunList:
+    def list_runs(self, inventory: str) -> interface.RunList:
         return find.list_runs(find.query_inventory(inventory))
 
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
