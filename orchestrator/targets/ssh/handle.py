@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -33,7 +33,7 @@ from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror
 from orchestrator.targets.execute import errors_in, execute, on_each
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
-from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunHandle, ignore
+from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
 from orchestrator.targets.ssh import find
 from orchestrator.targets.ssh.nodes import connection_to, on_run
 
@@ -51,7 +51,9 @@ class SshHandle(RunHandle):
         folder: the run's folder on this machine: a copy of node0's, or node0's own.
         node0: the connection to node0, which is opened when it is first used.
         source: the events of the run, as they arrive in `folder`.
-        copies: the copies of the ranks' logs.
+        rank_nodes: the node of each rank that has started, learned from the events while they are being read.
+        watched: whether the events are being read now.
+        problems: why lines of nodes may be missing, by node.
         stays_connected: whether refresh() keeps its connection until finish(), for a process that follows the run.
     """
 
@@ -60,10 +62,14 @@ class SshHandle(RunHandle):
     ) -> None:
         super().__init__(record, folder, earlier)
         self.node0 = connection_to(record.node0)
-        self.copies = LogCopies(record, folder, lambda line: self.notify(line))
+        self.rank_nodes: dict[int, str] = {}
+        self.watched = False
+        self.problems: dict[str, str] = {}
+        self.threads: dict[str, threading.Thread] = {}
+        self.logs_ended = threading.Event()
         self.source: follow.Source = follow.LocalRun(folder)
         if isinstance(self.node0, Ssh):
-            self.source = self.copies.mirror(self.node0)
+            self.source = self.mirror_of(self.node0)
         self.stays_connected = stays_connected
 
     def started(self) -> None:
@@ -77,10 +83,16 @@ class SshHandle(RunHandle):
             yield from events
 
     def event_batches(self) -> Iterator[list[Event]]:
-        """Yield the new events again and again until the run has ended."""
+        """Yield the new events again and again until the run has ended, and remember where each rank has started."""
         ranks = len(self.record.layout)
-        batches = follow.follow(self.folder, self.source, ranks=ranks, offset=self.earlier.events)
-        return self.copies.watch(batches)
+        self.watched = True
+        try:
+            for events in follow.follow(self.folder, self.source, ranks=ranks, offset=self.earlier.events):
+                starts = [(event.rank, event.node) for event in events if isinstance(event, Started) and event.node]
+                self.rank_nodes |= dict(starts)
+                yield events
+        finally:
+            self.watched = False
 
     def interrupt(self) -> None:
         pid = follow.await_start(self.folder, self.source)
@@ -99,23 +111,21 @@ class SshHandle(RunHandle):
                 at_end.pop_all()
 
     def finish(self) -> RunOutcome:
-        for nodes, reason in fold_by_text(self.copies.copy_once(node0=self.node0)):
+        for nodes, reason in fold_by_text(self.copy_logs(node0=self.node0)):
             self.notify(f"the files of {nodes} are incomplete: {reason}")
         return outcome_of(store.load(self.folder))
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         run = store.load(self.folder)
-        nodes, problems = requested_ranks(run, rank), self.copies.problems
+        nodes, problems = requested_ranks(run, rank), self.problems
         problems.clear()
         if follow and not run.has_ended:
-            self.copies.notify = self.notify
-            updates = self.copies.updates(rank, self.event_batches())
-            yield from followed_lines(self.folder, lambda: nodes, self.earlier.logs, updates)
+            yield from followed_lines(self.folder, lambda: nodes, self.earlier.logs, self.log_updates(rank))
         else:
             ran_on = {event.node for event in run.events() if isinstance(event, Started) and event.rank in nodes}
             log_nodes = {self.record.node0.node, *ran_on, *nodes.values()}  # node0 may have the logs of other nodes
             hosts = [host for host in self.record.nodes if host.node in log_nodes]
-            problems |= self.copies.copy_once(rank, hosts)
+            problems |= self.copy_logs(rank, hosts)
             for message in problems.values():
                 self.notify(message)
             yield from copied_lines(run, nodes, self.earlier.logs)
@@ -168,32 +178,14 @@ class SshHandle(RunHandle):
                 return fetch_project(sources[0], f"{store_path}/store", copy, self.folder, request, listener)
             return fetch_files(sources, self.folder, request, listener)
 
+    # The copies of the ranks' logs: once, or in a thread for each node while the run is followed.
 
-class LogCopies:
-    """Copies the logs of a run from its nodes once, or each in a thread while the run is followed.
-
-    Attributes:
-        nodes: the node of each rank that has started, learned from the events while they are being read.
-        watched: whether the events are being read now.
-        problems: why lines of nodes may be missing, by node.
-    """
-
-    def __init__(self, record: RunRecord, folder: Path, notify: Notify) -> None:
-        self.record = record
-        self.folder = folder
-        self.notify = notify
-        self.nodes: dict[int, str] = {}
-        self.watched = False
-        self.problems: dict[str, str] = {}
-        self.threads: dict[str, threading.Thread] = {}
-        self.ended = threading.Event()
-
-    def mirror(self, connection: Ssh) -> Mirror:
+    def mirror_of(self, connection: Ssh) -> Mirror:
         """Return a copy of the run's folder on a node."""
         ranks = len(self.record.layout)
-        return Mirror(connection, self.record.run_dir, self.folder, ranks=ranks, notify=self.notify)
+        return Mirror(connection, self.record.run_dir, self.folder, ranks=ranks, notify=lambda line: self.notify(line))
 
-    def copy_once(
+    def copy_logs(
         self, rank: int | None = None, hosts: Sequence[RunNode] = (), node0: Local | Ssh | None = None
     ) -> dict[str, str]:
         """Copy logs from node0, and in parallel from the nodes that have not handed theirs to node0.
@@ -215,7 +207,7 @@ class LogCopies:
             connection = node0 if node0 and host == record.node0 else connection_to(host, seconds)
             if not isinstance(connection, Ssh):
                 return
-            mirror = self.mirror(connection)
+            mirror = self.mirror_of(connection)
             with closing(connection):
                 if not node0 and not connection.sizes(record.run_dir):
                     raise ExecuteError.about("deleted-run", folder=record.run_dir)
@@ -238,59 +230,49 @@ class LogCopies:
             return files.RANKS
         return files.moved_logs(node) if node in [host.node for host in self.record.nodes] else ""
 
-    def watch(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
-        """Yield the events unchanged, and remember where each rank has started."""
-        self.watched = True
-        try:
-            for events in batches:
-                self.nodes |= {event.rank: event.node for event in events if isinstance(event, Started) and event.node}
-                yield events
-        finally:
-            self.watched = False
-
-    def updates(self, rank: int | None, batches: Iterable[list[Event]]) -> Iterator[object]:
+    def log_updates(self, rank: int | None) -> Iterator[object]:
         """Yield whenever there may be new lines until the run has ended, which another thread may watch already.
 
         Args:
             rank: the rank whose logs are copied, from the nodes on which it starts; None for all ranks.
-            batches: the events, as watch() yields them.
         """
         self.threads.clear()
-        self.ended.clear()
+        self.logs_ended.clear()
         try:
-            for _ in batches if not self.watched else ():
-                self.start(rank)
+            for _ in () if self.watched else self.event_batches():
+                self.start_copies(rank)
                 yield None
             while self.watched:
-                self.start(rank)
+                self.start_copies(rank)
                 yield None
                 time.sleep(follow.POLL_SECONDS)
-            self.start(rank)
+            self.start_copies(rank)
         finally:
-            self.ended.set()
+            self.logs_ended.set()
         for thread in self.threads.values():
             thread.join()
 
-    def start(self, rank: int | None) -> None:
+    def start_copies(self, rank: int | None) -> None:
         """Start to copy from further nodes that may have lines."""
         for host in self.record.nodes:
-            is_needed = rank is None or self.nodes.get(rank) == host.node
+            is_needed = rank is None or self.rank_nodes.get(rank) == host.node
             if host.via and is_needed and host.node not in self.threads:
-                self.threads[host.node] = threading.Thread(target=self.copy, args=(host, rank), daemon=True)
-                self.threads[host.node].start()
+                thread = threading.Thread(target=self.copy_while_followed, args=(host, rank), daemon=True)
+                self.threads[host.node] = thread
+                thread.start()
 
-    def copy(self, host: RunNode, rank: int | None) -> None:
+    def copy_while_followed(self, host: RunNode, rank: int | None) -> None:
         """Copy the logs of a node until the run has ended."""
         with closing(connection_to(host)) as connection:
             assert isinstance(connection, Ssh)
-            mirror = self.mirror(connection)
+            mirror = self.mirror_of(connection)
             folder_of = partial(self.folder_of, node=host.node)
             is_last = False
             try:
                 while not is_last:
-                    is_last = self.ended.is_set()
+                    is_last = self.logs_ended.is_set()
                     mirror.attempt(lambda: mirror.copy_logs(rank, folder_of), None)
-                    self.ended.wait(FOLLOW_SECONDS + NODE_SECONDS * len(self.threads))
+                    self.logs_ended.wait(FOLLOW_SECONDS + NODE_SECONDS * len(self.threads))
                 if mirror.lost_since is not None:
                     self.problems[host.node] = "no response"
             except ExecuteError as error:
@@ -336,9 +318,7 @@ def start(plan: Plan, folder: Path) -> Positions | None:
     try:
         if earlier_run and plan.run.node0.via:
             if set(earlier_run.nodes) - {host.node for host in plan.run.nodes}:
-                LogCopies(
-                    earlier_run.record, folder, ignore
-                ).copy_once()  # of nodes that do not respond, nothing is copied
+                SshHandle(earlier_run.record, folder).copy_logs()  # of nodes that do not respond, nothing is copied
             store.move_logs(folder, earlier_run.record, plan.run)
         earlier = store.positions(folder) if earlier_plan else None
         start_steps(plan, folder)

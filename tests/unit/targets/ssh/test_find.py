@@ -20,7 +20,7 @@ from orchestrator.runs import store
 from orchestrator.targets.execute import MAX_PARALLEL_NODES
 from orchestrator.targets.interface import UntrustedRecordError, ignore
 from orchestrator.targets.ssh.find import InventoryRuns, find_run, merge_listing, trusted_record
-from orchestrator.targets.ssh.handle import LogCopies, SshHandle
+from orchestrator.targets.ssh.handle import SshHandle
 from orchestrator.targets.ssh.nodes import SshCommands, query_all
 from tests.conftest import make_cluster, make_node
 from tests.support.hostile import JSON
@@ -213,9 +213,10 @@ def test_command_runs_on_all_nodes_at_the_same_time(tmp_path: Path) -> None:
 def test_logs_of_nodes_are_copied_again_when_they_are_followed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes = tuple(RunNode(node=node, via=("ssh",)) for node in ("node0", "node1"))
-    copies, copied = LogCopies(make_sent_record(nodes=nodes), tmp_path, ignore), []
-    monkeypatch.setattr(copies, "copy", lambda host, rank: copied.append(host.node))
+    nodes = tuple(RunNode(node=node, via=("ssh", "--", node)) for node in ("node0", "node1"))
+    handle, copied = SshHandle(make_sent_record(nodes=nodes), tmp_path), []
+    monkeypatch.setattr(handle, "event_batches", lambda: [[]])
+    monkeypatch.setattr(handle, "copy_while_followed", lambda host, rank: copied.append(host.node))
     for _ in range(2):
-        assert list(copies.updates(None, copies.watch([[]]))) == [None]
+        assert list(handle.log_updates(None)) == [None]
     assert sorted(copied) == ["node0", "node0", "node1", "node1"]
