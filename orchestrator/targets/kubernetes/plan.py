@@ -43,24 +43,6 @@ class PodInputs:
     project: bytes = b""  # a gzipped tar archive of the recipe's project
 
 
-def resolve_pods(request: TrainRequest, inputs: PodInputs, run_paths: RunPaths) -> tuple[Resolved, Choice[str]]:
-    """Return the request with all decisions made, and the kind of the job.
-
-    Raises:
-        PlanError: if the request cannot be fulfilled.
-        RequestError: if it is malformed.
-    """
-    hint = "Example: --nodes 4 starts four pods of --ppn ranks each."
-    count = count_nodes(request, None, limit=MAX_PODS, hint=hint)
-    inputs.kubernetes.check_image()
-    launcher = choose_launcher(request, inputs.installed)
-    check_min_nodes(inputs.loaded.recipe, request, launcher.value)
-    no_mpi = Decision(topic="mpi", value="")
-    pods = pods_of(request, count, launcher.value, inputs.kubernetes)
-    resolved = resolve(request, inputs.loaded, pods, run_paths, launcher="torchrun", mpi=no_mpi)
-    return resolved, launcher
-
-
 def choose_launcher(request: TrainRequest, installed: tuple[str, ...] | str) -> Choice[str]:
     """Return the kind of the job.
 
@@ -142,8 +124,15 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, run_paths: RunPath
         PlanError: if the request cannot be fulfilled.
         RequestError: if it is malformed.
     """
-    resolved, launcher = resolve_pods(request, inputs, run_paths)
-    layout, kubernetes = resolved.layout.value, inputs.kubernetes
+    kubernetes, hint = inputs.kubernetes, "Example: --nodes 4 starts four pods of --ppn ranks each."
+    count = count_nodes(request, None, limit=MAX_PODS, hint=hint)
+    kubernetes.check_image()
+    launcher = choose_launcher(request, inputs.installed)
+    check_min_nodes(inputs.loaded.recipe, request, launcher.value)
+    no_mpi = Decision(topic="mpi", value="")
+    pods = pods_of(request, count, launcher.value, kubernetes)
+    resolved = resolve(request, inputs.loaded, pods, run_paths, launcher="torchrun", mpi=no_mpi)
+    layout = resolved.layout.value
     script = script_command(resolved, pod_paths(inputs, resolved))
     is_elastic = 0 < request.min_nodes < len(layout.nodes)
     decisions = (

@@ -81,14 +81,13 @@ def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveN
     responses = query_all(commands, NodeUsage, seconds=USAGE_SECONDS)
     live = []
     for name in [name for name in cluster.selection.hosts if names is None or name in names]:
-        usage, cores = responses.get(name), len(nodes[name].facts.cores) if name in nodes else 0
-        if usage is None:
+        if name not in nodes:
             problem = cluster.damaged.get(name, "not provisioned yet")
             live.append(LiveNode(name=name, cores=0, usage=None, problem=problem, queried=False))
-        elif isinstance(usage, ExecuteError):
-            live.append(LiveNode(name=name, cores=cores, usage=None, problem=usage.message))
-        else:
-            live.append(LiveNode(name=name, cores=cores, usage=usage))
+            continue
+        response, cores = responses[name], len(nodes[name].facts.cores)
+        usage, problem = (None, response.message) if isinstance(response, ExecuteError) else (response, "")
+        live.append(LiveNode(name=name, cores=cores, usage=usage, problem=problem))
     return live
 
 

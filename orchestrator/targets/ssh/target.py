@@ -32,14 +32,6 @@ from orchestrator.targets.ssh.plan import plan_train
 from orchestrator.targets.ssh.user_python import with_user_python
 
 
-def events_for_new_node0(plan: Plan, base: Path, resume: Resume) -> tuple[SendFile, ...]:
-    """Return the step that gives another node0 than that of the last attempt the events that the old one has sent."""
-    node0, events = plan.run.node0, base / plan.run.run_id / EVENTS
-    if not node0.via or node0.node in [host.node for host in resume.nodes[:1]] or not events.exists():
-        return ()
-    return (SendFile(nodes=(node0,), source=str(events), path=f"{plan.run.run_dir}/{EVENTS}"),)
-
-
 def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[TrainRequest, Inputs]:
     """Load the files that a request names.
 
@@ -100,8 +92,10 @@ class SshTarget(interface.Target):
         if text := inputs.cluster.ssh_config:  # it is not current
             path = State.of(Path(inputs.cluster.source)).ssh_config
             first_steps.append(PutFile(path=str(path), content=text))
-        if resume:
-            first_steps += events_for_new_node0(plan, base, resume)
+        node0, events = plan.run.node0, base / plan.run.run_id / EVENTS
+        # Another node0 than that of the last attempt gets the events that the old one has sent.
+        if resume and node0.via and node0.node not in [host.node for host in resume.nodes[:1]] and events.exists():
+            first_steps.append(SendFile(nodes=(node0,), source=str(events), path=f"{plan.run.run_dir}/{EVENTS}"))
         return replace(plan, steps=(*first_steps, *plan.steps))
 
     def check(self, request: interface.CheckRequest) -> Iterator[Finding]:
