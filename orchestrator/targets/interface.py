@@ -204,9 +204,11 @@ class RunHandle(ABC):
     def stop(self) -> CleanupReport:
         """End all processes of the run, and return each node's report."""
 
-    @abstractmethod
-    def discard(self) -> None:
-        """Delete the files of a run that was refused before it started any process."""
+    def discard(self) -> None:  # noqa: B027
+        """Delete the files of a run that was refused before it started any process.
+
+        By default, keep them: a job has claimed its nodes before its ranks can be refused.
+        """
 
     @abstractmethod
     def commands(self, nodes: Nodes | None) -> NodeCommands:

@@ -430,9 +430,6 @@ class BatchHandle(RunHandle):
 
         yield from followed_lines(run.folder, lambda: nodes, self.earlier.logs, updates())
 
-    def discard(self) -> None:
-        """Keep the files: the job has claimed its nodes before its ranks can be refused."""
-
     def stop(self) -> CleanupReport:
         """End the run, and report what each of its nodes and its job have left."""
         began = time.monotonic()

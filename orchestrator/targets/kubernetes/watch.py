@@ -59,9 +59,6 @@ class Follower:
         if POD_NAME.sub("", message) != POD_NAME.sub("", before):
             self.items.put(with_current_time(NodeNews(text=message)))
 
-    def is_reading(self) -> bool:
-        return any(reader.is_alive() for reader in self.readers.values())
-
     def reasons_to_wait(self) -> str:
         """Return the newest messages of the cluster about waiting pods and about the job."""
         pods = [pod for pod in self.pods.values() if pod.state == "waiting" and pod.reason]
@@ -350,7 +347,8 @@ class KubernetesHandle(RunHandle):
     def drain(self, seconds: float = 0.0) -> Iterator[Event]:
         """Copy what the follower has already received, and what it receives within a time until all logs end."""
         deadline = time.monotonic() + seconds
-        while not self.follower.items.empty() or (time.monotonic() < deadline and self.follower.is_reading()):
+        items, readers = self.follower.items, self.follower.readers.values()
+        while not items.empty() or (time.monotonic() < deadline and any(reader.is_alive() for reader in readers)):
             yield from self.copy_items(0.1)
 
     def end(self, job: status.JobState) -> Event:
@@ -400,9 +398,6 @@ class KubernetesHandle(RunHandle):
             self.notify(error.message)
         self.copy.release()
         return outcome_of(store.load(self.folder))
-
-    def discard(self) -> None:
-        """Keep the files: a job has claimed its nodes before its ranks can be refused."""
 
     # Logs and files.
 
