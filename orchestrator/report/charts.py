@@ -214,7 +214,10 @@ def ranks_chart(
     drawn = list(zip(measured.ranks, points_of_ranks, strict=True))
     lines: list[tuple[str, Points, str, float]] = []
     if len(drawn) > MAX_LINES:
-        lines = [(f"median of {len(drawn)} ranks", median_line(points_of_ranks), "--c1", 2)]
+        # The ranks measure at about the same times.
+        together = [list(filter(None, points)) for points in zip_longest(*points_of_ranks)]
+        medians = [(median(x for x, _ in points), median(y for _, y in points)) for points in together]
+        lines = [(f"median of {len(drawn)} ranks", medians, "--c1", 2)]
         drawn = [(rank, points) for rank, points in drawn if rank.rank in [*slow][:MAX_LINES]]
     for index, (rank, points) in enumerate(drawn):
         line_colour = "--hot" if rank.rank in slow else colour(index)
@@ -226,12 +229,6 @@ def ranks_chart(
     ]
     layout = {"xaxis": axis(TIME.format(unit_name)), "yaxis": axis(rangemode="tozero")}
     return Chart(title=title, note=note, data=data, layout=layout)
-
-
-def median_line(points_of_ranks: Sequence[Points]) -> Points:
-    """Return the median of the ranks' points, which they measure at about the same times."""
-    together = (list(filter(None, points)) for points in zip_longest(*points_of_ranks))
-    return [(median(x for x, _ in points), median(y for _, y in points)) for points in together]
 
 
 def timeline(measured: Measures) -> Chart | None:

@@ -31,15 +31,14 @@ def is_subdomain(text: str) -> bool:
     return len(text) <= SUBDOMAIN_MAX and bool(DNS_SUBDOMAIN.fullmatch(text))
 
 
-def slug(text: str) -> str:
-    """Reduce a name to lower-case letters, digits and single dashes."""
-    ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
-    return re.sub(r"[^a-z0-9]+", "-", ascii_text).strip("-")
-
-
 def run_id(stamp: str, recipe: str, suffix: str) -> str:
-    """Return a run id that is a valid label, and that the stamp and the suffix make unique."""
-    return f"{stamp}-{slug(recipe)[:RECIPE_MAX].strip('-') or 'run'}-{suffix}"
+    """Return a run id that is a valid label, and that the stamp and the suffix make unique.
+
+    The name of the recipe is reduced to lower-case letters, digits and single dashes.
+    """
+    ascii_text = unicodedata.normalize("NFKD", recipe).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", ascii_text).strip("-")
+    return f"{stamp}-{slug[:RECIPE_MAX].strip('-') or 'run'}-{suffix}"
 
 
 def job_name(run: str) -> str:
