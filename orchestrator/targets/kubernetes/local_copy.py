@@ -111,55 +111,16 @@ class CopyState:
     sizes: dict[str, int] = field(default_factory=dict)  # bytes of each file, up to these positions
 
 
-class RewrittenLines:
-    """The lines of each file beyond its saved size, which the API sends once more.
-
-    A command appends lines as they come and saves its positions afterwards. If it is killed in
-    between, the next command requests these lines again.
-    """
-
-    def __init__(self, folder: ConfinedFolder, sizes: dict[str, int]) -> None:
-        self.folder = folder
-        self.sizes = sizes
-        self.expected: dict[str, Counter[bytes]] = {}
-
-    def is_repeated(self, name: str, line: bytes) -> bool:
-        """Return whether the file already has this line, and do not expect it again."""
-        expected = self.expected.get(name)
-        if expected is None:
-            expected = self.expected[name] = self.read(name)
-        if expected[line] > 0:
-            expected[line] -= 1
-            return True
-        if files.rank_of(name.rpartition("/")[2]) is not None:
-            expected.clear()  # a rank's lines are in order, so this one and all later ones are new
-        return False
-
-    def read(self, name: str) -> Counter[bytes]:
-        """Return the lines beyond the saved size; remove a line that was not written completely."""
-        try:
-            with self.folder.open(name, os.O_RDWR) as file:
-                start = self.sizes.get(name, 0)
-                file.seek(start)
-                complete, newline, torn = file.read().rpartition(b"\n")
-                if torn:
-                    file.truncate(start + len(complete) + len(newline))
-        except FileNotFoundError:
-            return Counter()
-        return Counter(complete.split(b"\n")) if newline else Counter()
-
-    def saved_sizes(self) -> dict[str, int]:
-        """Return the sizes to save: keep that of a file with lines that are still expected."""
-        settled = [name for name, lines in self.expected.items() if not lines.total()]
-        return self.sizes | {name: self.folder.size(name) for name in settled}
-
-
 POSITIONS = "kube.json"
 LOCK = "kube.lock"
 
 
 class RunCopy:
-    """The files of a run's local folder that are copied from the logs of its pods."""
+    """The files of a run's local folder that are copied from the logs of its pods.
+
+    A command appends lines as they come and saves its positions afterwards. If it is killed in between, the API sends
+    the next command these lines once more: those of each file beyond its saved size.
+    """
 
     def __init__(self, folder: Path, *, ranks: int) -> None:
         self.folder = folder
@@ -167,7 +128,8 @@ class RunCopy:
         self.files = ConfinedFolder(folder)
         self.positions: dict[str, Position] = {}  # by uid of the pod
         self.repeated: dict[str, int] = {}  # lines with the time of the position since the log was opened
-        self.rewritten = RewrittenLines(self.files, {})
+        self.sizes: dict[str, int] = {}  # saved, by file
+        self.expected: dict[str, Counter[bytes]] = {}  # lines that the API sends once more, by file
         self.lock: IO[bytes] | None = None
         self.began = time.time()
 
@@ -196,7 +158,7 @@ class RunCopy:
         with suppress(ProtocolError):  # damaged: the run is copied from its beginning
             state = values.read(CopyState, read_json(self.folder / POSITIONS), POSITIONS)
         self.positions.update(state.pods)
-        self.rewritten = RewrittenLines(self.files, dict(state.sizes))
+        self.sizes, self.expected = dict(state.sizes), {}
         return True
 
     def release(self) -> None:
@@ -210,7 +172,10 @@ class RunCopy:
     def save_positions(self) -> None:
         if self.lock is None:
             return
-        state = CopyState(pods=self.positions, sizes=self.rewritten.saved_sizes())
+        # The saved size of a file with lines that are still expected stays.
+        settled = [name for name, lines in self.expected.items() if not lines.total()]
+        sizes = self.sizes | {name: self.files.size(name) for name in settled}
+        state = CopyState(pods=self.positions, sizes=sizes)
         with self.files.writing(POSITIONS):
             write_json(self.folder / POSITIONS, asdict(state))
 
@@ -251,10 +216,35 @@ class RunCopy:
         """
         line = text.encode(errors="replace")
         with self.files.writing(name):
-            if self.rewritten.is_repeated(name, line):
+            if self.is_repeated(name, line):
                 return False
             self.files.add(name, line + b"\n", self.files.size(name))
             return True
+
+    def is_repeated(self, name: str, line: bytes) -> bool:
+        """Return whether the file already has this line, and do not expect it again."""
+        if name not in self.expected:
+            self.expected[name] = self.unsaved_lines(name)
+        expected = self.expected[name]
+        if expected[line] > 0:
+            expected[line] -= 1
+            return True
+        if files.rank_of(name.rpartition("/")[2]) is not None:
+            expected.clear()  # a rank's lines are in order, so this one and all later ones are new
+        return False
+
+    def unsaved_lines(self, name: str) -> Counter[bytes]:
+        """Return the lines beyond the saved size; remove a line that was not written completely."""
+        try:
+            with self.files.open(name, os.O_RDWR) as file:
+                start = self.sizes.get(name, 0)
+                file.seek(start)
+                complete, newline, torn = file.read().rpartition(b"\n")
+                if torn:
+                    file.truncate(start + len(complete) + len(newline))
+        except FileNotFoundError:
+            return Counter()
+        return Counter(complete.split(b"\n")) if newline else Counter()
 
     def finish(self, job: JobState, pods: Iterable[PodState]) -> Event:
         """Write the outcome unless it is known, and return the event about it."""
