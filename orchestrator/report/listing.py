@@ -51,8 +51,7 @@ def cell(value: object) -> str:
     """Return the value as one line without the control characters that a terminal would interpret; None is empty."""
     if value is None or isinstance(value, bool):
         return "" if value is None else str(value).lower()
-    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return one_line(text)
+    return one_line(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
 
 
 def finding_lines(findings: Iterable[Finding]) -> list[str]:

@@ -168,8 +168,7 @@ class Screen:
         if isinstance(event, events.Failed):
             self.failure = event.failure
         elif isinstance(event, events.Restarting) and self.failure:
-            is_shown = self.of_ranks in ("all", str(self.failure.rank))
-            for line in error_lines(self.failure.text, is_shown=is_shown):
+            for line in error_lines(self.failure.text, is_shown=self.of_ranks in ("all", str(self.failure.rank))):
                 self.note(f"  {line}")
 
     def show_steps(self, event: events.Progress) -> None:

@@ -37,7 +37,6 @@ def as_json(plan: Plan) -> str:
     files = {step.path: step.content for step in plan.steps if isinstance(step, PutFile) and step.nodes}
     start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
     objects = [document for step in plan.steps if isinstance(step, ApplyObjects) for document in step.objects]
-    scripts = any(isinstance(step, SubmitScript) for step in plan.steps)
     text = json_text(
         "plan",
         run_id=plan.run.run_id,
@@ -47,7 +46,7 @@ def as_json(plan: Plan) -> str:
         files=files,
         command={"argv": list(start.command.argv) if start else [], "env": start.command.env if start else {}},
         **({"objects": objects} if objects else {}),
-        **({"script": plan.describe()} if scripts else {}),
+        **({"script": plan.describe()} if any(isinstance(step, SubmitScript) for step in plan.steps) else {}),
     )
     return mask(text, plan.secrets)
 

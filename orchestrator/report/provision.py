@@ -24,8 +24,7 @@ def as_json(report: Report) -> str:
 def node_record(node: NodeReport) -> dict[str, Any]:
     """Return the report of a node as stored in JSON."""
     counts = {key: value for key, value in asdict(node).items() if key != "findings"}
-    changes = list(map(change_record, node.changes))
-    return {**counts, "problem": node.problem, "hint": node.hint, "changes": changes}
+    return {**counts, "problem": node.problem, "hint": node.hint, "changes": list(map(change_record, node.changes))}
 
 
 def change_record(change: Change) -> dict[str, str]:

@@ -33,8 +33,7 @@ def row(stack: Stack, machine: Machine) -> dict[str, Any]:
 
 def listing(stacks: Sequence[Stack], machine: Machine) -> str:
     """Return the table of the stacks."""
-    rows = [{**row(stack, machine), "state": "; ".join(status(stack, machine))} for stack in stacks]
-    return table(rows, COLUMNS)
+    return table([{**row(stack, machine), "state": "; ".join(status(stack, machine))} for stack in stacks], COLUMNS)
 
 
 def as_json(stack: Stack, machine: Machine) -> str:

@@ -39,8 +39,7 @@ def error_lines(text: str, *, is_shown: bool = False) -> Iterator[str]:
         message = [line for line in text.splitlines() if line.startswith("Fatal Python error: ")]
         traceback = replace(stack, message=message[-1:])
     if traceback is None or not traceback.frames:
-        lines = text.splitlines()
-        yield from lines[-1 if is_shown else -TEXT_LINES :]
+        yield from text.splitlines()[-1 if is_shown else -TEXT_LINES :]
         return
     if is_shown:
         traceback = replace(traceback, frames=traceback.user_frames[-1:])

@@ -373,7 +373,6 @@ def matches(path: str, patterns: tuple[str, ...]) -> bool:
 
 def check_room(target: Path, needed: int) -> None:
     """Raise ExecuteError if the target's disk has too little space for what has to be fetched."""
-    existing = next(path for path in (target, *target.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(next(path for path in (target, *target.absolute().parents) if path.exists())).free
     if needed > free:
         raise ExecuteError.about("no-room", target=target, free=free / 2**30, needed=needed / 2**30)

@@ -121,8 +121,7 @@ def copied_lines(run: Run, nodes: Mapping[int, str], starts: Mapping[int, int]) 
 
 def moved_logs(folder: Path) -> list[tuple[int, str, Path]]:
     """Return the local logs of ranks that have run on other nodes than the record has: rank, node and path."""
-    paths = sorted((folder / files.RANKS).glob("*/rank-*.log"))
-    ranks = ((files.rank_of(path.name), path) for path in paths)
+    ranks = ((files.rank_of(path.name), path) for path in sorted((folder / files.RANKS).glob("*/rank-*.log")))
     return [(rank, path.parent.name, path) for rank, path in ranks if rank is not None]
 
 

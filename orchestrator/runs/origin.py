@@ -99,8 +99,7 @@ def origin_of(plan: Plan) -> Origin:
 
 def script_of(path: Path) -> Script:
     """Return the script's hash and the state of the git checkout that contains it."""
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Script(path=str(path), sha256=digest, git=git_state(path))
+    return Script(path=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest(), git=git_state(path))
 
 
 def git_state(script: Path) -> Git | None:

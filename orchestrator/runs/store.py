@@ -114,12 +114,11 @@ def write_record(record: RunRecord, folder: Path, origin: Origin | None = None) 
         ExecuteError: if plan.json cannot be written.
         RequestError: if the folder cannot be created, which suggests a wrong `--runs-dir`.
     """
-    value = records.render(record) | (values.record(origin) if origin else {})
     try:
         if not folder.parent.exists():
             write_whole(make_user_folder(folder.parent) / GIT_IGNORE, "*\n")
         make_user_folder(folder)
-        write_json(folder / PLAN, value)
+        write_json(folder / PLAN, records.render(record) | (values.record(origin) if origin else {}))
     except OSError as error:
         kind = RequestError if error.errno in NO_FOLDER else ExecuteError
         raise kind.about("folder-of-runs", problem=disk.describe_error(folder, error)) from None

@@ -60,14 +60,9 @@ def joined(ranks: int, last: kinds.Joined) -> str:
 def describe_event(event: kinds.Event) -> Iterator[str]:
     """Yield the lines that describe an event; none for events that a timeline does not have."""
     match event:
-        case (
-            kinds.Decided()
-            | kinds.NodeNews()
-            | kinds.NodesLost()
-            | kinds.Refused()
-            | kinds.Stopping()
-            | kinds.Waiting()
-        ):
+        case kinds.Decided() | kinds.NodeNews() | kinds.NodesLost():
+            yield event.text
+        case kinds.Refused() | kinds.Stopping() | kinds.Waiting():
             yield event.text
         case kinds.Warned():
             yield f"rank {event.rank}: {event.text}"

@@ -191,8 +191,7 @@ def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = Non
         shares_files=not batch.login,
         left_out=[Path(batch.root)] if batch.root else [],
     )
-    on_gpus = uses_gpus(request.backend, loaded.plugins)
-    users = user_python(path, facts, for_gpus=on_gpus) if path else None
+    users = user_python(path, facts, for_gpus=uses_gpus(request.backend, loaded.plugins)) if path else None
     ranks = query_default_ranks(batch) if request.ppn is None else ONE_RANK
     nodes = job_nodes(request, loaded, batch, facts, python, users, default_ranks=ranks)
     measured = read_measurement(measurement_file(batch))
@@ -218,8 +217,7 @@ def settings_of(system: BatchSystem, request: TrainRequest) -> BatchSettings:
 
 def measurement_file(batch: BatchSettings) -> Path:
     """Return the file of what `orch bench` measures on nodes that these settings select."""
-    names = batch.system.hardware_options
-    hardware = [f"{name}={batch.options[name]}" for name in names if name in batch.options]
+    hardware = [f"{name}={batch.options[name]}" for name in batch.system.hardware_options if name in batch.options]
     selection = json.dumps([batch.login, batch.held.job if batch.held else "", hardware])
     digest = hashlib.sha256(selection.encode()).hexdigest()[:10]
     return state_home() / "clusters" / f"{batch.system.name}-{digest}" / MEASURED

@@ -84,14 +84,13 @@ def job_nodes(
     names = (f"{NODE_PREFIX}-{number}" for number in range(count))
     nodes = tuple(replace(node, name=name, address=name) for name in names)
     by_default = f", {default_ranks[1]}" if request.ppn is None else ""
-    reason = f"{ppn} on each node{by_default}; equal shares of the cores that the job is given"
     return resolve.later_nodes(
         NODE_PREFIX,
         count,
         ppn=ppn,
         gpus=gpus,
         threads=system.threads_per_rank(batch.options, ppn or 1),
-        reason=reason,
+        reason=f"{ppn} on each node{by_default}; equal shares of the cores that the job is given",
         nodes=Choice(nodes),
         software="the image has" if batch.image else "the nodes have",
         with_stack=() if batch.image else nodes[:1],  # the libraries of an image are unknown until its ranks run
@@ -153,8 +152,8 @@ def plan_job(request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes:
     preparation: tuple[RunProgram, ...] = ()
     if run_paths.resume:  # another job starts the next attempt
         python = LOGIN_PYTHON if batch.login else plan.run.python
-        program = (python, f"{plan.run.train}/node.py", "prepare-attempt")
-        command = (*program, plan.run.run_dir, job_file(batch.system.name))
+        program = f"{plan.run.train}/node.py"
+        command = (python, program, "prepare-attempt", plan.run.run_dir, job_file(batch.system.name))
         preparation = (RunProgram(nodes=(login_of(batch),), command=command),)
     return replace(plan, steps=(*plan.steps, *preparation, submit_step([("", plan, config)], batch, run_paths)))
 
@@ -221,14 +220,13 @@ def plan_run(
         *training.restart_decisions(resolved),
         *resolve.python_decisions(node0),
     )
-    location = JobLocation(name=f"{JOB_NAME_PREFIX}{run_paths.run_id}", login=batch.login or "")
     plan = training.new_plan(
         resolved,
         decisions=decisions,
         nodes=tuple(RunNode(node=node.name) for node in resolved.nodes.value),
         python=node0.python,
         target=batch.system.name,
-        location=values.record(location),
+        location=values.record(JobLocation(name=f"{JOB_NAME_PREFIX}{run_paths.run_id}", login=batch.login or "")),
     )
     config = config_of(resolved, batch, launch)
     if batch.image:
@@ -256,9 +254,7 @@ def files_of(resolved: Resolved, batch: BatchSettings) -> run_files.Files:
 
 def login_of(batch: BatchSettings) -> RunNode:
     """Return the host with the system's programs."""
-    if not batch.login:
-        return LOGIN
-    return RunNode(node=batch.login, via=("ssh", "--", batch.login))
+    return RunNode(node=batch.login, via=("ssh", "--", batch.login)) if batch.login else LOGIN
 
 
 def launch_of(resolved: Resolved, batch: BatchSettings, paths: Mapping[str, str]) -> Launch:
@@ -272,8 +268,7 @@ def launch_of(resolved: Resolved, batch: BatchSettings, paths: Mapping[str, str]
     links = tuple(
         Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes.value
     )
-    spec = training.launch_spec(resolved, ranks=ranks, links=links, address=NODE0)
-    return LAUNCHERS[resolved.launcher](spec)
+    return LAUNCHERS[resolved.launcher](training.launch_spec(resolved, ranks=ranks, links=links, address=NODE0))
 
 
 def job_decisions(resolved: Resolved, batch: BatchSettings) -> Iterator[Decision]:

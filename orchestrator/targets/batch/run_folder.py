@@ -109,9 +109,7 @@ RunFolder = LocalFolder | RemoteFolder
 
 def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, notify: Notify) -> RunFolder:
     """Return the folder of a run: a copy of it if the batch system's programs are on a login node."""
-    if isinstance(host, Ssh):
-        return RemoteFolder(host, record, folder, notify)
-    return LocalFolder(folder)
+    return RemoteFolder(host, record, folder, notify) if isinstance(host, Ssh) else LocalFolder(folder)
 
 
 def update_record(record: RunRecord, folder: Path) -> None:

@@ -221,5 +221,4 @@ def store_of(run_dir: str) -> str:
 
 def with_job(record: RunRecord, job: str, cluster: str = "") -> RunRecord:
     """Return the record with the id of the submitted job."""
-    location = replace(location_of(record), job=job, cluster=cluster)
-    return replace(record, location=values.record(location))
+    return replace(record, location=values.record(replace(location_of(record), job=job, cluster=cluster)))

@@ -313,8 +313,7 @@ class Slurm(BatchSystem):
     def steps_of(self, programs: Programs, job: str) -> dict[str, str]:
         """Return the ids of the running steps of a job, by name."""
         lines = self.squeue(programs, "--steps", f"--jobs={job}", "--format=%i|%j").splitlines()
-        fields = (line.strip().split("|", 1) for line in lines if "|" in line)
-        return {name: step for step, name in fields}
+        return {name: step for step, name in (line.strip().split("|", 1) for line in lines if "|" in line)}
 
     def cancel(self, programs: Programs, job: str) -> CommandResult:
         return run(programs, "scancel", job)

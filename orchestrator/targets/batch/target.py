@@ -165,9 +165,8 @@ class BatchTarget(interface.Target):
         # The cluster of a run that may continue knows its current state.
         active = [run for run in runs if run.outcome is None or run.outcome.state == PREEMPTED]
         clusters = clusters_of(self.system, self.login_of(inventory), active)
-        rows = tuple(run_row(run, clusters.get(cluster_of(run))) for run in runs)
         return interface.RunList(
-            rows=rows,
+            rows=tuple(run_row(run, clusters.get(cluster_of(run))) for run in runs),
             unreachable=tuple(cluster.problem for cluster in clusters.values() if cluster.problem),
             warnings=tuple(
                 f"job {job.job} ({name}, {job.state}) is recorded in another folder"
@@ -191,8 +190,7 @@ class BatchTarget(interface.Target):
         for run in runs:
             cluster = clusters[cluster_of(run)]
             run, job = cluster.current(run)
-            state = run_state(run, job)
-            if state in ("running", "waiting"):
+            if run_state(run, job) in ("running", "waiting"):
                 active.append(run.id)
             # A pending job resumes its run later, and a job that has just written its outcome is about to end.
             elif job and not job.ended and run.outcome and time.time() - run.outcome.ended > ENDING_SECONDS:
@@ -263,11 +261,10 @@ def run_row(run: Run, cluster: ClusterJobs | None) -> RunRow:
     if cluster:
         run, job = cluster.current(run)
         cluster.jobs.pop(location_of(run.record).name, None)
-    state = run.state if cluster is None or cluster.problem else run_state(run, job)
     return row_of(
         run.record,
         report_of(run.folder, run.outcome),
-        state=state,
+        state=run.state if cluster is None or cluster.problem else run_state(run, job),
         nodes=(node.node for node in with_nodes(run.record, run.folder).nodes),
         wait=job.describe() if job and job.phase in (Phase.PENDING, Phase.SUSPENDED) else "",
         folder=str(run.folder),

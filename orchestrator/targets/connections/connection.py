@@ -297,8 +297,7 @@ class Ssh:
 
         The node itself compares the arguments, because the pid may have been reused by now.
         """
-        argv = ("sh", "-c", TERMINATE, "sh", str(pid), marker.replace("\0", "\n"))
-        self.capture(argv, seconds=RUN_SECONDS)
+        self.capture(("sh", "-c", TERMINATE, "sh", str(pid), marker.replace("\0", "\n")), seconds=RUN_SECONDS)
 
     def alive(self, pid: int, marker: str) -> bool:
         """Return whether a process is alive and its arguments contain `marker`.

@@ -33,8 +33,7 @@ TAIL_LINES = 200  # at the end of a pod's log, to find the newest progress
 def cluster_of(inventory: str) -> KubernetesClient:
     """Connect to the cluster of `k8s` or `k8s:NAMESPACE`, as orch-k8s.toml configures it."""
     settings = kubernetes_settings(None, [])
-    namespace = inventory.partition(":")[2] or settings.namespace
-    return connect(settings.context, namespace)
+    return connect(settings.context, inventory.partition(":")[2] or settings.namespace)
 
 
 def query_runs(cluster: KubernetesClient) -> tuple[list[RunRecord], dict[str, OrchError]]:

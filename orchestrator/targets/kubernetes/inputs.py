@@ -122,10 +122,9 @@ def read(request: TrainRequest) -> PodInputs:
         request, image="pods", left_out=map(Path, kubeconfigs.split(os.pathsep)), volume=kubernetes.mount
     )
     recipe, project = loaded.recipe, loaded.recipe.project
-    paths = named_files(recipe, recipe.settings(request.preset, loaded.settings))
     sent_paths = (
         path
-        for path in paths
+        for path in named_files(recipe, recipe.settings(request.preset, loaded.settings))
         if not (project and path == recipe.script_file)  # the project has it
         and not (Path(path).is_relative_to(TRAIN) or path.startswith(f"{kubernetes.mount}/"))
     )

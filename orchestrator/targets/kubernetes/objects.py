@@ -79,12 +79,11 @@ def refusal_of(cluster: KubernetesClient, job: str) -> str:
 
 def give_owner(cluster: KubernetesClient, location: JobLocation, objects: Iterable[Object]) -> None:
     """Make the job the owner of other objects, so that Kubernetes deletes them with it."""
-    job = cluster.job(location)
     owner = {
         "apiVersion": KINDS[location.launcher].api,
         "kind": KINDS[location.launcher].kind,
         "name": location.job,
-        "uid": job["metadata"]["uid"],
+        "uid": cluster.job(location)["metadata"]["uid"],
     }
     for item in objects:
         metadata = {"name": item["metadata"]["name"], "ownerReferences": [owner]}

@@ -134,12 +134,11 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, run_paths: RunPath
     resolved = resolve(request, inputs.loaded, pods, run_paths, launcher="torchrun", mpi=no_mpi)
     layout = resolved.layout.value
     script = script_command(resolved, pod_paths(inputs, resolved))
-    is_elastic = 0 < request.min_nodes < len(layout.nodes)
     decisions = (
         *resolved.stack.decisions,
         *describe_pods(layout, kubernetes),
         *all_decisions(resolved.layout, launcher),
-        *(restart_decisions(resolved) if is_elastic else ()),
+        *(restart_decisions(resolved) if 0 < request.min_nodes < len(layout.nodes) else ()),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *(Decision(topic="patch", value=describe(operation), reason="--k8s-patch") for operation in inputs.patch),
     )
@@ -212,7 +211,6 @@ def pod_config(plan: Plan, inputs: PodInputs) -> PodConfig:
     resume = resolved.run_paths.resume
     backend, first = resolved.backend.value, plan.layout.rank_places[0]
     folders = module_folders(resolved.recipe, plan.run.run_dir)
-    user_variables = rank_variables(resolved, folders, settings=kubernetes.env)
     return PodConfig(
         run_dir=plan.run.run_dir,
         pods=len(plan.layout.nodes),
@@ -223,7 +221,7 @@ def pod_config(plan: Plan, inputs: PodInputs) -> PodConfig:
         backend=backend.name,
         backend_module=backend.module,
         timeout_seconds=TIMEOUT_SECONDS,
-        env={**ALWAYS, **backend.env, **user_variables},
+        env={**ALWAYS, **backend.env, **rank_variables(resolved, folders, settings=kubernetes.env)},
         preload=resolved.stack.value.preload,
         stack=plan.resolved.stack.value.name,
         needs_bf16=plan.run.precision == "bf16" and not request.allow_slow_bf16,

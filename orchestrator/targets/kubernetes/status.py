@@ -195,10 +195,8 @@ def job_state(job: Json) -> JobState:
 
 def ended_at(job: Json) -> float | None:
     """Return when a job was done or failed, in seconds since 1970, or None if that is unknown."""
-    status = job.get("status", {})
-    conditions = (condition(status, kind) for kind in (*JOB_DONE, "Failed"))
-    last = next(filter(None, conditions), {})
-    return seconds(last.get("lastTransitionTime"))
+    conditions = (condition(job.get("status", {}), kind) for kind in (*JOB_DONE, "Failed"))
+    return seconds(next(filter(None, conditions), {}).get("lastTransitionTime"))
 
 
 def created_at(job: Json) -> float | None:

@@ -124,8 +124,7 @@ class SshHandle(RunHandle):
         else:
             ran_on = {event.node for event in run.events() if isinstance(event, Started) and event.rank in nodes}
             log_nodes = {self.record.node0.node, *ran_on, *nodes.values()}  # node0 may have the logs of other nodes
-            hosts = [host for host in self.record.nodes if host.node in log_nodes]
-            problems |= self.copy_logs(rank, hosts)
+            problems |= self.copy_logs(rank, [host for host in self.record.nodes if host.node in log_nodes])
             for message in problems.values():
                 self.notify(message)
             yield from copied_lines(run, nodes, self.earlier.logs)
@@ -133,8 +132,7 @@ class SshHandle(RunHandle):
             raise ExecuteError.about("missing-lines", nodes=fold(problems))
 
     def stop(self) -> CleanupReport:
-        planned = store.load(self.folder).state == "planned"
-        report = find.stop(self.record, planned=planned)
+        report = find.stop(self.record, planned=store.load(self.folder).state == "planned")
         if report.nodes[0].state != "unreachable" and store.load(self.folder).record.node0 == self.record.node0:
             try:
                 self.source.refresh()

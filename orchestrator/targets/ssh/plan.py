@@ -244,8 +244,7 @@ def give_files(run: RunRecord, resume: Resume) -> tuple[RunProgram, ...]:
     if earlier_node0.node == run.node0.node or not earlier_node0.via:
         return ()
     receivers = [host.node for host in run.nodes if host.node != earlier_node0.node]
-    program = (run.python, f"{run.train}/node.py", "share-files")
-    command = (*program, run.run_dir, str(resume.attempt - 1), *receivers)
+    command = (run.python, f"{run.train}/node.py", "share-files", run.run_dir, str(resume.attempt - 1), *receivers)
     hint = f"{earlier_node0.node} has what the run has written. --force continues with what the other nodes have."
     return (RunProgram(nodes=(earlier_node0,), command=command, seconds=GIVE_SECONDS, hint=hint),)
 

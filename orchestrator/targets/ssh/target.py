@@ -90,8 +90,7 @@ class SshTarget(interface.Target):
         plan = plan_train(request, inputs, run_paths)
         first_steps: list[Step] = []
         if text := inputs.cluster.ssh_config:  # it is not current
-            path = State.of(Path(inputs.cluster.source)).ssh_config
-            first_steps.append(PutFile(path=str(path), content=text))
+            first_steps.append(PutFile(path=str(State.of(Path(inputs.cluster.source)).ssh_config), content=text))
         node0, events = plan.run.node0, base / plan.run.run_id / EVENTS
         # Another node0 than that of the last attempt gets the events that the old one has sent.
         if resume and node0.via and node0.node not in [host.node for host in resume.nodes[:1]] and events.exists():

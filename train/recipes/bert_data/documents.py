@@ -66,8 +66,7 @@ def mapped(path: Path) -> mmap.mmap:
 
 def wikipedia_documents(block: Block, min_chars: int) -> Iterator[str]:
     """Yield the text of each article in a block with at least `min_chars` characters."""
-    chunks = bz2_chunks(block) if block.file.suffix == ".bz2" else plain_chunks(block)
-    for page in pages(chunks):
+    for page in pages(bz2_chunks(block) if block.file.suffix == ".bz2" else plain_chunks(block)):
         text = article(page)
         if text is not None and len(plain := plain_text(text)) >= min_chars:
             yield plain

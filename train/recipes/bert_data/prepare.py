@@ -252,8 +252,7 @@ def make_files(paths: Sequence[Path], make: Callable[[int, Path], None], phase: 
                 make(number, staged)
                 staged.replace(path)
             progress.report(done, now=done == len(numbers))
-    held = ranks.gather([path.is_file() for path in paths])
-    for path, *holds in zip(paths, *held, strict=True):
+    for path, *holds in zip(paths, *ranks.gather([path.is_file() for path in paths]), strict=True):
         if not all(holds):
             content = ranks.broadcast_bytes(holds.index(True), path.read_bytes() if path.is_file() else b"")
             if ranks.owns(sink) and not path.is_file():

@@ -61,8 +61,7 @@ class Losses(torch.nn.Module):
         """Return the summed losses of the masked tokens and of next-sentence prediction."""
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
         hidden, pooled = self.model.bert(**inputs, return_dict=False)[:2]
-        masked_states = hidden.flatten(0, 1).index_select(0, batch["masked"])
-        token_logits, next_logits = self.model.cls(masked_states, pooled)
+        token_logits, next_logits = self.model.cls(hidden.flatten(0, 1).index_select(0, batch["masked"]), pooled)
         return (
             cross_entropy(token_logits.float(), batch["labels"], reduction="sum"),
             cross_entropy(next_logits.float(), batch["is_random_next"], reduction="sum"),

@@ -96,8 +96,7 @@ def compiled(graph: Any, names: Sequence[str], longest: int, package: Path) -> N
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
     with torch.no_grad(), config.patch({"freezing": True}):
-        converted = convert_pt2e(graph)
-        program = exported(converted, names, longest)
+        program = exported(convert_pt2e(graph), names, longest)
         torch._inductor.aoti_compile_and_package(program, package_path=str(package))
 
 

@@ -48,11 +48,10 @@ class QuantArguments(QaArguments):
     verify_tolerance: float = neutral(1e-4, "Maximum difference of a logit.")
 
     def rules(self, training: Any) -> list[tuple[bool, str]]:
-        needs_evaluation = self.apply_quantization and not training.do_eval
         return [
             *super().rules(training),
             (self.verify_tolerance <= 0, "--verify_tolerance must be over 0."),
-            (needs_evaluation, "--apply_quantization needs --do_eval."),
+            (self.apply_quantization and not training.do_eval, "--apply_quantization needs --do_eval."),
         ]
 
 

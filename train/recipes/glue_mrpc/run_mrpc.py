@@ -81,8 +81,7 @@ def run(args: MrpcArguments) -> None:
         length = sequence_length(args.max_seq_length, tokenizer, model)
         training_rows = load_rows(args, "train", tokenizer, length) if args.do_train else []
         validation = load_rows(args, "validation", tokenizer, length) if args.do_eval else []
-    rows = {"training data": training_rows, "evaluation data": validation}
-    provenance = provenance_of(__file__, args, rows, args)
+    provenance = provenance_of(__file__, args, {"training data": training_rows, "evaluation data": validation}, args)
     collate = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=LENGTH_MULTIPLE)
 
     # loop, save
