@@ -23,7 +23,6 @@ from orch_node import atomic_write
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import counted
 from orchestrator.report import charts
-from orchestrator.report.charts import Chart
 from orchestrator.report.comparison import ABSENT, figures, settings
 from orchestrator.report.listing import cell, finite
 from orchestrator.report.training import failure_lines, of_planned
@@ -72,7 +71,7 @@ def write_page(target: Path, text: str) -> Path:
     return target.absolute()
 
 
-def render(template: str, drawn: Iterable[Chart | None], **values: object) -> str:
+def render(template: str, drawn: Iterable[charts.Chart | None], **values: object) -> str:
     """Return the page that a template describes.
 
     Args:

@@ -14,7 +14,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from orch_node.standalone import receive_files, send_files
-from orch_node.standalone.send_files import FILE, FOLDER, LINK
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import write_all
@@ -170,7 +169,7 @@ def open_senders(
                 if is_first and source is sources[0]:
                     raise
                 senders.pop(source.name, None)
-                skipped.append(Entry(path=f"{source.name}/", kind=FOLDER, problem=error.message))
+                skipped.append(Entry(path=f"{source.name}/", kind=send_files.FOLDER, problem=error.message))
     return senders
 
 
@@ -222,7 +221,7 @@ class Fetch:
             ExecuteError: if a file cannot be read or written, or there is not enough space.
         """
         missing = [entry for entry in self.usable(entries, prefix) if self.first.get(entry.path) != entry]
-        files = [entry for entry in missing if entry.kind == FILE]
+        files = [entry for entry in missing if entry.kind == send_files.FILE]
         self.listener.total(len(files), sum(entry.size for entry in files))
         with self.local.writing(hint=FETCH_HINT):
             hashed = list(sender.hashes(files))
@@ -232,7 +231,7 @@ class Fetch:
             for entry, offset in absent.items():
                 self.receive(sender, entry, offset, prefix)
             for entry in missing:
-                if entry.kind != FILE:
+                if entry.kind != send_files.FILE:
                     self.make(entry, prefix)
         if not prefix:
             self.first = {entry.path: entry for entry in entries}
@@ -260,7 +259,7 @@ class Fetch:
         assert self.expected is not None
         for entry in entries:
             if entry.path in self.expected and (
-                entry.kind != LINK or self.expected[entry.path] == hash_of_target(entry)
+                entry.kind != send_files.LINK or self.expected[entry.path] == hash_of_target(entry)
             ):
                 yield replace(entry, problem="")
 
@@ -332,11 +331,11 @@ class Fetch:
     def make(self, entry: Entry, prefix: str) -> None:
         """Make a link, or a folder without entries."""
         path = prefix + entry.path
-        if entry.kind == LINK and self.sent_hashes.get(entry.path) == hash_of_target(entry):
+        if entry.kind == send_files.LINK and self.sent_hashes.get(entry.path) == hash_of_target(entry):
             self.result.unchanged += 1
             return
         with self.naming(entry, prefix):
-            if entry.kind == FOLDER:
+            if entry.kind == send_files.FOLDER:
                 self.local.make_folder(path)
             elif self.local.read_link(path) != entry.target:
                 self.local.make_link(part_of(path, ""), entry.target)

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from orch_node.protocol import values
-from orch_node.protocol.values import ProtocolError
 from orch_node.standalone import send_files
-from orch_node.standalone.send_files import FILE, FOLDER, LINK, MARKER, SPECIAL
 
 from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import LOGIN_SCRIPT_HINT, one_line
@@ -28,7 +26,7 @@ MAX_GREETING = 1 << 20  # bytes that login scripts may print before the list
 MAX_BLOCK = send_files.BLOCK
 SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8
 SHA256 = re.compile(r"[0-9a-f]{64}")
-KINDS = (FILE, LINK, FOLDER, SPECIAL)
+KINDS = (send_files.FILE, send_files.LINK, send_files.FOLDER, send_files.SPECIAL)
 
 
 class Program(Protocol):
@@ -115,17 +113,17 @@ class FileSender:
         """
         with self.checking(f"The list of {' or '.join(self.folders)}"):
             limit = MAX_GREETING
-            while not (line := self.line(limit)).endswith(MARKER + b"\n"):
+            while not (line := self.line(limit)).endswith(send_files.MARKER + b"\n"):
                 limit -= len(line)
             folder = values.loads(self.line(), "its first line")
             if folder is None:
                 return
             if folder not in self.folders:
-                raise ProtocolError(f"{folder!r:.200} was not requested.")
+                raise values.ProtocolError(f"{folder!r:.200} was not requested.")
             self.folder = folder
             self.entries = tuple(map(parse_entry, self.lines()))
             if len({entry.path for entry in self.entries}) < len(self.entries):
-                raise ProtocolError("it names a file twice.")
+                raise values.ProtocolError("it names a file twice.")
 
     def hashes(self, files: Sequence[Entry]) -> Iterator[Entry]:
         """Yield files with their hashes, or a problem."""
@@ -134,7 +132,7 @@ class FileSender:
             with self.checking(f"The hash of {self.folder}/{entry.path}"):
                 response = values.parse(Hash, self.line(), "it")
                 if not response.problem and not SHA256.fullmatch(response.sha256):
-                    raise ProtocolError("its form is invalid.")
+                    raise values.ProtocolError("its form is invalid.")
             yield replace(entry, sha256=response.sha256, problem=one_line(response.problem)[:200])
 
     def request(self, requests: Iterable[Sequence[object]]) -> None:
@@ -156,7 +154,7 @@ class FileSender:
         while (line := self.line()) != b"\n":
             size += len(line)
             if size > MAX_LIST:
-                raise ProtocolError("it has no end.")
+                raise values.ProtocolError("it has no end.")
             yield line
 
     def line(self, limit: int = MAX_LINE) -> bytes:
@@ -165,7 +163,7 @@ class FileSender:
         if line.endswith(b"\n"):
             return line
         if len(line) >= limit:
-            raise ProtocolError("a line has no end.")
+            raise values.ProtocolError("a line has no end.")
         raise self.program.failure()
 
     @contextmanager
@@ -173,7 +171,7 @@ class FileSender:
         """Convert a ProtocolError into an ExecuteError."""
         try:
             yield
-        except ProtocolError as error:
+        except values.ProtocolError as error:
             raise ExecuteError(f"{subject} cannot be read: {error}", hint=LOGIN_SCRIPT_HINT) from None
 
 
@@ -185,14 +183,14 @@ def parse_entry(line: bytes) -> Entry:
     """
     entry = values.parse(Entry, line, "a line of it")
     if any(part in ("", ".", "..") or "\0" in part for part in entry.path.split("/")):
-        raise ProtocolError(f"{entry.path!r:.200} is not a path inside this folder.")
+        raise values.ProtocolError(f"{entry.path!r:.200} is not a path inside this folder.")
     if entry.kind not in KINDS or not 0 <= entry.size <= MAX_SIZE:
-        raise ProtocolError(f"{entry.path!r:.200} has an invalid kind or size.")
+        raise values.ProtocolError(f"{entry.path!r:.200} has an invalid kind or size.")
     if SURROGATE.search(entry.path):
         return replace(entry, problem="its name is not UTF-8")
-    if entry.problem or entry.kind == SPECIAL:
+    if entry.problem or entry.kind == send_files.SPECIAL:
         return replace(entry, problem=one_line(entry.problem)[:200] or "it is not a file")
-    if entry.kind == LINK and (problem := link_problem(entry)):
+    if entry.kind == send_files.LINK and (problem := link_problem(entry)):
         return replace(entry, problem=problem)
     return replace(entry, sha256="")
 

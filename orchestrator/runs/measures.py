@@ -12,7 +12,6 @@ from orch_node import atomic_write
 from orch_node.protocol import values
 from orch_node.protocol.events import LAST_TIME, Event, Progress, Result, UnreadableEvent
 from orch_node.protocol.outcome import REFUSED
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator.runs.store import Run
 
@@ -169,7 +168,7 @@ def samples(path: Path) -> Iterator[Sample]:
     for line in lines:
         try:
             sample = values.parse(Sample, line, path.name, ignore_unknown=True)
-        except ProtocolError:
+        except values.ProtocolError:
             continue
         if sample.seconds > 0 and 0 <= sample.time <= LAST_TIME:
             yield sample

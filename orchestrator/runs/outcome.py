@@ -11,7 +11,6 @@ from orch_node.protocol import files
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.failures import rank_ends
 from orch_node.protocol.layout import AUTO
-from orch_node.protocol.outcome import Failure, NodeEnd
 from orch_node.protocol.record import Decision, number_ranges
 from orch_node.tail import last_text
 
@@ -67,14 +66,14 @@ class RunOutcome:
     backend: str
     precision: str
     seconds: float | None
-    failure: Failure | None
+    failure: outcomes.Failure | None
     same_error: tuple[int, ...]
     problem: str | None
     explanations: tuple[Finding, ...]
     result: kinds.Result | None
     accounting: Accounting | None
     decisions: tuple[Decision, ...]
-    nodes: dict[str, NodeEnd]
+    nodes: dict[str, outcomes.NodeEnd]
     attempts: int
     timeline: tuple[Moment, ...]
     notes: tuple[str, ...]
@@ -118,7 +117,7 @@ def outcome_of(run: Run) -> RunOutcome:
     )
 
 
-def explanations_of(run: Run, failure: Failure | None, events: Sequence[kinds.Event]) -> tuple[Finding, ...]:
+def explanations_of(run: Run, failure: outcomes.Failure | None, events: Sequence[kinds.Event]) -> tuple[Finding, ...]:
     """Return the known errors in the logs of a failed run and in the reason of its end."""
     joined = {event.rank for event in last_attempt(events) if isinstance(event, kinds.Joined)}
     return explain(
@@ -129,7 +128,7 @@ def explanations_of(run: Run, failure: Failure | None, events: Sequence[kinds.Ev
     )
 
 
-def ranks_with_same_error(events: Sequence[kinds.Event], failure: Failure) -> tuple[int, ...]:
+def ranks_with_same_error(events: Sequence[kinds.Event], failure: outcomes.Failure) -> tuple[int, ...]:
     """Return the other ranks of the last attempt that ended with the error of the first failure."""
     ends = rank_ends(last_attempt(events))
     error = error_key(failure.text)
@@ -175,7 +174,7 @@ def untrained_notes(state: str, events: Sequence[kinds.Event]) -> list[str]:
     return ["note: no training step was seen: the script ended without one on every rank"]
 
 
-def nan_notes(failure: Failure | None, events: Sequence[kinds.Event]) -> list[str]:
+def nan_notes(failure: outcomes.Failure | None, events: Sequence[kinds.Event]) -> list[str]:
     """Return a warning for a run that did not fail although its loss was NaN."""
     ranks = sorted({event.rank for event in events if isinstance(event, kinds.Warned) and kinds.NAN_LOSS in event.text})
     if failure or not ranks:
@@ -184,7 +183,7 @@ def nan_notes(failure: Failure | None, events: Sequence[kinds.Event]) -> list[st
     return [f"warning: {kinds.NAN_LOSS} on {names}; --stop-on-nan ends a run then"]
 
 
-def run_output(run: Run, failure: Failure | None, events: Sequence[kinds.Event]) -> str:
+def run_output(run: Run, failure: outcomes.Failure | None, events: Sequence[kinds.Event]) -> str:
     """Return the output of the launcher and of the failing rank, or of every rank if none failed.
 
     Logs do not have the reason why a node was lost or a rank got SIGKILL, only lines of healthy ranks.
@@ -205,7 +204,7 @@ def run_output(run: Run, failure: Failure | None, events: Sequence[kinds.Event])
     return "\n".join(texts)
 
 
-def failure_of(failure: Failure | None, run: Run) -> Failure | None:
+def failure_of(failure: outcomes.Failure | None, run: Run) -> outcomes.Failure | None:
     """Return the recorded failure with the name of its node, or None."""
     if failure is None or failure.node:
         return failure

@@ -13,8 +13,6 @@ from orch_node import atomic_write, lease
 from orch_node.agent.processes import read_argv
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.outcome import Outcome
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator.files import write_whole
 
@@ -23,12 +21,12 @@ ACCOUNTING = "accounting.json"  # the batch system's record of the job
 supervisor_of = lease.read_supervisor  # which nodes use, too
 
 
-def outcome_in(folder: Path) -> Outcome | None:
+def outcome_in(folder: Path) -> outcomes.Outcome | None:
     """Return the outcome in a run's folder, or None if there is none that can be read."""
     return read_outcome(folder)[0]
 
 
-def read_outcome(folder: Path) -> tuple[Outcome | None, str]:
+def read_outcome(folder: Path) -> tuple[outcomes.Outcome | None, str]:
     """Return the outcome in a run's folder, and a message if it is damaged.
 
     A run whose outcome.json is damaged has ended in an unknown way.
@@ -38,7 +36,7 @@ def read_outcome(folder: Path) -> tuple[Outcome | None, str]:
         outcome = outcomes.parse(atomic_write.read(path))
     except FileNotFoundError:
         return None, ""
-    except (OSError, ProtocolError) as error:
+    except (OSError, values.ProtocolError) as error:
         return None, f"{path} is damaged, and left out: {error}"
     return outcome, ""
 

@@ -21,7 +21,6 @@ from orch_node.protocol import record as records
 from orch_node.protocol.events import Event, Launched
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
-from orch_node.protocol.values import ProtocolError
 from orch_node.tail import Kind, last_text, newest_event
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
@@ -140,8 +139,8 @@ def load(folder: Path) -> Run:
         value = values.loads(atomic_write.read(path), PLAN)
         record, origin = records.parse(value), values.read(Origin, value, PLAN, ignore_unknown=True)
         if record.run_id != folder.name:
-            raise ProtocolError(f"it is the plan of run {record.run_id}.")
-    except (OSError, ProtocolError) as error:
+            raise values.ProtocolError(f"it is the plan of run {record.run_id}.")
+    except (OSError, values.ProtocolError) as error:
         new_folder = folder.parent / DAMAGED_FOLDER
         raise ExecuteError.about("damaged-record", path=path, error=error, folder=folder, target=new_folder) from None
     outcome, problem = read_outcome(folder)

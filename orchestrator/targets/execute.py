@@ -14,7 +14,6 @@ from orch_node.content_store import ABSENT, all_files
 from orch_node.protocol import files, values
 from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.record import RunNode
-from orch_node.protocol.values import ProtocolError
 from orch_node.reach import shell_command
 from orch_node.standalone import receive_files
 
@@ -166,7 +165,7 @@ def send_folder(
     check_result(result, nodes[0], hint)
     try:
         problems = values.check(values.loads(result.out, "its response"), "its response", dict)
-    except ProtocolError as error:
+    except values.ProtocolError as error:
         raise ExecuteError(f"{nodes[0]}: {error}", hint=hint) from None
     reasons = {name: one_line(str(problems.get(name) or "")) for name in ("", *nodes[1:])}
     failed = {name or nodes[0]: reason for name, reason in reasons.items() if reason}

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 from orch_node.protocol import values
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError, PlanError, RequestError
@@ -94,7 +93,7 @@ def query_interpreter(host: Local | Ssh, name: str, python: str, hint: str) -> F
     source = f"the facts of {name}"
     try:
         facts = validate(Facts, values.loads(result.out, source), source)
-    except (ProtocolError, InvalidResponse) as error:
+    except (values.ProtocolError, InvalidResponse) as error:
         raise ExecuteError(f"{name}: {error}", hint=LOGIN_SCRIPT_HINT) from None
     version = MINOR_VERSION.match(facts.python)
     if not version or tuple(map(int, version.groups())) < OLDEST_PYTHON:

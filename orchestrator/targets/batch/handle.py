@@ -16,7 +16,6 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, NodeNews, Waiting
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RankPlacement, RunNode, RunRecord
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.files import state_home
@@ -342,7 +341,7 @@ class BatchHandle(RunHandle):
             return None
         try:
             return outcome.parse(self.run_folder.end_of(files.SAVED_OUTCOME, MAX_STATE_BYTES))
-        except (OSError, ProtocolError):
+        except (OSError, values.ProtocolError):
             return None
 
     # Other commands.

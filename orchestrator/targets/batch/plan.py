@@ -22,7 +22,6 @@ from orchestrator.model.printable import Command, counted, one_line
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import launchers, resolve, run_files, training
 from orchestrator.planning.containers import shared_folders
-from orchestrator.planning.launchers import LAUNCHERS, WITH_MPI, Launch
 from orchestrator.planning.plan import Plan, RunProgram, SendFolder, SubmitScript
 from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs, Resolved, RunNodes
@@ -103,9 +102,9 @@ def choose_launcher(request: TrainRequest, loaded: Inputs, system: BatchSystem) 
     Raises:
         PlanError: if the launcher or the MPI implementation does not work on the batch system.
     """
-    name, names = request.launcher or system.launcher, tuple(dict.fromkeys((system.launcher, *LAUNCHERS)))
+    name, names = request.launcher or system.launcher, tuple(dict.fromkeys((system.launcher, *launchers.LAUNCHERS)))
     launchers.check_launcher_name(name, names, system.title, request.mpi)
-    if name not in WITH_MPI:
+    if name not in launchers.WITH_MPI:
         return name, Decision(topic="mpi", value="")
     mpi = launchers.choose_mpi(loaded.cluster, loaded.stack, request.mpi)
     if mpi.value not in MPI:
@@ -257,18 +256,19 @@ def login_of(batch: BatchSettings) -> RunNode:
     return RunNode(node=batch.login, via=("ssh", "--", batch.login)) if batch.login else LOGIN
 
 
-def launch_of(resolved: Resolved, batch: BatchSettings, paths: Mapping[str, str]) -> Launch:
+def launch_of(resolved: Resolved, batch: BatchSettings, paths: Mapping[str, str]) -> launchers.Launch:
     """Return the command that starts the ranks; the job fills in the address of node0."""
     python, system, run_paths = resolved.nodes.value[0].python, batch.system, resolved.run_paths
     ranks = training.rank_command(resolved, python, paths)
     if resolved.launcher == system.own_launcher:
         head = (python, f"{run_paths.train}/node.py", f"{system.name}-ranks", run_paths.run_dir)
         options = (f"--{name}={value}" for name, value in batch.launcher.items())
-        return Launch(command=Command(argv=(*head, *options, "--", *ranks)), summary=system.launcher_summary)
+        return launchers.Launch(command=Command(argv=(*head, *options, "--", *ranks)), summary=system.launcher_summary)
     links = tuple(
         Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes.value
     )
-    return LAUNCHERS[resolved.launcher](training.launch_spec(resolved, ranks=ranks, links=links, address=NODE0))
+    spec = training.launch_spec(resolved, ranks=ranks, links=links, address=NODE0)
+    return launchers.LAUNCHERS[resolved.launcher](spec)
 
 
 def job_decisions(resolved: Resolved, batch: BatchSettings) -> Iterator[Decision]:
@@ -292,7 +292,7 @@ def job_decisions(resolved: Resolved, batch: BatchSettings) -> Iterator[Decision
         yield Decision(topic="setup", value=command, reason="requested")
 
 
-def config_of(resolved: Resolved, batch: BatchSettings, launch: Launch) -> JobConfig:
+def config_of(resolved: Resolved, batch: BatchSettings, launch: launchers.Launch) -> JobConfig:
     """Return the settings for orch's program in the job."""
     request, recipe, run_paths = resolved.request, resolved.recipe, resolved.run_paths
     backend, system = resolved.backend.value, batch.system

@@ -9,9 +9,7 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from orch_node.protocol import container, values
-from orch_node.protocol.container import APPTAINER, ContainerSpec
 from orch_node.protocol.record import RunRecord
-from orch_node.protocol.values import ProtocolError
 from pydantic import Field
 
 from orchestrator.errors import ExecuteError, PlanError
@@ -75,7 +73,7 @@ class Image(StrictModel):
             *self.arguments,
         )
         return container.render(
-            ContainerSpec(
+            container.ContainerSpec(
                 image=self.image,
                 start="rank",
                 python=self.python,
@@ -83,7 +81,7 @@ class Image(StrictModel):
                 processes={},
                 options=options,
                 env_file=self.env_file,
-                engine=APPTAINER,
+                engine=container.APPTAINER,
             )
         )
 
@@ -208,8 +206,8 @@ def location_of(record: RunRecord) -> JobLocation:
         fields = (("job", location.job, JOB), ("host", location.login, HOST), ("cluster", location.cluster, HOST))
         for kind, text, pattern in fields:
             if text and not pattern.fullmatch(text):
-                raise ProtocolError(f"{text!r:.40} is not a valid {kind}.")
-    except ProtocolError as error:
+                raise values.ProtocolError(f"{text!r:.40} is not a valid {kind}.")
+    except values.ProtocolError as error:
         raise ExecuteError.about("damaged-location", run=record, error=error) from None
     return location
 

@@ -30,7 +30,6 @@ from orchestrator.files import tomllib
 from orchestrator.model.hosts import keyscan_command, known_host_name
 from orchestrator.model.printable import Command, CommandResult, program_name
 from orchestrator.targets.connections import program_output
-from orchestrator.targets.connections.program_output import STDERR, STDOUT, PipedProgram
 
 # fabric and paramiko are imported only when a node is contacted, so that planning starts faster.
 if TYPE_CHECKING:
@@ -256,7 +255,7 @@ class Ssh:
 
         return self.attempt(act, f"read {path}")
 
-    def open_program(self, argv: tuple[str, ...]) -> contextlib.AbstractContextManager[PipedProgram]:
+    def open_program(self, argv: tuple[str, ...]) -> contextlib.AbstractContextManager[program_output.PipedProgram]:
         """Start a program on the node through OpenSSH, which moves large amounts of data faster than paramiko.
 
         Raises:
@@ -335,14 +334,14 @@ class Ssh:
             ConnectionLost: if the node cannot be reached.
             ExecuteError: if the login shell does not start the program, or this machine has no OpenSSH.
         """
-        filters = {STDOUT: StartFilter(), STDERR: StartFilter()}
+        filters = {program_output.STDOUT: StartFilter(), program_output.STDERR: StartFilter()}
 
         def select(stream: int, part: bytes) -> None:
             receive(stream, filters[stream].output(part))
 
         code = program_output.relay(self.openssh_command(argv), select, stop)
-        if code == OPENSSH_FAILED and not filters[STDOUT].started:
-            raise self.program_failure(argv, code, filters[STDERR].dropped)
+        if code == OPENSSH_FAILED and not filters[program_output.STDOUT].started:
+            raise self.program_failure(argv, code, filters[program_output.STDERR].dropped)
         program_output.check_started(filters, self.node)
         return code
 

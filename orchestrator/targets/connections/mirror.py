@@ -13,8 +13,6 @@ from orch_node.machine import Machine, was_rebooted
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.node_reports import NodeLogs
-from orch_node.protocol.outcome import SupervisorProcess
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import write_whole
@@ -142,13 +140,13 @@ class Mirror:
         supervisor = self.content(files.SUPERVISOR)
         if supervisor is None or outcome_in(self.folder) is not None:
             return
-        with suppress(ProtocolError):
+        with suppress(values.ProtocolError):
             recorded = outcomes.parse_supervisor(supervisor)
             if not self.is_on_another_host(recorded) and not self.remote.alive(recorded.pid, self.marker):
                 self.copy(files.OUTCOME)  # the outcome may have been written since the check above
                 (self.folder / SUPERVISOR_ENDED).touch(0o600)
 
-    def is_on_another_host(self, supervisor: SupervisorProcess) -> bool:
+    def is_on_another_host(self, supervisor: outcomes.SupervisorProcess) -> bool:
         """Return whether the connection leads to another host than that of the supervisor.
 
         One name may stand for several login nodes that share a folder.
@@ -195,7 +193,7 @@ class Mirror:
             try:
                 handed = values.parse(NodeLogs, line, files.HANDED_LOGS)
                 contents = {name: b64decode(text, validate=True) for name, text in handed.files.items()}
-            except (ProtocolError, ValueError):
+            except (values.ProtocolError, ValueError):
                 continue
             if not folder_of(0, handed.node):
                 continue

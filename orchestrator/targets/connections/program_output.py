@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, BinaryIO, TypeVar
 
 from orch_node.protocol import values
-from orch_node.protocol.values import ProtocolError
 from orch_node.reach import StartFilter
 
 from orchestrator.errors import ConnectionLost, ExecuteError
@@ -210,7 +209,7 @@ def read_response(result: CommandResult, kind: type[Value]) -> Value:
         content = values.check(values.loads(result.out, "its response"), "its response", dict)
         values.check_schema(content, "its response")
         return values.read(kind, content, "its response", ignore_unknown=True)
-    except ProtocolError as error:
+    except values.ProtocolError as error:
         raise ExecuteError(str(error), hint=LOGIN_SCRIPT_HINT) from None
 
 

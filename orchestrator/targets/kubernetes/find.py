@@ -12,7 +12,6 @@ from orch_node.protocol import pod, values
 from orch_node.protocol.events import NAN_LOSS, Progress, Result, Warned
 from orch_node.protocol.node_reports import RunReport
 from orch_node.protocol.record import RunRecord
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.runs import store
@@ -52,7 +51,7 @@ def query_runs(cluster: KubernetesClient) -> tuple[list[RunRecord], dict[str, Or
             continue
         try:
             record = with_lists(values.loads(texts["run.json"], "run.json"), pod.parse(texts.get("pod.json", "")))
-        except ProtocolError as error:
+        except values.ProtocolError as error:
             name = config_map["metadata"]["name"]
             problems[name] = ExecuteError.about("skipped-run", name=name, error=error)
             continue

@@ -19,9 +19,6 @@ from typing import IO
 from orch_node.protocol import events, files, values
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import Event, Finished, Heartbeat, UnreadableEvent, render
-from orch_node.protocol.outcome import FAILED
-from orch_node.protocol.outcome import STOPPED as STOPPED_STATE
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator.files import write_whole
 from orchestrator.runs import store
@@ -49,7 +46,7 @@ def parse(line: str, *, ranks: int) -> PodLine:
     if match and (rank := int(match.group(1))) < ranks:
         return PodLine(file=files.rank_log(rank), text=match.group(2) or "", rank=rank)
     if line.startswith('{"metrics"'):
-        with suppress(ProtocolError):
+        with suppress(values.ProtocolError):
             metrics = values.parse(RankMetrics, line, "a rank's metrics")
             if 0 <= metrics.metrics < ranks:
                 return PodLine(file=files.rank_metrics(metrics.metrics), text=metrics.line)
@@ -155,7 +152,7 @@ class RunCopy:
             pass
         self.lock = lock
         state = CopyState()
-        with suppress(ProtocolError):  # damaged: the run is copied from its beginning
+        with suppress(values.ProtocolError):  # damaged: the run is copied from its beginning
             state = values.read(CopyState, read_json(self.folder / POSITIONS), POSITIONS)
         self.positions.update(state.pods)
         self.sizes, self.expected = dict(state.sizes), {}
@@ -259,8 +256,8 @@ class RunCopy:
         last = max((event.time for event in events), default=0.0)  # the cluster reports whole seconds
         ended = max(job.ended, last) if job.ended else time.time()
         ending = outcome(events, pods, job, began=began, now=ended)
-        if job.state == FAILED and (self.folder / STOPPED).exists():
-            ending = replace(ending, state=STOPPED_STATE, first_failure=None, problem=None, nodes={})
+        if job.state == outcomes.FAILED and (self.folder / STOPPED).exists():
+            ending = replace(ending, state=outcomes.STOPPED, first_failure=None, problem=None, nodes={})
         event = replace(with_current_time(Finished(state=ending.state)), time=round(ended, 3))
         self.add_event(event)
         with self.files.writing(files.OUTCOME):

@@ -17,7 +17,6 @@ from orchestrator.planning.plan import ApplyObjects, Object, Plan
 from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup
 from orchestrator.runs.state_files import PLAN
-from orchestrator.runs.store import Positions
 from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
 from orchestrator.targets.kubernetes.manifests import KINDS
@@ -177,7 +176,7 @@ def run_of(item: Object) -> str:
     return str(item["metadata"]["labels"][names.RUN])
 
 
-def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
+def start(plan: Plan, folder: Path) -> tuple[RunRecord, store.Positions | None]:
     """Create the objects of a run, which does not need this process any longer.
 
     The objects of an earlier attempt, whose names are the same, are deleted first.

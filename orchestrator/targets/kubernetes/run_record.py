@@ -12,7 +12,6 @@ from typing import Any
 from orch_node.protocol import values
 from orch_node.protocol.pod import PodConfig
 from orch_node.protocol.record import SOURCE, RunRecord, parse, render
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
 from orchestrator.model.cluster import uniform_layout
@@ -60,7 +59,7 @@ def location_of(record: RunRecord) -> JobLocation:
     """
     try:
         return values.read(JobLocation, record.location, "location")
-    except ProtocolError as error:
+    except values.ProtocolError as error:
         raise ExecuteError.about("damaged-location-of-pods", run_id=record.run_id, error=error) from None
 
 
@@ -80,9 +79,9 @@ def with_lists(stored: object, pods: PodConfig) -> RunRecord:
     """
     fields = values.check(stored, SOURCE, dict)
     if not 0 < pods.pods * pods.ppn <= MAX_RANKS or min(pods.pods, pods.ppn, pods.threads) < 1:
-        raise ProtocolError(f"{SOURCE}: {pods.pods} pods with {pods.ppn} ranks each are impossible.")
+        raise values.ProtocolError(f"{SOURCE}: {pods.pods} pods with {pods.ppn} ranks each are impossible.")
     if not names.is_dns_label(pods.word):
-        raise ProtocolError(f"{SOURCE}: {pods.word!r:.80} is not a valid pod name.")
+        raise values.ProtocolError(f"{SOURCE}: {pods.word!r:.80} is not a valid pod name.")
     layout = uniform_layout(prefix=pods.word, nodes=pods.pods, ppn=pods.ppn, threads=pods.threads)
     nodes = [{"node": node, "via": []} for node in layout.nodes]
     return parse({**fields, "nodes": nodes, "layout": values.record(layout.rank_places)})

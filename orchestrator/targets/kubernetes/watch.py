@@ -33,7 +33,6 @@ from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, R
 from orchestrator.targets.kubernetes.local_copy import Position, ReadLine, RunCopy, with_current_time
 from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of, refusal_of
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
-from orchestrator.targets.kubernetes.volume import PodExec
 
 RETRY_SECONDS = 1.0
 REFUSED_SECONDS = 30.0  # an API server that has just started knows neither roles nor tokens
@@ -523,9 +522,9 @@ def mark_volume(cluster: KubernetesClient, run_dir: str, running: list[status.Po
     A pod would treat the kubelet's SIGTERM as a preemption and write a checkpoint, which takes time. The pods share the
     volume: the second is asked only if the first one does not respond, as on a node that is lost.
     """
-    mark = f"{run_dir}/{files.STOP}"
+    command = ("touch", "--", f"{run_dir}/{files.STOP}")
     for pod in running[:MARK_TRIES]:
-        touch = PodExec(cluster, pod.pod, pod.container).open_program(("touch", "--", mark), seconds=MARK_SECONDS)
+        touch = volume.PodExec(cluster, pod.pod, pod.container).open_program(command, seconds=MARK_SECONDS)
         with suppress(OrchError), touch as program:
             program.output.read()
             if program.code() == 0:

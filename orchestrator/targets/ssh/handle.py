@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 
 from orch_node.protocol import files
 from orch_node.protocol.events import Event, Launched, Started, Waiting
-from orch_node.protocol.files import is_run_id
 from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.outcome import FAILED, STOPPED
 from orch_node.protocol.record import RunNode, RunRecord
@@ -27,7 +26,6 @@ from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.runs.logs import LogLine, copied_lines, followed_lines, requested_ranks
 from orchestrator.runs.outcome import CleanupReport, RunOutcome, outcome_of
 from orchestrator.runs.state_files import PLAN, outcome_in, supervisor_of
-from orchestrator.runs.store import Positions
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror
@@ -286,7 +284,7 @@ def unsafe_to_delete(record: RunRecord, folder: Path) -> str:
     """
     path = PurePosixPath(record.run_dir)
     is_normal = path.is_absolute() and ".." not in path.parts
-    if not is_normal or not is_run_id(record.run_id) or {path.name, folder.name} != {record.run_id}:
+    if not is_normal or not files.is_run_id(record.run_id) or {path.name, folder.name} != {record.run_id}:
         return f"it is not named like run {record.run_id!r:.80}"
     if record.node0.via:
         return "" if path.parent.name == "runs" and len(path.parts) > 3 else "it is not in a folder of runs"
@@ -299,7 +297,7 @@ UNREACHABLE_HINT = (
 )
 
 
-def start(plan: Plan, folder: Path) -> Positions | None:
+def start(plan: Plan, folder: Path) -> store.Positions | None:
     """Record the plan and do its steps; the run continues without this program.
 
     Returns:
