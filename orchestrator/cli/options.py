@@ -16,6 +16,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from orchestrator import load
 from orchestrator.errors import OrchError, RequestError
+from orchestrator.load.definitions import stack_names
 from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL, TRAINING, TrainRequest, flag
 from orchestrator.runs import store
 from orchestrator.screen import print_text
@@ -189,7 +190,7 @@ def preset_names() -> list[str]:
     return sorted({preset for recipe in load.recipe_folders() for preset in load.recipe(recipe).presets})
 
 
-complete_stacks = completer(load.stack_names)
+complete_stacks = completer(stack_names)
 COMPLETIONS = {"preset": completer(preset_names), "recipe": completer(load.recipe_folders), "stack": complete_stacks}
 # The options that TrainRequest declares, by their panels and fields.
 PANELS: dict[str, dict[str, ParameterInfo]] = {}

@@ -297,10 +297,7 @@ def links(nodes: tuple[Node, ...]) -> tuple[Link, ...]:
         return ()
     names = frozenset(node.name for node in nodes)
     node_links = tuple(link(node, names) for node in nodes)
-    owners: dict[str, list[str]] = {}
-    for item in node_links:
-        owners.setdefault(item.address, []).append(item.node)
-    for address, sharing in owners.items():
+    for address, sharing in grouped((item.address, item.node) for item in node_links).items():
         if len(sharing) > 1:
             raise PlanError(f"{fold(sharing)} have the same address, {address}.", hint=ORCH_ADDRESS)
         if address.startswith("127.") or address == "::1":

@@ -49,11 +49,8 @@ class Packages:
 
     def decision(self) -> Decision:
         """Return the decision that names the packages and where they are required."""
-        return Decision(
-            topic="packages",
-            value=f"{describe_versions(self.versions)}, {self.digest[:12]}",
-            reason=f"{self.source}; --requirements none adds only those of --with",
-        )
+        value = f"{describe_versions(self.versions)}, {self.digest[:12]}"
+        return Decision("packages", value, f"{self.source}; --requirements none adds only those of --with")
 
 
 def describe_versions(versions: Mapping[str, str]) -> str:

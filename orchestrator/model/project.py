@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from orch_node.protocol.files import FileEntry, folder_hash
+from orch_node.protocol.node_names import grouped
 
 from orchestrator.errors import RequestError
 from orchestrator.model.decision import Decision
@@ -64,11 +65,8 @@ class Project:
         count = counted(len(self.files), "file")
         commit = f"; commit {self.commit[:7]}{', modified' if self.modified else ''}" if self.commit else ""
         selected = "what git tracks or does not ignore" if self.source == "git" else "the script's folder"
-        return Decision(
-            topic="project",
-            value=f"{self.folder}, {count}, {self.size / 1e6:.1f} MB, {self.digest[:12]}{commit}",
-            reason=f"{selected}; --project none sends the script alone",
-        )
+        value = f"{self.folder}, {count}, {self.size / 1e6:.1f} MB, {self.digest[:12]}{commit}"
+        return Decision("project", value, f"{selected}; --project none sends the script alone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +91,7 @@ class Imports:
         """
         names = [name for name in self.importers if name in missing]
         if names:
-            modules: dict[str, list[str]] = {}
-            for name in names:
-                modules.setdefault(self.importers[name], []).append(name)
+            modules = grouped((self.importers[name], name) for name in names)
             files = "; ".join(f"{file} imports {' and '.join(imports)}" for file, imports in modules.items())
             packages = ", ".join(f'"{self.distributions.get(name, name.replace("_", "-"))}"' for name in names)
             raise RequestError.about("missing-modules", files=one_line(files), source=self.source, packages=packages)

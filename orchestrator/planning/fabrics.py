@@ -32,10 +32,6 @@ class FabricUse:
     contained: bool = False
     spares: int = 0
 
-    @property
-    def transport(self) -> str:
-        return self.backend.env.get("CCL_ATL_TRANSPORT", "mpi")
-
 
 def choose_fabric(
     links: Choice[tuple[Link, ...]], cluster: Cluster, requested: str | None, use: FabricUse
@@ -72,19 +68,13 @@ def use_requested(name: str, source: str, use: FabricUse) -> Decision:
     flag = f"--fabric {name}"
     if name != TCP and (reason := why_unused(use)):
         raise PlanError(f"{flag}: {reason}.", hint="Omit one of them.")
-    if name == SHM:
-        check_shm(flag, use)
+    if name == SHM and len(use.nodes) > 1:
+        raise PlanError.about("no-shared-memory", flag=flag, nodes=fold([node.name for node in use.nodes]))
+    if name == SHM and use.backend.env.get("CCL_ATL_TRANSPORT", "mpi") != "mpi":
+        raise PlanError.about("shm-over-ofi", flag=flag)
     if name != TCP and (problems := list(fabric_problems(name, use))):
         raise PlanError(f"{flag}: {'; '.join(problems[:3])}.", hint=fabric_hint(name, use.nodes))
     return Decision(topic="fabric", value=describe_fabric(name, devices_of(name, use)), reason=source)
-
-
-def check_shm(flag: str, use: FabricUse) -> None:
-    if len(use.nodes) > 1:
-        names = fold([node.name for node in use.nodes])
-        raise PlanError.about("no-shared-memory", flag=flag, nodes=names)
-    if use.transport != "mpi":
-        raise PlanError.about("shm-over-ofi", flag=flag)
 
 
 def fabric_problems(name: str, use: FabricUse) -> Iterator[str]:

@@ -26,7 +26,7 @@ from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.containers import Docker
 from orchestrator.planning.launchers import ACCELERATE_LAUNCHERS
 from orchestrator.planning.measured import Preference, prefer
-from orchestrator.planning.request import RunPaths, TrainRequest
+from orchestrator.planning.request import RunPaths, TrainRequest, flag
 from orchestrator.stacks.stack import TORCH, Stack
 
 NO_NODES: Choice[tuple[Node, ...]] = Choice(())
@@ -207,24 +207,16 @@ def check_restarts(request: TrainRequest, nodes: int) -> None:
     Raises:
         PlanError: if one is out of range, or has no effect without --max-restarts.
     """
-    for flag, value in (
-        ("--stall-timeout", request.stall_timeout),
-        ("--max-restarts", request.max_restarts),
-        ("--spare-nodes", request.spare_nodes),
-        ("--min-nodes", request.min_nodes),
-    ):
+    for name in ("stall_timeout", "max_restarts", "spare_nodes", "min_nodes"):
+        value, option = getattr(request, name), flag(name)
         if not 0 <= value < math.inf:
-            raise PlanError(f"{flag} {value:g}: expected 0 or more.", hint=f"Omit {flag}, or use 0 to turn it off.")
+            raise PlanError(f"{option} {value:g}: expected 0 or more.", hint=f"Omit {option}, or use 0 to turn it off.")
     if request.min_nodes > nodes:
         raise PlanError.about("too-few-nodes", min_nodes=request.min_nodes, nodes=counted(nodes, "node"), count=nodes)
-    if request.max_restarts:
-        return
-    for flag, value, purpose in (
-        ("--min-nodes", request.min_nodes, "nodes are left out"),
-        ("--spare-nodes", request.spare_nodes, "a spare node replaces another"),
-    ):
-        if value:
-            raise PlanError.about("no-restarts", flag=flag, purpose=purpose)
+    if request.min_nodes and not request.max_restarts:
+        raise PlanError.about("no-restarts", flag="--min-nodes", purpose="nodes are left out")
+    if request.spare_nodes and not request.max_restarts:
+        raise PlanError.about("no-restarts", flag="--spare-nodes", purpose="a spare node replaces another")
 
 
 def later_nodes(prefix: str, count: int, *, ppn: int, gpus: int, threads: int, reason: str, **fields: Any) -> RunNodes:

@@ -25,10 +25,7 @@ NOT_STARTED_HINT = (
     "The sshd of that node must accept the key that orch adds to ~/.ssh/authorized_keys: look at AuthorizedKeysFile, "
     "AllowUsers and Match in its sshd_config."
 )
-FILE = Path(__file__).with_name("known_messages.toml")
-KNOWN_MESSAGES = tuple(
-    (entry["part"], entry["problem"], entry["hint"]) for entry in tomllib.loads(FILE.read_text())["messages"]
-)
+KNOWN_MESSAGES = tomllib.loads(Path(__file__).with_name("known_messages.toml").read_text())["messages"]
 
 
 def explain(message: str) -> tuple[str, str]:
@@ -39,9 +36,9 @@ def explain(message: str) -> tuple[str, str]:
         is_denied = reason is not None and PERMISSION_DENIED in reason[0]
         hint = NOT_STARTED_HINT if is_denied else f"Run `ssh {match[1]}` on this node, and open the SSH port."
         return f"it cannot start programs on {match[1]} over SSH{cause}", hint
-    for signature, problem, hint in KNOWN_MESSAGES:
-        if signature in message:
-            return problem, hint
+    for known in KNOWN_MESSAGES:
+        if known["part"] in message:
+            return known["problem"], known["hint"]
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return one_line(" ".join(lines)[-500:]), ""
 

@@ -199,6 +199,10 @@ def ansible_variables(playbooks: Playbooks, *, forks: int) -> dict[str, str]:
         for name, value in environment.items()
         if value and FILE_VARIABLE.fullmatch(name)
     }
+    # Ansible names its shared connections by address, port and user. If two clusters have the same private addresses
+    # behind different jump hosts, a shared folder would connect to the wrong one without a check of its host key. The
+    # path is short, because a socket's path has at most 107 characters.
+    home, digest = ansible_home().get("ANSIBLE_HOME", "~/.ansible"), hashlib.sha256(str(playbooks.state).encode())
     return {
         **ansible_environment(),
         **({} if arguments is None else {"ANSIBLE_SSH_ARGS": f"{SSH_OPTIONS} {arguments}"}),  # checks host keys
@@ -214,22 +218,11 @@ def ansible_variables(playbooks: Playbooks, *, forks: int) -> dict[str, str]:
         "ANSIBLE_NOCOLOR": "True",
         "ANSIBLE_SSH_EXECUTABLE": os.environ.get("ANSIBLE_SSH_EXECUTABLE", str(SHARE / "playbooks" / "ssh")),
         "ORCH_PYTHON": sys.executable,
-        "ANSIBLE_SSH_CONTROL_PATH_DIR": shared_connections(playbooks.state),
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": f"{home}/cp/{digest.hexdigest()[:8]}",
         "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
         **playbooks.environment,
         **files,
     }
-
-
-def shared_connections(state: Path) -> str:
-    """Return a folder for the shared ssh connections of one inventory.
-
-    Ansible names the connections by address, port and user. If two clusters have the same private addresses behind
-    different jump hosts, a shared folder would connect to the wrong one without a check of its host key. The path is
-    short, because a socket's path has at most 107 characters.
-    """
-    base = ansible_home().get("ANSIBLE_HOME", "~/.ansible")
-    return f"{base}/cp/{hashlib.sha256(str(state).encode()).hexdigest()[:8]}"
 
 
 def handle_event(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import load
+from orchestrator.load.definitions import stack_names
 from tests.conftest import run_orch_in
 from tests.local.runs import Orch, Process, expect_exit, settings_options, write_script
 from tests.support.environments import make_environment
@@ -124,7 +124,7 @@ def test_bug_of_orch_leaves_a_log_and_exit_code_3() -> None:
 
 def test_stacks_are_listed_and_shown_with_their_requirements(orch: Orch) -> None:
     lines = {line.split()[0]: line for line in expect_exit(orch("stacks")).stdout.splitlines()}
-    assert set(lines) >= set(load.stack_names())
+    assert set(lines) >= set(stack_names())
     assert "needs Intel's index; end of life since 2025-12-31" in lines["intel-2.7"]
     value = parse(orch("stacks", "show", "torch-ccl-1.10", "--json"))
     assert value["stack"]["bindings"]["module"] == "torch_ccl"

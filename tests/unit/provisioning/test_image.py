@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import PlanError
+from orchestrator.load.definitions import stack_names
 from orchestrator.operations.image import build, dockerfile, make_image, push, save
 from orchestrator.provisioning.wheelhouse import Wheel, sbom
 from tests.conftest import make_stack
@@ -16,7 +17,7 @@ from tests.support.files import write_program
 
 
 def test_every_stack_has_a_dockerfile() -> None:
-    for name in load.stack_names():
+    for name in stack_names():
         stack = load.stack(name)
         image = make_image(stack, tag=None, base=None, engine="docker")
         text = dockerfile(image)

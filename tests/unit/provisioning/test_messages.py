@@ -39,7 +39,7 @@ def test_hints_contain_address_port_user_and_key_of_the_host() -> None:
         "ansible_user": "train",
         "ansible_ssh_private_key_file": "~/my key",
     }
-    hints = {text: fill_in_host(hint, "node1", variables) for text, _, hint in KNOWN_MESSAGES}
+    hints = {item["part"]: fill_in_host(item["hint"], "node1", variables) for item in KNOWN_MESSAGES}
     assert "`ssh -i '~/my key' -p 2222 train@10.0.0.7`" in hints["timed out"]
     assert "ssh-keygen -f ~/.ssh/known_hosts -R '[10.0.0.7]:2222'" in hints["REMOTE HOST IDENTIFICATION HAS CHANGED"]
     assert not any("HOST" in hint for hint in hints.values())
