@@ -83,11 +83,11 @@ def followed_lines(
         updates: yields whenever there may be new lines, until the run has ended.
     """
     logs: dict[Path, tuple[Tail, LineParser]] = {}
-    skipped = {folder / files.rank_log(rank): start for rank, start in starts.items()}
+    skipped = {folder / files.RANK_LOG.format(rank): start for rank, start in starts.items()}
     skipped |= {path: path.stat().st_size for _, _, path in moved_logs(folder) if starts}
 
     def lines(*, last: bool) -> Iterator[LogLine]:
-        paths = [(rank, node, folder / files.rank_log(rank)) for rank, node in nodes().items()]
+        paths = [(rank, node, folder / files.RANK_LOG.format(rank)) for rank, node in nodes().items()]
         paths += [log for log in moved_logs(folder) if log[0] in nodes()]
         for rank, node, path in paths:
             if path not in logs:
@@ -113,7 +113,7 @@ def copied_lines(run: Run, nodes: Mapping[int, str], starts: Mapping[int, int]) 
         nodes: the node of each rank.
         starts: the bytes of each rank's log to skip; then logs on other nodes, of earlier attempts, are skipped, too.
     """
-    logs = [(rank, node, run.folder / files.rank_log(rank)) for rank, node in nodes.items()]
+    logs = [(rank, node, run.folder / files.RANK_LOG.format(rank)) for rank, node in nodes.items()]
     logs += [log for log in moved_logs(run.folder) if log[0] in nodes and not starts]
     lines = (rank_lines(path, rank, node, starts.get(rank, 0)) for rank, node, path in logs)
     return heapq.merge(*lines, key=lambda line: line.time)

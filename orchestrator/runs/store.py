@@ -322,11 +322,11 @@ def move_logs(folder: Path, before: RunRecord, now: RunRecord) -> None:
     moving = [rank for rank in earlier_nodes | nodes if earlier_nodes.get(rank) != nodes.get(rank)]
     for rank in moving:
         for path in (folder / files.RANKS).glob(f"rank-{rank}.*"):
-            moved = folder / files.moved_logs(earlier_nodes[rank])
+            moved = folder / files.MOVED_LOGS.format(earlier_nodes[rank])
             moved.mkdir(mode=0o700, exist_ok=True)
             path.rename(moved / path.name)
         if rank in nodes:
-            for path in (folder / files.moved_logs(nodes[rank])).glob(f"rank-{rank}.*"):
+            for path in (folder / files.MOVED_LOGS.format(nodes[rank])).glob(f"rank-{rank}.*"):
                 path.rename(folder / files.RANKS / path.name)
 
 

@@ -95,7 +95,7 @@ class RemoteFolder(Mirror):
 
     def update_logs(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
-            for name in (files.rank_log(rank), files.rank_times(rank)):
+            for name in (files.RANK_LOG.format(rank), files.RANK_TIMES.format(rank)):
                 self.attempt(lambda name=name: self.append(name), None)  # type: ignore[misc]
 
     def finish(self, output_dir: str | None) -> None:

@@ -44,12 +44,12 @@ def parse(line: str, *, ranks: int) -> PodLine:
     """Parse a line of a pod in a run with this number of ranks."""
     match = RANK_LINE.fullmatch(line)
     if match and (rank := int(match.group(1))) < ranks:
-        return PodLine(file=files.rank_log(rank), text=match.group(2) or "", rank=rank)
+        return PodLine(file=files.RANK_LOG.format(rank), text=match.group(2) or "", rank=rank)
     if line.startswith('{"metrics"'):
         with suppress(values.ProtocolError):
             metrics = values.parse(RankMetrics, line, "a rank's metrics")
             if 0 <= metrics.metrics < ranks:
-                return PodLine(file=files.rank_metrics(metrics.metrics), text=metrics.line)
+                return PodLine(file=files.RANK_METRICS.format(metrics.metrics), text=metrics.line)
     event = events.parse(line)
     text = render(event).decode().rstrip() if isinstance(event, UnreadableEvent) else line
     return PodLine(file=files.EVENTS if event else files.LAUNCHER_LOG, text=text, event=event)
@@ -189,7 +189,7 @@ class RunCopy:
         written = isinstance(parsed.event, Heartbeat) or self.append(parsed.file, parsed.text)
         if written and parsed.rank is not None and (time := seconds(stamp)):
             start = self.files.size(parsed.file) - len(parsed.text.encode(errors="replace")) - 1
-            self.append(files.rank_times(parsed.rank), f"{start} {time:.3f}")
+            self.append(files.RANK_TIMES.format(parsed.rank), f"{start} {time:.3f}")
         self.positions[line.pod] = position
         return parsed.event if written else None
 

@@ -423,7 +423,7 @@ class KubernetesHandle(RunHandle):
         for source, problem in errors[:1]:
             raise ExecuteError(f"Lines may be missing: {source}: {problem.message}", hint=problem.hint)
         outcome = store.load(self.folder).outcome
-        is_empty = rank is None and not any((self.folder / files.rank_log(number)).exists() for number in ranks)
+        is_empty = rank is None and not any((self.folder / files.RANK_LOG.format(number)).exists() for number in ranks)
         if is_empty and outcome is not None and outcome.state == FAILED:
             raise ExecuteError.about("pods-printed-nothing", run_id=run.id, problem=outcome.problem or "")
 

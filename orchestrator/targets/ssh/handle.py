@@ -224,7 +224,7 @@ class SshHandle(RunHandle):
         """Return the local folder for the logs of a rank from a node; '' if the run has no such node."""
         if node in [placement.node for placement in self.record.layout if placement.rank == rank]:
             return files.RANKS
-        return files.moved_logs(node) if node in [host.node for host in self.record.nodes] else ""
+        return files.MOVED_LOGS.format(node) if node in [host.node for host in self.record.nodes] else ""
 
     def log_updates(self, rank: int | None) -> Iterator[object]:
         """Yield whenever there may be new lines until the run has ended, which another thread may watch already.

@@ -176,8 +176,8 @@ def test_stop_seldom_asks_whether_the_job_has_ended(folder: Path, monkeypatch: p
 
 def test_logs_do_not_depend_on_the_controller(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     messages: list[str] = []
-    (folder / files.rank_log(0)).parent.mkdir(exist_ok=True)
-    (folder / files.rank_log(0)).write_text("step 1\n")
+    (folder / files.RANK_LOG.format(0)).parent.mkdir(exist_ok=True)
+    (folder / files.RANK_LOG.format(0)).write_text("step 1\n")
     monkeypatch.setattr("orchestrator.targets.batch.handle.host_at", lambda login: RecordedHost(squeue=AWAY))
     handle = BatchHandle(SLURM, store.load(folder).record, folder)
     handle.notify = messages.append
@@ -196,7 +196,7 @@ def test_logs_of_a_job_that_failed_without_ranks_are_its_output(folder: Path, mo
 
 def test_followed_logs_continue_after_a_preempted_job_is_back_in_the_queue(folder: Path) -> None:
     """Follow them in the time between the outcome and the requeue."""
-    log = folder / files.rank_log(0)
+    log = folder / files.RANK_LOG.format(0)
     log.parent.mkdir(exist_ok=True)
     log.write_text("step 1\n")
     states = [squeue("RUNNING"), squeue("PENDING"), squeue("COMPLETED")]

@@ -30,7 +30,7 @@ SHOWN_FRAMES = 4
 def collect(run_dir: Path, processes: list[ProcessRecord]) -> dict[str, RankStack]:
     """Return the stack traces and kernel state of each rank; no traces if it does not respond."""
     ranks = {process.rank: process for process in processes if process.rank is not None}
-    logs = {rank: run_dir / files.rank_log(rank) for rank in ranks}
+    logs = {rank: run_dir / files.RANK_LOG.format(rank) for rank in ranks}
     sizes = {rank: size_of(log) for rank, log in logs.items()}
     if any([send_first_handled(process, signal_of_process(process.pid)) for process in ranks.values()]):
         time.sleep(WRITE_SECONDS)

@@ -32,6 +32,14 @@ BINDINGS = "ccl-bindings"  # a folder: links to the bindings of the stack, for r
 PLAN = "plan.json"  # written by a controller that shares the folder
 RANKS = "ranks"
 STACK_TRACES = "stacks"
+# Names with the number of a rank in place of the braces.
+RANK_LOG = RANKS + "/rank-{}.log"
+RANK_TIMES = RANKS + "/rank-{}.times"  # the times at which the log was written
+RANK_METRICS = RANKS + "/rank-{}.metrics.jsonl"
+PREEMPTED_MARK = RANKS + "/.made-room-{}"  # exists once the rank is preempted
+FINISHED_MARK = RANKS + "/.finished-{}"  # exists while a rank that has finished its script leaves the group
+# The local folder for the logs of ranks that have moved from a node, whose name is in place of the braces, or to it.
+MOVED_LOGS = RANKS + "/{}"
 EQUAL_WEIGHTS = f"{RANKS}/.equal-weights"  # exists once ranks of the node have started with equal weights
 HANDED_LOGS = "handed-logs.jsonl"  # the small logs of other nodes, which their agents have handed to node0
 
@@ -63,36 +71,6 @@ def rank_of(name: str, pattern: re.Pattern[str] = OF_RANK) -> int | None:
     """Return the rank of a file in `ranks/`, or None for any other name."""
     match = pattern.fullmatch(name)
     return int(match.group(1)) if match else None
-
-
-def preempted_mark(rank: int) -> str:
-    """Return the name of the file that marks a rank as preempted."""
-    return f"{RANKS}/.made-room-{rank}"
-
-
-def finished_mark(rank: int) -> str:
-    """Return the name of the file that exists while a rank that has finished its script leaves the group."""
-    return f"{RANKS}/.finished-{rank}"
-
-
-def rank_log(rank: int) -> str:
-    """Return the name of a rank's log."""
-    return f"{RANKS}/rank-{rank}.log"
-
-
-def moved_logs(node: str) -> str:
-    """Return the local folder for the logs of ranks that have moved from a node, or to it, during the run."""
-    return f"{RANKS}/{node}"
-
-
-def rank_times(rank: int) -> str:
-    """Return the name of the file with the times at which a rank's log was written."""
-    return f"{RANKS}/rank-{rank}.times"
-
-
-def rank_metrics(rank: int) -> str:
-    """Return the name of a rank's metrics."""
-    return f"{RANKS}/rank-{rank}.metrics.jsonl"
 
 
 class FileEntry(NamedTuple):

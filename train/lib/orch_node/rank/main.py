@@ -139,7 +139,7 @@ def train(torch: ModuleType, layout: RunLayout, placement: RankEntry, argv: list
     if run_script(argv, counts):
         report_end()
         with contextlib.suppress(OSError):  # a full disk
-            (run_dir / files.finished_mark(placement.rank)).touch(0o600)
+            (run_dir / files.FINISHED_MARK.format(placement.rank)).touch(0o600)
     leave(torch, layout.backend, counts)
 
 
@@ -186,7 +186,7 @@ def run_script(argv: list[str], counts: Callable[[], Heartbeat]) -> bool:
             if not preemption.AGREEMENT.agreed:
                 flush()
                 EXIT(EX_TEMPFAIL)
-            preempted_mark = files.preempted_mark(int(os.environ["RANK"]))
+            preempted_mark = files.PREEMPTED_MARK.format(int(os.environ["RANK"]))
             Path(os.environ["ORCH_RUN_DIR"], preempted_mark).touch(0o600)
             return False
         if error.code not in (None, 0):

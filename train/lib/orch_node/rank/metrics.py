@@ -35,7 +35,7 @@ from orch_node.atomic_write import private
 from orch_node.events import NOTED, PROGRESS_REPORTED, send, warn
 from orch_node.protocol.environment import STOP_ON_NAN
 from orch_node.protocol.events import NAN_LOSS, STEPS_PER_SECOND, FirstStep, Heartbeat, Progress
-from orch_node.protocol.files import rank_log, rank_metrics
+from orch_node.protocol.files import RANK_LOG, RANK_METRICS
 from orch_node.rank import communication
 from orch_node.rank.checks import RankError
 from orch_node.rank.hooks import watch_gradients, watch_steps
@@ -65,7 +65,7 @@ class Metrics:
 
     def __init__(self, torch: ModuleType, run_dir: Path, rank: int) -> None:
         self.torch, self.rank = torch, rank
-        self.path, self.log = run_dir / rank_metrics(rank), run_dir / rank_log(rank)
+        self.path, self.log = run_dir / RANK_METRICS.format(rank), run_dir / RANK_LOG.format(rank)
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.steps = 0  # of this process

@@ -64,8 +64,8 @@ def start_rank(run_dir: Path, layout: RunLayout, placement: RankEntry, command: 
     """Start the training process, in a container if the run has containers."""
     spec = read_spec(run_dir)
     environment = training_environment(run_dir, layout, placement, spec)
-    log_path = run_dir / files.rank_log(placement.rank)
-    for mark in (files.preempted_mark(placement.rank), files.finished_mark(placement.rank)):
+    log_path = run_dir / files.RANK_LOG.format(placement.rank)
+    for mark in (files.PREEMPTED_MARK.format(placement.rank), files.FINISHED_MARK.format(placement.rank)):
         (run_dir / mark).unlink(missing_ok=True)
     try:
         log = open_log(log_path, placement.node)
@@ -112,9 +112,9 @@ def wait(child: Child, placement: RankEntry, oom_kills: int, run_dir: Path) -> i
     """
     signals = SignalForwarder(child.pid)
     code, max_rss_bytes, cpu_seconds = child.wait()
-    if code == 0 and (run_dir / files.preempted_mark(placement.rank)).exists():
+    if code == 0 and (run_dir / files.PREEMPTED_MARK.format(placement.rank)).exists():
         code = EX_TEMPFAIL
-    finished_mark = run_dir / files.finished_mark(placement.rank)
+    finished_mark = run_dir / files.FINISHED_MARK.format(placement.rank)
     finished = code != 0 or finished_mark.exists()
     # torchrun continues when one of its ranks ends.
     waits = not finished and "TORCHELASTIC_RUN_ID" not in os.environ
@@ -126,7 +126,7 @@ def wait(child: Child, placement: RankEntry, oom_kills: int, run_dir: Path) -> i
         code=max(code, 0),
         signal=name,
         stopped=stopped,
-        text=log_tail(run_dir / files.rank_log(placement.rank)) if code and not stopped else "",
+        text=log_tail(run_dir / files.RANK_LOG.format(placement.rank)) if code and not stopped else "",
         oom=oom_evidence(child.pid, oom_kills) if name == "SIGKILL" and not stopped else None,
         finished=finished,
         waits=waits,
