@@ -43,27 +43,18 @@ class Pipes:
                 self.drop(key.fd)
                 continue
             handle_line, max_bytes, pending = key.data
-            for line in complete_lines(pending, chunk, max_bytes):
+            # The time is linear in the size of the chunk, however long the unfinished line is.
+            *ends, remainder = chunk.split(b"\n")
+            for end in ends:
+                line = bytes(pending) + end + b"\n"
+                pending.clear()
                 handle_line(line)
+            pending += remainder
+            if len(pending) > max_bytes:
+                handle_line(bytes(pending) + b"\n")
+                pending.clear()
         return bool(ready)
 
     def open(self, descriptor: int) -> bool:
         """Return whether the end of a pipe has not been reached."""
         return descriptor >= 0 and descriptor in self.selector.get_map()
-
-
-def complete_lines(pending: bytearray, chunk: bytes, max_bytes: int) -> list[bytes]:
-    """Add a chunk to the unfinished line of a pipe, and return the lines that are complete.
-
-    The time is linear in the size of the chunk, however long the unfinished line is.
-    """
-    *ends, remainder = chunk.split(b"\n")
-    lines = []
-    for end in ends:
-        lines.append(bytes(pending) + end + b"\n")
-        pending.clear()
-    pending += remainder
-    if len(pending) > max_bytes:
-        lines.append(bytes(pending) + b"\n")
-        pending.clear()
-    return lines
