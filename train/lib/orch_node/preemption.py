@@ -73,7 +73,8 @@ class Agreement:
         if self.handles_signal or threading.current_thread() is not threading.main_thread():
             return
         self.handles_signal = True
-        handles_term = in_batch_job() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        # Slurm sends SIGTERM to all processes of a job that it preempts, GraceTime seconds before it ends them.
+        handles_term = BY_STEP in os.environ and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
         for handled in (number, signal.SIGTERM) if handles_term else (number,):
             signal.signal(handled, self.handle_signal)
             signal.siginterrupt(handled, False)
@@ -95,14 +96,6 @@ class Agreement:
         torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
         self.collectives += 1
         return float(largest[0]), float(largest[1])
-
-
-def in_batch_job() -> bool:
-    """Return whether a batch system sends SIGTERM to this rank when it preempts the job.
-
-    Slurm signals all processes of a job's steps, GraceTime seconds before it ends them.
-    """
-    return BY_STEP in os.environ
 
 
 def group_device(torch: Any) -> Any:

@@ -15,6 +15,7 @@ Prints one JSON object. A run's files are not needed; the name of its folder is 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import os
 import signal
@@ -163,13 +164,14 @@ def leftovers_by_run(runs_dir: str) -> dict[str, list[ProcessRecord]]:
     """Return the living processes and the containers here, by run."""
     bases = {os.path.realpath(runs_dir), os.path.abspath(runs_dir)}
     by_run: dict[str, list[ProcessRecord]] = {}
-    for runs, process in processes.processes_with_runs(processes.ancestors(os.getpid())):
+    for runs, process in processes.processes_with_runs():
         for run in {os.path.basename(run) for run in map(os.fsdecode, runs) if os.path.dirname(run) in bases}:
             by_run.setdefault(run, []).append(process)
     by_run = {run: processes.with_proxies(by_run[run]) for run in sorted(by_run)}
-    for folder, contained in containers.list_all().items():
-        if os.path.dirname(folder) in bases:
-            by_run.setdefault(os.path.basename(folder), []).extend(contained)
+    with contextlib.suppress(containers.ContainerError):  # there is no engine
+        for folder, contained in containers.containers_by_folder(containers.RUN).items():
+            if os.path.dirname(folder) in bases:
+                by_run.setdefault(os.path.basename(folder), []).extend(contained)
     return by_run
 
 

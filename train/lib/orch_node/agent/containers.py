@@ -161,13 +161,6 @@ def find(run_dir: Path, node: str = "") -> list[ProcessRecord]:
     return [record for folder in {str(run_dir), os.path.realpath(run_dir)} for record in by_folder.get(folder, [])]
 
 
-def list_all() -> dict[str, list[ProcessRecord]]:
-    """Return the containers of all runs, by folder; nothing without an engine."""
-    with contextlib.suppress(ContainerError):
-        return containers_by_folder(RUN)
-    return {}
-
-
 def containers_by_folder(*labels: str) -> dict[str, list[ProcessRecord]]:
     """Return the containers with these labels, by the folder of their run.
 

@@ -201,13 +201,9 @@ def merged(claims: Iterable[Claim]) -> tuple[Claim, ...]:
 def node_usage(claims: Path) -> NodeUsage:
     """Return the load, the free memory and the runs that have reserved cores of this node."""
     reserved = merged((*Claims(claims).read(), *claims_of_other_users()))
-    return NodeUsage(os.getloadavg()[0], memory_available(), reserved)
-
-
-def memory_available() -> int:
-    """Return the bytes of memory that new programs can use, as the kernel estimates them (proc(5), MemAvailable)."""
-    match = re.search(r"^MemAvailable: *(\d+) kB", read_text(Path("/proc/meminfo")), re.MULTILINE)
-    return int(match[1]) * 1024 if match else 0
+    # The memory that new programs can use, as the kernel estimates it (proc(5)).
+    available = re.search(r"^MemAvailable: *(\d+) kB", read_text(Path("/proc/meminfo")), re.MULTILINE)
+    return NodeUsage(os.getloadavg()[0], int(available[1]) * 1024 if available else 0, reserved)
 
 
 def main(argv: list[str]) -> None:

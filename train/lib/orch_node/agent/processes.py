@@ -11,7 +11,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 from orch_node import machine
@@ -47,15 +47,19 @@ LAUNCHER_DELAY_SECONDS = 1.5
 def run_processes(run_dir: str) -> list[ProcessRecord]:
     """Return the living processes of a run on this node, except this process and its ancestors."""
     names = {os.fsencode(run_dir), os.fsencode(os.path.realpath(run_dir))}
-    candidates = processes_with_runs(ancestors(os.getpid()))
-    return with_proxies([process for runs, process in candidates if names & runs])
+    return with_proxies([process for runs, process in processes_with_runs() if names & runs])
 
 
-def processes_with_runs(ignored: Collection[int]) -> list[tuple[set[bytes], ProcessRecord]]:
-    """Return each living process that names a run, with the folders of the runs that it names."""
+def processes_with_runs() -> list[tuple[set[bytes], ProcessRecord]]:
+    """Return each living process that names a run, except this one and its ancestors, with the folders of the runs."""
     result = []
-    for pid in set(all_pids()).difference(ignored):
-        runs, argv = named_runs(pid)
+    for pid in set(all_pids()).difference(ancestors(os.getpid())):
+        environ, argv = read_environment(pid), read_argv(pid)
+        runs = {value for name, value in environ.items() if name == b"ORCH_RUN_DIR"}
+        arguments = node_program_arguments(argv, pid) if environ else []  # not of another user's process
+        index = ROLES[arguments[0]][1] if arguments and arguments[0] in ROLES else None
+        if index and len(arguments) > index:
+            runs.add(os.fsencode(arguments[index]))
         if runs and (process := read_process(pid, argv)) and process.state not in "ZX":
             result.append((runs, process))
     return result
@@ -64,15 +68,6 @@ def processes_with_runs(ignored: Collection[int]) -> list[tuple[set[bytes], Proc
 def all_pids() -> list[int]:
     """Return the numbers of all processes."""
     return [int(folder.name) for folder in PROC.iterdir() if folder.name.isdigit()]
-
-
-def named_runs(pid: int) -> tuple[set[bytes], list[bytes]]:
-    """Return the run folders that a process names, and its command line."""
-    environ, argv = read_environment(pid), read_argv(pid)
-    runs = {value for name, value in environ.items() if name == b"ORCH_RUN_DIR"}
-    arguments = node_program_arguments(argv, pid) if environ else []  # not of another user's process
-    index = ROLES[arguments[0]][1] if arguments and arguments[0] in ROLES else None
-    return runs | ({os.fsencode(arguments[index])} if index and len(arguments) > index else set()), argv
 
 
 def role_of(argv: list[bytes], pid: int) -> str:

@@ -25,10 +25,10 @@ from orch_node.agent.processes import handles_signal
 from orch_node.disk import describe_on_node
 from orch_node.events import send
 from orch_node.machine import die_with_parent, send_signal, start_time
-from orch_node.preemption import in_batch_job
 from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import RankEntry
 from orch_node.rank.environment import with_node_settings
+from orch_node.reach import BY_STEP
 from orch_node.streams import LogWriter
 
 # Left to the script: batch systems announce the end of a job with them.
@@ -140,7 +140,7 @@ class SignalForwarder:
         signal.signal(signal.SIGALRM, self.kill)
 
     def request_stop(self, number: int, frame: FrameType | None) -> None:
-        if in_batch_job() and number == signal.SIGTERM and handles_signal(self.child, number):
+        if BY_STEP in os.environ and number == signal.SIGTERM and handles_signal(self.child, number):
             # The script writes a checkpoint; the agent ends it if necessary.
             send_signal(self.child, self.start, number)
             return
