@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+    from typing_extensions import Self
 
 ZEROS = re.compile("(?<![0-9])0+(?=[0-9])")  # that pad the numbers of hosts
 
@@ -42,7 +43,7 @@ class OrchError(Exception):
         self.__notes__ = [f"hint: {self.hint}"] if self.hint else []  # Python 3.11 prints them in tracebacks
 
     @classmethod
-    def about(cls, problem: str, /, **values: object) -> OrchError:
+    def about(cls, problem: str, /, **values: object) -> Self:
         """Return the error with the message and the hint of a problem in problems.toml, and with these values."""
         texts = problems()[problem]
         return cls(texts["message"].format(**values), hint=texts["hint"].format(**values))

@@ -85,10 +85,8 @@ def parse_variable(name: str, host: str, value: object, model: type[Variable]) -
         return model.model_validate(value)
     except ValidationError as error:
         key, reason = first_problem(error)
-        raise RequestError(
-            f"{'.'.join(filter(None, [name, key]))} of {host}: {reason}.",
-            hint=f"Keys of {name}: {', '.join(model.model_fields)}.",
-        ) from None
+        problem = f"{'.'.join(filter(None, [name, key]))} of {host}: {reason}."
+        raise RequestError(problem, hint=f"Keys of {name}: {', '.join(model.model_fields)}.") from None
 
 
 def parse_toml(text: str, path: Path | str, model: type[Model]) -> Model:
@@ -105,11 +103,10 @@ def parse_toml(text: str, path: Path | str, model: type[Model]) -> Model:
         # A misspelled key yields two errors, and the unknown name is more helpful than the missing one.
         first = max(error.errors(), key=lambda details: details["type"] == "extra_forbidden")
         keys = [str(part) for part in first["loc"] if part != "[key]"]  # as pydantic calls a key of a mapping
-        line = key_line(text, keys)
-        raise RequestError(
-            f"{path}, line {line}: {'.'.join(keys)}: {describe_invalid(first['msg'])}",
-            hint=model.hint_about_unknown_key(keys) if first["type"] == "extra_forbidden" else "",
-        ) from None
+
+        hint = model.hint_about_unknown_key(keys) if first["type"] == "extra_forbidden" else ""
+        problem = f"{path}, line {key_line(text, keys)}: {'.'.join(keys)}: {describe_invalid(first['msg'])}"
+        raise RequestError(problem, hint=hint) from None
 
 
 def key_line(text: str, keys: list[str]) -> int:

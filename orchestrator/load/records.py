@@ -80,10 +80,8 @@ class DamagedRecord(RequestError):
     """An error for an unreadable record; the node counts as not provisioned."""
 
     def __init__(self, path: Path, problem: str) -> None:
-        super().__init__(
-            one_line(f"{path.stem} counts as not provisioned, because its record {path} cannot be read: {problem}"),
-            hint="`orch provision` replaces it.",
-        )
+        message = f"{path.stem} counts as not provisioned, because its record {path} cannot be read: {problem}"
+        super().__init__(one_line(message), hint="`orch provision` replaces it.")
 
     def describe(self) -> str:
         return f"{self.message} ({self.hint})"

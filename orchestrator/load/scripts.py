@@ -253,10 +253,8 @@ def check_syntax(script: str, python: RanksPython) -> None:
         if not is_newer(python.version):
             line = f", line {error.lineno}" if error.lineno else ""
             newer = f" If the image has a newer Python than {python.version}, call orch with that one."
-            raise RequestError(
-                one_line(f"{script}{line}: {error.msg}{f': {error.text.strip()}' if error.text else ''}"),
-                hint=f"Nothing was started.{newer if python.image else ''}",
-            ) from None
+            problem = one_line(f"{script}{line}: {error.msg}{f': {error.text.strip()}' if error.text else ''}")
+            raise RequestError(problem, hint=f"Nothing was started.{newer if python.image else ''}") from None
 
 
 def is_newer(version: str) -> bool:

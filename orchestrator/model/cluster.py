@@ -231,10 +231,8 @@ def shares_of(node: Node, ppn: int | None, workers: int, devices: tuple[int | No
     if ppn is None and devices:
         ppn = len(devices)
     if ppn is not None and not 1 <= ppn <= len(cores):
-        most, auto = len(cores), default_ranks(cores)
-        raise PlanError.about(
-            "high-ppn", ppn=ppn, node=node, cores=counted(most, "physical core"), most=most, auto=auto
-        )
+        most, auto, available = len(cores), default_ranks(cores), counted(len(cores), "physical core")
+        raise PlanError.about("high-ppn", ppn=ppn, node=node, cores=available, most=most, auto=auto)
     ranks = ppn or default_ranks(cores)
     # Ranks beyond the number of devices share them.
     near = tuple(devices[rank % len(devices)] for rank in range(ranks) if devices)

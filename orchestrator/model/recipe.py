@@ -175,10 +175,9 @@ class Recipe:
                 raise RequestError.about("unknown-setting", source=source, name=name, recipe=self, suggestion=hint)
             setting = self.declared.get(name, Setting())
             if value is not None and not setting.accepts(value):
-                raise RequestError(
-                    f"{source}{name}={value}: not {setting.expected}.",
-                    hint=f"Its default is {self.default(name)}." if self.default(name) is not None else self.listing,
-                )
+                default = self.default(name)
+                hint = f"Its default is {default}." if default is not None else self.listing
+                raise RequestError(f"{source}{name}={value}: not {setting.expected}.", hint=hint)
 
     def default(self, name: str) -> Value | None:
         """Return the default of a setting; None if it has none or the script computes it."""

@@ -76,14 +76,10 @@ class LaunchSpec:
                 problem = "no-intel-mpi" if self.mpi == "intel" else "no-mpi"
                 if node.root and not node.local:  # a node of an inventory
                     problem = "no-mpi-in-inventory"
+                names = ", ".join(MPI_NAMES.get(name, name) for name in node.facts.mpi) or "none"
+                title, package, prefix = MPI_NAMES[self.mpi], MPI_PACKAGES[self.mpi], node.python.rpartition("/bin/")[0]
                 raise PlanError.about(
-                    problem,
-                    node=node,
-                    mpi=self.mpi,
-                    title=MPI_NAMES[self.mpi],
-                    available=", ".join(MPI_NAMES.get(name, name) for name in node.facts.mpi) or "none",
-                    package=MPI_PACKAGES[self.mpi],
-                    prefix=node.python.rpartition("/bin/")[0],
+                    problem, node=node, mpi=self.mpi, title=title, available=names, package=package, prefix=prefix
                 )
         return self.nodes[0].facts.mpi[self.mpi]
 

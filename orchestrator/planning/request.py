@@ -345,7 +345,5 @@ def check_foreign(
             hint = f"Add {target_flag}, or omit {flag(name)}."
             unsupported.append((flag(name), UnsupportedOption(f"is for {target_flag}", hint)))
     if unsupported:
-        raise PlanError(
-            " ".join(f"{name} {option.reason}." for name, option in unsupported),
-            hint=" ".join(dict.fromkeys(option.hint for _, option in unsupported)),
-        )
+        problem = " ".join(f"{name} {option.reason}." for name, option in unsupported)
+        raise PlanError(problem, hint=" ".join(dict.fromkeys(option.hint for _, option in unsupported)))

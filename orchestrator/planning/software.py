@@ -142,10 +142,9 @@ def check_backend(backend: Backend, nodes: tuple[Node, ...]) -> None:
     if problems:
         source = f" (the plug-in is registered by {backend.source})" if backend.source else ""
         hint = backend.hint or f"Add it to the requirements of the stack{source}."
-        raise PlanError(
-            f"--backend {backend.name} ({backend.summary}): {'; '.join(problems[:3])}.",
-            hint=process_group.GPU_HINT if backend.gpu and all(node.facts.gpus for node in nodes) else hint,
-        )
+        problem = f"--backend {backend.name} ({backend.summary}): {'; '.join(problems[:3])}."
+        needs_other_torch = backend.gpu and all(node.facts.gpus for node in nodes)
+        raise PlanError(problem, hint=process_group.GPU_HINT if needs_other_torch else hint)
 
 
 def check_gpus(backend: Backend, ppn: int | None, gpus: Mapping[str, int], env: Collection[str]) -> None:

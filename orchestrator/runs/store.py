@@ -271,10 +271,8 @@ def match_id(
         return matches[0]
     if matches:
         raise RequestError.about("several-runs", name=name, count=len(matches), location=location, newest=matches[-1])
-    raise RequestError(
-        f"There is no run '{name}' {location}.",
-        hint=did_you_mean(name, [*ids, *{record.name for record in records}], listing=LISTING) if ids else "",
-    )
+    hint = did_you_mean(name, [*ids, *{record.name for record in records}], listing=LISTING) if ids else ""
+    raise RequestError(f"There is no run '{name}' {location}.", hint=hint)
 
 
 def can_resume(run: Run) -> bool:

@@ -215,9 +215,7 @@ class KubernetesClient:
             if api == "v1" or error.message.startswith("namespaces "):
                 raise
             comes_with = next(kind.comes_with for kind in KINDS.values() if kind.api == api)
-            raise ExecuteError.about(
-                "missing-crd", kind=manifest["kind"], api=manifest["apiVersion"], comes_with=comes_with
-            ) from None
+            raise ExecuteError.about("missing-crd", manifest=manifest, comes_with=comes_with) from None
 
     def delete(self, item: Object) -> None:
         """Delete exactly this object, and what it owns, unless it is already gone."""

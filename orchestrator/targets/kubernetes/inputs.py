@@ -166,11 +166,6 @@ def packed(project: Project) -> bytes:
     archive = buffer.getvalue()
     if len(archive) > MAX_PROJECT_BYTES:
         sizes = {name: (folder / name).lstat().st_size for name in project.files}
-        raise PlanError.about(
-            "project-for-pods",
-            folder=folder,
-            size=len(archive) / 1e6,
-            limit=MAX_PROJECT_BYTES / 1e6,
-            largest=load.largest_files(sizes),
-        )
+        size, limit, largest = len(archive) / 1e6, MAX_PROJECT_BYTES / 1e6, load.largest_files(sizes)
+        raise PlanError.about("project-for-pods", folder=folder, size=size, limit=limit, largest=largest)
     return archive

@@ -220,10 +220,9 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, store.Positions | None]:
         if remaining and isinstance(error, OrchError):
             selector = f"--namespace {cluster.namespace} --selector {names.RUN}={record.run_id}"
             kinds = ",".join(sorted({item["kind"].lower() for item in step.objects}))
-            raise ExecuteError(
-                f"{error.message} Objects of the run may remain: {remaining[0].message}",
-                hint=f"{error.hint} Delete them: kubectl delete {kinds} {selector}".lstrip(),
-            ) from None
+            hint = f"{error.hint} Delete them: kubectl delete {kinds} {selector}".lstrip()
+            message = f"{error.message} Objects of the run may remain: {remaining[0].message}"
+            raise ExecuteError(message, hint=hint) from None
         raise
     if earlier:
         store.forget_end(folder)

@@ -213,10 +213,9 @@ class KubernetesHandle(RunHandle):
         try:
             yield from self.copied_events()
         except OrchError as error:
-            raise ExecuteError(
-                f"{error.message} The run continues, but is not watched any longer.",
-                hint=f"{error.hint} `orch attach {self.record.run_id}` watches it again.".lstrip(),
-            ) from None
+            hint = f"{error.hint} `orch attach {self.record.run_id}` watches it again.".lstrip()
+            message = f"{error.message} The run continues, but is not watched any longer."
+            raise ExecuteError(message, hint=hint) from None
         finally:
             self.watched = False
 
@@ -466,12 +465,8 @@ class KubernetesHandle(RunHandle):
 
     def commands(self, nodes: Nodes | None) -> NodeCommands:
         kubectl = f"kubectl --namespace {self.location.namespace}"
-        raise RequestError.about(
-            "commands-of-pod-run",
-            run_id=self.record.run_id,
-            kubectl=kubectl,
-            selector=names.selector(self.record.run_id),
-        )
+        selector = names.selector(self.record.run_id)
+        raise RequestError.about("commands-of-pod-run", record=self.record, kubectl=kubectl, selector=selector)
 
     # Stop.
 

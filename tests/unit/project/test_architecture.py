@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import runpy
 import sys
 from collections.abc import Callable, Iterable
@@ -221,7 +222,7 @@ def test_errors_get_the_values_in_their_texts() -> None:
         node.args[0].value: {key.arg for key in node.keywords} for node in about if hasattr(node.args[0], "value")
     }
     fields = {
-        name: {field.partition(".")[0] for text in texts.values() for _, field, *_ in Formatter().parse(text) if field}
+        name: {re.split(r"[.[]", key)[0] for text in texts.values() for _, key, *_ in Formatter().parse(text) if key}
         for name, texts in problems().items()
     }
     assert values.items() <= fields.items()
