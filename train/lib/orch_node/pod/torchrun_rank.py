@@ -41,10 +41,7 @@ def main(argv: list[str]) -> None:
         ranks=(entry_of(config, host, rank, sorted(os.sched_getaffinity(0))),),
     )
     atomic_write.write(folder / files.LAYOUT, layouts.render(layout))
-    variables = rank_variables(config.env, config.preload, facts.libraries(Path(sys.prefix)))
-    variables |= {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
-    variables |= {"ORCH_ATTEMPT": str(config.attempt)}
-    atomic_write.write(folder / files.ENVIRONMENT, json.dumps(variables))
+    atomic_write.write(folder / files.ENVIRONMENT, json.dumps(environment(config)))
     (folder / files.RANKS).symlink_to(Path(config.run_dir) / files.RANKS)
     os.execv(sys.executable, program.command("rank", "--run", str(folder), *argv[1:]))
 
@@ -68,6 +65,12 @@ def entry_of(config: PodConfig, host: str, rank: int, allowed: list[int]) -> Ran
         threads=len(own_cores) or config.threads,
         env={**local_rank_variables(config.env, local, local_size), **met_by_torchrun()},
     )
+
+
+def environment(config: PodConfig) -> dict[str, str]:
+    variables = rank_variables(config.env, config.preload, facts.libraries(Path(sys.prefix)))
+    variables |= {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
+    return {**variables, "ORCH_ATTEMPT": str(config.attempt)}
 
 
 def met_by_torchrun() -> dict[str, str]:
