@@ -141,13 +141,8 @@ class Cluster:
         """
         selected, spares = self.selected_nodes(), self.selected_nodes(self.selection.spares)
         for spare in spares:
-            facts = spare.facts
-            mismatches = [
-                node.name
-                for node in selected
-                if node.facts.cores != facts.cores or len(node.facts.gpus) != len(facts.gpus)
-            ]
-            if mismatches:
+            kind = (spare.facts.cores, len(spare.facts.gpus))
+            if mismatches := [node.name for node in selected if (node.facts.cores, len(node.facts.gpus)) != kind]:
                 raise PlanError.about("unequal-spare", spare=spare, nodes=fold(mismatches))
         return spares
 
@@ -272,10 +267,8 @@ class Link:
         If another interface has the same address on all nodes, such as docker0, the mpi transport hangs silently unless
         libfabric gets the interface's name.
         """
-        return {
-            **interface_variables(self.interface),
-            **fabrics.node_variables(self.fabric, self.interface, self.devices),
-        }
+        variables = fabrics.node_variables(self.fabric, self.interface, self.devices)
+        return {**interface_variables(self.interface), **variables}
 
     def rank_environments(self, numa: tuple[int | None, ...], transport: str) -> tuple[dict[str, str], ...]:
         """Return the variables of each of the node's ranks, whose cores are on the NUMA nodes `numa`."""

@@ -120,9 +120,8 @@ class Measurement:
 def merge_ranks(rates: Iterable[RankRates]) -> RankRates:
     """Return the rates of a node from those of its ranks."""
     ranks = list(rates)
-    first = ranks[0]
     return replace(
-        first,
+        ranks[0],
         **{name: sum(getattr(rank, name) for rank in ranks) for name in ("fp32", "bf16", "memory", "used_by_others")},
         **{name: sum(getattr(rank, name) for rank in ranks) / len(ranks) for name in ("cpu", "megahertz")},
     )

@@ -80,8 +80,7 @@ def use_requested(name: str, source: str, use: FabricUse) -> Decision:
 def fabric_problems(name: str, use: FabricUse) -> Iterator[str]:
     """Yield why the nodes cannot use the fabric."""
     for node in use.nodes:
-        missing = node.facts.fabrics.get(name, "not checked yet")
-        if missing:
+        if missing := node.facts.fabrics.get(name, "not checked yet"):
             yield f"{node.name}: {missing}"
     devices = [rails(name, node.facts.devices) for node in use.nodes]
     if use.spares and len({tuple((device.name, device.numa) for device in of_node) for of_node in devices}) > 1:
@@ -138,22 +137,19 @@ def fastest(links: Choice[tuple[Link, ...]], use: FabricUse) -> Choice[tuple[Lin
         reason = f"the fastest one that was verified between all nodes: {describe_speeds(results)}"
         most = (results[best] or Proof(together="")).rails
         value = describe_fabric(best, devices_of(best, use, most))
-        decision = Decision(topic="fabric", value=value, reason=reason)
-        return with_fabric(links, best, use, decision=decision, most=most)
+        return with_fabric(links, best, use, decision=Decision("fabric", value, reason), most=most)
     slower = {name: result for name, result in results.items() if name == TCP or result}
     reasons = [f"{name}: {problem}" for name, problem in problems.items() if problem]
     if len(slower) > 1:
         reasons.append(f"the fastest one that was verified: {describe_speeds(slower)}")
-    decision = Decision(topic="fabric", value=TCP, reason="; ".join(reasons))
-    return with_fabric(links, TCP, use, decision=decision)
+    return with_fabric(links, TCP, use, decision=Decision("fabric", TCP, "; ".join(reasons)))
 
 
 def why_unverified(name: str, use: FabricUse) -> str:
     """Return why `auto` does not use the fabric; empty if it was verified between all of the nodes."""
     if problem := next(fabric_problems(name, use), ""):
         return problem
-    without = [node.name for node in use.nodes if not rails(name, node.facts.devices)]
-    if without:
+    if without := [node.name for node in use.nodes if not rails(name, node.facts.devices)]:
         return f"{fold(without)}: no RDMA device"
     failures = (result.failed for node in use.nodes if (result := node.facts.proved.get(name)))
     if reason := next(filter(None, failures), ""):

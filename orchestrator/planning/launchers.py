@@ -86,8 +86,7 @@ class LaunchSpec:
     def hosts(self) -> str:
         """Return a hostfile for the requested MPI implementation."""
         by_node = self.layout.by_node()
-        slots = ((node.address, len(by_node[node.name])) for node in self.nodes)
-        return hostfile(self.mpi, slots)
+        return hostfile(self.mpi, ((node.address, len(by_node[node.name])) for node in self.nodes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,8 +122,7 @@ def resume_decision(recipe: Recipe, resume: Resume) -> Decision:
     else:
         source = "the recipe saves no checkpoints and starts from the beginning"
     ended = resume.state if resume.state == FAILED else f"was {resume.state}"
-    reason = f"the last one {ended}; {source}"
-    return Decision(topic="resume", value=f"attempt {resume.attempt}", reason=reason)
+    return Decision("resume", f"attempt {resume.attempt}", f"the last one {ended}; {source}")
 
 
 def changed_project_decisions(recipe: Recipe, resume: Resume) -> Iterator[Decision]:
@@ -187,8 +186,7 @@ def kernels_decision(resolved: Resolved) -> Decision:
         return Decision(topic="kernels", value=TORCHS_KERNELS, reason="requested")
     stack = resolved.stack.value
     if stack.bindings is None or stack.bindings.built_by != "orch":
-        reason = f"stack '{stack.name}' has no package orch_kernels"
-        return Decision(topic="kernels", value=TORCHS_KERNELS, reason=reason)
+        return Decision("kernels", TORCHS_KERNELS, f"stack '{stack.name}' has no package orch_kernels")
     computed = "dropout and attention in training on CPUs, FP32 matrix products on AMD"
     return Decision(topic="kernels", value="orch", reason=f"{computed}; --kernels {TORCHS_KERNELS} keeps torch's")
 

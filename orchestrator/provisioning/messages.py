@@ -84,8 +84,7 @@ def fill_in_host(hint: str, name: str, variables: Mapping[str, Any], settings: S
 
 def message_of(result: Mapping[str, Any]) -> str:
     """Return the messages of a failed task, its reason first."""
-    parts = [str(result.get(key) or "") for key in ("msg", "module_stderr", "stderr")]
-    return "\n".join(part for part in parts if part)
+    return "\n".join(str(result[key]) for key in ("msg", "module_stderr", "stderr") if result.get(key))
 
 
 def changes_of(result: Mapping[str, Any], task: str) -> list[Change]:

@@ -137,12 +137,9 @@ def host_entries(probes: tuple[Probe, ...], addresses: Mapping[str, str]) -> lis
     They have the inventory's names only. The host name that a node reports could redirect the other nodes'
     connections to it. Addresses and localhost are omitted.
     """
-    names = [
-        probe.name
-        for probe in probes
-        if probe.name.lower().partition(".")[0] != "localhost" and not is_address(probe.name)
-    ]
-    return [{"address": addresses[name], "names": [name]} for name in names]
+    names = [probe.name for probe in probes if not is_address(probe.name)]
+    named = [name for name in names if name.lower().partition(".")[0] != "localhost"]
+    return [{"address": addresses[name], "names": [name]} for name in named]
 
 
 def has_entries(probe: Probe, entries: list[dict[str, Any]]) -> bool:
