@@ -130,15 +130,13 @@ class LoopArguments(CommunicationArguments):
 def task_requirements(args: Any, training: Any) -> list[tuple[bool, str]]:
     """Return the rules of a recipe that trains and evaluates on a data set of the hub or on files."""
     hub = args.dataset_name is not None
+    lacks_rows = training.do_eval and not (hub or args.validation_file)
     return [
         (not args.model_name_or_path, "--model_name_or_path is missing."),
         (not (training.do_train or training.do_eval), "pass --do_train, --do_eval or both."),
         (hub and bool(args.train_file or args.validation_file), "pass --dataset_name or data files, not both."),
         (training.do_train and not (hub or args.train_file), "--do_train needs --train_file or --dataset_name."),
-        (
-            training.do_eval and not (hub or args.validation_file),
-            "--do_eval needs --validation_file or --dataset_name.",
-        ),
+        (lacks_rows, "--do_eval needs --validation_file or --dataset_name."),
     ]
 
 

@@ -45,15 +45,11 @@ def compress(model: Any, kind: str) -> None:
 
     PowerSGD's pending error is not part of a checkpoint: a resumed run starts without it.
     """
-    if kind == "none" or not isinstance(model, DistributedDataParallel):
-        return
-    if kind == "bf16":
+    if kind == "bf16" and isinstance(model, DistributedDataParallel):
         model.register_comm_hook(None, in_bf16)
-        return
-    state = powersgd.PowerSGDState(
-        process_group=None, matrix_approximation_rank=RANK, start_powerSGD_iter=UNCOMPRESSED_STEPS
-    )
-    model.register_comm_hook(state, in_turn)
+    elif kind == "powersgd" and isinstance(model, DistributedDataParallel):
+        state = powersgd.PowerSGDState(None, RANK, start_powerSGD_iter=UNCOMPRESSED_STEPS)
+        model.register_comm_hook(state, in_turn)
 
 
 class LocalSteps:

@@ -43,14 +43,12 @@ class Course:
 
     def __init__(self, output_dir: Path, *, samples_per_step: int, start_step: int) -> None:
         self.samples_per_step = samples_per_step
-        self.start_step = self.first_step = start_step
-        self.progress = Progress("train", 0)
+        self.start_step = start_step
         self.file = open_lines(output_dir / FILE, start_step) if ranks.is_main() else None
         self.tensorboard = open_tensorboard(output_dir / "tensorboard", start_step) if ranks.is_main() else None
         self.seconds = 0.0
         self.final_loss: float | None = None
         self.logged_step = start_step
-        self.began = self.logged_at = time.perf_counter()
 
     def begin(self, step: int, steps: int, phase: str = "train") -> None:
         if step >= steps:

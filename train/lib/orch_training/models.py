@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,9 @@ def is_reachable() -> bool:
     url = urlsplit(constants.ENDPOINT)
     if getproxies().keys() & {url.scheme, "all"}:
         return True
-    try:
-        socket.getaddrinfo(url.hostname, url.port or url.scheme)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        return bool(socket.getaddrinfo(url.hostname, url.port or url.scheme))
+    return False
 
 
 @contextmanager

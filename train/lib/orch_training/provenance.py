@@ -40,20 +40,17 @@ def provenance_of(script: str, model: HubArguments, data: Mapping[str, Iterable[
         data: the tokenized rows of each data set by its name.
         options: dataclasses or mappings with the arguments of the recipe.
     """
-    computed = None
+    computed: dict[str, str] = {}
     if not ranks.has_group() or os.environ.get("LOCAL_RANK", "0") == "0":
-        computed = fingerprints_of(Path(script).resolve().parent, model, data)
+        computed = {name: rows_fingerprint(rows) for name, rows in data.items()}
+        computed["model"] = model_fingerprint(model)
+        folder = Path(script).resolve().parent
+        if folder.is_relative_to(INCLUDED):
+            computed[ORCH] = code_fingerprint(LIBRARY, folder)
+        else:
+            computed |= {ORCH: code_fingerprint(LIBRARY), "code": code_fingerprint(folder)}
     of_rank_0: dict[str, str] = ranks.from_main(computed)
     return {**(computed or of_rank_0), SETTINGS: settings_of(*options)}
-
-
-def fingerprints_of(folder: Path, model: HubArguments, data: Mapping[str, Iterable[Any]]) -> dict[str, str]:
-    """Return the fingerprints of the data, the model, orch, and the code of a recipe that is not part of orch."""
-    fingerprints = {name: rows_fingerprint(rows) for name, rows in data.items()}
-    fingerprints["model"] = model_fingerprint(model)
-    if folder.is_relative_to(INCLUDED):
-        return {**fingerprints, ORCH: code_fingerprint(LIBRARY, folder)}
-    return {**fingerprints, ORCH: code_fingerprint(LIBRARY), "code": code_fingerprint(folder)}
 
 
 def check_provenance(provenance: Mapping[str, Any], start: Path) -> None:

@@ -89,12 +89,10 @@ def supervise(run_dir: Path, config: JobConfig, connections: AgentConnections) -
 
 def last_attempt(log: Path) -> int:
     """Return the number of the last attempt that earlier starts of the job have recorded; 0 if there is none."""
-    try:
-        with log.open("rb") as file:
-            lines = (line for line in file if f'"{Launched.kind}"'.encode() in line)
-            return max((event.attempt for event in map(parse_line, lines) if isinstance(event, Launched)), default=0)
-    except OSError:
-        return 0
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        lines = (line for line in file if f'"{Launched.kind}"'.encode() in line)
+        return max((event.attempt for event in map(parse_line, lines) if isinstance(event, Launched)), default=0)
+    return 0
 
 
 def requeue_problem(system: NodeSystem, run_dir: Path, problem: str, limit: int | None) -> str:

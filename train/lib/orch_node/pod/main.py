@@ -58,7 +58,9 @@ def main(argv: list[str]) -> int:
                 (run_dir / files.STOP).unlink(missing_ok=True)  # the request to end an earlier attempt
         if config.project:
             project.unpack(config.project, config.attempt)
-        key = rendezvous.key_of(Path(config.run_dir)) if rendezvous.is_dynamic() else None
+        # If the operator selects the c10d rendezvous; a static one unpickles nothing.
+        has_key = os.environ.get("PET_RDZV_BACKEND") == "c10d"
+        key = rendezvous.key_of(Path(config.run_dir)) if has_key else None
         options = rendezvous.options()
     except (ValueError, TimeoutError) as error:
         refuse(str(error))
@@ -130,7 +132,9 @@ class Torchrun:
             self.check_time_limits()
             time.sleep(TICK_SECONDS)
         reader.join(timeout=2.0)
-        self.relay.finish()
+        while self.relay.pump():
+            pass
+        self.relay.pump(last=True)
         if self.preempted:
             return EX_TEMPFAIL
         code = self.process.returncode

@@ -72,11 +72,6 @@ class Relay:
         due = now - self.printed_at.setdefault(path, now) >= STATE_SECONDS
         return [state] if due and state and path.suffix == ".log" else []
 
-    def finish(self) -> None:
-        while self.pump():
-            pass
-        self.pump(last=True)
-
     def write_line(self, path: Path, line: str) -> None:
         """Write a line of a file in the form for its type."""
         rank = files.rank_of(path.name)

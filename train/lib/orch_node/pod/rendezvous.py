@@ -35,11 +35,6 @@ REPORT_SECONDS = 30.0
 TICK_SECONDS = 0.5
 
 
-def is_dynamic() -> bool:
-    """Return whether the operator selects the c10d rendezvous; a static one unpickles nothing."""
-    return os.environ.get("PET_RDZV_BACKEND") == "c10d"
-
-
 def key_of(run_dir: Path) -> bytes:
     """Return the key of this run; the first pod creates it.
 

@@ -276,10 +276,8 @@ def backends(torch: ModuleType, group: Any) -> list[Any]:
     """Return the backends of a group, each once: gloo may serve several kinds of devices."""
     unique: list[Any] = []
     for device in getattr(group, "_device_types", [torch.device("cpu")]):  # torch 2.0 has no list
-        try:
+        with contextlib.suppress(Exception):  # a member outside the group, or a group without a backend
             backend = group._get_backend(device)
-        except Exception:  # a member outside the group, or a group without a backend
-            continue
-        if all(backend is not listed for listed in unique):
-            unique.append(backend)
+            if all(backend is not listed for listed in unique):
+                unique.append(backend)
     return unique

@@ -55,13 +55,11 @@ def close_listening() -> None:
 
 
 def is_listening(fd: int) -> bool:
-    try:
-        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-            return False
-        with socket.socket(fileno=os.dup(fd)) as duplicate:
-            return bool(duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-    except OSError:
-        return False
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(os.fstat(fd).st_mode):
+            with socket.socket(fileno=os.dup(fd)) as duplicate:
+                return bool(duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return False
 
 
 def open_log(path: Path, node: str) -> LogWriter:

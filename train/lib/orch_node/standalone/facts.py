@@ -7,6 +7,7 @@ kernel.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import glob
@@ -135,10 +136,9 @@ def read_int(path: Path, default: Default) -> int | Default:
 
 def read_text(path: Path) -> str:
     """Return the text of a file of /sys or /proc, empty if it does not exist."""
-    try:
+    with contextlib.suppress(OSError):
         return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    return ""
 
 
 def cpu_flags() -> list[str]:
@@ -386,11 +386,10 @@ def fi_info(prefix: Path) -> str:
 def output_of(command: list[str], variables: dict[str, str]) -> str:
     """Return standard output and error of a program, empty if it fails to start or does not end."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    try:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(command, env={**environment, **variables}, capture_output=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return (done.stdout + done.stderr).decode(errors="replace")
+        return (done.stdout + done.stderr).decode(errors="replace")
+    return ""
 
 
 def fabrics(output: str, devices: list[dict[str, object]], root: Path = ROOT) -> dict[str, str]:
