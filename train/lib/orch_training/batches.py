@@ -167,9 +167,8 @@ class Micros(Dataset[dict[str, Any]]):
         step, index = divmod(number, self.dealing.micro_batches)
         epoch, step = divmod(step, self.steps)
         if epoch != self.epoch:
-            size = len(self.rows)
             self.epoch = epoch
-            self.order = epoch_order(size, self.seed + epoch, self.lengths, self.dealing.batch.size)
+            self.order = epoch_order(len(self.rows), self.seed + epoch, self.lengths, self.dealing.batch.size)
         part = self.dealing.parts(self.dealing.batch.span(step, len(self.rows)), self.rank)[index]
         return {**self.collate([self.rows[self.order[position]] for position in part.positions]), WEIGHT: part.weight}
 

@@ -28,11 +28,15 @@ SHARED_SECONDS = 10.0  # after which a shared file system shows what another nod
 def main(argv: list[str]) -> int:
     """Connect to the supervisor and serve its requests; return the exit code."""
     run_dir, (host, _, port), key = argv[0], argv[1].rpartition(":"), os.environ.pop(KEY, "")
-    if not is_shared(Path(run_dir)):
+    # node0 has written this file, which other nodes see if they share the folder.
+    config_path, deadline = Path(run_dir, batch.CONFIG), time.monotonic() + SHARED_SECONDS
+    while not config_path.exists() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    if not config_path.exists():
         hint = "Choose a folder that all nodes share with --runs-dir"
         print(f"{socket.gethostname()} does not see {run_dir} of node0. {hint}", file=sys.stderr)
         return 1
-    system = find_system(batch.parse(Path(run_dir, batch.CONFIG).read_text()))
+    system = find_system(batch.parse(config_path.read_text()))
     node = system.node_name()
     try:
         connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
@@ -45,16 +49,6 @@ def main(argv: list[str]) -> int:
     os.dup2(connection.fileno(), 1)
     connection.close()
     return agent.main([run_dir, node, f"{run_dir}/claims/{node}"], lines)
-
-
-def is_shared(run_dir: Path) -> bool:
-    """Return whether this node sees what node0 has written into the run's folder."""
-    deadline = time.monotonic() + SHARED_SECONDS
-    while not (run_dir / batch.CONFIG).exists():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.5)
-    return True
 
 
 def hello(system: NodeSystem, node: str, connection: socket.socket) -> Hello:

@@ -69,18 +69,11 @@ def create_layout(config: JobConfig, hellos: Sequence[Hello]) -> layouts.RunLayo
 
 def node_entry(config: JobConfig, hello: Hello, *, is_single_node: bool) -> layouts.NodeEntry:
     """Return the entry of a node; a single node needs no address and listens on loopback."""
-    entry = layouts.NodeEntry(
-        name=hello.node,
-        host=hello.host,
-        torch=config.torch,
-        env=interface_variables(hello.interface),
-        repair=REPAIR.format(system=config.system),
-        recorded=False,
-    )
+    repair, env = REPAIR.format(system=config.system), interface_variables(hello.interface)
+    entry = layouts.NodeEntry(hello.node, hello.host, config.torch, env=env, repair=repair, recorded=False)
     if is_single_node:
         return entry
-    env = {**entry.env, "FI_PROVIDER": "tcp"}
-    return replace(entry, address=hello.address, interface=hello.interface, env=env)
+    return replace(entry, address=hello.address, interface=hello.interface, env={**env, "FI_PROVIDER": "tcp"})
 
 
 def rank_entry(config: JobConfig, hello: Hello, *, rank: int, local: int) -> layouts.RankEntry:

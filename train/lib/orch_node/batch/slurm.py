@@ -176,12 +176,9 @@ def main(argv: list[str]) -> NoReturn:
     for name in (*VARIABLES, *NODES):
         os.environ.pop(name, None)
     os.environ["SLURM_HOSTFILE"] = str(run_dir / HOSTS)
-    srun = [
-        *("srun", *STEP, f"--ntasks={layout.world_size}", "--distribution=arbitrary"),
-        *("--unbuffered", "--job-name=orch-ranks"),
-        f"--mpi={choose_pmi() if requested_pmi == 'auto' else requested_pmi}",
-    ]
-    os.execvp("srun", [*srun, *command])
+    pmi = choose_pmi() if requested_pmi == "auto" else requested_pmi
+    options = (f"--ntasks={layout.world_size}", "--distribution=arbitrary", "--unbuffered", "--job-name=orch-ranks")
+    os.execvp("srun", ["srun", *STEP, *options, f"--mpi={pmi}", *command])
 
 
 def choose_pmi() -> str:

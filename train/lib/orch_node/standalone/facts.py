@@ -294,8 +294,7 @@ def rdma_devices(root: Path = ROOT) -> list[dict[str, object]]:
 
 def rdma_device(path: Path) -> dict[str, object]:
     """Return a device with its best port (Documentation/ABI/stable/sysfs-class-infiniband); speed in Mbit/s."""
-    ports = sorted((path / "ports").glob("*"), key=lambda port: not is_active(port))
-    port = ports[0] if ports else path
+    port = next(iter(sorted((path / "ports").glob("*"), key=lambda port: not is_active(port))), path)
     rate = RATE.match(read_text(port / "rate"))
     driver, interfaces = path / "device/driver", sorted((path / "device/net").glob("*"))  # of the same hardware
     return {
