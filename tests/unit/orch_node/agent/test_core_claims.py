@@ -16,7 +16,6 @@ from orch_node.agent.core_claims import Claims, node_usage
 from orch_node.machine import Machine
 from orch_node.permissions import UntrustedError
 from orch_node.protocol.agent import Claim
-from orch_node.supervisor.supervisor import describe_conflicts
 
 from orchestrator.files import LIB
 from tests.support.disks import fill, small_file_system
@@ -38,7 +37,7 @@ def test_claim_is_refused_while_its_holder_lives(tmp_path: Path) -> None:
     assert first.take(make_claim("one", 0, 1)) == ()
     assert second.take(make_claim("two", 1, 2)) == (make_claim("one", 1),)
     assert second.take(make_claim("two", 2, 3)) == (), "other cores are free"
-    first.release("one")
+    first.release()
     assert Claims(tmp_path).take(make_claim("three", 0, 1)) == ()
 
 
@@ -47,7 +46,7 @@ def test_gpus_are_reserved_as_cores_are(tmp_path: Path) -> None:
     assert first.take(Claim(run="one", run_dir="", cpus=(0,), gpus=(0, 1))) == ()
     (conflict,) = second.take(Claim(run="two", run_dir="", cpus=(1,), gpus=(1, 2)))
     assert (conflict.run, conflict.cpus, conflict.gpus) == ("one", (), (1,))
-    assert describe_conflicts("node0", [conflict]) == "node0 is taken: run one has GPUs 1"
+    assert (conflict.run, conflict.describe()) == ("one", "GPUs 1")
     assert second.take(Claim(run="two", run_dir="", cpus=(1,), gpus=(2,))) == ()
     (usage,) = [held for held in node_usage(tmp_path).reserved if held.run == "one"]
     assert (usage.cpus, usage.gpus) == ((0,), (0, 1))
@@ -77,7 +76,7 @@ def test_two_nodes_of_one_run_can_both_claim_cores_of_one_machine(tmp_path: Path
     thread.join(20)
     assert results == [()], "it waits for the other agent"
     assert Claims(tmp_path).take(make_claim("b", 0, 1, 2)) == (make_claim("run", 0, 1),), "they are one conflict"
-    first.release("run")
+    first.release()
     assert [claim.cpus for claim in Claims(tmp_path).take(make_claim("b", 0, 1))] == [(1,)]
 
 
@@ -87,7 +86,7 @@ def test_damaged_claim_files_are_ignored(tmp_path: Path, content: bytes) -> None
     claims.folder.mkdir(exist_ok=True, parents=True)
     (claims.folder / "damaged.json").write_bytes(content)
     assert claims.take(make_claim("run", 0)) == ()
-    claims.release("run")
+    claims.release()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="creates files of another user")
@@ -120,7 +119,7 @@ number = int(sys.argv[2])
 for turn in range(60):
     claims = Claims(Path(sys.argv[1]))
     assert claims.take(Claim(run=f"run{number}-{turn}", run_dir="", cpus=(number,))) == ()
-    claims.release(f"run{number}-{turn}")
+    claims.release()
 """
 
 
@@ -160,7 +159,7 @@ def test_socket_in_the_name_of_another_user_is_no_claim(tmp_path: Path) -> None:
     for kind in ("SOCK_DGRAM", "SOCK_STREAM"):
         with running_python(FORGE, OTHER_USER, kind, OTHER_USER - 1):
             assert claims.take(make_claim("run", FIRST_CORE)) == ()
-        claims.release("run")
+        claims.release()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
@@ -174,5 +173,5 @@ def test_claims_of_two_users_conflict(tmp_path: Path) -> None:
             conflicts = claims.take(make_claim("local", *(FIRST_CORE + cpu for cpu in (0, 1, 65, 1000))))
         assert conflicts == (make_claim(f"{run[:40]} (user nobody)", *(FIRST_CORE + cpu for cpu in conflicting)),)
         assert claims.take(make_claim("local", FIRST_CORE, FIRST_CORE + 1, FIRST_CORE + 65)) == ()
-        claims.release("local")
+        claims.release()
     assert (tmp_path / "orch").stat().st_mode & 0o777 == 0o700

@@ -130,7 +130,7 @@ class Agent:
 
     def handle_leave(self, request: Request) -> Response:
         shared_memory.forget(self.notes)
-        self.claims.release(self.run_dir.name)
+        self.claims.release()
         self.has_left = True
         return Response(request.kind)
 

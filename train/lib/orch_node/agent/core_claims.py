@@ -83,27 +83,23 @@ class Claims:
 
     def hold(self, claim: Claim) -> None:
         """Write and lock the file of this agent's claim, and announce it to other users."""
-        path = self.path_of(claim.run)
-        self.held = permissions.open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self.path = self.folder / f"{claim.run}.{os.getpid()}-{id(self)}.json"
+        self.held = permissions.open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             os.write(self.held, values.render(claim).encode())
         except OSError as error:  # os.write() does not name the file
-            raise OSError(error.errno, error.strerror, str(path)) from None
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
         self.announced = announce(claim)
 
-    def path_of(self, run_id: str) -> Path:
-        """Return the file of this agent's claim."""
-        return self.folder / f"{run_id}.{os.getpid()}-{id(self)}.json"
-
-    def release(self, run_id: str) -> None:
+    def release(self) -> None:
         """Give the claim back."""
         for announcement in self.announced:
             announcement.shutdown(socket.SHUT_RDWR)  # ends accept_connections()
             announcement.close()
         self.announced = ()
         if self.held is not None:
-            self.path_of(run_id).unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
             os.close(self.held)
             self.held = None
 

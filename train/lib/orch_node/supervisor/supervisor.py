@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from orch_node.line_pipes import Pipes
 from orch_node.machine import die_with_parent
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.agent import CLAIM, WRITE, Claim, Request
+from orch_node.protocol.agent import CLAIM, WRITE, Request
 from orch_node.protocol.events import Launched
 from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.node_names import fold
@@ -79,12 +79,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv[:split], argparse.Namespace(launcher=argv[split + 1 :]))
 
 
-def describe_conflicts(node: str, conflicts: Iterable[Claim]) -> str:
-    """Return which runs have the cores or GPUs of a node."""
-    parts = [f"run {claim.run} has {claim.describe()}" for claim in conflicts]
-    return f"{node} is taken: {'; '.join(parts)}"
-
-
 class Supervisor(SupervisedRun):
     """The supervisor of a run: its launcher, its nodes and its attempts."""
 
@@ -111,13 +105,15 @@ class Supervisor(SupervisedRun):
     def supervise(self) -> Outcome:
         """Reserve the nodes, and start attempts until one ends for good; return its result."""
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
-        nodes = [*self.layout.node_names, *self.layout.spares]
-        self.agents = self.open_agents(nodes, claims)
+        self.agents = self.open_agents([*self.layout.node_names, *self.layout.spares], claims)
         ending = self.reserve_cores()
         if ending is None and (problem := self.prepare_nodes()):
             ending = self.outcome_before_start() if self.is_to_end() else Outcome(FAILED, problem=problem)
         while ending is None or self.will_restart(ending):
-            ending = self.attempt()
+            self.attempts += 1
+            nodes = tuple(self.layout.node_names)
+            self.event_log.record(Launched(attempt=self.attempt_number, ranks=self.layout.world_size, nodes=nodes))
+            ending = Attempt(self).run()
         self.agents.leave()  # release the cores before outcome.json reports the end
         return ending
 
@@ -146,15 +142,9 @@ class Supervisor(SupervisedRun):
             if node in agents.lost:
                 return Outcome(FAILED, problem=f"{node} cannot be reached: {agents.lost[node]}")
             if conflicts := channel.responses[CLAIM].taken:
-                return Outcome(REFUSED, problem=describe_conflicts(node, conflicts))
+                parts = [f"run {claim.run} has {claim.describe()}" for claim in conflicts]
+                return Outcome(REFUSED, problem=f"{node} is taken: {'; '.join(parts)}")
         return None
-
-    def attempt(self) -> Outcome:
-        """Start the launcher once; return how that ended."""
-        self.attempts += 1
-        nodes = tuple(self.layout.node_names)
-        self.event_log.record(Launched(attempt=self.attempt_number, ranks=self.layout.world_size, nodes=nodes))
-        return Attempt(self).run()
 
     # Restarts.
 
