@@ -11,7 +11,7 @@ import ctypes
 import os
 import signal
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch_node.standalone.facts import read_text
@@ -91,9 +91,9 @@ def was_rebooted(machine: Machine, current: Machine) -> bool:
     Containers of one image may have the same names on several hosts. The number of their process
     namespace differs, whereas that of a host is the same after each boot.
     """
-    names = (machine.host, machine.machine_id, machine.pid_namespace)
-    current_names = (current.host, current.machine_id, current.pid_namespace)
-    return all(names) and names == current_names and machine.boot != current.boot
+    is_known = machine.host and machine.machine_id and machine.pid_namespace
+    is_rebooted = machine.boot != current.boot and current == replace(machine, boot=current.boot)
+    return bool(is_known) and is_rebooted
 
 
 def send_signal(pid: int, start: int | None, number: int) -> bool:

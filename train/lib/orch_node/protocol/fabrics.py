@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from orch_node.standalone import facts
-
-T = TypeVar("T")
 
 TCP, SHM = "tcp", "shm"
 # Fabrics of RDMA devices, each a provider of libfabric; `auto` tries only these.
@@ -68,12 +65,9 @@ def share_devices(devices: Sequence[Device], numa: Sequence[int | None]) -> tupl
     near = [tuple(device.name for device in devices if device.numa == node) for node in numa]
     all_names = tuple(device.name for device in devices)
     groups = [names or all_names for names in near]
-    return tuple(deal(group, groups[:rank].count(group), groups.count(group)) for rank, group in enumerate(groups))
-
-
-def deal(group: Sequence[T], position: int, members: int) -> tuple[T, ...]:
-    """Return the share of one of `members`: every `members`-th item, or one if there are fewer."""
-    return tuple(group[position::members]) or tuple(group[position % len(group) :][:1])
+    shares = [(group, groups[:rank].count(group), groups.count(group)) for rank, group in enumerate(groups)]
+    # Of a group of ranks that share devices, each gets every n-th device, or one if there are fewer devices.
+    return tuple(names[index::ranks] or (names[index % len(names)],) for names, index, ranks in shares)
 
 
 def node_variables(fabric: str, interface: str, devices: Sequence[Device]) -> dict[str, str]:
