@@ -57,8 +57,7 @@ def kubernetes_settings(path: Path | None, assignments: list[str], image: str | 
         return model(**values)
     except ValidationError as error:
         key, reason = first_problem(error)
-        hint = "Examples: gpu=8, share_cores=true."
-        raise RequestError(f"{key} = {error.errors()[0]['input']!r}: {reason}.", hint=hint) from None
+        raise RequestError.about("k8s-setting", key=key, value=error.errors()[0]["input"], reason=reason) from None
 
 
 def add_assignment(values: dict[str, Any], assignment: str) -> None:
