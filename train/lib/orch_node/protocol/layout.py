@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -175,14 +175,6 @@ def describe_lack(hosts: str) -> str:
     """Return why BF16 would be slow; `hosts` is a name or a folded list such as node[1-3]."""
     several = "," in hosts or "[" in hosts
     return f"{hosts} {'have' if several else 'has'} no BF16 instructions"
-
-
-def insert_arguments(argv: list[str], arguments: Mapping[str, Sequence[str]], value: str) -> list[str]:
-    """Return the command line with the arguments of a precision in place of the placeholder."""
-    if PRECISION_PLACEHOLDER not in argv:
-        return argv
-    position = argv.index(PRECISION_PLACEHOLDER)
-    return [*argv[:position], *arguments[value], *argv[position + 1 :]]
 
 
 def hostfile(implementation: str, hosts: Iterable[tuple[str, int]]) -> str:

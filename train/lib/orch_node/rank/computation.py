@@ -56,7 +56,8 @@ def choose_precision(torch: ModuleType, layout: RunLayout, rank: int, argv: list
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             atomic_write.write(path, f"{value}\n")
         send(Decided(text=f"precision: {value} ({reason})", topic="precision", value=value))
-    return layouts.insert_arguments(argv, precision.arguments, value)
+    placeholder = layouts.PRECISION_PLACEHOLDER
+    return [part for word in argv for part in (precision.arguments[value] if word == placeholder else (word,))]
 
 
 def advise(steps: int) -> None:
