@@ -120,7 +120,11 @@ def shorten(traceback: Traceback, folder: str) -> Iterator[str]:
         if frame.source:
             yield f"  {frame.source}"
     yield from describe_omitted(omitted)
-    yield from shorten_message(traceback.message)
+    lines = [line for line in traceback.message if line.strip()]
+    for line in lines[:MOST_MESSAGE_LINES]:  # each cut to a length that a screen can show
+        yield line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} [...]"
+    if len(lines) > MOST_MESSAGE_LINES:
+        yield f"... {len(lines) - MOST_MESSAGE_LINES} more lines"
 
 
 def describe_omitted(frames: Sequence[Frame]) -> Iterator[str]:
@@ -129,15 +133,6 @@ def describe_omitted(frames: Sequence[Frame]) -> Iterator[str]:
         packages = dict.fromkeys(match[1] if (match := PACKAGE.search(frame.path)) else "" for frame in frames)
         names = ", ".join(filter(None, packages))
         yield f"... {len(frames)} frame{'s' * (len(frames) > 1)}{f' of {names}' if names else ''}"
-
-
-def shorten_message(message: Sequence[str]) -> Iterator[str]:
-    """Yield the first lines of an exception's message, each cut to a length that a screen can show."""
-    lines = [line for line in message if line.strip()]
-    for line in lines[:MOST_MESSAGE_LINES]:
-        yield line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} [...]"
-    if len(lines) > MOST_MESSAGE_LINES:
-        yield f"... {len(lines) - MOST_MESSAGE_LINES} more lines"
 
 
 def relative(path: str, folder: str) -> str:

@@ -68,15 +68,6 @@ def job_variables(environ: Mapping[str, str]) -> list[str]:
     return sorted(name for name in environ if name.startswith("SLURM_") and name not in PROGRAM_SETTINGS)
 
 
-def end_step(process: subprocess.Popen[bytes], run_dir: str) -> None:
-    """End a step: its supervisor stops at the stop file, a step without a supervisor ends at SIGTERM."""
-    Path(run_dir, files.STOP).touch(0o600)
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-
-
 # Querying jobs.
 
 
@@ -411,7 +402,11 @@ class Slurm(BatchSystem):
                 step_id = self.steps_of(programs, job).get(step.name, "")
         finally:
             if not step_id:  # On Ctrl-C, too: nothing else could end a step whose id is unknown.
-                end_step(process, step.run_dir)
+                Path(step.run_dir, files.STOP).touch(0o600)
+                try:
+                    process.wait(END_SECONDS)
+                except subprocess.TimeoutExpired:  # A step without a supervisor ends at SIGTERM.
+                    process.terminate()
         if not step_id:
             reason = tail.last_text(log, LAST_CHARACTERS).strip().rpartition("\n")[2] or "srun has printed nothing"
             raise ExecuteError(f"The step in allocation {job} has not started: {reason}", hint=self.new_job_hint)
