@@ -28,13 +28,12 @@ from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import sweep
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import Resume, RunPaths, TargetOptions, TrainRequest
+from orchestrator.planning.request import Resume, RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs, RunNodes
 from orchestrator.targets.batch.plan import job_nodes, plan_job, plan_run, submit_step, with_size
 from orchestrator.targets.batch.scheduler import python_hint, query_default_ranks, query_host
 from orchestrator.targets.batch.settings import BatchSettings, Image
 from orchestrator.targets.batch.system import FLAG_OFF, FLAG_ON, FLAG_VALUES, NEW, ONE_RANK, BatchSystem
-from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.interpreter import path_of, user_python
 
 IMAGE_KEYS = ("python", "mounts", "env_file", "arguments")
@@ -236,21 +235,6 @@ def with_allocation(batch: BatchSettings, *, is_array: bool) -> BatchSettings:
         if options := [*options, *["--array"] * is_array]:
             raise PlanError.about("held-allocation", options=", ".join(options), job=held.job, system=system)
     return replace(batch, held=held)
-
-
-def shared_folder(system: BatchSystem, options: tuple[TargetOptions, ...]) -> SharedFolder:
-    """Return the folder that all nodes see, for `orch provision`.
-
-    Raises:
-        RequestError: if no shared folder is configured, or the settings cannot be read.
-        PlanError: if a setting is invalid.
-    """
-    system_options = next((value for value in options if isinstance(value, system.options)), system.options())
-    batch = batch_settings(system, *system.values_in(system_options))
-    batch.check()
-    if batch.root is None:
-        raise RequestError.about("no-shared-folder", system=system)
-    return SharedFolder(host=batch.login or "", root=batch.root)
 
 
 def check_image_exists(batch: BatchSettings) -> None:

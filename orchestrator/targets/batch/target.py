@@ -22,7 +22,7 @@ from orchestrator.errors import ExecuteError, OrchError, RequestError
 from orchestrator.files import write_whole
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
-from orchestrator.planning.request import RUNS_DIR, Resume, TargetOptions, TrainRequest
+from orchestrator.planning.request import RUNS_DIR, Resume, TargetOptions, TrainRequest, find_options
 from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, precision_of
@@ -146,7 +146,12 @@ class BatchTarget(interface.Target):
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> interface.SharedFolder:
         """Return the folder that `orch provision` fills; raise RequestError if there is none."""
-        return inputs.shared_folder(self.system, options)
+        system_options = find_options(self.system.options, options)
+        batch = inputs.batch_settings(self.system, *self.system.values_in(system_options))
+        batch.check()
+        if batch.root is None:
+            raise RequestError.about("no-shared-folder", system=self.system)
+        return interface.SharedFolder(host=batch.login or "", root=batch.root)
 
     def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> interface.NodeCommands:
         """Raise RequestError: a batch system gives nodes to jobs only."""

@@ -16,16 +16,13 @@ from orchestrator import load
 from orchestrator.errors import OrchError, PlanError, RequestError, did_you_mean, first_problem
 from orchestrator.files import TRAIN, pack_files
 from orchestrator.load.files import read_current_folder_toml, read_toml
-from orchestrator.load.inputs import run_paths_of
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
-from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.run_files import named_files
-from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import connect
 from orchestrator.targets.kubernetes.options import KubernetesOptions
-from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes
+from orchestrator.targets.kubernetes.plan import PodInputs
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 FILE = Path("orch-k8s.toml")
@@ -93,19 +90,6 @@ def read_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
 
 # Each run has its project in the cluster's etcd, which has some GB for everything.
 MAX_PROJECT_BYTES = 8_000_000
-
-
-def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
-    """Return the plan of a request; the cluster is only queried for its kinds of jobs."""
-    inputs = read(request)
-    run_paths = run_paths_of(
-        resume,
-        inputs.loaded.recipe.name,
-        f"{inputs.kubernetes.mount}/runs",
-        train=f"{inputs.kubernetes.root}/train",
-        name=names.run_id,
-    )
-    return plan_kubernetes(request, inputs, run_paths)
 
 
 def read(request: TrainRequest) -> PodInputs:

@@ -8,6 +8,7 @@ from pathlib import Path
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
+from orchestrator.load.inputs import run_paths_of
 from orchestrator.model.decision import Finding
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import Plan
@@ -16,7 +17,9 @@ from orchestrator.runs.outcome import CleanupReport
 from orchestrator.targets import interface
 from orchestrator.targets.entry import refused_by_manager
 from orchestrator.targets.kubernetes import find, inputs, namespace, objects
+from orchestrator.targets.kubernetes.names import run_id
 from orchestrator.targets.kubernetes.options import KubernetesOptions
+from orchestrator.targets.kubernetes.plan import plan_kubernetes
 from orchestrator.targets.kubernetes.watch import KubernetesHandle
 
 PACKAGES = UnsupportedOption(
@@ -32,11 +35,8 @@ REFUSES: Mapping[str, UnsupportedOption] = {
     "mpi": UnsupportedOption("is for ranks that mpirun starts; in pods, torchrun starts them", "Leave --mpi out."),
     "python": UnsupportedOption("is for nodes; pods have the Python of their image", "Use --k8s python=PATH."),
     "image_options": UnsupportedOption("is for containers on nodes", "Use --k8s KEY=VALUE for the settings of pods."),
-    "requirements": PACKAGES,
-    "extra": PACKAGES,
-    "packages": PACKAGES,
-    "array": NO_ARRAYS,
-    "array_sample": NO_ARRAYS,
+    **dict.fromkeys(("requirements", "extra", "packages"), PACKAGES),
+    **dict.fromkeys(("array", "array_sample"), NO_ARRAYS),
 }
 
 
@@ -48,7 +48,11 @@ class KubernetesTarget(interface.Target):
     options: type[TargetOptions] | None = KubernetesOptions
 
     def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
-        return inputs.plan(request, resume)
+        """Return the plan of a request; the cluster is only queried for its kinds of jobs."""
+        loaded = inputs.read(request)
+        runs, train = f"{loaded.kubernetes.mount}/runs", f"{loaded.kubernetes.root}/train"
+        run_paths = run_paths_of(resume, loaded.loaded.recipe.name, runs, train=train, name=run_id)
+        return plan_kubernetes(request, loaded, run_paths)
 
     def check(self, request: interface.CheckRequest) -> Iterator[Finding]:
         return namespace.check(request)
