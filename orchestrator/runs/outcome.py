@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch_node.protocol import events as kinds
-from orch_node.protocol import files
-from orch_node.protocol import outcome as outcomes
+from orch_node.protocol import files, outcome
 from orch_node.protocol.failures import rank_ends
 from orch_node.protocol.layout import AUTO
 from orch_node.protocol.record import Decision, number_ranges
@@ -24,8 +23,8 @@ from orchestrator.runs.timeline import Moment, how_it_failed, timeline_of
 from orchestrator.runs.tracebacks import HEADER, error_key
 
 LOG_CHARACTERS = 200_000
-EXIT_CODES = {outcomes.DONE: 0, outcomes.STOPPED: 130, outcomes.PREEMPTED: outcomes.EX_TEMPFAIL}
-STATES_WITHOUT_ERROR = (outcomes.DONE, outcomes.PREEMPTED, "running", "unknown")
+EXIT_CODES = {outcome.DONE: 0, outcome.STOPPED: 130, outcome.PREEMPTED: outcome.EX_TEMPFAIL}
+STATES_WITHOUT_ERROR = (outcome.DONE, outcome.PREEMPTED, "running", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +65,14 @@ class RunOutcome:
     backend: str
     precision: str
     seconds: float | None
-    failure: outcomes.Failure | None
+    failure: outcome.Failure | None
     same_error: tuple[int, ...]
     problem: str | None
     explanations: tuple[Finding, ...]
     result: kinds.Result | None
     accounting: Accounting | None
     decisions: tuple[Decision, ...]
-    nodes: dict[str, outcomes.NodeEnd]
+    nodes: dict[str, outcome.NodeEnd]
     attempts: int
     timeline: tuple[Moment, ...]
     notes: tuple[str, ...]
@@ -117,7 +116,7 @@ def outcome_of(run: Run) -> RunOutcome:
     )
 
 
-def explanations_of(run: Run, failure: outcomes.Failure | None, events: Sequence[kinds.Event]) -> tuple[Finding, ...]:
+def explanations_of(run: Run, failure: outcome.Failure | None, events: Sequence[kinds.Event]) -> tuple[Finding, ...]:
     """Return the known errors in the logs of a failed run and in the reason of its end."""
     joined = {event.rank for event in last_attempt(events) if isinstance(event, kinds.Joined)}
     return explain(
@@ -128,7 +127,7 @@ def explanations_of(run: Run, failure: outcomes.Failure | None, events: Sequence
     )
 
 
-def ranks_with_same_error(events: Sequence[kinds.Event], failure: outcomes.Failure) -> tuple[int, ...]:
+def ranks_with_same_error(events: Sequence[kinds.Event], failure: outcome.Failure) -> tuple[int, ...]:
     """Return the other ranks of the last attempt that ended with the error of the first failure."""
     ends = rank_ends(last_attempt(events))
     error = error_key(failure.text)
@@ -174,7 +173,7 @@ def untrained_notes(state: str, events: Sequence[kinds.Event]) -> list[str]:
     return ["note: no training step was seen: the script ended without one on every rank"]
 
 
-def nan_notes(failure: outcomes.Failure | None, events: Sequence[kinds.Event]) -> list[str]:
+def nan_notes(failure: outcome.Failure | None, events: Sequence[kinds.Event]) -> list[str]:
     """Return a warning for a run that did not fail although its loss was NaN."""
     ranks = sorted({event.rank for event in events if isinstance(event, kinds.Warned) and kinds.NAN_LOSS in event.text})
     if failure or not ranks:
@@ -183,7 +182,7 @@ def nan_notes(failure: outcomes.Failure | None, events: Sequence[kinds.Event]) -
     return [f"warning: {kinds.NAN_LOSS} on {names}; --stop-on-nan ends a run then"]
 
 
-def run_output(run: Run, failure: outcomes.Failure | None, events: Sequence[kinds.Event]) -> str:
+def run_output(run: Run, failure: outcome.Failure | None, events: Sequence[kinds.Event]) -> str:
     """Return the output of the launcher and of the failing rank, or of every rank if none failed.
 
     Logs do not have the reason why a node was lost or a rank got SIGKILL, only lines of healthy ranks.
@@ -195,7 +194,7 @@ def run_output(run: Run, failure: outcomes.Failure | None, events: Sequence[kind
         return problem
     ranks = "*" if failure is None else str(failure.rank)
     begin = max((e.time for e in events if isinstance(e, kinds.Launched) and e.attempt > 1), default=0.0)
-    if run.outcome and run.state == outcomes.REFUSED:
+    if run.outcome and run.state == outcome.REFUSED:
         begin = run.outcome.started
     messages = [how_it_failed(failure), failure.text] if failure else []
     texts = [*messages, problem or "", last_text(run.folder / files.LAUNCHER_LOG, LOG_CHARACTERS)]
@@ -204,7 +203,7 @@ def run_output(run: Run, failure: outcomes.Failure | None, events: Sequence[kind
     return "\n".join(texts)
 
 
-def failure_of(failure: outcomes.Failure | None, run: Run) -> outcomes.Failure | None:
+def failure_of(failure: outcome.Failure | None, run: Run) -> outcome.Failure | None:
     """Return the recorded failure with the name of its node, or None."""
     if failure is None or failure.node:
         return failure

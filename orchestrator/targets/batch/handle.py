@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from orch_node import disk
-from orch_node.protocol import batch, failures, files, outcome, values
-from orch_node.protocol import layout as layouts
+from orch_node.protocol import batch, failures, files, layout, outcome, values
 from orch_node.protocol.events import Event, NodeNews, Waiting
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RankPlacement, RunNode, RunRecord
@@ -518,15 +517,15 @@ def wait_until(condition: Callable[[], bool], seconds: float, tick: float = TICK
 
 def with_nodes(record: RunRecord, folder: Path) -> RunRecord:
     """Return the record with the nodes of the job if it has assigned the run's ranks to them, or else unchanged."""
-    layout = values.load(layouts.parse, folder / files.LAYOUT)
-    if layout is None:
+    assigned = values.load(layout.parse, folder / files.LAYOUT)
+    if assigned is None:
         return record
-    names = layout.node_names
-    if [node.node for node in record.nodes] == names or len(layout.ranks) != len(record.layout):
+    names = assigned.node_names
+    if [node.node for node in record.nodes] == names or len(assigned.ranks) != len(record.layout):
         return record
     rank_places = tuple(
         RankPlacement(**{field.name: getattr(rank, field.name) for field in fields(RankPlacement)})
-        for rank in layout.ranks
+        for rank in assigned.ranks
     )
     nodes = tuple(RunNode(node=name) for name in names)
     return replace(record, node0=nodes[0], nodes=nodes, layout=rank_places)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from orch_node.machine import Machine, was_rebooted
-from orch_node.protocol import files, values
-from orch_node.protocol import outcome as outcomes
+from orch_node.protocol import files, outcome, values
 from orch_node.protocol.node_reports import NodeLogs
 
 from orchestrator.errors import ConnectionLost, ExecuteError
@@ -141,12 +140,12 @@ class Mirror:
         if supervisor is None or outcome_in(self.folder) is not None:
             return
         with suppress(values.ProtocolError):
-            recorded = outcomes.parse_supervisor(supervisor)
+            recorded = outcome.parse_supervisor(supervisor)
             if not self.is_on_another_host(recorded) and not self.remote.alive(recorded.pid, self.marker):
                 self.copy(files.OUTCOME)  # the outcome may have been written since the check above
                 (self.folder / SUPERVISOR_ENDED).touch(0o600)
 
-    def is_on_another_host(self, supervisor: outcomes.SupervisorProcess) -> bool:
+    def is_on_another_host(self, supervisor: outcome.SupervisorProcess) -> bool:
         """Return whether the connection leads to another host than that of the supervisor.
 
         One name may stand for several login nodes that share a folder.
