@@ -106,10 +106,8 @@ def inputs(
     elif user_packages := requirements.requirements_of(recipe, request, common_file=common_file):
         recipe = replace(recipe, packages=packages_for(user_packages, nodes, user_python or f"stack '{stack.name}'"))
     if nodes and not image:
-        source = user_python or f"stack {stack.name}"
-        python = RanksPython(
-            version=nodes[0].python, local_path=local_python, source=source, packages=nodes[0].packages
-        )
+        facts, source = nodes[0], user_python or f"stack {stack.name}"
+        python = RanksPython(version=facts.python, local_path=local_python, source=source, packages=facts.packages)
         imports = check_script(request, recipe, python)
     backends = map(definitions.load_entry_point, entry_points().select(group=definitions.BACKENDS))
     plugins = {backend.name: backend for backend in backends}

@@ -221,9 +221,8 @@ def launch_torchrun(spec: LaunchSpec) -> Launch:
         "--",
         *spec.ranks,
     )
-    return Launch(
-        command=Command(argv=argv), summary="one torchrun on each node, c10d on node0", restarts=spec.restarts
-    )
+    summary = "one torchrun on each node, c10d on node0"
+    return Launch(command=Command(argv=argv), summary=summary, restarts=spec.restarts)
 
 
 ACCELERATE_FILE = "accelerate.yaml"

@@ -180,9 +180,8 @@ def sent_files(
         has_packages: whether the nodes get the recipe's packages.
     """
     recipe, run_paths, project = resolved.recipe, resolved.run_paths, project_of_copy(resolved)
-    stored = partial(
-        StoreFolder, nodes=nodes, node_program=(python, f"{run_paths.train}/node.py"), run_dir=run_paths.run_dir
-    )
+    program = (python, f"{run_paths.train}/node.py")
+    stored = partial(StoreFolder, nodes=nodes, node_program=program, run_dir=run_paths.run_dir)
     paths: dict[str, str] = {}
     sent: list[SendFile | StoreFolder] = []
     if project:

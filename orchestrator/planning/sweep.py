@@ -40,9 +40,8 @@ class Member:
     @property
     def label(self) -> str:
         """Return its values as a user writes them, without secrets."""
-        return shlex.join(masked(self.arguments)) or " ".join(
-            masked([f"{name}={value}" for name, value in self.values])
-        )
+        assignments = [f"{name}={value}" for name, value in self.values]
+        return shlex.join(masked(self.arguments)) or " ".join(masked(assignments))
 
 
 def max_active_runs(arguments: Iterable[str]) -> int | None:

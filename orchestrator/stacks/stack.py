@@ -132,9 +132,8 @@ class Stack:
         requirements = {name: version for name, version in self.requirements.items() if name not in RUNTIMES}
         if own_script:
             torch, bindings = packages.get(TORCH, self.torch).partition("+")[0], packages.get(BINDINGS)
-            requirements = {name: version for name, version in requirements.items() if name == BINDINGS} | {
-                TORCH: torch
-            }
+            requirements = {name: version for name, version in requirements.items() if name == BINDINGS}
+            requirements[TORCH] = torch
             if bindings and BINDINGS in requirements and minor(bindings) == minor(torch):
                 requirements[BINDINGS] = bindings
         summary = f"for orch and MPI; the ranks' packages are those of {python}"
