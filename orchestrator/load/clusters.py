@@ -267,8 +267,8 @@ def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str 
     excluded = match(source, listing, "--exclude", exclude) if exclude else ()
     hosts = tuple(name for name in matches if name not in set(excluded))
     if not hosts:
-        count = counted(len(listing.hosts), "host")
-        raise RequestError.about("empty-selection", nodes=nodes or "all", exclude=exclude, count=count, source=source)
+        total = counted(len(listing.hosts), "host")
+        raise RequestError.about("empty-selection", nodes=nodes or "all", exclude=exclude, count=total, source=source)
     name = f"cluster '{title(source)}'"
     reason = f"all of {name}" if nodes is None else f"'{nodes}' of {name}"
     if isinstance(nodes, int):
@@ -279,11 +279,9 @@ def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str 
         raise RequestError.about(
             "spares-of-nodes", spares=spares, nodes=counted(len(hosts), "node"), most=len(hosts) - 1
         )
-    return Selection(
-        hosts=hosts[: len(hosts) - spares],
-        reason=f"{reason} without {fold(excluded)}" if excluded else reason,
-        spares=hosts[len(hosts) - spares :],
-    )
+    reason = f"{reason} without {fold(excluded)}" if excluded else reason
+    count = len(hosts) - spares
+    return Selection(hosts=hosts[:count], reason=reason, spares=hosts[count:])
 
 
 def check_number(count: int, hosts: tuple[str, ...], source: Path) -> None:

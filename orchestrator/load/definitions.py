@@ -150,16 +150,12 @@ def recipe_from(name: str, folder: Path) -> Recipe:
     if not (folder / file.script).is_file():
         raise RequestError.about("missing-script-of-recipe", folder=folder, file=file)
     is_included = folder.parent == RECIPES
-    declared = {
-        key: Setting(value.type, value.default)
-        for key, value in file.settings.items()
-        if isinstance(value, SettingFile)
-    }
+    declared = {key: value for key, value in file.settings.items() if isinstance(value, SettingFile)}
     return Recipe(
         **file.model_dump(exclude={"script", "settings", "presets"}),
         name=name,
         script=str(folder / file.script),
-        declared=declared,
+        declared={key: Setting(value.type, value.default) for key, value in declared.items()},
         defaults=with_paths(folder, file, file.settings),
         presets={name: with_paths(folder, file, values) for name, values in file.presets.items()},
         folder=str(folder),

@@ -91,11 +91,8 @@ def image_file(path: Path, name: str = "") -> tuple[str, str]:
         with tarfile.open(path) as archive:
             member = archive.extractfile("manifest.json")
             manifest = json.loads(member.read()) if member else []
-        digests = {
-            tag: Path(image["Config"]).name.removesuffix(".json")
-            for image in manifest
-            for tag in image["RepoTags"] or ()
-        }
+        configs = {tag: image["Config"] for image in manifest for tag in image["RepoTags"] or ()}
+        digests = {tag: Path(config).name.removesuffix(".json") for tag, config in configs.items()}
     except (OSError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{path} is not an image file: {error}", hint=IMAGE_FILE_HINT) from None
     tag = name or next(iter(digests), "")

@@ -201,10 +201,8 @@ def resolve(
     with tempfile.TemporaryDirectory(prefix="orch-packages-") as name:
         folder = Path(name)
         write_lines(folder / "requirements.in", requirements.lines)
-        write_lines(
-            folder / "stack.txt",
-            [*(f"{package}=={version}" for package, version in installed.items()), *requirements.constraints],
-        )
+        stack_lines = [f"{package}=={version}" for package, version in installed.items()]
+        write_lines(folder / "stack.txt", [*stack_lines, *requirements.constraints])
         write_lines(folder / "lock.txt", requirements.preferred)
         run_uv(
             *("pip", "compile", "requirements.in", "--constraints", "stack.txt", "--output-file", "lock.txt"),

@@ -191,11 +191,8 @@ def load_records(
             if record and rewrite and record.connection:
                 records.ssh_blocks[name] = ssh_blocks(state, name, record.connection)
         except DamagedRecord as error:
-            records.damaged[name] = (
-                error.describe()
-                if name in all_hosts
-                else f"{error.message} (not a host of the inventory: delete the file)"
-            )
+            unused = f"{error.message} (not a host of the inventory: delete the file)"
+            records.damaged[name] = error.describe() if name in all_hosts else unused
             records.nodes.pop(name, None)
     return records
 

@@ -168,7 +168,5 @@ def common_result(name: str, nodes: tuple[Node, ...]) -> Proof | None:
 def describe_speeds(results: dict[str, Proof | None]) -> str:
     """Return the bandwidth and latency of each fabric, the fastest first."""
     measured = [(result.gbit, result.microseconds, name) for name, result in results.items() if result]
-    return ", ".join(
-        f"{name} {gbit:.3g} Gbit/s and {latency:.3g} us"
-        for gbit, latency, name in sorted(measured, key=lambda result: -result[0])
-    )
+    measured.sort(key=lambda result: -result[0])
+    return ", ".join(f"{name} {gbit:.3g} Gbit/s and {latency:.3g} us" for gbit, latency, name in measured)

@@ -321,15 +321,10 @@ def launch_accelerate(spec: LaunchSpec) -> Launch:
         raise PlanError.about("accelerate-on-gpus")
     program = "" if spec.on_gpus else spec.mpi_program()
     config = accelerate_config(spec, version, starts_mpirun=True)
-    head = (
-        *(spec.ranks[0], *ACCELERATE_PROGRAM),
-        *("--config_file", f"{spec.run_dir}/{ACCELERATE_FILE}"),
-        "--num_processes",
-    )
-    argv = (
-        *(*head, str(spec.layout.world_size), "--num_machines", str(len(spec.nodes))),
-        *spec.ranks[1:],  # accelerate starts the Python that it runs on
-    )
+    options = ("--config_file", f"{spec.run_dir}/{ACCELERATE_FILE}", "--num_processes")
+    head = (spec.ranks[0], *ACCELERATE_PROGRAM, *options)
+    numbers = (str(spec.layout.world_size), "--num_machines", str(len(spec.nodes)))
+    argv = (*head, *numbers, *spec.ranks[1:])  # accelerate starts the Python that it runs on
     single = spec.layout.world_size == 1
     launcher = "torchrun" if spec.on_gpus else f"mpirun of {MPI_NAMES[spec.mpi]}"
     action = "starts one process" if single else f"starts {launcher}"

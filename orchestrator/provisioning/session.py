@@ -173,20 +173,16 @@ class Session:
         """Report the packages that are about to be removed, because the stack does not have them."""
         changes = messages.changes_of(result.result, result.task)
         if packages := ", ".join(f"{change.what} {change.is_}" for change in changes if change.should == "absent"):
-            self.listener.note(
-                f"{result.node}: removes {packages}, which neither stack '{self.request.stack}' nor --requirements nor "
-                "orch_requirements has"
-            )
+            reason = f"which neither stack '{self.request.stack}' nor --requirements nor orch_requirements has"
+            self.listener.note(f"{result.node}: removes {packages}, {reason}")
 
     def note_direct_transfers(self, result: TaskResult) -> None:
         """Report the nodes to which the first node could not pass files on."""
         problems = result.result.get("problems")
         for name, reason in problems.items() if isinstance(problems, dict) else ():
             if name in self.nodes:
-                self.listener.note(
-                    f"{name}: gets its files directly from this machine, because they did not arrive through "
-                    f"{result.node}: {one_line(str(reason))}"
-                )
+                problem = f"they did not arrive through {result.node}: {one_line(str(reason))}"
+                self.listener.note(f"{name}: gets its files directly from this machine, because {problem}")
 
     def track_lock(self, result: TaskResult) -> None:
         """Record which nodes have to be unlocked and can be reached."""

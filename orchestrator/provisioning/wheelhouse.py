@@ -129,11 +129,8 @@ def complete(folder: Path, wheels: Sequence[Wheel]) -> Wheelhouse:
 
 def wheelhouse_folder(stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> Path:
     """Return the folder of a wheelhouse, whose name changes with everything that changes its wheels."""
-    user_wheels = [
-        (path.name, path.stat().st_size, path.stat().st_mtime_ns)
-        for folder in find_links
-        for path in sorted(Path(folder).glob("*.whl"))
-    ]
+    paths = [path for folder in find_links for path in sorted(Path(folder).glob("*.whl"))]
+    user_wheels = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     content = [
         FORMAT,
         UV,
@@ -161,11 +158,8 @@ def download_wheels(stack: Stack, platform: Platform, folder: Path, find_links: 
     """Download the wheels of a stack: those of its lock by their hashes, then all others."""
     packages = pip.locked_packages(stack, platform)
     locked = {package.name for package in packages}
-    pins = {
-        name: f"{name}=={version}"
-        for name, version in sorted(stack.requirements.items())
-        if canonicalize_name(name) not in locked
-    }
+    unlocked = sorted(name for name in stack.requirements if canonicalize_name(name) not in locked)
+    pins = {name: f"{name}=={stack.requirements[name]}" for name in unlocked}
     without_dependencies = [pins.pop(name) for name in stack.without_dependencies if name in pins]
     with_dependencies = [*pins.values(), *([] if "uv" in locked else [UV])]
     options = ["--quiet", "--dest", str(folder), *pip.platform_options(platform)]

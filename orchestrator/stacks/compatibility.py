@@ -75,10 +75,8 @@ def mismatches(
     if TORCH not in environment.packages and stack is None:
         names.insert(0, "no_torch")
     values = message_values(environment, stacks) if names else {}
-    violations = [
-        Finding(**{field: text.format_map(values) for field, text in incompatibilities["findings"][name].items()})
-        for name in names
-    ]
+    findings = [incompatibilities["findings"][name] for name in names]
+    violations = [Finding(**{key: text.format_map(values) for key, text in texts.items()}) for texts in findings]
     violations += incompatible_versions(environment, stacks, incompatibilities)
     if stack is None:
         return tuple(violations)
