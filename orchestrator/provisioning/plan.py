@@ -122,11 +122,8 @@ def find_interface(address: str, probe: Probe) -> str | None:
 
 def find_routes(probe: Probe) -> tuple[str, dict[str, str]]:
     """Return the interface that leads to most peers, and the interfaces of the other peers."""
-    by_peer = {
-        name: interface
-        for name, peer in probe.peers.items()
-        if name != probe.name and (interface := find_interface(peer.source, probe))
-    }
+    interfaces = {name: find_interface(peer.source, probe) for name, peer in probe.peers.items() if name != probe.name}
+    by_peer = {name: interface for name, interface in interfaces.items() if interface}
     if not by_peer:
         return "", {}
     most = Counter(by_peer.values()).most_common(1)[0][0]

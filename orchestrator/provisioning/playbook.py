@@ -194,11 +194,8 @@ def ansible_variables(playbooks: Playbooks, *, forks: int) -> dict[str, str]:
     """
     programs, arguments = str(Path(sys.executable).parent), os.environ.get("ANSIBLE_SSH_ARGS")
     environment = {**os.environ, **playbooks.environment}
-    files = {
-        name: str(Path(value).expanduser().absolute())
-        for name, value in environment.items()
-        if value and FILE_VARIABLE.fullmatch(name)
-    }
+    paths = {name: value for name, value in environment.items() if value and FILE_VARIABLE.fullmatch(name)}
+    files = {name: str(Path(value).expanduser().absolute()) for name, value in paths.items()}
     # Ansible names its shared connections by address, port and user. If two clusters have the same private addresses
     # behind different jump hosts, a shared folder would connect to the wrong one without a check of its host key. The
     # path is short, because a socket's path has at most 107 characters.

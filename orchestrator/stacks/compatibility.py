@@ -217,10 +217,8 @@ class Machine:
 
 def describe_stack(stack: Stack) -> str:
     """Return a stack as text: `'intel-2.7' (torch 2.7.0, IPEX 2.7.0, oneccl_bind_pt 2.7.0+cpu)`."""
-    items = [
-        f"{label} {version}" if (version := stack.requirements.get(name)) else f"no {label}"
-        for name, label in COMPONENTS.items()
-    ]
+    versions = {label: stack.requirements.get(name) for name, label in COMPONENTS.items()}
+    items = [f"{label} {version}" if version else f"no {label}" for label, version in versions.items()]
     return f"'{stack.name}' ({', '.join(items)})"
 
 
