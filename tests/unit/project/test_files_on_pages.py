@@ -63,7 +63,7 @@ def check_kubernetes_settings(path: Path) -> object:
 
 def check_entry_points(path: Path) -> bool:
     groups = tomllib.loads(path.read_text())["project"]["entry-points"]
-    return groups.keys() <= {definitions.GROUP, definitions.ENTRY_POINTS, registry.GROUP}
+    return groups.keys() <= {definitions.BACKENDS, definitions.ENTRY_POINTS, registry.GROUP}
 
 
 def check_backend(path: Path) -> object:
