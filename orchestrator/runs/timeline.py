@@ -96,16 +96,14 @@ def how_it_failed(failure: Failure) -> str:
     if failure.signal:
         memory = f": memory ran out ({failure.oom})" if failure.oom else ""
         return f"{location} was ended by {failure.signal}{memory}"
-    if failure.code is not None:
-        return f"{location} exited with code {failure.code}"
-    return f"{location} failed"
+    return f"{location} failed" if failure.code is None else f"{location} exited with code {failure.code}"
 
 
 def describe_stall(event: kinds.Stalled) -> Iterator[str]:
     """Yield the message about a stall and a line for each group of ranks in the same state."""
     yield event.text
-    ranks_by_state = grouped((state, int(rank)) for rank, state in event.stands.items() if RANK.fullmatch(rank))
-    for state, ranks in ranks_by_state.items():
+    states = ((state, int(rank)) for rank, state in event.stands.items() if RANK.fullmatch(rank))
+    for state, ranks in grouped(states).items():
         yield f"  rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}: {state}"
 
 
