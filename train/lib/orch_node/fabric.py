@@ -66,6 +66,10 @@ class Request:
     fabrics: tuple[dict[str, str], ...]
     devices: tuple[tuple[Device, ...], ...]
 
+    @property
+    def members(self) -> list[Member]:
+        return [Member(*node) for node in zip(self.names, self.addresses, self.fabrics, self.devices)]
+
 
 def main(argv: list[str]) -> int:
     """Read the request, check the fabrics, and print the results."""
@@ -76,7 +80,7 @@ def main(argv: list[str]) -> int:
 
 def check_fabrics(request: Request) -> dict[str, dict[str, Proof]]:
     """Return the results by node and fabric."""
-    nodes = [Member(*node) for node in zip(request.names, request.addresses, request.fabrics, request.devices)]
+    nodes = request.members
     results: dict[str, dict[str, Proof]] = {node.name: {} for node in nodes}
     for fabric in RDMA:
         members = [node for node in nodes if node.rails(fabric)]
