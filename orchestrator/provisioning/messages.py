@@ -36,9 +36,9 @@ def explain(message: str) -> tuple[str, str]:
         is_denied = reason is not None and PERMISSION_DENIED in reason[0]
         hint = NOT_STARTED_HINT if is_denied else f"Run `ssh {match[1]}` on this node, and open the SSH port."
         return f"it cannot start programs on {match[1]} over SSH{cause}", hint
-    for known in KNOWN_MESSAGES:
-        if known["part"] in message:
-            return known["problem"], known["hint"]
+    for entry in KNOWN_MESSAGES:
+        if entry["part"] in message:
+            return entry["problem"], entry["hint"]
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return one_line(" ".join(lines)[-500:]), ""
 

@@ -138,8 +138,8 @@ def host_entries(probes: tuple[Probe, ...], addresses: Mapping[str, str]) -> lis
     connections to it. Addresses and localhost are omitted.
     """
     names = [probe.name for probe in probes if not is_address(probe.name)]
-    named = [name for name in names if name.lower().partition(".")[0] != "localhost"]
-    return [{"address": addresses[name], "names": [name]} for name in named]
+    host_names = [name for name in names if name.lower().partition(".")[0] != "localhost"]
+    return [{"address": addresses[name], "names": [name]} for name in host_names]
 
 
 def has_entries(probe: Probe, entries: list[dict[str, Any]]) -> bool:
