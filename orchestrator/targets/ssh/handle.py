@@ -50,7 +50,7 @@ class SshHandle(RunHandle):
         node0: the connection to node0, which is opened when it is first used.
         source: the events of the run, as they arrive in `folder`.
         rank_nodes: the node of each rank that has started, learned from the events while they are being read.
-        watched: whether the events are being read now.
+        watching: set while the events are being read; copies of this handle share it.
         problems: why lines of nodes may be missing, by node.
         stays_connected: whether refresh() keeps its connection until finish(), for a process that follows the run.
     """
@@ -61,7 +61,7 @@ class SshHandle(RunHandle):
         super().__init__(record, folder, earlier)
         self.node0 = connection_to(record.node0)
         self.rank_nodes: dict[int, str] = {}
-        self.watched = False
+        self.watching = threading.Event()
         self.problems: dict[str, str] = {}
         self.threads: dict[str, threading.Thread] = {}
         self.logs_ended = threading.Event()
@@ -83,14 +83,14 @@ class SshHandle(RunHandle):
     def event_batches(self) -> Iterator[list[Event]]:
         """Yield the new events again and again until the run has ended, and remember where each rank has started."""
         ranks = len(self.record.layout)
-        self.watched = True
+        self.watching.set()
         try:
             for events in follow.follow(self.folder, self.source, ranks=ranks, offset=self.earlier.events):
                 starts = [(event.rank, event.node) for event in events if isinstance(event, Started) and event.node]
                 self.rank_nodes |= dict(starts)
                 yield events
         finally:
-            self.watched = False
+            self.watching.clear()
 
     def interrupt(self) -> None:
         pid = follow.await_start(self.folder, self.source)
@@ -232,13 +232,12 @@ class SshHandle(RunHandle):
         Args:
             rank: the rank whose logs are copied, from the nodes on which it starts; None for all ranks.
         """
-        self.threads.clear()
-        self.logs_ended.clear()
+        self.threads, self.logs_ended = {}, threading.Event()
         try:
-            for _ in () if self.watched else self.event_batches():
+            for _ in () if self.watching.is_set() else self.event_batches():
                 self.start_copies(rank)
                 yield None
-            while self.watched:
+            while self.watching.is_set():
                 self.start_copies(rank)
                 yield None
                 time.sleep(follow.POLL_SECONDS)
