@@ -74,8 +74,7 @@ def inputs(
         local_python: the ranks' Python, if it runs on this machine and finds the modules that the ranks find; or ''.
         shares_files: whether the ranks find the files of this machine at the same paths.
         common_file: a file with packages for all runs, or ''.
-        has_project: whether a script's project is sent if --project does not decide it; None for all but a module that
-            is neither in the current folder nor in the folder `src`, which is one of the stack or of the image.
+        has_project: whether a project is sent if --project does not decide it; None for all but modules of the stack.
         left_out: files and folders that are not sent, in addition to recorded runs.
         volume: a folder that only the ranks see, in which settings may name files; or ''.
 

@@ -162,9 +162,7 @@ def resolve(
     """
     recipe, known_nodes = inputs.recipe, () if nodes.layout else nodes.with_stack
     check_restarts(request, nodes.count)
-    software.check_recipe_fits(recipe, inputs.stack)
-    if request.script_args:
-        software.check_script_arguments(request.script_args, inputs.stack)
+    software.check_recipe_fits(recipe, inputs.stack, request.script_args)
     preference = Preference()
     if nodes.measurement and not contained:
         preference = prefer(request, nodes.measurement, inputs.stack.backends, nodes.ppn)
@@ -173,9 +171,7 @@ def resolve(
     stack = software.fit_stack(inputs.stack, requested, nodes.with_stack)
     backend = software.adapt_backend(requested, launcher, mpi.value, contained=contained)
     accelerates = launcher in ACCELERATE_LAUNCHERS
-    precision = software.choose_precision(
-        recipe, known_nodes, request, run_paths.resume, through_accelerate=accelerates
-    )
+    precision = software.choose_precision(recipe, known_nodes, request, run_paths.resume, by_accelerate=accelerates)
     if request.ccl_workers and not backend.workers:
         raise PlanError.about("workers-of-backend", workers=request.ccl_workers, backend=backend)
     if backend.gpu:

@@ -24,18 +24,14 @@ from orchestrator.stacks.stack import IPEX, Stack, same_version
 NO_DDP_BACKEND_CCL = Version("5.1")  # of transformers
 
 
-def check_recipe_fits(recipe: Recipe, stack: Stack) -> None:
-    """Raise PlanError if a recipe that names the stacks it runs on does not name this one."""
-    if recipe.stacks and not any(fnmatchcase(stack.name, pattern) for pattern in recipe.stacks):
-        raise PlanError.about("recipe-stack", recipe=recipe, stack=stack, stacks=", ".join(recipe.stacks))
-
-
-def check_script_arguments(arguments: Sequence[str], stack: Stack) -> None:
-    """Refuse arguments with which a script on the stack's packages is known to fail.
+def check_recipe_fits(recipe: Recipe, stack: Stack, arguments: Sequence[str] = ()) -> None:
+    """Refuse a recipe that does not run on a stack, and arguments with which a script is known to fail there.
 
     Raises:
-        PlanError: if a script with the Trainer would end at once.
+        PlanError: if the recipe names other stacks, or a script with the Trainer would end at once.
     """
+    if recipe.stacks and not any(fnmatchcase(stack.name, pattern) for pattern in recipe.stacks):
+        raise PlanError.about("recipe-stack", recipe=recipe, stack=stack, stacks=", ".join(recipe.stacks))
     parts = " ".join(arguments).replace("=", " ").split()
     transformers = stack.requirements.get("transformers")
     is_requested = ("--ddp_backend", "ccl") in pairwise(parts)
@@ -197,7 +193,7 @@ def choose_precision(
     request: TrainRequest,
     resume: Resume | None = None,
     *,
-    through_accelerate: bool = False,
+    by_accelerate: bool = False,
 ) -> Choice[str]:
     """Return bf16, fp32, `auto` if the ranks will choose, or OF_SCRIPT for a user's own script.
 
@@ -206,14 +202,14 @@ def choose_precision(
         nodes: all nodes that may have ranks; empty if they are not known yet.
         request: what the user asks for.
         resume: the unfinished run that is continued.
-        through_accelerate: whether accelerate passes the precision on to the user's own script.
+        by_accelerate: whether accelerate passes the precision on to the user's own script.
 
     Raises:
         PlanError: if the precision is unknown, or needs BF16 instructions that a node lacks, or is not BF16
             although --allow-slow-bf16 is given.
     """
     if recipe.own_script:
-        value, reason = script_precision(recipe, request, through_accelerate=through_accelerate)
+        value, reason = script_precision(recipe, request, by_accelerate=by_accelerate)
     else:
         value, reason = recipe_precision(recipe, nodes, request, resume)
     if value == BF16 and nodes:
@@ -223,7 +219,7 @@ def choose_precision(
     return Choice(value, (Decision(topic="precision", value=value, reason=reason),))
 
 
-def script_precision(recipe: Recipe, request: TrainRequest, *, through_accelerate: bool) -> tuple[str, str]:
+def script_precision(recipe: Recipe, request: TrainRequest, *, by_accelerate: bool) -> tuple[str, str]:
     """Return the precision of a user's own script, and the reason.
 
     Raises:
@@ -231,7 +227,7 @@ def script_precision(recipe: Recipe, request: TrainRequest, *, through_accelerat
     """
     if request.precision == AUTO:
         return OF_SCRIPT, ""
-    if not through_accelerate:
+    if not by_accelerate:
         raise PlanError.about("precision-of-script", precision=request.precision, script=recipe.script)
     if request.precision not in (BF16, FP32):
         raise PlanError(f"Unknown precision '{request.precision}'.", hint=f"Use {AUTO}, {BF16} or {FP32}.")
