@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_high, median_low
 
@@ -39,6 +39,15 @@ class RankRates:
     interface: str
     speed: int
     faster: str
+
+    @classmethod
+    def of_node(cls, ranks: Sequence[RankRates]) -> RankRates:
+        """Return the rates of a node from those of its ranks."""
+        sums = {
+            name: sum(getattr(rank, name) for rank in ranks) for name in ("fp32", "bf16", "memory", "used_by_others")
+        }
+        means = {name: sum(getattr(rank, name) for rank in ranks) / len(ranks) for name in ("cpu", "megahertz")}
+        return replace(ranks[0], **sums, **means)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,16 +124,6 @@ class Measurement:
     links: tuple[LinkRate, ...] = ()
     runs: tuple[RunRates, ...] = ()
     closed_ports: tuple[ClosedPort, ...] = ()
-
-
-def merge_ranks(rates: Iterable[RankRates]) -> RankRates:
-    """Return the rates of a node from those of its ranks."""
-    ranks = list(rates)
-    return replace(
-        ranks[0],
-        **{name: sum(getattr(rank, name) for rank in ranks) for name in ("fp32", "bf16", "memory", "used_by_others")},
-        **{name: sum(getattr(rank, name) for rank in ranks) / len(ranks) for name in ("cpu", "megahertz")},
-    )
 
 
 # Parts of the median below which a node, the frequency of its cores and a link count as slow. Links differ more,

@@ -22,16 +22,7 @@ from orchestrator.files import STANDALONE
 from orchestrator.load.records import write_measurement
 from orchestrator.model.cluster import Cluster
 from orchestrator.model.hosts import fold
-from orchestrator.model.measurement import (
-    BUSY_PART,
-    ClosedPort,
-    LinkRate,
-    Measurement,
-    NodeRates,
-    RankRates,
-    RunRates,
-    merge_ranks,
-)
+from orchestrator.model.measurement import BUSY_PART, ClosedPort, LinkRate, Measurement, NodeRates, RankRates, RunRates
 from orchestrator.model.printable import counted, one_line
 from orchestrator.operations import train
 from orchestrator.operations.output import describe_end
@@ -232,7 +223,7 @@ def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunR
             for row in (row for row in part.rows if row.peer in placements):
                 ends = {"source": placements[row.peer].node, "destination": rank_place.node}
                 links.append(LinkRate(**ends, gbit=row.gbit, microseconds=row.microseconds))
-    nodes = (NodeRates(node=node, cores=cores[node], rates=merge_ranks(parts)) for node, parts in ranks.items())
+    nodes = (NodeRates(node=node, cores=cores[node], rates=RankRates.of_node(parts)) for node, parts in ranks.items())
     return replace(
         measurement,
         nodes=measurement.nodes or tuple(nodes),
