@@ -6,6 +6,8 @@ import gc
 import sys
 from typing import Any
 
+from orch_node.rank.checks import describe as describe  # the texts of the errors
+
 # transformers imports these if they are installed, which costs each rank a second.
 UNUSED = ("datasets", "torchao")
 

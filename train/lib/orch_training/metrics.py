@@ -15,9 +15,8 @@ from typing import Any, TextIO
 from orch_node import atomic_write
 from orch_node.events import note, report
 from orch_node.protocol.events import format_loss, format_seconds, remaining_seconds
-from orch_node.rank.checks import describe
 
-from orch_training import ranks
+from orch_training import describe, ranks
 from orch_training.checkpoint import PUBLIC, without_nan
 
 FILE = "metrics.jsonl"

@@ -14,10 +14,9 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import torch
-from orch_node.rank.checks import describe
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
-from orch_training import RecipeError, kernels
+from orch_training import RecipeError, describe, kernels
 from orch_training.arguments import HubArguments, ModelArguments
 from orch_training.ranks import note
 

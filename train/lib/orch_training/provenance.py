@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from orch_node.protocol.environment import FORCE_RESUME
-from orch_node.rank.checks import describe
 from orch_node.standalone.receive_files import digest
 
-from orch_training import RecipeError, checkpoint, models, ranks
+from orch_training import RecipeError, checkpoint, describe, models, ranks
 from orch_training.arguments import HubArguments, compared
 
 FACT = "made_from"  # in a checkpoint's manifest

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from orch_node.rank.checks import describe
 
-from orch_training import ArgumentError, RecipeError, checkpoint, kernels, ranks
+from orch_training import ArgumentError, RecipeError, checkpoint, describe, kernels, ranks
 from orch_training.batches import Dealing, describe_dealing, global_batch
 from orch_training.metrics import Progress
 from orch_training.provenance import check_provenance

@@ -26,7 +26,7 @@ from documents import Block, blocks_of, text_documents, wikipedia_documents
 from instances import Document, Masking, instances, sentences
 from orch_node import atomic_write
 from orch_node.standalone.receive_files import digest
-from orch_training import RecipeError, checkpoint, ranks
+from orch_training import RecipeError, checkpoint, describe, ranks
 from orch_training.arguments import ModelArguments, option, parse
 from orch_training.metrics import Progress
 from orch_training.models import load_tokenizer
@@ -155,9 +155,7 @@ def begin(sink: Path, settings: dict[str, Any]) -> bool:
     file = sink / SETTINGS
     recorded = checkpoint.read_json(file) or settings
     if differing := [name for name in {**recorded, **settings} if recorded.get(name) != settings.get(name)]:
-        raise RecipeError(
-            f"{sink} was prepared with another {', '.join(differing)}. Remove it, or take another --data_dir."
-        )
+        raise RecipeError(describe("other-settings", folder=sink, names=", ".join(differing)))
     if ranks.owns(sink):
         checkpoint.write_json(file, settings)
     return (sink / MANIFEST).is_file()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orch_training import ArgumentError, ranks
+from orch_training import ArgumentError, describe, ranks
 from orch_training.arguments import HubArguments, LoopArguments, neutral, option
 from orch_training.batches import Dealing, GlobalBatch
 from orch_training.loop import Phase
@@ -99,9 +99,7 @@ def phases_of(args: PretrainArguments) -> list[PretrainPhase]:
     for phase in selected_phases:
         micro_sequences = phase.micro * ranks.planned_world_size()
         if phase.batch % micro_sequences:
-            raise ArgumentError(
-                f"{phase.name}: {phase.batch} sequences per step cannot be dealt out in "
-                f"micro batches of {phase.micro} to {ranks.planned_world_size()} ranks; take a multiple "
-                f"of {micro_sequences} as --train_batch_size{'_phase2' if phase.number == 2 else ''}."
-            )
+            numbers = {"ranks": ranks.planned_world_size(), "divisor": micro_sequences}
+            suffix = "_phase2" if phase.number == 2 else ""
+            raise ArgumentError(describe("uneven-batch", phase=phase, suffix=suffix, **numbers))
     return selected_phases

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from orch_training import RecipeError
+from orch_training import RecipeError, describe
 from orch_training.models import load_config
 from pretrain_config import PretrainArguments, PretrainPhase
 from torch.nn.functional import cross_entropy
@@ -42,10 +42,7 @@ def fresh_model(args: PretrainArguments, vocabulary: int, phases: Sequence[Pretr
         raise RecipeError(f"{args.config_name} knows {config.vocab_size} tokens, the tokenizer {vocabulary}.")
     longest = max(phases, key=lambda phase: phase.length)
     if config.max_position_embeddings < longest.length:
-        raise RecipeError(
-            f"{args.config_name} has {config.max_position_embeddings} positions, "
-            f"phase {longest.number} needs {longest.length}."
-        )
+        raise RecipeError(describe("too-few-positions", name=args.config_name, config=config, phase=longest))
     set_seed(args.seed)
     return BertForPreTraining(config)
 

@@ -18,7 +18,7 @@ from orch_training import speed_up_imports
 
 speed_up_imports()
 
-from orch_training import RecipeError, checkpoint, kernels, ranks
+from orch_training import RecipeError, checkpoint, describe, kernels, ranks
 from orch_training.arguments import parse
 from orch_training.batches import describe_dealing
 from orch_training.loop import Loop, make_accelerator
@@ -81,10 +81,7 @@ def checkpoint_to_start_from(args: PretrainArguments, first_step: int, provenanc
             reason = problem or f"phase 1 ends with checkpoint-{first_step}"
             raise RecipeError(f"--init_checkpoint {start}: {reason}.")
     if (checkpoint.step_of(start) if start else 0) < first_step:
-        raise RecipeError(
-            f"phase 2 needs the last checkpoint of phase 1, checkpoint-{first_step}: pass "
-            "--init_checkpoint, or the same --output_dir."
-        )
+        raise RecipeError(describe("no-phase-1", step=first_step))
     return start
 
 

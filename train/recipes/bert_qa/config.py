@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
-from orch_training import ArgumentError, arguments
+from orch_training import ArgumentError, arguments, describe
 from orch_training.arguments import CommunicationArguments, DataSetArguments, ModelArguments, neutral, option
 from orch_training.kernels import FUSED, configure_ipex
 from orch_training.ranks import note, owns
@@ -136,10 +136,7 @@ def available_backend(requested: str | None) -> str | None:
             note(f"--ddp_backend {requested} is ignored: the ranks are already joined by {dist.get_backend()}.")
         return None
     if requested and BACKENDS and requested not in BACKENDS:
-        raise ArgumentError(
-            f"--ddp_backend {requested} is not one of this version of transformers ({', '.join(BACKENDS)}). Start "
-            "the script with orch, which joins the ranks before transformers runs."
-        )
+        raise ArgumentError(describe("unknown-backend", requested=requested, known=", ".join(BACKENDS)))
     return None if os.environ.get("WORLD_SIZE", "1") == "1" else requested
 
 

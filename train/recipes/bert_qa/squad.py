@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from config import QaArguments
-from orch_training import RecipeError
+from orch_training import RecipeError, describe
 from orch_training.models import hub_rows
 from orch_training.ranks import note
 
@@ -236,10 +236,8 @@ def check_room(questions: Sequence[Question], tokenizer: Any, *, max_length: int
     texts = [question.question.strip() for question in questions]
     for question, ids in zip(questions, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True):
         if len(ids) >= room:
-            raise RecipeError(
-                f"question {question.id!r} has {len(ids)} tokens; --max_seq_length {max_length} "
-                f"with --doc_stride {stride} has room for {max(room - 1, 0)}."
-            )
+            numbers = {"tokens": len(ids), "length": max_length, "stride": stride, "room": max(room - 1, 0)}
+            raise RecipeError(describe("long-question", question=question, **numbers))
 
 
 def answer_tokens(offsets: Sequence[Offset | None], question: Question) -> tuple[int, int]:

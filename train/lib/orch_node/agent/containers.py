@@ -21,6 +21,7 @@ from orch_node.protocol import container, files, values
 from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.layout import RankEntry
 from orch_node.protocol.outcome import ProcessRecord
+from orch_node.rank.checks import describe
 
 ENGINE = container.DOCKER
 MARK = b"contained rank: "  # the start of a status line from the process in the container
@@ -248,8 +249,5 @@ def apptainer_prefix(spec: ContainerSpec, options: Sequence[str] = ()) -> list[s
     """
     engine = next((name for name in APPTAINER_PROGRAMS if shutil.which(name)), None)
     if engine is None:
-        raise ContainerError(
-            f"neither {' nor '.join(APPTAINER_PROGRAMS)} is on PATH. Load the site's module with the "
-            "setting setup='module load NAME', or run without --image"
-        )
+        raise ContainerError(describe("no-apptainer", names=" nor ".join(APPTAINER_PROGRAMS)))
     return [engine, "exec", *spec.options, *options, spec.image]
