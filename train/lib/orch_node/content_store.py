@@ -152,11 +152,10 @@ def new_part(folder: Path) -> Iterator[Path]:
 
 def lock_if_possible(file: BinaryIO, kind: int = fcntl.LOCK_EX) -> bool:
     """Wait for the lock; return False on a file system without locks."""
-    try:
+    with contextlib.suppress(OSError):
         fcntl.flock(file, kind)
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def give_name(part: Path, folder: Path, content: str) -> bool:
@@ -212,10 +211,9 @@ def use(folder: Path, run_dir: str, copy: Path | None) -> bool:
 
 def origin_of(copy: Path) -> Path | None:
     """Return the folder from which a copy was made; None if that was not recorded."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return Path(copy.with_name(files.SENT_PROJECT).read_text())
-    except FileNotFoundError:
-        return None
+    return None
 
 
 def update_copy(folder: Path, copy: Path, earlier_folder: Path) -> None:
@@ -345,10 +343,9 @@ def remove_unused(store: Path, is_living: Callable[[str], bool], *, dry_run: boo
 
 def age(path: Path) -> float:
     """Return the seconds since a file was written, or since an entry of a folder changed; 0 if it is gone."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
+    return 0.0
 
 
 def stdin_blocks() -> Iterator[bytes]:

@@ -198,19 +198,17 @@ def is_private_group(descriptor: int) -> bool:
         os.getxattr(f"/proc/self/fd/{descriptor}", "system.posix_acl_access")
         return False
     status = os.fstat(descriptor)
-    try:
+    with contextlib.suppress(KeyError):
         owner, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
-    except KeyError:
-        return False
-    return group.gr_name == owner.pw_name and set(group.gr_mem) <= {owner.pw_name}
+        return group.gr_name == owner.pw_name and set(group.gr_mem) <= {owner.pw_name}
+    return False
 
 
 def user_name(uid: int) -> str:
     """Return the name of a user, or the number of one without a name."""
-    try:
+    with contextlib.suppress(KeyError):
         return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return str(uid)
 
 
 def read_file(path: str | Path) -> bytes:

@@ -172,9 +172,8 @@ def is_unchanged(name: str, inode: int, user: int | None = None) -> bool:
     """
     if name in ("", ".", "..") or "/" in name:
         return False
-    try:
+    with contextlib.suppress(OSError):
         status = os.lstat(SHM + name)
-    except OSError:
-        return False
-    is_file_of_user = stat.S_ISREG(status.st_mode) and status.st_uid == user and status.st_nlink == 1
-    return status.st_ino == inode and (user is None or is_file_of_user)
+        is_file_of_user = stat.S_ISREG(status.st_mode) and status.st_uid == user and status.st_nlink == 1
+        return status.st_ino == inode and (user is None or is_file_of_user)
+    return False

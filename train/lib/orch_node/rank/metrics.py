@@ -230,8 +230,7 @@ def number_or(value: Any, default: Any) -> Any:
 
 def finite_number(value: Any) -> float | None:
     """Return the float in a number or tensor; None if there is none that JSON can express."""
-    try:
+    with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
         number = float(value.item() if hasattr(value, "item") else value)  # torch warns of float() with a gradient
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return None
-    return number if abs(number) < float("inf") else None
+        return number if abs(number) < float("inf") else None
+    return None
