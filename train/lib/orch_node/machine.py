@@ -72,8 +72,7 @@ def this_machine() -> Machine:
 
 def this_process() -> ProcessIdentity:
     """Return the identity of this process."""
-    start = start_time(os.getpid()) or 0
-    return ProcessIdentity(machine=this_machine(), pid=os.getpid(), start=start)
+    return ProcessIdentity(machine=this_machine(), pid=os.getpid(), start=start_time(os.getpid()) or 0)
 
 
 def condition_of(process: ProcessIdentity) -> str:

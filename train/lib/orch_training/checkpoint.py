@@ -47,8 +47,7 @@ def seal(folder: Path, **facts: Any) -> None:
         str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": digest(path)}
         for path in files_in(folder)
     }
-    manifest = {"schema": SCHEMA, **facts, "files": files}
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    (folder / MANIFEST).write_text(json.dumps({"schema": SCHEMA, **facts, "files": files}, indent=1) + "\n")
     for path in files_in(folder):
         flush(path)
     flush(folder)

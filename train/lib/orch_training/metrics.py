@@ -104,8 +104,7 @@ class Course:
 def open_lines(path: Path, start_step: int) -> TextIO:
     """Open a file of metrics; when training starts at step N, later lines and an incomplete last line are removed."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if start_step and path.exists() else []
-    earlier = "".join(line + "\n" for line in lines if step_of(line) <= start_step)
-    atomic_write.write(path, earlier, mode=PUBLIC)
+    atomic_write.write(path, "".join(line + "\n" for line in lines if step_of(line) <= start_step), mode=PUBLIC)
     return path.open("a", encoding="utf-8")
 
 

@@ -78,8 +78,7 @@ class PretrainPhase(Phase):
         as NVIDIA's PolyWarmUpScheduler does with degree 0.5.
         """
         progress = (step - self.before) / (self.last - self.before)
-        factor = progress / self.warmup if progress < self.warmup else (1 - progress) ** 0.5
-        return self.learning_rate * factor
+        return self.learning_rate * (progress / self.warmup if progress < self.warmup else (1 - progress) ** 0.5)
 
 
 def phases_of(args: PretrainArguments) -> list[PretrainPhase]:

@@ -71,8 +71,7 @@ def prepared(model: Any, names: Sequence[str], *, dynamic: bool, longest: int) -
     has_vnni = bool(torch.cpu._is_vnni_supported())
     ranges = x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic, reduce_range=not has_vnni)
     quantizer.set_global(ranges)
-    graph = exported(Logits(model, names).eval(), names, longest).module()
-    return prepare_pt2e(graph, quantizer)
+    return prepare_pt2e(exported(Logits(model, names).eval(), names, longest).module(), quantizer)
 
 
 def exported(module: Any, names: Sequence[str], longest: int) -> Any:

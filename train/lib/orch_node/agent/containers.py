@@ -136,8 +136,7 @@ def entry_command(
 
 def as_exports(variables: Mapping[str, str]) -> bytes:
     """Return the input of READ_EXPORTS."""
-    lines = (f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
-    return "".join(lines).encode()
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()).encode()
 
 
 def entrypoint_of(image: str) -> list[str]:

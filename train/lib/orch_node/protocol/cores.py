@@ -36,9 +36,7 @@ def default_ranks(cores: tuple[Core, ...]) -> int:
     """Return the number of ranks for --ppn auto: one for each NUMA node, or for each that has enough cores."""
     sizes = sorted(map(len, by_numa(cores)))
     used, ranks = max((size * (len(sizes) - index), len(sizes) - index) for index, size in enumerate(sizes))
-    if used >= MIN_LOCAL_SHARE * (len(cores) - len(cores) % len(sizes)):
-        return ranks
-    return len(sizes)
+    return ranks if used >= MIN_LOCAL_SHARE * (len(cores) - len(cores) % len(sizes)) else len(sizes)
 
 
 @cache

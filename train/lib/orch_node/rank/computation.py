@@ -85,9 +85,7 @@ def decide(precision: RunPrecision, lacking: list[str], spares: Sequence[str] = 
     if recorded:
         return recorded, "as in the checkpoint"
     lacking = sorted({*lacking, *spares})
-    if lacking:
-        return FP32, layouts.describe_lack(", ".join(lacking))
-    return BF16, "all nodes have BF16 instructions"
+    return (FP32, layouts.describe_lack(", ".join(lacking))) if lacking else (BF16, "all nodes have BF16 instructions")
 
 
 def read_recorded(precision: RunPrecision) -> str:

@@ -54,8 +54,7 @@ def training_environment(
         inherited = {**os.environ, **sourced_variables(layout.setvars, os.environ, layout.entry(placement.node).repair)}
     launcher = {name: value for name, value in inherited.items() if ACCELERATE_AFFINITY.get(name) != value}
     environment = {**launcher, **rank_environment(run_dir, layout, placement)}
-    signals = {name: str(configured_signal(environment, name)) for name in DEFAULT_SIGNALS}
-    return {**environment, **signals}
+    return {**environment, **{name: str(configured_signal(environment, name)) for name in DEFAULT_SIGNALS}}
 
 
 def rank_environment(run_dir: Path, layout: RunLayout, placement: RankEntry) -> dict[str, str]:
@@ -210,8 +209,7 @@ def with_loadable_preload(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with links instead of preloaded paths that the loader would split."""
     if PRELOAD not in environment:
         return dict(environment)
-    paths = environment[PRELOAD].split(":")
-    return {**environment, PRELOAD: ":".join(map(link_to, paths))}
+    return {**environment, PRELOAD: ":".join(map(link_to, environment[PRELOAD].split(":")))}
 
 
 def link_to(path: str) -> str:
@@ -223,9 +221,8 @@ def link_to(path: str) -> str:
         return path
     name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     link = f"/tmp/orch-preload-{os.getuid()}-{name}.so"
-    try:
+    with contextlib.suppress(OSError):
         with contextlib.suppress(FileExistsError):
             os.symlink(path, link)
         return link if os.lstat(link).st_uid == os.getuid() and os.readlink(link) == path else path
-    except OSError:
-        return path
+    return path

@@ -186,8 +186,7 @@ def run_script(argv: list[str], counts: Callable[[], Heartbeat]) -> bool:
             if not preemption.AGREEMENT.agreed:
                 flush()
                 EXIT(EX_TEMPFAIL)
-            preempted_mark = files.PREEMPTED_MARK.format(int(os.environ["RANK"]))
-            Path(os.environ["ORCH_RUN_DIR"], preempted_mark).touch(0o600)
+            Path(os.environ["ORCH_RUN_DIR"], files.PREEMPTED_MARK.format(int(os.environ["RANK"]))).touch(0o600)
             return False
         if error.code not in (None, 0):
             give_up(error, counts, reason_in("".join(written)))

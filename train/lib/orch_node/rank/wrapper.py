@@ -55,8 +55,7 @@ def main(argv: list[str]) -> int:
         child = start_rank(run_dir, layout, placement, command)
     except (EnvFileError, OSError, ProtocolError, RankError, ValueError) as error:
         fail(str(error))
-    host = socket.gethostname()
-    send(Started(node=placement.node, pid=child.pid, wrapper=os.getpid(), host=host))
+    send(Started(node=placement.node, pid=child.pid, wrapper=os.getpid(), host=socket.gethostname()))
     return wait(child, placement, oom_kills, run_dir)
 
 

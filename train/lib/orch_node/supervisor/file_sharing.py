@@ -180,8 +180,7 @@ class RemoteCommand(receive_files.RemoteProgram):
     """
 
     def __init__(self, node: str, run_dir: Path, action: str, argument: str) -> None:
-        command = program.command("run-files", action, str(run_dir), argument)
-        super().__init__(reach.remote_command(node, command))
+        super().__init__(reach.remote_command(node, program.command("run-files", action, str(run_dir), argument)))
         self.node = node
         self.output = b""
         self.problem = ""
