@@ -21,7 +21,7 @@ import torch
 from orch_node.protocol.environment import KERNELS, TORCHS_KERNELS
 from orch_node.rank.computation import find_kernel_problem
 
-from orch_training import checkpoint, ranks
+from orch_training import checkpoint, describe, ranks
 
 try:
     import orch_kernels
@@ -92,7 +92,5 @@ def adamw(parameters: Iterable[torch.nn.Parameter], kind: str, *, lr: float, wei
 def report_computation(*, bf16: bool, optimizer: str, kernels: str) -> None:
     """Report the precision and the kernels that train the model, once for the run."""
     capabilities = sorted(set(ranks.gather(torch.backends.cpu.get_cpu_capability())))
-    ranks.report_decision(
-        f"{'bf16' if bf16 else 'fp32'} with {' and '.join(capabilities)} kernels; "
-        f"attention and dropout: {kernels}; optimizer: {optimizer}"
-    )
+    values = {"precision": "bf16" if bf16 else "fp32", "capabilities": " and ".join(capabilities)}
+    ranks.report_decision(describe("computation", **values, kernels=kernels, optimizer=optimizer))

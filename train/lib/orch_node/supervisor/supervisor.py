@@ -37,6 +37,7 @@ from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.values import ProtocolError
+from orch_node.rank.checks import describe
 from orch_node.reach import BY_STEP
 from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.attempt import POLL_SECONDS, Attempt
@@ -264,10 +265,7 @@ class Supervisor(SupervisedRun):
 def describe_missing(layout: RunLayout, missing: set[str], options: argparse.Namespace) -> str:
     """Return why the run cannot continue without these nodes, or ''."""
     if not options.elastic:
-        return (
-            "fewer ranks would train with another global batch; use --spare-nodes to have other nodes "
-            "replace lost ones, or --min-nodes to allow it"
-        )
+        return describe("no-fewer-ranks")
     if len(layout.node_names) - len(missing) < options.min_nodes:
         return f"the run needs {options.min_nodes} node{'s' * (options.min_nodes != 1)}"
     return ""
@@ -286,10 +284,7 @@ def describe_continuation(layout: RunLayout, missing: set[str], *, keeps_batch: 
     text = f"continues without {names}: {layout.world_size} of {planned} ranks"
     if keeps_batch:
         return f"{text}; the recipe keeps its global batch, its order of data and its schedule"
-    return (
-        f"{text}, as --min-nodes allows; unless the script uses ORCH_PLANNED_WORLD_SIZE={planned}, "
-        "its global batch is smaller from here on and its schedule changes"
-    )
+    return describe("fewer-ranks", continuation=text, planned=planned)
 
 
 def replace_hosts(hostfile: str, layout: RunLayout, stand_ins: Mapping[str, str], missing: Collection[str]) -> str:
