@@ -60,8 +60,7 @@ def hold_to_interface() -> str:
     """Restrict gloo, oneCCL and libfabric to the interface that reaches rank 0, and return its name."""
     local_address = facts.address_towards(os.environ["MASTER_ADDR"])
     name = next(name for name, addresses in facts.interfaces().items() if local_address in addresses)
-    for variable in ("GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE"):
-        os.environ[variable] = name
+    os.environ.update(dict.fromkeys(("GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE"), name))
     return name
 
 

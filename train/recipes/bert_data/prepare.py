@@ -187,8 +187,7 @@ def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Doc
     is_dump = options.kind == "wikipedia"
     texts = wikipedia_documents(block, options.min_article_chars) if is_dump else text_documents(block)
     encoded = (tokenizer(lines, add_special_tokens=False)["input_ids"] for lines in map(sentences, texts) if lines)
-    documents = ([ids for ids in document if ids] for document in encoded)
-    return [document for document in documents if document]
+    return list(filter(None, ([ids for ids in document if ids] for document in encoded)))
 
 
 def maskings_of(options: DataOptions, tokenizer: Any) -> dict[str, Masking]:

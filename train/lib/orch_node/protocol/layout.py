@@ -173,8 +173,7 @@ def check_flags(flags: Collection[str]) -> None:
 
 def describe_lack(hosts: str) -> str:
     """Return why BF16 would be slow; `hosts` is a name or a folded list such as node[1-3]."""
-    several = "," in hosts or "[" in hosts
-    return f"{hosts} {'have' if several else 'has'} no BF16 instructions"
+    return f"{hosts} {'have' if ',' in hosts or '[' in hosts else 'has'} no BF16 instructions"
 
 
 def hostfile(implementation: str, hosts: Iterable[tuple[str, int]]) -> str:

@@ -123,9 +123,7 @@ def record(value: Any) -> Any:
         return {field.name: record(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (tuple, list)):
         return [item if type(item) in SCALAR_TYPES else record(item) for item in value]
-    if isinstance(value, Mapping):
-        return {name: record(item) for name, item in value.items()}
-    return value
+    return {name: record(item) for name, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def render(value: Any) -> str:
