@@ -67,7 +67,8 @@ def test_refused_run_without_a_queue_has_ended(tmp_path: Path, monkeypatch: pyte
     queued.unmark(folder)
     waiting = WaitingRun(folder)
     first, second = copy(waiting.handle), copy(waiting).handle  # as another thread reads its logs
-    assert vars(first)["copies"] is vars(second)["copies"], "only the nodes of the shown rank are read"
+    for name in ("watching", "rank_nodes"):
+        assert vars(first)[name] is vars(second)[name], "only the nodes of the shown rank are read"
     attempts = Attempts(folder)
     monkeypatch.setattr(runs, "handle_of", lambda run: attempts)
     assert not list(WaitingRun(folder).events())
