@@ -137,6 +137,23 @@ def test_script_whose_ranks_train_separately_is_stopped(orch: Orch, tmp_path: Pa
     assert "Traceback" not in process.stderr
 
 
+TRAIN_IN_A_FORKED_PROCESS = """
+import torch
+def train(_):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+torch.multiprocessing.start_processes(train, nprocs=1, start_method="fork")
+"""
+
+
+def test_script_whose_forked_processes_train_separately_is_stopped(orch: Orch, tmp_path: Path) -> None:
+    process = expect_exit(orch("train", write_script(tmp_path, TRAIN_IN_A_FORKED_PROCESS), *TWO_RANKS), 1)
+    assert "trains alone on every rank" in process.stderr
+
+
 TRAIN_ON_ONE_RANK = """
 import torch, torch.distributed as dist
 assert dist.get_world_size() == 1

@@ -282,6 +282,15 @@ def test_failure_of_the_check_itself_does_not_end_the_training(
     assert "the training check failed and is off: TypeError" in capsys.readouterr().err
 
 
+def test_check_without_hooks_for_steps_releases_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watch as on torch 2.0."""
+    monkeypatch.setattr(training_check, "watch_steps", lambda _: False)
+    check, model = training_check.begin(torch), make_model()
+    train(model, adam(model), steps=40)
+    assert check.finished
+    assert not check.computing.by_id
+
+
 # On several ranks.
 
 WARM = pytest.mark.xdist_group("recipes")  # tests that share a server of warm programs
@@ -412,6 +421,9 @@ ENDED_AT_END = {
     "    dist.all_reduce(torch.ones(6, 16)); return model(inputs)\nby_hand(call, list(model.parameters()))",
     "one-of-two-models-in-ddp": "head = DDP(torch.nn.Linear(1, 1))\n"
     "steps(lambda x: head(model(x)), torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=1e-2))",
+    "head-outside-and-predictions-as-objects": "ddp = DDP(model); head = torch.nn.Linear(1, 1)\n"
+    "steps(lambda x: head(ddp(x)), torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1))\n"
+    "dist.all_gather_object([None] * 2, list(range(20)))",
 }
 AVERAGED = {
     "at-the-sixth-step": "steps(model, adam, 8, after=lambda step: average() if step == 5 else None)",
@@ -477,11 +489,9 @@ UNEQUAL_START = {
     "last-of-many-weights": "many = torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(300)))\n"
     "ddp = DDP(many)\nif rank == 0:\n    torch.nn.init.zeros_(many[-1].weight)\n"
     "steps(ddp, torch.optim.SGD(many.parameters(), lr=0.1))",
-}
-OTHER_IMAGINARY_PARTS = {
     "other-imaginary-parts": "layer = torch.nn.Linear(6, 1, dtype=torch.complex64); ddp = DDP(layer)\n"
     "if rank == 0:\n    layer.weight.data.imag.zero_()\n"
-    "steps(lambda x: ddp(x + 0j).abs(), torch.optim.SGD(layer.parameters(), lr=0.1))"
+    "steps(lambda x: ddp(x + 0j).abs(), torch.optim.SGD(layer.parameters(), lr=0.1))",
 }
 ENDED_LATER = {
     "module-inside-later": "ddp = DDP(model); steps(ddp, adam); steps(model, adam)",

@@ -186,6 +186,6 @@ def mark_of(kind: str, rank: int) -> Path:
 
 
 def write_mark(kind: str, rank: int, text: str = "") -> None:
-    with contextlib.suppress(OSError):  # a full disk
+    with contextlib.suppress(LookupError, OSError):  # a variable that the script has deleted; a full disk
         mark_of(kind, rank).write_text(text)
         mark_of(kind, rank).chmod(0o600)

@@ -26,7 +26,7 @@ from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank import child_processes, communication, frameworks, manual_updates
-from orch_node.rank.checks import RankError, TrainingCheck, describe, has_separate_models, safely
+from orch_node.rank.checks import RankError, TrainingCheck, describe, has_separate_models
 from orch_node.rank.hooks import replace_function, watch_steps, wrap
 from orch_node.rank.weight_comparison import WeightComparison
 
@@ -186,9 +186,10 @@ class CommunicationCheck(TrainingCheck):
         self.torch, self.layout, self.placement, self.pid = torch, layout, placement, os.getpid()
         self.initial_operations = communication.operations(torch)
 
-    @safely
     def before_step(self, *_: Any) -> None:
-        self.finish()
+        if self.finished:
+            return
+        self.finish()  # before a forked child may inherit the check, which holds for it, too
         frameworks.check_numbers(self.layout, self.placement)
         # The operations of groups that the script has created may not be counted.
         has_script_groups = len(communication.distributed_world(self.torch).pg_map) > 1

@@ -34,7 +34,7 @@ IPEX_BACKWARD_CALLS = range(3, 30)
 def begin(torch: ModuleType) -> FirstStepsCheck:
     """Check the first optimizer steps of this process; torch 2.0 has no hooks for them, only for backward()."""
     check = FirstStepsCheck(torch)
-    watch_steps(check.before_step)
+    check.has_step_hooks = watch_steps(check.before_step)
     watch_gradients(torch, "backward", check.before_backward)
     return check
 
@@ -100,6 +100,7 @@ class FirstStepsCheck(TrainingCheck):
 
     def __init__(self, torch: ModuleType) -> None:
         self.torch, self.pid = torch, os.getpid()
+        self.has_step_hooks = True
         self.trained_in_fp32 = False
         self.step = 0
         self.backward_calls = 0  # since this step began
@@ -123,6 +124,9 @@ class FirstStepsCheck(TrainingCheck):
             self.losses.append(float(loss.detach()))
         if self.backward_calls in ((1,) if self.step else IPEX_BACKWARD_CALLS):
             self.check_ipex_layers()
+        if not self.has_step_hooks and self.backward_calls == IPEX_BACKWARD_CALLS.stop:
+            self.finish()
+            return
         self.has_skipped_graphs |= self.backward_calls > MAX_GRAPHS
         if self.backward_calls <= MAX_GRAPHS and self.step < CHECK_BEFORE_STEP:
             self.computing.add_from_graph(roots)

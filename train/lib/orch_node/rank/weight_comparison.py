@@ -107,6 +107,10 @@ class WeightRecord:
     start: Summary
     is_sharded: bool  # whether the optimizer also has sharded weights, which are not compared
 
+    def held(self) -> list[Any]:
+        """Return the weights that still exist."""
+        return [held for weight in self.weights if (held := weight()) is not None]
+
 
 @dataclass
 class OptimizerRecord:
@@ -262,8 +266,9 @@ class WeightComparison(TrainingCheck):
     def compare_updated(self, record: OptimizerRecord) -> None:
         """Compare the weights of an optimizer with those of the first rank that has made as many steps with it."""
         for part in record.parts if self.torch.distributed.is_initialized() else ():
-            held = [weight() for weight in part.weights]
-            if held and all(weight is not None and weights.is_readable(self.torch, weight) for weight in held):
+            held = part.held()
+            is_complete = 0 < len(held) == len(part.weights)
+            if is_complete and all(weights.is_readable(self.torch, weight) for weight in held):
                 self.compare_part(record, part, held)
 
     def compare_part(self, record: OptimizerRecord, part: WeightRecord, held: list[Any]) -> None:
@@ -273,7 +278,7 @@ class WeightComparison(TrainingCheck):
         steps, state = f"{record.steps} optimizer steps", State(self.rank, part.start, now, losses=losses)
         reference = self.exchange(part.key, f"updated/{record.steps}", state)
         if self.moved_apart(state, reference, held, steps):
-            self.check_apart(part, held, state, reference, steps)
+            self.check_apart(record, part, state, reference, steps)
         if part.is_shared and (record.index, record.steps) == (0, COMPARED_STEP):
             self.check_data(state, reference, f"{record.steps} steps")
         # Whether the ranks have exchanged nothing that is counted since the first step. If a
@@ -322,14 +327,17 @@ class WeightComparison(TrainingCheck):
             self.end_alone(reference, "a DistributedDataParallel holds them", steps)
         return True
 
-    def check_apart(self, part: WeightRecord, held: list[Any], state: State, reference: State, steps: str) -> None:
+    def check_apart(
+        self, record: OptimizerRecord, part: WeightRecord, state: State, reference: State, steps: str
+    ) -> None:
         """Raise RankError or warn of weights that have moved apart from those of the reference."""
         self.has_ddp, same_start = bool(data_parallel_modules(self.torch)), state.starts_like(reference)
         if shared_weights(self.torch) and same_start and not self.has_shared:
             self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes", steps)
         if self.averages or communication.operations(self.torch) > self.operations_before_step:
             return
-        has_reduced = communication.COUNTS.largest_reduction >= sum(int(weight.numel()) for weight in held)
+        every = [weight for other in record.parts for weight in other.held()]
+        has_reduced = communication.COUNTS.largest_reduction >= sum(int(weight.numel()) for weight in every)
         if has_reduced and "deepspeed" in sys.modules:  # its ranks hold parts of the weights
             return
         if part.is_sharded or computes_together(self.torch):
@@ -341,10 +349,10 @@ class WeightComparison(TrainingCheck):
             condition = " that no DistributedDataParallel holds" if self.has_shared else ""
             self.warn_once("separate-models", reference, steps, condition)
         elif self.suspicion or not has_reduced:
-            self.suspicion = self.suspicion or Suspicion(reference.rank, held)
+            self.suspicion = self.suspicion or Suspicion(reference.rank, part.held(), every)
             self.warn_once("apart", reference, steps)
         else:  # the weights may be averaged after each step, which then changes them
-            self.suspicion = Suspicion(reference.rank, held)
+            self.suspicion = Suspicion(reference.rank, part.held(), every)
 
     def check_data(self, state: State, reference: State, steps: str) -> None:
         """Warn on one rank if the ranks of a DistributedDataParallel compute the same losses from the same data."""
@@ -369,12 +377,17 @@ class WeightComparison(TrainingCheck):
 class Suspicion:
     """Weights that may be those of a rank that trains alone, until something shows that they are not.
 
-    Averaging changes weights between two steps, and exchanges tensors at least as large as the weights.
+    Averaging changes weights between two steps, and exchanges tensors at least as large as the weights of an optimizer.
+
+    Args:
+        reference: the rank whose weights are different.
+        apart: the weights that are different.
+        held: all weights of their optimizer; an exchange as large as a few of them may be one of predictions.
     """
 
-    def __init__(self, reference: int, held: Sequence[Any]) -> None:
-        self.reference = reference  # the rank whose weights are different
-        self.watched = sorted(held, key=lambda weight: -int(weight.numel()))[:MAX_WATCHED_WEIGHTS]
+    def __init__(self, reference: int, apart: Sequence[Any], held: Sequence[Any]) -> None:
+        self.reference = reference
+        self.watched = sorted(apart, key=lambda weight: -int(weight.numel()))[:MAX_WATCHED_WEIGHTS]
         self.size = largest_size(held)
         self.bytes = sum(int(weight.numel()) * int(weight.element_size()) for weight in held)
         self.samples: list[Any] = []
