@@ -61,12 +61,12 @@ class ActiveRun:
 
     Attributes:
         nodes: the names of its nodes.
-        responded: when its nodes have responded last.
+        silent_since: when its nodes stopped to respond, or None.
     """
 
     handle: RunHandle
     nodes: frozenset[str]
-    responded: float = field(default_factory=time.monotonic)
+    silent_since: float | None = None
 
 
 @dataclass
@@ -261,8 +261,10 @@ class Queue:
             if run.has_ended:
                 self.finish(run, self.active.pop(run.id))
             elif run.id not in problems:
-                active.responded = time.monotonic()
-            elif time.monotonic() - active.responded > LOST_SECONDS:
+                active.silent_since = None
+            elif active.silent_since is None:  # the queue may not have asked for some time
+                active.silent_since = time.monotonic()
+            elif time.monotonic() - active.silent_since > LOST_SECONDS:
                 self.replace_lost(run, self.active.pop(run.id), problems[run.id])
 
     def finish(self, run: Run, active: ActiveRun) -> None:
@@ -296,7 +298,7 @@ class Queue:
             elif not runs.refresh([store.load(self.base / name)], {name: lost.handle}):
                 self.waiting.remove(name)
                 queued.unmark(self.base / name)
-                self.active[name] = replace(self.cut_off.pop(name), responded=time.monotonic())
+                self.active[name] = replace(self.cut_off.pop(name), silent_since=None)
                 self.write_state("")
 
     def end_cut_off(self, name: str, lost: ActiveRun) -> None:

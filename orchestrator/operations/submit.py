@@ -77,7 +77,7 @@ def read_results(handle: RunHandle) -> list[Any]:
     """Return the results of all ranks of a run that has succeeded.
 
     Raises:
-        ExecuteError: if they cannot be copied or are damaged.
+        ExecuteError: if they cannot be copied, are damaged, or are those of fewer ranks.
     """
     run = handle.record.run_id
     with tempfile.TemporaryDirectory() as folder:
@@ -91,6 +91,8 @@ def read_results(handle: RunHandle) -> list[Any]:
             results = [restore(json.loads(text)) for text in texts]
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise ExecuteError.about("unreadable-results", run=run, error=error) from None
+    if len(results) != (ranks := len(handle.record.layout)):
+        raise ExecuteError.about("incomplete-results", run=run, results=len(results), ranks=ranks)
     return results
 
 

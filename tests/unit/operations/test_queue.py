@@ -16,7 +16,7 @@ from orch_node.protocol.outcome import REFUSED
 from orchestrator.files import make_user_folder
 from orchestrator.model.project import Project
 from orchestrator.operations.queue import SNAPSHOT, copy_project
-from orchestrator.operations.queue_process import ActiveRun, Queue, choose_nodes, is_first
+from orchestrator.operations.queue_process import LOST_SECONDS, ActiveRun, Queue, choose_nodes, is_first
 from orchestrator.operations.resume import limit_of
 from orchestrator.operations.runs import handle_of
 from orchestrator.runs import queued, store
@@ -88,6 +88,28 @@ def test_queue_forgets_an_active_run_whose_folder_was_deleted(tmp_path: Path) ->
     shutil.rmtree(tmp_path / "array-1")
     queue.end_finished()
     assert queue.active == {}
+
+
+def test_run_is_lost_only_if_its_nodes_were_silent_for_two_polls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starting another run may take longer than the nodes of a run may be silent."""
+    (make_run(tmp_path, "run", ranks=1, nodes=1) / "outcome.json").unlink()
+    active = {"run": ActiveRun(handle=handle_of(store.load(tmp_path / "run")), nodes=frozenset({"node1"}))}
+    folder = make_user_folder(tmp_path / "queue")
+    queue = Queue(tmp_path, folder, waiting=[], limit=None, unmasked={}, active=active)
+    silent = {"run": "no response"}
+    for seconds, problems, waiting in (
+        (0, {}, []),
+        (2 * LOST_SECONDS, silent, []),
+        (2.5 * LOST_SECONDS, {}, []),
+        (5 * LOST_SECONDS, silent, []),
+        (6.5 * LOST_SECONDS, silent, ["run"]),
+    ):
+        monkeypatch.setattr("time.monotonic", lambda seconds=seconds: seconds)
+        monkeypatch.setattr("orchestrator.operations.runs.refresh", lambda *_, problems=problems: problems)
+        queue.end_finished()
+        assert queue.waiting == waiting, seconds
 
 
 def test_run_that_is_put_back_is_always_refused_or_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
