@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -69,11 +70,36 @@ def test_preparation_with_other_settings_or_text_is_refused(prepared: Path, tmp_
         ({"seed": 1}, "was prepared with another seed."),
         ({"input_file": text}, f"was prepared with another file 1 ({text.name})."),
     ):
-        ((code, _, err),) = wait_for_ranks(
-            start_ranks(PREPARE, *make_arguments(tmp_path, data_dir=prepared, **changes))
+        assert message in refusal(tmp_path, data_dir=prepared, **changes)
+
+
+def refusal(folder: Path, **changes: object) -> str:
+    ((code, _, err),) = wait_for_ranks(start_ranks(PREPARE, *make_arguments(folder, **changes)))
+    assert code == 1
+    assert "Traceback" not in err
+    return err
+
+
+def test_input_without_text_or_with_damage_is_named(dumps: list[Path], tmp_path: Path) -> None:
+    empty, damaged = tmp_path / "empty.txt", tmp_path / "damaged.xml.bz2"
+    empty.touch()
+    damaged.write_bytes(dumps[2].read_bytes().replace(b"1AY&SY", b"1AY&SY?", 3))
+    assert f"no text was found in {empty}." in refusal(tmp_path, input_file=empty)
+    changes = {"kind": "wikipedia", "input_file": damaged, "data_dir": tmp_path / "other"}
+    assert f"{damaged} is damaged: Invalid data stream" in refusal(tmp_path, **changes)
+
+
+def test_shards_have_all_rows_and_about_as_many_each(prepared: Path, tmp_path: Path) -> None:
+    run_ranks(PREPARE, *make_arguments(tmp_path, shards=1))
+    blocks = blocks_of([PRETRAINING_TEXT], int(0.01 * (1 << 20)))
+    assert len(blocks) > 1
+    for name in ("seq128", "seq256"):
+        (expected,), shards = (
+            [pq.read_table(path).to_pylist() for path in (folder / name).iterdir()]
+            for folder in (tmp_path / "data", prepared)
         )
-        assert code == 1
-        assert message in err
+        assert sorted(map(str, expected)) == sorted(str(row) for rows in shards for row in rows)
+        assert max(map(len, shards)) - min(map(len, shards)) <= len(blocks)
 
 
 def test_two_nodes_prepare_the_same_data_as_one_without_a_shared_file_system(prepared: Path, tmp_path: Path) -> None:

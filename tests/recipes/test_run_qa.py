@@ -117,7 +117,11 @@ QUESTION_2 = "data[0], paragraphs[0], qas[1]"
         (make_invalid(lambda q: q.pop("id")), f"{QUESTION_2}: 'id' is missing"),
         (make_invalid(lambda q: q.update(question=" ")), f"{QUESTION_2}: 'question' is ' ', not a text"),
         (make_invalid(lambda q: q.update(answers=[])), f"{QUESTION_2}: 'answers' is empty"),
-        (make_invalid(lambda q: q["answers"][0].update(answer_start="3")), f"{QUESTION_2}: '<' not supported"),
+        (
+            make_invalid(lambda q: q["answers"][0].update(answer_start="3")),
+            f"{QUESTION_2}: the answer 'the Black Sea' at '3' is",
+        ),
+        (make_invalid(lambda q: q.update(answers=None)), f"{QUESTION_2}: not a question as in SQuAD, which has"),
         (
             make_invalid(lambda q: q["answers"][0].update(answer_start=4)),
             f"{QUESTION_2}: the context does not have the answer 'the Black Sea' at 4",

@@ -37,7 +37,8 @@ def step_of(folder: Path) -> int:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, newest first."""
-    checkpoints = [path for path in folder.glob("checkpoint-*") if path.is_dir() and step_of(path) >= 0]
+    entries = folder.iterdir() if folder.is_dir() else ()  # glob() would find nothing in a folder that it cannot read
+    checkpoints = [path for path in entries if path.is_dir() and step_of(path) >= 0]
     return sorted(checkpoints, key=step_of, reverse=True)
 
 

@@ -95,7 +95,11 @@ def bz2_chunks(block: Block) -> Iterator[tuple[bool, bytes]]:
         decompressor = bz2.BZ2Decompressor()
         while data := file.read(PIECE):
             while data:
-                yield stream_start < block.end, decompressor.decompress(data)
+                try:
+                    decompressed = decompressor.decompress(data)
+                except OSError as error:
+                    raise RecipeError(f"{block.file} is damaged: {error} at byte {file.tell() - len(data)}.") from error
+                yield stream_start < block.end, decompressed
                 data = decompressor.unused_data
                 if decompressor.eof:
                     stream_start = file.tell() - len(data)

@@ -66,20 +66,21 @@ def pairs(
         For each pair, segment A, segment B, and whether B is from another document.
     """
     segment_pairs, room = [], masking.length - 3
-    remaining = documents[index]
-    while remaining:
+    document, start = documents[index], 0
+    while start < len(document):
         # Some pairs are shorter, because fine-tuning meets short texts.
         target = rng.randint(2, room) if rng.random() < masking.short_seq_prob else room
-        lengths = itertools.accumulate(map(len, remaining))
-        size = next((number for number, length in enumerate(lengths, start=1) if length >= target), len(remaining))
-        split = rng.randint(1, size - 1) if size > 1 else 1
-        first = list(itertools.chain(*remaining[:split]))
+        lengths = itertools.accumulate(len(document[position]) for position in range(start, len(document)))
+        sizes = (number for number, length in enumerate(lengths, start=1) if length >= target)
+        size = next(sizes, len(document) - start)
+        split = start + (rng.randint(1, size - 1) if size > 1 else 1)
+        first = list(itertools.chain(*document[start:split]))
         is_random = size == 1 or rng.random() < 0.5
         if is_random:
             second = elsewhere(documents, index, target - len(first), rng)
         else:
-            second = list(itertools.chain(*remaining[split:size]))
-        remaining = remaining[split if is_random else size :]
+            second = list(itertools.chain(*document[split : start + size]))
+        start = split if is_random else start + size
         while len(first) + len(second) > room:  # shorten the longer segment, at its front or end
             del (first if len(first) > len(second) else second)[0 if rng.random() < 0.5 else -1]
         if first and second:
@@ -92,8 +93,8 @@ def elsewhere(documents: Sequence[Document], index: int, length: int, rng: rando
     candidates = [i for i in (rng.randrange(len(documents)) for _ in range(10)) if i != index]
     document = documents[candidates[0] if candidates else index]
     tokens: Tokens = []
-    for sentence in document[rng.randrange(len(document)) :]:
-        tokens += sentence
+    for position in range(rng.randrange(len(document)), len(document)):
+        tokens += document[position]
         if len(tokens) >= length:
             break
     return tokens

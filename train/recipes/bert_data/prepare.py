@@ -214,7 +214,8 @@ def make_shards(options: DataOptions, maskings: Mapping[str, Masking], parts: Se
     names = [f"{name}/shard-{number:05}.parquet" for name in maskings for number in range(options.shards)]
 
     def make(number: int, path: Path) -> None:
-        table = pa.concat_tables(pq.ParquetFile(part).read_row_group(number) for part in parts)
+        row_groups = (pq.ParquetFile(part).read_row_group(number) for part in parts)
+        table = pa.concat_tables([SCHEMA.empty_table(), *row_groups])
         order = random.Random(f"{options.seed} {names[number]}").sample(range(table.num_rows), table.num_rows)
         pq.write_table(table.take(pa.array(order, pa.int64())), path, compression="zstd")
 

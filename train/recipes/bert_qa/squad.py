@@ -135,7 +135,9 @@ def checked(source: str, records: Iterable[tuple[str, Any]], unanswerable: bool)
             question = made_question(record)
         except KeyError as error:
             raise RecipeError(f"{location}: {error} is missing.") from error
-        except (TypeError, ValueError) as error:
+        except TypeError as error:
+            raise RecipeError(describe("not-squad", location=location, error=error)) from error
+        except ValueError as error:
             raise RecipeError(f"{location}: {error}.") from error
         if not question.answers and not unanswerable:
             hint = "pass --version_2_with_negative if questions may have no answer"
@@ -165,6 +167,8 @@ def made_question(record: Any) -> Question:
     entries = zip(columns["text"], columns["answer_start"], strict=True)
     answers = tuple(Answer(text=text, start=start) for text, start in entries)
     for answer in answers:
+        if not isinstance(answer.text, str) or not isinstance(answer.start, int):
+            raise ValueError(f"the answer {answer.text!r:.40} at {answer.start!r} is not a text at a whole number")
         # A misplaced answer would silently become a wrong label.
         if not answer.text or answer.start < 0 or not texts["context"].startswith(answer.text, answer.start):
             raise ValueError(f"the context does not have the answer {answer.text!r} at {answer.start!r}")
