@@ -85,19 +85,24 @@ class LogWriter:
 
     def run(self) -> None:
         """Write until all pipes are closed, or nothing is left after drain()."""
+        poller = select.poll()  # select() takes no descriptors from 1024 on, of which a launcher may leave many
         streams = {self.read_stdout: STDOUT, self.read_stderr: STDERR}
+        for descriptor in (*streams, self.read_end):
+            poller.register(descriptor, select.POLLIN)
         is_ending = False
         try:
             while streams:
-                descriptors = [*streams] if is_ending else [*streams, self.read_end]
-                ready, _, _ = select.select(descriptors, [], [], 0 if is_ending else None)
-                if is_ending and not ready:
+                ready = [descriptor for descriptor, _ in poller.poll(0 if is_ending else None)]
+                if self.read_end in ready:
+                    is_ending = True
+                    poller.unregister(self.read_end)
+                elif not ready:
                     break
-                is_ending = is_ending or self.read_end in ready
-                for descriptor in streams.keys() & ready:
+                for descriptor in [descriptor for descriptor in streams if descriptor in ready]:
                     if data := os.read(descriptor, CHUNK):
                         self.write(data, streams[descriptor])
                     else:
+                        poller.unregister(descriptor)
                         del streams[descriptor]
         except OSError as error:
             self.on_error(error)

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     split = nodes.index(LEAVING) if LEAVING in nodes else len(nodes)
     sharing = FileSharing(Path(run_dir), nodes[:split], int(attempt), nodes[split + 1 :])
     problem = sharing.run()
-    print("\n".join(sharing.news))
+    print("".join(f"{text}\n" for text in sharing.news), end="")
     print(problem, file=sys.stderr)
     return 1 if problem else 0
 

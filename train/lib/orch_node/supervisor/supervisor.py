@@ -247,7 +247,7 @@ class Supervisor(SupervisedRun):
         for text in news.splitlines():
             self.record_news(text)
         cancelled = "the files of the run were not given to the other nodes"
-        return problem.strip() or (cancelled if sharing.returncode else "")
+        return (problem.strip() or cancelled) if sharing.returncode else ""
 
     def finish(self, ending: Outcome) -> int:
         """Write outcome.json; return the exit code."""
