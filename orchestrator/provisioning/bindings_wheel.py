@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 
 from orch_node import atomic_write
@@ -85,13 +86,15 @@ def build_wheel(stack: Stack, cache: Path) -> Path:
     target = cache / f"bindings-{stack.torch}-{sources_digest()}"
     if any(target.glob("*.whl")):
         return target
-    torch, setup_wheels = packages(Path(sys.prefix)).get(TORCH), Path(sys.prefix) / "wheels"
-    shutil.rmtree(target, ignore_errors=True)
+    torch = next((found.version for found in distributions(name=TORCH)), "")
+    prefix = Path(sys.prefix)
+    if target.exists():
+        shutil.rmtree(target)
     with atomic_write.folder(target) as staging:
-        if torch is None or not same_version(torch, stack.torch):
+        if not same_version(torch, stack.torch):
             build((f"{TORCH}=={stack.torch}", "numpy"), staging, stack, cache)
         # `orch setup` records the torch for which it has built a wheel.
-        elif wheel := find_wheel(setup_wheels, torch):
+        elif wheel := find_wheel(prefix / "wheels", packages(prefix).get(TORCH, torch)):
             shutil.copy(wheel, staging)
         else:
             build((), staging, stack, cache)

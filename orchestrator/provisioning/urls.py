@@ -81,7 +81,8 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
         content = folder / "content"
         unused = [path for path in files.iterdir() if path.name not in keys.values()]
         if outdated or unused or not content.exists():
-            shutil.rmtree(content, ignore_errors=True)
+            for leftover in folder.glob(f"{content.name}*"):  # also the parts of a download that was killed
+                shutil.rmtree(leftover)
             with atomic_write.folder(content) as new:
                 for file, key in keys.items():
                     target = new / name / file  # a single file is `.`

@@ -233,7 +233,8 @@ def download_packages(
     folder: Path, wheelhouse: Wheelhouse, requirements: Requirements, lock: str, platform: Platform
 ) -> Wheelhouse:
     """Create the folder with the wheels of a wheelhouse and those of a lock."""
-    shutil.rmtree(folder, ignore_errors=True)  # one that is incomplete
+    if folder.exists():  # incomplete
+        shutil.rmtree(folder)
     with atomic_write.folder(folder) as new:
         # pip and uv read the same lines about indexes.
         indexes = "".join(f"{line}\n" for line in requirements.lines if line.startswith("-"))

@@ -87,10 +87,11 @@ def folder(path: Path) -> Iterator[Path]:
     staging = Path(tempfile.mkdtemp(prefix=f"{path.name}.", dir=path.parent))
     try:
         yield staging
-        staging.rename(path)
-    except OSError:
-        if not path.is_dir():
-            raise
+        try:
+            staging.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
