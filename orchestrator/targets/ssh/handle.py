@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from copy import copy
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -115,10 +116,11 @@ class SshHandle(RunHandle):
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         run = store.load(self.folder)
-        nodes, problems = requested_ranks(run, rank), self.problems
-        problems.clear()
+        nodes, problems = requested_ranks(run, rank), dict[str, str]()
         if follow and not run.has_ended:
-            yield from followed_lines(self.folder, lambda: nodes, self.earlier.logs, self.log_updates(rank))
+            reader = copy(self)  # another reader may end earlier
+            reader.problems, reader.threads, reader.logs_ended = problems, {}, threading.Event()
+            yield from followed_lines(self.folder, lambda: nodes, self.earlier.logs, reader.log_updates(rank))
         else:
             ran_on = {event.node for event in run.events() if isinstance(event, Started) and event.rank in nodes}
             log_nodes = {self.record.node0.node, *ran_on, *nodes.values()}  # node0 may have the logs of other nodes
@@ -169,9 +171,9 @@ class SshHandle(RunHandle):
                 Source(name=name, remote=remote, python=self.record.python) for name, remote in connections.items()
             ]
             if request.project:
-                is_remote, copy = any(host.via for host in self.record.nodes), project_copy(self.record.run_dir)
+                is_remote, folder = any(host.via for host in self.record.nodes), project_copy(self.record.run_dir)
                 store_path = PurePosixPath(self.record.train).parent if is_remote else state_home()
-                return fetch_project(sources[0], f"{store_path}/store", copy, self.folder, request, listener)
+                return fetch_project(sources[0], f"{store_path}/store", folder, self.folder, request, listener)
             return fetch_files(sources, self.folder, request, listener)
 
     # The copies of the ranks' logs: once, or in a thread for each node while the run is followed.
@@ -198,7 +200,7 @@ class SshHandle(RunHandle):
         record, ended, handed = self.record, outcome_in(self.folder), set[str]()
         lost = {node for node, end in ended.nodes.items() if end.lost} if ended else set[str]()
 
-        def copy(host: RunNode) -> None:
+        def copy_from(host: RunNode) -> None:
             seconds = BUSY_CONNECT_SECONDS if node0 and host.node not in lost else CONNECT_SECONDS
             connection = node0 if node0 and host == record.node0 else connection_to(host, seconds)
             if not isinstance(connection, Ssh):
@@ -215,9 +217,9 @@ class SshHandle(RunHandle):
                 mirror.copy_logs(rank, partial(self.folder_of, node=host.node))
 
         hosts = hosts or record.nodes
-        errors = errors_in(on_each([host for host in hosts if host == record.node0], copy))
+        errors = errors_in(on_each([host for host in hosts if host == record.node0], copy_from))
         peers = [host for host in hosts if host != record.node0 and host.node not in handed]
-        errors |= errors_in(on_each(peers, copy))
+        errors |= errors_in(on_each(peers, copy_from))
         return {node: error.message for node, error in errors.items()}
 
     def folder_of(self, rank: int, node: str) -> str:
@@ -232,7 +234,6 @@ class SshHandle(RunHandle):
         Args:
             rank: the rank whose logs are copied, from the nodes on which it starts; None for all ranks.
         """
-        self.threads, self.logs_ended = {}, threading.Event()
         try:
             for _ in () if self.watching.is_set() else self.event_batches():
                 self.start_copies(rank)
