@@ -226,7 +226,8 @@ def shares_of(node: Node, ppn: int | None, workers: int, devices: tuple[int | No
     if ppn is None and devices:
         ppn = len(devices)
     if ppn is not None and not 1 <= ppn <= len(cores):
-        most, auto, available = len(cores), default_ranks(cores), counted(len(cores), "physical core")
+        most = "1" if len(cores) == 1 else f"1 to {len(cores)}"
+        auto, available = default_ranks(cores), counted(len(cores), "physical core")
         raise PlanError.about("high-ppn", ppn=ppn, node=node, cores=available, most=most, auto=auto)
     ranks = ppn or default_ranks(cores)
     # Ranks beyond the number of devices share them.

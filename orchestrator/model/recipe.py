@@ -12,6 +12,7 @@ from orchestrator.model.packages import Packages
 from orchestrator.model.project import Project
 
 INTEGER, NUMBER, SWITCH, TEXT = "integer", "number", "switch", "text"
+SET = "--set "  # precedes a value on the command line
 FLAG = "flag"  # an option without a value
 TYPES = {bool: SWITCH, int: INTEGER, float: NUMBER}  # of values in recipe.toml; others are text
 DESCRIPTIONS = {INTEGER: "a whole number", NUMBER: "a number", SWITCH: "true or false", FLAG: "true or false"}
@@ -160,7 +161,7 @@ class Recipe:
                 raise RequestError.about("setting-of-orch", name=name)
             if name in SECRETS:
                 raise RequestError.about("secret-setting", name=name)
-        self.check_values(user_values, "--set ")
+        self.check_values(user_values, SET)
 
     def check_values(self, values: Mapping[str, Value | None], source: str) -> None:
         """Raise RequestError for the first name that the recipe does not know, or value that it cannot have.
@@ -172,10 +173,11 @@ class Recipe:
         for name, value in values.items():
             if name not in self.declared and not self.unchecked:
                 hint = did_you_mean(name, self.declared, listing=self.listing)
-                raise RequestError.about("unknown-setting", source=source, name=name, recipe=self, suggestion=hint)
+                kind = "unknown-setting" if source == SET else "undeclared-setting"
+                raise RequestError.about(kind, source=source, name=name, recipe=self, suggestion=hint)
             setting = self.declared.get(name, Setting())
             if value is not None and not setting.accepts(value):
-                default = self.default(name)
+                default = self.default(name) if source == SET else None
                 hint = f"Its default is {default}." if default is not None else self.listing
                 raise RequestError(f"{source}{name}={value}: not {setting.expected}.", hint=hint)
 

@@ -194,11 +194,8 @@ def compare_fingerprints(session: Session) -> None:
     """Fail nodes whose packages differ from those of the first node."""
     if session.request.dry_run or session.stopped:
         return
-    packages = {
-        name: record.packages
-        for name in session.alive
-        if (record := recorded_facts(session.source, name, session.listener.note))
-    }
+    records = {name: recorded_facts(session.source, name, session.listener.note) for name in session.alive}
+    packages = {name: record.packages if record else {} for name, record in records.items()}
     reference = next(iter(packages), "")
     for name, installed in packages.items():
         if differences := describe_differences({reference: packages[reference], name: installed}):

@@ -398,7 +398,8 @@ def check_launcher_name(name: str, names: Collection[str], target: str, mpi: str
         PlanError: if it is not, or does not.
     """
     if name not in names:
-        hint = did_you_mean(MPI_LAUNCHERS.get(name, name), names)
+        meant = f"Did you mean '{MPI_LAUNCHERS[name]}'? " if MPI_LAUNCHERS.get(name) in names else ""
+        hint = f"{meant}There are {', '.join(names)}; --on selects another target."
         raise PlanError(f"--launcher {name} does not run on {target}.", hint=hint)
     if mpi and name not in WITH_MPI:
         raise PlanError.about("mpi-of-launcher", mpi=mpi, launcher=name)

@@ -93,8 +93,9 @@ def query_ssh(arguments: Sequence[str]) -> Settings:
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SSH_SECONDS, check=True
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        reason = getattr(error, "stderr", None) or error
-        raise ExecuteError(f"{shlex.join(command)}: {str(reason).strip()}", hint=hint) from None
+        stderr = getattr(error, "stderr", None)  # bytes after a timeout
+        reason = stderr.strip() if isinstance(stderr, str) else ""
+        raise ExecuteError(f"{shlex.join(command)}: {reason or error}", hint=hint) from None
     settings: Settings = {}
     for line in done.stdout.splitlines():
         key, _, value = line.partition(" ")

@@ -185,7 +185,7 @@ class Screen:
         phase, step, steps = " ".join(escape_control_chars(event.phase or "").split()), event.step or 0, event.steps
         phase = phase[:LONGEST_PHASE] or "progress"
         first, previous = self.last.pop(phase, (event, event))
-        is_repeated = step < (previous.step or 0)
+        is_repeated = previous.step is None or step < previous.step
         loss, figures = previous.loss if event.loss is None else event.loss, {**previous.figures, **event.figures}
         self.last[phase] = (event if is_repeated else first, replace(event, loss=loss, figures=figures))
         if event.figures.get("printed") and self.of_ranks in ("0", "all"):

@@ -150,7 +150,9 @@ def score_rows(result: Result) -> Iterator[TableRow]:
         text = SCORE_LABELS.get(score) or score[:1].upper() + score[1:].replace("_", " ")
         values = (scores_before.get(name), scores_after.get(name))
         before, after = ("-" if value is None else f"{value:.2f}" for value in values)
-        yield f"{text}{comma}{variant}", before, after, one_line(str(units.get(score, ""))[:LONGEST_UNIT])
+        unit = units.get(score)
+        shown_unit = one_line(unit) if isinstance(unit, str) and len(unit) <= LONGEST_UNIT else ""
+        yield f"{text}{comma}{variant}", before, after, shown_unit
 
 
 def run_rows(outcome: RunOutcome, result: Result) -> Iterator[TableRow]:

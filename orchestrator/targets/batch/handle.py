@@ -400,8 +400,9 @@ class BatchHandle(RunHandle):
                 is_empty = False
                 yield line
             has_failed = run.outcome is not None and run.outcome.state == FAILED
-            output = reader.run_folder.end_of(files.JOB_OUTPUT) if has_failed and rank is None and not follow else ""
-            if is_empty and output:
+            if (is_empty and has_failed and rank is None and not follow) and (
+                output := reader.run_folder.end_of(files.JOB_OUTPUT)
+            ):
                 raise ExecuteError.about("no-rank-lines", run=run, job=reader.job, output=output)
 
     def log_lines(self, run: store.Run, *, rank: int | None, follow: bool) -> Iterator[LogLine]:

@@ -122,7 +122,7 @@ def test_what_does_not_match_the_parser_is_rejected(make_recipe: MakeRecipe) -> 
         ({"shared": "1 / 0\n"}, r"shared\.py, line 1: ZeroDivisionError: division by zero\."),
         ({"recipe_file": RECIPE_FILE.replace("rate = 1", 'rate = "high"')}, "settings.rate=high: not a number"),
         ({"recipe_file": RECIPE_FILE + "[presets.full]\nkind = 'c'\n"}, "presets.full.kind=c: not a or b"),
-        ({"recipe_file": "paths = ['file']\n" + RECIPE_FILE}, "paths.file: .*no setting 'file'"),
+        ({"recipe_file": "paths = ['file']\n" + RECIPE_FILE}, "paths.file: .*no argument '--file'.* Or declare it in"),
         ({"recipe_file": RECIPE_FILE + "[presets.full]\nstep = 3\n"}, "Did you mean 'steps'"),  # name in a preset
         ({"recipe_file": RECIPE_FILE + "[excludes]\nrate = ['step']\n"}, "excludes.rate.step: .*'steps'"),
     ):

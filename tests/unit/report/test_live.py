@@ -15,6 +15,7 @@ def test_progress_shows_the_remaining_time(capsys: pytest.CaptureFixture[str]) -
         ([(0, 0), (20, 10), (90, 40)], ["train: 0/40", "train: 10/40 01:00 left", "train: 40/40"]),  # run
         # A restarted run repeats the steps since its checkpoint.
         ([(0, 0), (20, 10), (100, 5), (102, 15), (104, 25)], ["train: 25/40 00:03 left"]),  # restart
+        ([(0, None), (100, 20), (110, 30)], ["train: 30/40 00:10 left"]),  # a resumed script that names its phase first
     ):
         screen = live.Screen()
         for seconds, step in steps:

@@ -200,7 +200,11 @@ def test_table_has_names_and_units(tmp_path: Path) -> None:
     name = "20260101-120000-a-script-with-a-name-that-is-longer-than-any-table-0000"
     folder = make_run(tmp_path, name, ranks=2, seconds=20)
     scores = {"before": {"em": 2.5}, "after": {"em": 81.25, "windows_per_second, int8": 40}}
-    write_events(folder, [{"event": "result", "rank": 0, "time": 40.0, "units": {"em": "%"}, **scores}], "a")
+    write_events(
+        folder,
+        [{"event": "result", "rank": 0, "time": 40.0, "units": {"em": "%", "windows_per_second": None}, **scores}],
+        "a",
+    )
     lines = training.text(outcome_of(runs.find(tmp_path, name))).splitlines()
     assert lines[0] == "done: qa"
     assert f"files: {tmp_path}/{name}" in lines

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from orch_node.agent import run_folders
 from orch_node.agent.processes import run_processes
 from orch_node.protocol.events import Progress
+from orch_node.protocol.node_reports import Cleaned, DamagedRun
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.operations import runs as operation
@@ -29,6 +30,7 @@ from orchestrator.runs.outcome import outcome_of
 from orchestrator.targets.kubernetes.local_copy import ReadLine, RunCopy
 from orchestrator.targets.kubernetes.status import JobState
 from orchestrator.targets.kubernetes.status import outcome as kubernetes_outcome
+from orchestrator.targets.ssh import find
 from tests.support.hostile import DEEP_EVENT, FILES, HUGE_NUMBER_EVENT, JSON, LINES, TEXTS
 from tests.support.recorded import STARTED, make_run
 from tests.support.waiting import wait_until
@@ -111,8 +113,10 @@ def test_damaged_run_that_is_active_is_not_set_aside(base: Path) -> None:
         (folder / "supervisor.json").write_text(text)
         wait_until(lambda: run_processes(str(folder)) != [], "the process has its variables")
         moved = store.quarantine(damaged_run)
+        report = find.add_local_results(Cleaned(), base, dry_run=False)
         process.kill()
     assert moved is None
+    assert report.damaged == (DamagedRun(str(folder), "a process of this run may still be alive"),)
 
 
 @each_damage

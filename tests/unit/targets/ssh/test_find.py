@@ -24,7 +24,7 @@ from orchestrator.targets.ssh.handle import SshHandle
 from orchestrator.targets.ssh.nodes import SshCommands, query_all
 from tests.conftest import make_cluster, make_node
 from tests.support.hostile import JSON
-from tests.support.recorded import RUN_RECORD
+from tests.support.recorded import RUN_RECORD, make_run
 
 FIRST, SECOND = "20260101-120000-qa-0000", "20260102-120000-qa-0000"
 NODE0, NODE1 = RunNode(node="node0"), RunNode(node="node1")
@@ -214,9 +214,21 @@ def test_logs_of_nodes_are_copied_again_when_they_are_followed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = tuple(RunNode(node=node, via=("ssh", "--", node)) for node in ("node0", "node1"))
-    handle, copied = SshHandle(make_sent_record(nodes=nodes), tmp_path), []
+    (make_run(tmp_path, "run", ranks=2, nodes=2) / "outcome.json").unlink()
+    handle, copied = SshHandle(make_sent_record(nodes=nodes), tmp_path / "run"), []
     monkeypatch.setattr(handle, "event_batches", lambda: [[]])
     monkeypatch.setattr(handle, "copy_while_followed", lambda host, rank: copied.append(host.node))
     for _ in range(2):
-        assert list(handle.log_updates(None)) == [None]
+        list(handle.logs(rank=None, follow=True))
     assert sorted(copied) == ["node0", "node0", "node1", "node1"]
+
+
+def test_reader_of_log_lines_that_ends_does_not_end_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (make_run(tmp_path, "run", ranks=2, nodes=1) / "outcome.json").unlink()
+    handle, readers = SshHandle(RUN_RECORD, tmp_path / "run"), list[SshHandle]()
+    monkeypatch.setattr(SshHandle, "log_updates", lambda reader, rank: readers.append(reader) or iter(()))
+    for rank in (0, 1):
+        list(handle.logs(rank=rank, follow=True))
+    for name in ("problems", "threads", "logs_ended"):
+        first, second = (vars(reader)[name] for reader in readers)
+        assert first is not second, name
