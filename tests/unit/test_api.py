@@ -30,7 +30,11 @@ def test_train_submit_and_resume_have_all_options_of_the_command_line() -> None:
 def test_wrong_argument_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for call, message, hint in (
         (lambda: orch.train("train.py", args="--epochs 3"), "args is a text, not a list: '--epochs 3'", "args=['--epo"),
-        (lambda: orch.train("bert-qa", image="x", image_options="shm=1g"), "expected a valid array", "--help-all"),
+        (
+            lambda: orch.train("bert-qa", image="x", image_options="a=b"),
+            "image_options is 'a=b': expected a valid array",
+            "--help-all",
+        ),
         (lambda: orch.train("bert-qa", on="slurm", target_options={"slurm_file": "missing.toml"}), "missing.toml", ""),
         (lambda: orch.train("bert-qa", target_options={"slurm": ["a=b"]}), "options are for a target", ""),
         (lambda: orch.train("bert-qa", settings={"config_name": None}), "config_name is None", "text, a number, True"),
@@ -38,7 +42,11 @@ def test_wrong_argument_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: pyt
         (lambda: orch.train("bert-qa", env=["A=1"]), "env is ['A=1'], not a dictionary", "env={"),
         (lambda: orch.train("bert-qa", ppn=0), "--ppn 0: expected a number", "--ppn 4"),
         (lambda: orch.train("bert-qa", max_restart=1), "no option 'max_restart'", "'max_restarts'"),  # unknown option
-        (lambda: orch.train("bert-qa", stall_timeout="x"), "'x': expected a valid number", "--help-all"),
+        (
+            lambda: orch.train("bert-qa", stall_timeout="x"),
+            "stall_timeout is 'x': expected a valid number",
+            "--help-all",
+        ),
         (lambda: orch.train("bert-qa", pnn=1), "no option 'pnn'", "'ppn'"),
         (lambda: orch.submit(len, args=([],)), "no argument 'args'", "after the function"),
         (lambda: orch.submit(len, Queue()), "cannot be pickled", "Create"),

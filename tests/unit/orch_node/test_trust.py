@@ -157,7 +157,9 @@ def test_login_node_uses_no_programs_of_another_user(tmp_path: Path) -> None:
     make_folder(folder, owner=OTHER_USER)
     step = SendFolder(nodes=(RunNode(node="login"),), source=str(TRAIN), path=str(folder))
     with packed(TRAIN, source_files(TRAIN)) as archive:
-        assert "belongs to the user nobody" in Local().capture(step.unpack(), seconds=60, source=archive).err
+        result = Local().capture(step.unpack(), seconds=60, source=archive)
+        assert result.code != 0
+        assert "belongs to the user nobody" in result.err
     assert not (folder / "node.py").exists()
 
 

@@ -94,6 +94,7 @@ def test_other_content_does_not_get_the_name(step: StoreFolder, tmp_path: Path) 
         store(step, {"a": Local()})
     (tmp_path / "broken").write_text("no archive")
     result = Local().capture(step.command("receive"), seconds=60, source=tmp_path / "broken")
+    assert result.code != 0
     assert "not in gzip format" in result.err
     assert list((tmp_path / "store").iterdir()) == [], "nothing incomplete is left"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from string import Formatter
 
 import pytest
+from orch_node.rank.checks import MESSAGES
 
 import orchestrator
 from orchestrator.errors import problems
@@ -216,13 +217,30 @@ def test_identifiers_of_a_batch_system_stay_in_its_modules() -> None:
 
 
 def test_errors_get_the_values_in_their_texts() -> None:
-    calls = [node for path in FILES for node in nodes_of(path) if isinstance(node, ast.Call)]
-    about = [node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr == "about"]
-    values = {
-        node.args[0].value: {key.arg for key in node.keywords} for node in about if hasattr(node.args[0], "value")
-    }
-    fields = {
-        name: {re.split(r"[.[]", key)[0] for text in texts.values() for _, key, *_ in Formatter().parse(text) if key}
-        for name, texts in problems().items()
-    }
-    assert values.items() <= fields.items()
+    fields = {name: fields_of(*texts.values()) for name, texts in problems().items()}
+    for name, keywords in named_calls(FILES, "about"):
+        assert keywords == fields[name], name
+
+
+def test_messages_of_ranks_get_the_values_in_their_texts() -> None:
+    fields = {name: fields_of(*lines) for name, lines in MESSAGES.items()}
+    calls = named_calls([*FILES, *(ROOT.parent / "train").rglob("*.py")], "describe")
+    assert len(calls) > len(fields) / 2
+    for name, keywords in calls:
+        assert None in keywords or keywords == fields[name], name  # None: further values are in a dict
+
+
+def fields_of(*texts: str) -> set[str | None]:
+    return {re.split(r"[.[]", key)[0] for text in texts for _, key, *_ in Formatter().parse(text) if key}
+
+
+def named_calls(paths: Iterable[Path], function: str) -> list[tuple[str, set[str | None]]]:
+    """Return the name of a text in each call of a function, and the names of the other arguments."""
+    calls = [node for path in paths for node in nodes_of(path) if isinstance(node, ast.Call) and node.args]
+    return [
+        (call.args[0].value, {keyword.arg for keyword in call.keywords})
+        for call in calls
+        if function in (getattr(call.func, "attr", None), getattr(call.func, "id", None))
+        and isinstance(call.args[0], ast.Constant)
+        and isinstance(call.args[0].value, str)
+    ]

@@ -39,7 +39,9 @@ def test_sent_folder_is_complete_or_absent(tmp_path: Path) -> None:
     assert (tmp_path / "a b" / "train" / "node.py").read_bytes() == (TRAIN / "node.py").read_bytes()
     assert sorted(os.listdir(tmp_path / "a b")) == [".train.lock", "train"]
     truncated_step = replace(step, path=str(tmp_path / "other"))
-    assert "tar" in Local().capture(truncated_step.unpack(), seconds=60, source=tmp_path / "truncated").err
+    result = Local().capture(truncated_step.unpack(), seconds=60, source=tmp_path / "truncated")
+    assert result.code != 0
+    assert "tar" in result.err
     assert sorted(os.listdir(tmp_path)) == ["a b", "truncated"]
 
 
