@@ -1,4 +1,4 @@
-"""Typer's commands, with defaults from the environment and [tool.orch], and a help that fits on a screen.
+"""Typer's commands, with defaults from the environment and [tool.orch], and a help with the common options.
 
 The command line replaces the environment, and that replaces the table [tool.orch] of a pyproject.toml.
 """

@@ -25,7 +25,7 @@ def distribute(batch: GlobalBatch, dealing: Dealing, examples: int) -> list[list
 @given(**COUNTS, ranks=few, extra=st.integers(0, 200))
 def test_parts_of_a_step_are_the_step(planned: int, ranks: int, micro: int, accumulation: int, extra: int) -> None:
     batch = global_batch(micro=micro, accumulation=accumulation, planned=planned, facts=None)
-    examples = batch.at_once + extra
+    examples = batch.round_size + extra
     parts = distribute(batch, Dealing(batch, ranks, micro), examples)
     planned_parts = distribute(batch, Dealing(batch, planned, micro), examples)
     for step, (step_parts, expected) in enumerate(zip(parts, planned_parts, strict=True)):
@@ -34,7 +34,7 @@ def test_parts_of_a_step_are_the_step(planned: int, ranks: int, micro: int, accu
         assert sorted(positions) == sorted(position for rank in expected for part in rank for position in part)
         assert all(len(part) <= micro for rank in step_parts for part in rank)
     positions = [position for step in parts for rank in step for part in rank for position in part]
-    assert len(positions) == len(set(positions)) == examples // batch.at_once * batch.at_once
+    assert len(positions) == len(set(positions)) == examples // batch.round_size * batch.round_size
 
 
 @given(**COUNTS, ranks=few, extra=st.integers(0, 60), seed=st.integers(0, 2**32))
@@ -46,7 +46,7 @@ def test_weighted_mean_is_exact_and_no_rank_waits(
     All ranks have as many micro batches; none is empty, and their sizes differ by at most one.
     """
     batch = GlobalBatch(micro * planned, accumulation)
-    dealing, examples = Dealing(batch, ranks, micro), batch.at_once + extra
+    dealing, examples = Dealing(batch, ranks, micro), batch.round_size + extra
     draw = random.Random(seed)
     losses = [draw.randint(-1000, 1000) for _ in range(examples)]
     for step in range(batch.steps(examples)):
@@ -78,7 +78,7 @@ def test_as_planned_nothing_changes(planned: int, micro: int, accumulation: int)
 
 
 def test_last_step_of_an_epoch_may_be_shorter() -> None:
-    batch = GlobalBatch(at_once=4, rounds=3)
+    batch = GlobalBatch(round_size=4, rounds=3)
     spans = [batch.span(step, 23) for step in range(batch.steps(23))]
     assert spans == [range(0, 12), range(12, 20)], "3 examples fill no round"
     weights = [part.weight for span in spans for part in Dealing(batch, 2, 6).parts(span, 1) * 2]

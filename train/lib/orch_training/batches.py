@@ -27,16 +27,16 @@ class GlobalBatch:
     """The examples of one optimizer step.
 
     Attributes:
-        at_once: how many examples all planned ranks compute at once.
+        round_size: how many examples all planned ranks compute at once.
         rounds: how often they do so per step.
     """
 
-    at_once: int
+    round_size: int
     rounds: int
 
     @property
     def size(self) -> int:
-        return self.at_once * self.rounds
+        return self.round_size * self.rounds
 
     @property
     def facts(self) -> dict[str, int]:
@@ -48,11 +48,11 @@ class GlobalBatch:
 
         Examples that do not fill a round are omitted; the last step may have fewer rounds.
         """
-        return -(-(examples // self.at_once) // self.rounds)
+        return -(-(examples // self.round_size) // self.rounds)
 
     def span(self, step: int, examples: int) -> range:
         """Return the positions of a step's examples in the order of its epoch, whose first step is 0."""
-        end = examples // self.at_once * self.at_once
+        end = examples // self.round_size * self.round_size
         return range(step * self.size, min((step + 1) * self.size, end))
 
 

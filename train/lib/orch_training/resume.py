@@ -135,8 +135,8 @@ def begin(args: Any, provenance: Mapping[str, Any], examples: int, noun: str) ->
     planned, world_size = ranks.planned_world_size(), ranks.world_size()
     facts = checkpoint.facts_of(start) if start else None
     batch = global_batch(micro=micro, accumulation=accumulation, planned=planned, facts=facts)
-    if examples < batch.at_once:
-        raise RecipeError(describe("too-few-examples", examples=examples, noun=noun, needed=batch.at_once))
+    if examples < batch.round_size:
+        raise RecipeError(describe("too-few-examples", examples=examples, noun=noun, needed=batch.round_size))
     dealing = Dealing(batch, world_size, micro)
     if batch.size != micro * accumulation * world_size:
         as_planned = batch.size == micro * accumulation * planned

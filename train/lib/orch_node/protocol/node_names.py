@@ -57,10 +57,10 @@ def as_text(group: list[list[str]], index: int | None) -> str:
     return "".join([*group[0][:index], f"[{numbers}]", *group[0][index + 1 :]])
 
 
-def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+def grouped(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """Return the values of each key, in their order."""
     groups: dict[K, list[V]] = {}
-    for key, value in pairs:
+    for key, value in items:
         groups.setdefault(key, []).append(value)
     return groups
 
