@@ -271,8 +271,7 @@ class State:
     def ssh_config_is_current(self) -> bool:
         """Return whether the ssh configuration is newer than every record."""
         try:
-            written = self.ssh_config.stat().st_mtime_ns
-            return written > (self.folder / NODES).stat().st_mtime_ns
+            return self.ssh_config.stat().st_mtime_ns > (self.folder / NODES).stat().st_mtime_ns
         except FileNotFoundError:
             return False
 

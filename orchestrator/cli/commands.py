@@ -67,13 +67,13 @@ Live = Annotated[bool, typer.Option("--live", help="Query the nodes: load, free 
 
 def nodes(inventory: Inventory, live: Live = False, as_json: AsJson = False) -> None:
     """List the nodes of an inventory, as recorded by `orch provision`."""
-    rows = operation.live_rows(inventory) if live else operation.rows(inventory)
+    target = registry.target_at(inventory)
+    rows = [operation.live_row(node) for node in target.live_nodes(inventory)] if live else operation.rows(inventory)
     all_columns = operation.LIVE_COLUMNS if live else operation.COLUMNS
     columns = [name for name in all_columns if name != "gpus" or any(row[name] for row in rows)]
     cells = [{name: "-" if row[name] is None else row[name] for name in columns} for row in rows]
     print_text(json_text("nodes", nodes=rows) if as_json else listing.table(cells, columns))
     if live:
         return
-    node_findings = registry.target_at(inventory).check(CheckRequest(inventory=inventory))
-    for line in listing.finding_lines(node_findings):
+    for line in listing.finding_lines(target.check(CheckRequest(inventory=inventory))):
         print_error(line)

@@ -59,10 +59,8 @@ def mpi_implementations(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ..
     """
     implementations = common_value(MPI, hosts, "one launcher starts all ranks")
     if unknown_names := [name for name in implementations if name not in IMPLEMENTATIONS]:
-        raise RequestError(
-            f"{next(iter(hosts))}: unknown {MPI} '{unknown_names[0]}'; available are {', '.join(IMPLEMENTATIONS)}.",
-            hint=did_you_mean(unknown_names[0], IMPLEMENTATIONS),
-        )
+        hint = f"There are {', '.join(IMPLEMENTATIONS)}."
+        raise RequestError(f"{next(iter(hosts))}: unknown {MPI} '{unknown_names[0]}'.", hint=hint)
     return implementations
 
 

@@ -33,8 +33,7 @@ def load_hostfile(path: Path) -> dict[str, int]:
         RequestError: if the file cannot be read, or a line is not one of a hostfile.
     """
     file = Path("/dev/stdin") if str(path) == STDIN else path
-    text = read_text(file, f"--hostfile reads a text file. {FORMS}")
-    return parse_hostfile(text, str(path))
+    return parse_hostfile(read_text(file, f"--hostfile reads a text file. {FORMS}"), str(path))
 
 
 def parse_hostfile(text: str, source: str) -> dict[str, int]:

@@ -108,8 +108,7 @@ def repository_of(folder: Path) -> Path | None:
     """
     if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
         return None
-    root = git(folder, "rev-parse", "--show-toplevel").rstrip("\n")
-    return Path(root).resolve()
+    return Path(git(folder, "rev-parse", "--show-toplevel").rstrip("\n")).resolve()
 
 
 def git(folder: Path, *arguments: str) -> str:

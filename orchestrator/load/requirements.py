@@ -129,9 +129,7 @@ def shared_requirements(*files: str | None) -> Requirements | None:
     Raises:
         RequestError: if a file cannot be used.
     """
-    if NONE in files:
-        return None
-    return merged([named_requirements(Path(file)) for file in files if file])
+    return None if NONE in files else merged([named_requirements(Path(file)) for file in files if file])
 
 
 def merged(parts: list[Requirements]) -> Requirements | None:

@@ -67,12 +67,6 @@ def split_cores(cores: tuple[Core, ...]) -> list[dict[str, int]]:
     return [{"cpu": cpu, "core": c.core, "socket": c.socket, "numa": c.numa} for c in cores for cpu in c.cpus]
 
 
-def checked_flags(flags: frozenset[str]) -> frozenset[str]:
-    """Return CPU flags; raise ValueError for a flag without the flag that it presupposes."""
-    layout.check_flags(flags)
-    return flags
-
-
 @dataclass(frozen=True)
 class ReportedDevice(Device):
     """An RDMA device, as a node reports it."""
@@ -158,7 +152,7 @@ class Facts:
     machine: Token | Literal[""] = ""
     libc: LibcVersion = ""
     cpu_model: Line
-    flags: Annotated[frozenset[Token], AfterValidator(checked_flags), PlainSerializer(sorted)]
+    flags: Annotated[frozenset[Token], AfterValidator(layout.check_flags), PlainSerializer(sorted)]
     cores: Annotated[tuple[Core, ...], PlainValidator(join_threads), PlainSerializer(split_cores), Field(alias="cpus")]
     memory_bytes: Count
     shm_bytes: Count

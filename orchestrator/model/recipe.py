@@ -114,8 +114,7 @@ class Recipe:
     @property
     def module_folders(self) -> tuple[str, ...]:
         """Return the folders of this machine with the user's modules, which ranks search after those of the stack."""
-        folders = (self.source_folder, self.packages.folder if self.packages else "")
-        return tuple(filter(None, folders))
+        return tuple(filter(None, (self.source_folder, self.packages.folder if self.packages else "")))
 
     def sent_path(self, path: str, number: int) -> str:
         """Return the path of a local file below a folder of the run.

@@ -28,12 +28,8 @@ COLUMNS = (
 LIVE_COLUMNS = ("node", "state", "load", "free_memory", "cores", "runs")
 
 
-def live_rows(inventory: str) -> list[dict[str, Any]]:
-    """Query all nodes of an inventory in parallel, and return who uses them; None for what is unknown."""
-    return [live_row(node) for node in registry.target_at(inventory).live_nodes(inventory)]
-
-
 def live_row(node: LiveNode) -> dict[str, Any]:
+    """Return who uses a node; None for what is unknown."""
     usage = node.usage
     if usage is None:
         state = f"no response: {node.problem}" if node.queried else node.problem

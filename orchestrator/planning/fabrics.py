@@ -47,9 +47,7 @@ def choose_fabric(
         if name not in FABRICS:
             raise PlanError(f"There is no fabric '{name}' ({reason}).", hint=did_you_mean(name, (AUTO, *FABRICS)))
         return with_fabric(links, name, use, decision=use_requested(name, reason, use))
-    if len(use.nodes) == 1 or why_unused(use):
-        return links
-    return fastest(links, use)
+    return links if len(use.nodes) == 1 or why_unused(use) else fastest(links, use)
 
 
 def why_unused(use: FabricUse) -> str:

@@ -374,7 +374,6 @@ LAUNCHERS = {
 DEFAULT = "mpirun"
 ACCELERATE_LAUNCHERS = ("accelerate", "mpirun-accelerate")
 WITH_MPI = (DEFAULT, *ACCELERATE_LAUNCHERS)
-MPI_LAUNCHERS = {"mpiexec": "mpirun", "mpiexec.hydra": "mpirun", "orterun": "mpirun"}  # aliases of one program
 
 
 def choose_mpi(cluster: Cluster, stack: Stack, requested: str | None) -> Decision:
@@ -398,8 +397,7 @@ def check_launcher_name(name: str, names: Collection[str], target: str, mpi: str
         PlanError: if it is not, or does not.
     """
     if name not in names:
-        meant = f"Did you mean '{MPI_LAUNCHERS[name]}'? " if MPI_LAUNCHERS.get(name) in names else ""
-        hint = f"{meant}There are {', '.join(names)}; --on selects another target."
+        hint = f"There are {', '.join(names)}; --on selects another target."
         raise PlanError(f"--launcher {name} does not run on {target}.", hint=hint)
     if mpi and name not in WITH_MPI:
         raise PlanError.about("mpi-of-launcher", mpi=mpi, launcher=name)

@@ -286,8 +286,7 @@ class SubmitScript(Step):
 
     def outline(self) -> list[str]:
         """Return the title, and the options of the script."""
-        options = takewhile("#".__ne__, self.script.splitlines()[1:])
-        return [self.title(), *(f"    {line}" for line in options)]
+        return [self.title(), *(f"    {line}" for line in takewhile("#".__ne__, self.script.splitlines()[1:]))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -347,12 +347,6 @@ def python_decisions(node0: Node) -> Iterator[Decision]:
         yield Decision(topic="warning", value=item.message, reason=f"{item.evidence}; {item.hint}")
 
 
-def damaged_node_decisions(cluster: Cluster) -> Iterator[Decision]:
-    """Yield warnings for hosts outside the run whose records cannot be read."""
-    for name, problem in cluster.damaged.items():
-        yield Decision(topic="warning", value=f"{name} is not known", reason=problem)
-
-
 def idle_core_decisions(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
     """Return how many physical cores no rank uses, because they cannot be divided evenly, if there are any."""
     idle = {node.name: len(node.facts.cores) for node in nodes}

@@ -158,9 +158,7 @@ def mark_unsafe(value: Any) -> Any:
         if markers := [name for name in value if str(name).startswith("__ansible")]:
             raise ValueError(f"{markers[0]}: not a valid name of a variable")
         return {name: mark_unsafe(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [mark_unsafe(item) for item in value]
-    return value
+    return [mark_unsafe(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def end_workers(folder: str) -> None:

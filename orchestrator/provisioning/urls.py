@@ -148,8 +148,7 @@ def check_name(name: str, source: str) -> None:
 
 def describe_error(error: BaseException) -> str:
     """Return an error's message as one line, or the name of its class, without secrets."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return hide_secrets(one_line(text))[:LONGEST_REASON]
+    return hide_secrets(one_line(" ".join(str(error).split()) or type(error).__name__))[:LONGEST_REASON]
 
 
 def download_file(filesystem: Any, info: Mapping[str, Any], path: Path) -> None:

@@ -89,7 +89,8 @@ def outcome_of(run: Run) -> RunOutcome:
     failure = failure_of(ended.first_failure, run) if ended else None
     events = run.events()
     planned = len(run.record.layout)
-    unreadable = kinds.UnreadableEvents(e for e in events if isinstance(e, kinds.UnreadableEvent)).describe_all()
+    by_rank = kinds.UnreadableEvents(event for event in events if isinstance(event, kinds.UnreadableEvent))
+    unreadable = map(kinds.describe_unreadable, by_rank.events())
     ranks, nodes = of_last_attempt(last_attempt(events), planned) or (planned, len(run.nodes))
     return RunOutcome(
         run_id=run.id,

@@ -186,7 +186,7 @@ def decisions_of(inputs: Inputs, resolved: Resolved, spec: LaunchSpec, launch: L
         *all_decisions(resolved.backend, resolved.precision, resolved.preload, resolved.links),
         *resolve.idle_core_decisions(resolved.nodes.value, resolved.layout.value),
         *(resolve.python_decisions(resolved.nodes.value[0]) if resolved.request.python else []),
-        *(resolve.damaged_node_decisions(inputs.cluster) if inputs.cluster.damaged else []),
+        *(Decision("warning", f"{name} is not known", reason) for name, reason in inputs.cluster.damaged.items()),
     )
 
 

@@ -63,7 +63,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
         (("provision",), "either an inventory or a target", "orch provision INVENTORY"),
         (("provision", "./empty"), "cannot read inventory empty", "orch init"),
         (("train", "./empty"), "./empty is a folder without recipe.toml", "orch recipes new"),
-        (("train", "own.py", "--launcher", "mpiexec"), "launcher mpiexec", "mpirun'?"),
+        (("train", "own.py", "--launcher", "mpiexec"), "launcher mpiexec", "There are mpirun, "),
         (("train", "own.py", "--runs-dir", "/proc/x"), "/proc/x", "--runs-dir"),
         (("train", "bad.py"), "bad.py, line 1: invalid syntax: def x(:", "Nothing was"),
         (("train", "-m", "package"), "__main__.py, line 1", "Nothing was"),  # syntax-package

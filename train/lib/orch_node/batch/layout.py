@@ -34,7 +34,7 @@ def check_nodes(system: NodeSystem, config: JobConfig, hellos: Sequence[Hello]) 
         try:
             layouts.check_flags(hello.flags)
         except ValueError as error:
-            raise JobError(f"{hello.node} reports wrong CPU flags: {error}. {layouts.FLAGS_HINT}") from None
+            raise JobError(f"{hello.node} reports {error}. Leave this node out.") from None
         if config.needs_bf16 and not layouts.bf16_flag(hello.flags):
             lack = layouts.describe_lack(hello.node)
             raise JobError(describe("bf16-required", lack=lack, hint=system.bf16_hint))

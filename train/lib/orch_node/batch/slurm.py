@@ -157,8 +157,7 @@ class SlurmNodes(NodeSystem):
         the job print the others.
         """
         lines = [line.strip() for line in text.splitlines() if MEMORY_LINE.search(line)]
-        with_figures = [line for line in lines if MEMORY_FIGURES.search(line)]
-        return next(reversed(with_figures or lines), "")
+        return next(reversed([line for line in lines if MEMORY_FIGURES.search(line)] or lines), "")
 
 
 SYSTEM = SlurmNodes()

@@ -30,7 +30,7 @@ from orch_node.machine import send_signal, start_time
 from orch_node.pod import project, rendezvous
 from orch_node.pod.relay import Relay, emit, emit_event
 from orch_node.protocol import events, files, pod
-from orch_node.protocol.layout import FLAGS_HINT, bf16_flag, check_flags
+from orch_node.protocol.layout import bf16_flag, check_flags
 from orch_node.protocol.outcome import EX_TEMPFAIL, ProcessRecord
 from orch_node.protocol.pod import PodConfig, node_name
 from orch_node.rank.checks import describe
@@ -87,10 +87,7 @@ def check(config: PodConfig) -> None:
     if pods.rpartition(":")[2] != str(config.pods):
         raise ValueError(describe("wrong-number-of-pods", pods=pods, planned=config.pods))
     flags = facts.cpu_flags()
-    try:
-        check_flags(flags)
-    except ValueError as error:
-        raise ValueError(f"this pod's node reports wrong CPU flags: {error}. {FLAGS_HINT}") from None
+    check_flags(flags)
     if config.needs_bf16 and not bf16_flag(flags):
         lack = "this pod's CPU has no BF16 instructions"
         raise ValueError(describe("bf16-required", lack=lack, hint="node_selector"))

@@ -426,10 +426,6 @@ class UnreadableEvents:
         """Return one event for each rank."""
         return [event for _, event in sorted(self.by_rank.items())]
 
-    def describe_all(self) -> list[str]:
-        """Return a line for each rank."""
-        return [describe_unreadable(event) for event in self.events()]
-
 
 def describe_unreadable(event: UnreadableEvent) -> str:
     """Return how many events of a rank could not be read, and why."""

@@ -27,7 +27,6 @@ FP32 = "fp32"
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
 # CPU flag -> the flag of the instructions that it extends (Intel SDM, volume 1, chapter 5).
 REQUIRED_FLAGS = {"avx512_bf16": "avx512f", "amx_bf16": "amx_tile"}
-FLAGS_HINT = "Its kernel or its virtual machine is wrong; leave this node out."
 # A placeholder for the arguments of the precision that the ranks will choose.
 PRECISION_PLACEHOLDER = "--orch-precision=auto"
 
@@ -160,15 +159,16 @@ def bf16_flag(flags: Collection[str]) -> str | None:
     return next((flag for flag in BF16_FLAGS if flag in flags), None)
 
 
-def check_flags(flags: Collection[str]) -> None:
-    """Check that CPU flags do not contradict each other.
+def check_flags(flags: Collection[str]) -> Collection[str]:
+    """Check that CPU flags do not contradict each other, and return them.
 
     Raises:
         ValueError: if a flag is present without the flag of the instructions that it extends.
     """
     for flag, base in REQUIRED_FLAGS.items():
         if flag in flags and base not in flags:
-            raise ValueError(f"{flag} without {base}, which no CPU has")
+            raise ValueError(f"wrong CPU flags: {flag} without {base}; the kernel or virtual machine is wrong")
+    return flags
 
 
 def describe_lack(hosts: str) -> str:

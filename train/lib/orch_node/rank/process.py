@@ -115,8 +115,7 @@ class Child:
         """Return the exit code (negative: a signal), peak memory in bytes, and CPU seconds."""
         _, status, usage = os.wait4(self.pid, 0)
         self.log.drain()
-        code = os.waitstatus_to_exitcode(status)
-        return code, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime
+        return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime
 
 
 def end_descendants() -> None:

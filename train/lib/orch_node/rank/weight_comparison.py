@@ -267,8 +267,7 @@ class WeightComparison(TrainingCheck):
         """Compare the weights of an optimizer with those of the first rank that has made as many steps with it."""
         for part in record.parts if self.torch.distributed.is_initialized() else ():
             held = part.held()
-            is_complete = 0 < len(held) == len(part.weights)
-            if is_complete and all(weights.is_readable(self.torch, weight) for weight in held):
+            if 0 < len(held) == len(part.weights) and all(weights.is_readable(self.torch, weight) for weight in held):
                 self.compare_part(record, part, held)
 
     def compare_part(self, record: OptimizerRecord, part: WeightRecord, held: list[Any]) -> None:
