@@ -276,6 +276,12 @@ def test_copy_of_a_project_is_made_once(tmp_path: Path) -> None:
     assert {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()} == {*FILES, "written"}
     assert all((copy / name).read_bytes() == (tmp_path / "project" / name).read_bytes() for name in FILES)
     assert list(copy.parent.iterdir()) == [copy], "no incomplete copy remains"
+    name = next(iter(FILES))
+    (copy / name).write_text("changed")
+    written = (copy / name).stat().st_mtime
+    unpack(replace(project, replaced=(name,)), attempt=2)
+    assert (copy / name).read_bytes() == (tmp_path / "project" / name).read_bytes()
+    assert (copy / name).stat().st_mtime >= written, "a new time, or Python may use the bytecode of the earlier file"
 
 
 ATTACK = r"""

@@ -55,15 +55,17 @@ def test_run_of_this_machine_is_resumed_with_another_number_of_ranks_and_a_chang
 def test_run_is_resumed_on_another_node_with_changed_code(two_hosts: Workspace) -> None:
     project = two_hosts.folder / "project"
     project.mkdir()
-    (project / "train.py").write_text(SCRIPT)
+    (project / "train.py").write_text(f"import settings\nprint('rate', settings.RATE)\n{SCRIPT}")
+    (project / "settings.py").write_text("RATE = 0.1\n")
     command = ("train", "project/train.py", *two_hosts.options, *GLOO, "--project", "project")
     failed = expect_exit(two_hosts.orch(*command), 1)
     run = failed.stderr.splitlines()[-1].removeprefix("resume: orch resume ")
-    (project / "train.py").write_text(f"import time\n{SCRIPT}")
+    (project / "settings.py").write_text("RATE = 0.2\n")
     resumed = expect_exit(two_hosts.orch("resume", run, "--dry-run"))
-    assert "code: differs in train.py (not sent: --code sends them)" in resumed.stdout
+    assert "code: differs in settings.py (not sent: --code sends them)" in resumed.stdout
     resumed = expect_exit(two_hosts.orch("resume", run, "--code", "--exclude", "node0"))
-    assert "code: differs in train.py (sent)" in resumed.stderr
+    assert "code: differs in settings.py (sent)" in resumed.stderr
+    assert "rate 0.2" in resumed.stdout, "not the bytecode of the module as it was, which has the same size and time"
     assert "changed: --exclude node0 (was the default)" in resumed.stderr
     assert "continues with what 2 ranks wrote" in resumed.stdout
     report = two_hosts.orch("runs", "show", run).stdout

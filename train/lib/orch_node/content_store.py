@@ -242,10 +242,14 @@ def entries_of(folder: Path) -> dict[str, FileEntry]:
 
 
 def replace_file(source: Path, path: Path) -> None:
-    """Replace a file or a link whole, and make it writable."""
+    """Replace a file or a link whole, and make it writable.
+
+    It gets a new time. All files are sent with one time, by which Python would take the bytecode of the earlier file,
+    if it has the same size, for that of the new one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
-    shutil.copy2(source, part, follow_symlinks=False)
+    shutil.copy(source, part, follow_symlinks=False)
     if not part.is_symlink():
         part.chmod(part.stat().st_mode | stat.S_IWUSR)
     part.replace(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import tarfile
 import tempfile
 from pathlib import Path
@@ -37,6 +38,7 @@ def unpack(project: PodProject, attempt: int = 1) -> None:
         extract(archive, Path(folder))
         for name in project.replaced:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            os.utime(Path(folder, name), follow_symlinks=False)  # else Python may use the bytecode of the earlier file
             Path(folder, name).replace(copy / name)
     for name in project.removed:
         (copy / name).unlink(missing_ok=True)
