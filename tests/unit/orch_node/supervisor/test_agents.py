@@ -76,3 +76,20 @@ def test_node_that_has_responded_is_not_lost_during_a_wait(tmp_path: Path, monke
         for channel in agents.channels.values():
             channel.end()
         reach.end_sharing()
+
+
+def test_responses_are_in_the_order_of_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command_of = supervisor_agents.agent_command
+
+    def start(run: Path, node: str, claims: str, *, is_local: bool) -> list[str]:
+        delay = ["sh", "-c", 'sleep 0.5; exec "$@"', "sh"] if is_local else []
+        return [*delay, *command_of(run, node, claims, is_local=True)]
+
+    monkeypatch.setattr(supervisor_agents, "agent_command", start)
+    agents = supervisor_agents.Agents(tmp_path, ["n0", "n1"], str(tmp_path / "claims"), Pipes())
+    try:
+        assert list(agents.request(Request(WRITE), seconds=20.0)) == ["n0", "n1"]
+    finally:
+        for channel in agents.channels.values():
+            channel.end()
+        reach.end_sharing()

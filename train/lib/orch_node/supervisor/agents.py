@@ -261,7 +261,7 @@ class Agents:
         return self.request_each({channel.node: request for channel in self.living}, seconds=seconds)
 
     def request_each(self, requests: Mapping[str, Request], *, seconds: float) -> dict[str, Response]:
-        """Send a request to each of some nodes; return the responses in time, by node."""
+        """Send a request to each of some nodes; return the responses in time, by node, in the order of the requests."""
         waiting = [channel for channel in self.living if channel.node in requests]
         for channel in waiting:
             channel.request(requests[channel.node])
@@ -276,7 +276,7 @@ class Agents:
                     waiting.remove(channel)
             self.ping((channel for channel in self.living if channel not in waiting), time.monotonic())
         self.last_watch = time.monotonic()  # this process has not been suspended
-        return responses
+        return {node: responses[node] for node in requests if node in responses}
 
     def end_all(self) -> dict[str, Response]:
         """End all processes of the run; return the responses in time, by node.
