@@ -19,7 +19,7 @@ from orch_node.protocol.outcome import DONE, PREEMPTED, REFUSED
 from orch_node.protocol.record import RunRecord, render
 
 from orchestrator.errors import ExecuteError, OrchError, RequestError
-from orchestrator.files import write_whole
+from orchestrator.files import state_home, write_whole
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
 from orchestrator.planning.request import RUNS_DIR, Resume, TargetOptions, TrainRequest, find_options
@@ -233,12 +233,10 @@ class ClusterJobs:
 
     def __init__(self, system: BatchSystem, login: str, cluster: str = "") -> None:
         self.scheduler = Scheduler(system, host_at(login), cluster)
-        self.problem = ""
-        self.jobs: dict[str, JobState] = {}
         try:
-            self.jobs = self.scheduler.query_jobs(JOB_NAME_PREFIX)
+            self.jobs, self.problem = self.scheduler.query_jobs(JOB_NAME_PREFIX), ""
         except ExecuteError as error:
-            self.problem = error.message
+            self.jobs, self.problem = {}, error.message
 
     def current(self, run: Run) -> tuple[Run, JobState | None]:
         """Return a run with its files brought up to date, as far as possible, and its job or its running step."""
@@ -262,9 +260,8 @@ def run_row(run: Run, cluster: ClusterJobs | None) -> RunRow:
         run: the run as it is recorded on this machine.
         cluster: the jobs of the run's cluster; None if the cluster need not be queried.
     """
-    job = None
+    run, job = cluster.current(run) if cluster else (run, None)
     if cluster:
-        run, job = cluster.current(run)
         cluster.jobs.pop(location_of(run.record).name, None)
     return row_of(
         run.record,
@@ -299,7 +296,10 @@ def clean_stores(
         dry_run: only report what is unused.
     """
     options = (*["--dry-run"] * dry_run, "--except", *living)
-    newest = {store_of(record.run_dir): record for record in sorted(records, key=lambda record: record.created)}
+    local = [] if login else [str(state_home() / "store")]  # of projects
+    newest: dict[str, RunRecord] = {}
+    for record in sorted(records, key=lambda record: record.created):
+        newest |= dict.fromkeys((store_of(record.run_dir), *local), record)
     with contextlib.closing(host_at(login)) as host:
         for store, record in newest.items():
             if host.capture(("test", "-d", store), seconds=CLEAN_SECONDS).code != 0:

@@ -128,14 +128,20 @@ def test_run_that_is_done_does_not_wait_although_slurm_has_requeued_its_job(fold
     assert run_state(store.load(folder), pending) == "done"
 
 
-def test_clean_removes_what_no_run_has_used_for_30_days_from_the_store(tmp_path: Path, programs: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param("runs/.orch/store", id="packages"), pytest.param("orch/store", id="projects")]
+)
+def test_clean_removes_what_no_run_has_used_for_30_days_from_a_store(
+    name: str, tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     runs = tmp_path / "runs"
     location = {"name": "orch-x", "job": "12"}
     make_run(runs, target="slurm", location=location, run_dir=str(runs / "x"), python=sys.executable, train=str(TRAIN))
     (programs / "jobs").write_text("13|orch-queued|PENDING|N/A|n1|Priority\n")
-    (runs / ".orch/store").mkdir(mode=0o700, parents=True)
+    (tmp_path / name).mkdir(mode=0o700, parents=True)
     users = {"ended": 31, "ended2": 29, "queued": 31}
-    unused, *used = (store_folder(tmp_path, user, days) for user, days in users.items())
+    unused, *used = (store_folder(tmp_path, name, user, days) for user, days in users.items())
     report = BatchTarget(SLURM).clean("slurm", runs, dry_run=True)
     assert [(node.left, node.unused) for node in report.nodes] == [((f"{unused}: no run uses it",), ())]
     assert unused.exists()
@@ -144,14 +150,13 @@ def test_clean_removes_what_no_run_has_used_for_30_days_from_the_store(tmp_path:
     assert [folder.exists() for folder in (unused, *used)] == [False, True, True]
 
 
-def store_folder(base: Path, user: str, days: float) -> Path:
-    """Put a folder into the store that a run has used so many days ago, and return its path there."""
+def store_folder(base: Path, store: str, user: str, days: float) -> Path:
+    """Put a folder into a store that a run has used so many days ago, and return its path there."""
     write_files(base / user, {"file": user})
-    runs = base / "runs"
-    stored = runs / ".orch/store" / hash_of(base / user)
+    stored = base / store / hash_of(base / user)
     stored.mkdir(mode=0o700)
     lock = stored.with_name(f".{stored.name}.lock")
-    lock.write_text(f"{runs / user}\n")
+    lock.write_text(f"{base / 'runs' / user}\n")
     lock.chmod(0o600)
     used = time.time() - days * 24 * 3600
     os.utime(lock, (used, used))
