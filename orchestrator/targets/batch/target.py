@@ -236,7 +236,7 @@ class ClusterJobs:
         try:
             self.jobs, self.problem = self.scheduler.query_jobs(JOB_NAME_PREFIX), ""
         except ExecuteError as error:
-            self.jobs, self.problem = {}, error.message
+            self.jobs, self.problem = {}, f"{system.title}: {error.message.removeprefix(f'{system.no_response}: ')}"
 
     def current(self, run: Run) -> tuple[Run, JobState | None]:
         """Return a run with its files brought up to date, as far as possible, and its job or its running step."""
@@ -249,7 +249,7 @@ class ClusterJobs:
                 run_folder_of(run.record, run.folder, self.scheduler.host, interface.ignore).refresh()
                 run = store.load(run.folder)
         except ExecuteError as error:
-            self.problem = error.message
+            self.problem = f"{self.scheduler.system.title}: {error.message}"
         return run, job
 
 

@@ -120,6 +120,14 @@ def test_clean_cancels_the_jobs_that_hold_nodes_long_after_their_run_has_ended(t
     assert (programs / "cancelled").read_text().split() == ["0", "1", "2"]
 
 
+def test_list_of_runs_names_the_system_that_does_not_respond(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_program(programs / "squeue", "#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    assert BatchTarget(SLURM).list_runs("slurm").unreachable == ("Slurm: Unable to contact slurm controller",)
+
+
 def test_run_that_is_done_does_not_wait_although_slurm_has_requeued_its_job(folder: Path) -> None:
     pending = job_state("12", "PENDING")
     write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
