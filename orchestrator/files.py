@@ -126,7 +126,7 @@ def source_files(folder: Path) -> list[Path]:
 
 def anonymize(member: tarfile.TarInfo) -> tarfile.TarInfo:
     """Remove owner and time from an archive member, and normalize its mode."""
-    member.uid = member.gid = member.mtime = 0
+    member.uid, member.gid, member.mtime = 0, 0, 315_619_200  # the 2nd of January 1980: ZIP has no times before 1980
     member.uname = member.gname = ""
     member.mode = 0o755 if member.mode & 0o100 else 0o644
     return member

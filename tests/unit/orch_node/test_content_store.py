@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -131,6 +132,11 @@ def test_changed_code_reaches_the_copy_and_what_the_run_wrote_stays(step: StoreF
     texts = {path.name: path.read_text() for path in copy.iterdir()}
     assert texts == {"train.py": "3", "new.py": "new", **written, "checkpoint.pt": "weights"}
     assert os.access(copy / "new.py", os.W_OK)
+
+
+def test_copy_can_be_put_into_a_zip_archive(step: StoreFolder, tmp_path: Path) -> None:
+    """ZIP archives have no times before 1980."""
+    assert shutil.make_archive(str(tmp_path / "code"), "zip", step.copy)
 
 
 def test_copy_is_kept_although_its_folder_is_gone_and_cannot_be_sent(step: StoreFolder, copy: Path) -> None:
