@@ -136,7 +136,7 @@ def check_size(system: BatchSystem, allocation: Allocation, nodes: int, ppn: int
         raise PlanError.about("few-cpus", job=job, cpus=fewest, ppn=ppn, system=system)
 
 
-LOGIN = RunNode(node="login")
+LOGIN = RunNode(node="this machine")
 LOGIN_PYTHON = "python3"  # on the host with the system's programs, which may lack the stack
 
 

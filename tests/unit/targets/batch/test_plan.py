@@ -70,6 +70,7 @@ def test_run_gets_a_writable_copy_of_the_project(tmp_path: Path, project: Recipe
     step, submit = plan_project(project, tmp_path).steps
     assert isinstance(step, StoreFolder)
     assert "#   bin/it's $(x)" in step.describe()
+    assert step.title().endswith("project on this machine")
     execute([replace(step, node_program=(sys.executable, step.node_program[1]))], {LOGIN.node: Local()})
     assert Path(step.copy, "locked").stat().st_mode & 0o200
     assert step.copy == str(tmp_path / slurm_plans.SITE.run_id / "project")
