@@ -95,6 +95,7 @@ def test_the_job_id_is_found_in_the_output_of_qsub() -> None:
 def test_the_reason_of_a_waiting_job_is_explained() -> None:
     for fields, explanation in (
         ({"job_state": "H", "Hold_Types": "u"}, "qrls"),  # held
+        ({"job_state": "H", "Hold_Types": "s"}, "depends on"),  # held by PBS
         ({}, "has not been considered yet"),  # new
     ):
         result = state_of(job({**QUEUED, **fields}))
