@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from orchestrator.errors import RequestError, did_you_mean
@@ -13,6 +14,7 @@ from orchestrator.model.printable import one_line
 FORMS = "Each line has a host and optionally its slots: `node1`, `node1:4` (MPICH), `node1 slots=4` (Open MPI), "
 FORMS += "`node[1-4,7]` (Slurm)."
 PORT_HINT = "A port belongs in ~/.ssh/config or on the command line: orch init NAME node1:2222"
+READABLE_HINT = f"--hostfile reads a text file. {FORMS}"
 STDIN = "-"
 MAX_SLOTS = 1023
 # A host with its slots, or an IPv6 address without brackets.
@@ -32,8 +34,9 @@ def load_hostfile(path: Path) -> dict[str, int]:
     Raises:
         RequestError: if the file cannot be read, or a line is not one of a hostfile.
     """
-    file = Path("/dev/stdin") if str(path) == STDIN else path
-    return parse_hostfile(read_text(file, f"--hostfile reads a text file. {FORMS}"), str(path))
+    # sshd may pass the standard input as a socket, as which /dev/stdin cannot be opened.
+    text = sys.stdin.buffer.read().decode(errors="replace") if str(path) == STDIN else read_text(path, READABLE_HINT)
+    return parse_hostfile(text, str(path))
 
 
 def parse_hostfile(text: str, source: str) -> dict[str, int]:
@@ -64,8 +67,7 @@ def parse_line(entry: str, location: str, source: str) -> list[tuple[str, int]]:
         elif match["name"] in USERS:
             user = f"{match['value']}@"
         elif match["name"] not in IGNORED:
-            valid_names = (*SLOTS, *USERS, *IGNORED)
-            hint = PORT_HINT if match["name"] == "port" else did_you_mean(match["name"], valid_names)
+            hint = PORT_HINT if match["name"] == "port" else did_you_mean(match["name"], (*SLOTS, *USERS, *IGNORED))
             raise RequestError(f"{location}: unknown setting {one_line(setting)[:80]!r}.", hint=hint)
     return [parse_host(host, user, counts, location) for host in split_list(hosts)]
 
@@ -76,8 +78,7 @@ def parse_host(text: str, user: str, counts: list[str], location: str) -> tuple[
     if match is None:
         raise RequestError(f"{location}: {one_line(text)[:80]!r} is not a host.", hint=FORMS)
     host, slots = match["host"] or text, match["slots"]
-    if host.startswith("["):
-        host = host.strip("[]")
+    host = host.strip("[]") if host.startswith("[") else host
     for count in (*counts, *([slots] if slots else [])):
         if not count.isdecimal() or not 0 < int(count) <= MAX_SLOTS:
             raise RequestError.about("slots-of-host", location=location, count=one_line(count)[:20], most=MAX_SLOTS)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
+from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.load.hostfile import parse_hostfile
+from orchestrator.load.hostfile import load_hostfile, parse_hostfile
 
 
 def test_hostfile_has_each_host_once() -> None:
@@ -22,6 +24,15 @@ def test_hostfile_has_each_host_once() -> None:
     ):
         result = parse_hostfile(text, "hostfile")
         assert (list(result), {*result.values()}) == (hosts, slots)
+
+
+def test_standard_input_may_be_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver, sender = socket.socketpair()
+    with receiver, receiver.makefile() as stdin, sender:
+        sender.sendall(b"node1:4\nnode2\n")
+        sender.shutdown(socket.SHUT_WR)
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert load_hostfile(Path("-")) == {"node1": 4, "node2": 1}
 
 
 def test_line_of_another_format_is_named() -> None:
