@@ -35,7 +35,7 @@ def test_package_list_of_another_tool_is_refused(tmp_path: Path) -> None:
         ("env.txt", "channels:\n  - a\n", "of conda", "--python PATH"),
         ("c.txt", "einops=0.8.0=pyhd8ed1ab_0\n", "of conda", "--python PATH"),
         ("poetry.lock", "[[package]]\n", "of another tool", "poetry export"),
-        ("p.txt", "Package Version\n------- -------\neinops  0.8\n", "of another tool", "pip freeze"),
+        ("p.txt", "# list\nPackage Version\n------- -------\neinops  0.8\n", "of another tool", "pip freeze"),
         ("r.txt", "git@h.org:me/lib.git\n", "is not a requirement", "lib @ git+ssh://git@host/lib.git"),
         ("r.txt", "numpy @ file:///croot/numpy/work\n", "file of this machine", "pip list --format=freeze"),
     ):
@@ -46,3 +46,5 @@ def test_package_list_of_another_tool_is_refused(tmp_path: Path) -> None:
             with pytest.raises(RequestError, match=problem) as caught:
                 named_requirements(requirements_file)
             assert hint in caught.value.hint
+    (tmp_path / "requirements.lock").write_text("einops==0.8.1\n")  # of rye and `uv pip compile`
+    assert named_requirements(tmp_path / "requirements.lock").lines == ("einops==0.8.1",)
