@@ -63,7 +63,7 @@ CACHE_FORMAT = 8
 SSH_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")  # that orch's own connections use, too
 VARIABLES: dict[str, list[str]] = read_table(Path(__file__).with_name("inventory_variables.toml"))
 PREFIX = "orch_"
-LONGEST_REASON = 600  # characters of Ansible's output
+LONGEST_REASON = 2000  # characters of Ansible's output, which has the path of the inventory several times
 HAS_PASSWORD = "has_become_password"  # in place of passwords in the cache
 
 

@@ -73,6 +73,10 @@ def test_unreadable_inventory_or_configuration_is_refused(inventory: Path, monke
     inventory.write_text("all: [\n")
     with pytest.raises(RequestError, match=r"Ansible cannot read inventory .*YAML parsing failed.*:2:"):
         read_inventory(inventory)
+    long_path = inventory.parent / ("a-name" * 10) / inventory.name
+    write_files(long_path.parent, {inventory.name: "all: {hosts: [node1]}\n"})
+    with pytest.raises(RequestError, match='"hosts" entry for "all" group, requires a dictionary'):
+        read_inventory(long_path)
     monkeypatch.setenv("ANSIBLE_CONFIG", str(inventory.parent / "ansible.cfg"))
     with pytest.raises(RequestError, match="its own configuration"):
         read_inventory(inventory)
