@@ -54,7 +54,7 @@ class Wheelhouse:
 
     def variables(self) -> dict[str, object]:
         """Return the variables of the role `stack`, which always copies the packages in `own`."""
-        (uv,) = (wheel for wheel in self.wheels if wheel.name == "uv")
+        uv = next(wheel for wheel in self.wheels if wheel.name == "uv")  # not the one that the user's packages require
         return {
             "own": sorted((self.unpublished | self.added) & {wheel.name for wheel in self.lock}),
             "folder": str(self.folder),

@@ -21,7 +21,8 @@ NODE = Platform(python="3.11", machine="x86_64", libc="2.36")
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of wheels that is the only index, and give orch an empty cache."""
     folder = tmp_path / "index"
-    make_wheel(folder, "tiny", "1.0", requires=["helper>=2", "torch>=2", "numpy"])
+    make_wheel(folder, "tiny", "1.0", requires=["helper>=2", "torch>=2", "numpy", "uv"])
+    make_wheel(folder, "uv", "0.14.0")
     make_wheel(folder, "helper", "2.1")
     make_wheel(folder, "native", "1.0", tag="cp311-cp311-manylinux_2_17_x86_64")
     make_wheel(folder, "native", "1.0", tag="cp312-cp312-manylinux_2_17_x86_64")
@@ -51,7 +52,9 @@ def test_wheels_that_the_stack_lacks_are_added_to_those_of_the_stack(wheelhouse:
     assert lock == ["torch 2.13.0+cpu", "numpy 2.4.6", "helper 2.1", "native 1.0", "tiny 1.0"]
     assert result.wheels[4].file.startswith("native-1.0-cp311-")
     assert all((result.folder / wheel.file).stat().st_size == wheel.size for wheel in result.wheels)
-    assert result.variables()["own"] == ["helper", "native", "tiny"], "nodes need no index that has them"
+    variables = result.variables()
+    assert variables["own"] == ["helper", "native", "tiny"], "nodes need no index that has them"
+    assert variables["uv"] == wheelhouse.variables()["uv"], "the installer is that of the stack"
     assert notes == [
         "packages: downloading those of needs.txt (once)",
         "packages: helper 2.1, native 1.0, tiny 1.0 (needs.txt)",
