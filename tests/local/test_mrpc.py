@@ -54,8 +54,8 @@ def test_invalid_data_file_is_reported_with_its_line(tmp_path: Path) -> None:
 
 def test_sentence_may_contain_any_separator_except_tab_and_newline(tmp_path: Path) -> None:
     path = tmp_path / "lines.tsv"
-    path.write_text(f"{HEADER}1\ta\x85b\tc\u2028d\x0ce\n\n")
-    assert read_tsv(path) == [(1, "a\x85b", "c\u2028d\x0ce")]
+    path.write_text(f'{HEADER}1\ta\x85b\tc\u2028d\x0ce\n\n0\t{"long " * 30_000}\t"b\n')
+    assert read_tsv(path) == [(1, "a\x85b", "c\u2028d\x0ce"), (0, "long " * 30_000, '"b')]
 
 
 def test_file_in_the_format_of_microsofts_corpus_is_read(tmp_path: Path) -> None:

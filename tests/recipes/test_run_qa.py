@@ -87,6 +87,8 @@ def write(path: Path, value: object) -> Path:
         ("nested.json", make_nested(CONTEXT, *QUESTIONS)),
         ("rows.json", {"data": make_rows()}),
         ("rows.jsonl", "\n".join(json.dumps(row) for row in make_rows()) + "\n\n"),
+        ("columns.json", [{**row, "data": "web", "qas": [], "paragraphs": 1} for row in make_rows()]),
+        ("contexts.json", make_nested(CONTEXT, *({**question, "context": "title"} for question in QUESTIONS))),
         ("bom.json", "\ufeff" + json.dumps(make_nested(CONTEXT, *QUESTIONS))),
     ],
 )
@@ -125,6 +127,10 @@ QUESTION_2 = "data[0], paragraphs[0], qas[1]"
         (
             make_invalid(lambda q: q["answers"][0].update(answer_start=4)),
             f"{QUESTION_2}: the context does not have the answer 'the Black Sea' at 4",
+        ),
+        (
+            make_invalid(lambda q: q.update(answers={"text": ["the Black Sea", "sea"], "answer_start": [52]})),
+            f"{QUESTION_2}: the answer 'sea' at None is not a text at a whole number",
         ),
         (make_invalid(lambda q: q.update(id="d1")), "the id 'd1' occurs twice"),
         ('{"data": [\n{"title": "x",\n}]}', "line 3: not valid JSON: "),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +117,11 @@ def records_in(value: Any, location: str, context: dict[str, Any]) -> Iterator[t
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from records_in(item, f"{location}[{index}]", context)
-    elif isinstance(value, dict) and (name := next((name for name in LISTS if name in value), None)):
+    elif isinstance(value, dict) and "question" not in value and (name := next((n for n in LISTS if n in value), None)):
         shared = {"context": value["context"]} if "context" in value else {}
         yield from records_in(value[name], f"{location}, {name}", shared)
     else:
-        yield location, {**context, **value} if isinstance(value, dict) else value
+        yield location, {**value, **context} if isinstance(value, dict) else value
 
 
 def checked(source: str, records: Iterable[tuple[str, Any]], unanswerable: bool) -> list[Question]:
@@ -164,7 +165,7 @@ def made_question(record: Any) -> Question:
     columns = record["answers"]
     if isinstance(columns, list):  # the `datasets` library has {text: [...], answer_start: [...]}
         columns = {name: [answer[name] for answer in columns] for name in ("text", "answer_start")}
-    entries = zip(columns["text"], columns["answer_start"], strict=True)
+    entries = zip_longest(columns["text"], columns["answer_start"])
     answers = tuple(Answer(text=text, start=start) for text, start in entries)
     for answer in answers:
         if not isinstance(answer.text, str) or not isinstance(answer.start, int):

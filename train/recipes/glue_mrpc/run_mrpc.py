@@ -6,7 +6,6 @@ the pairs of an evaluation are divided among the ranks.
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -137,17 +136,16 @@ def read_tsv(path: Path) -> list[Pair]:
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: {error}.") from error
     # splitlines() would also split at U+2028 and similar characters, which sentences may contain
-    rows = csv.DictReader(text.split("\n"), delimiter="\t", quoting=csv.QUOTE_NONE)
-    names = rows.fieldnames or ()
+    names, *rows = (line.split("\t") for line in text.split("\n"))
     columns = next((expected_columns for expected_columns in COLUMNS if set(expected_columns) <= set(names)), None)
     if columns is None:
         raise RecipeError(f"{path}, line 1: expected the columns {', '.join(COLUMNS[0])}, separated by tabs.")
     sentence_pairs = []
-    for row in rows:
-        location = f"{path}, line {rows.line_num}"
-        if None in (*row, *row.values()):
-            raise RecipeError(f"{location}: expected {len(names)} fields, separated by tabs.")
-        sentence_pairs.append(pair_of(row, columns, location))
+    for number, row in enumerate(rows, start=2):
+        if row != [""] and len(row) != len(names):
+            raise RecipeError(f"{path}, line {number}: expected {len(names)} fields, separated by tabs.")
+        if row != [""]:
+            sentence_pairs.append(pair_of(dict(zip(names, row, strict=True)), columns, f"{path}, line {number}"))
     if not sentence_pairs:
         raise RecipeError(f"{path} has no pairs.")
     return sentence_pairs
