@@ -5,10 +5,13 @@ Trainings use a tiny random BERT (32 wide, 2 layers) with MiniLM's tokenizer.
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
+import pickle
 import random
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -36,6 +39,7 @@ from tests.support.jobs import (
 SCRIPT = RECIPES / "bert_qa" / "run_qa.py"
 sys.path.insert(0, str(SCRIPT.parent))
 
+import run_qa  # noqa: E402
 import squad  # noqa: E402
 from config import QaArguments, parse_arguments  # noqa: E402
 from evaluation import Prediction, Scores, predict, score  # noqa: E402
@@ -44,6 +48,8 @@ from orch_training.metrics import FILE, Course  # noqa: E402
 from orch_training.models import load_tokenizer, locate  # noqa: E402
 from orch_training.script import write_results  # noqa: E402
 from squad import Window, make_windows  # noqa: E402
+
+gc.enable()  # the script is not run, which would enable it
 
 TIMEOUT = 300
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
@@ -395,6 +401,17 @@ def test_two_ranks_learn_like_one_with_twice_the_batch(files: Path, tmp_path: Pa
     assert [line["learning_rate"] for line in result] == [line["learning_rate"] for line in expected]
     assert max(line["learning_rate"] for line in expected) == pytest.approx(1e-2)
     assert expected[-1]["loss"] < expected[0]["loss"]
+
+
+def test_batches_are_padded_on_the_right_and_can_be_made_in_workers(files: Path, tmp_path: Path) -> None:
+    model = tmp_path / "left"
+    shutil.copytree(files / "tiny", model)
+    tokenizer_config = model / "tokenizer_config.json"
+    write(tokenizer_config, {**json.loads(tokenizer_config.read_text()), "padding_side": "left"})
+    config = parse_arguments(make_arguments(files, tmp_path, model_name_or_path=model))
+    windows, _, evaluator = run_qa.load(config)
+    batch = pickle.loads(pickle.dumps(evaluator.collate))(windows[:9])
+    assert set(batch["input_ids"][:, 0].tolist()) == {evaluator.tokenizer.cls_token_id}
 
 
 def test_training_writes_results_metrics_and_predictions(two_ranks: Path) -> None:

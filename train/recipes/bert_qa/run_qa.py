@@ -30,7 +30,7 @@ from orch_training.provenance import FACT, provenance_of
 from orch_training.resume import begin, prepare_output
 from orch_training.script import run_script, train_and_evaluate
 from qa_trainer import QaTrainer
-from squad import Window, load_training, load_validation, make_windows
+from squad import ANSWER, Window, load_training, load_validation, make_windows
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, set_seed
 
 # Tokens; oneDNN caches kernels per shape. A rank of MiniLM needs 2.0 GB, and 2.6 GB with 1, at equal speed.
@@ -74,6 +74,7 @@ def load(config: Config, calibration: int = 0) -> tuple[Sequence[Window], Any, E
         train = load_training(data) if training.do_train or (calibration and has_training_data) else []
         validation = load_validation(data) if training.do_eval else []
         tokenizer = load_tokenizer(config.args)
+        tokenizer.padding_side = "right"  # the positions of answers count from the left
         model = load_model(AutoModelForQuestionAnswering, config.args, training.seed)
         length = sequence_length(data.max_seq_length, tokenizer, model)
         questions = train if training.do_train else (train or validation)[:calibration]
@@ -84,23 +85,23 @@ def load(config: Config, calibration: int = 0) -> tuple[Sequence[Window], Any, E
         max_length=length if data.pad_to_max_length else None,
         pad_to_multiple_of=math.gcd(length, LENGTH_MULTIPLE),  # never more than the model's positions
     )
-
-    def collate(batch: Sequence[Window]) -> dict[str, Any]:
-        return dict(pad([window.inputs for window in batch]))
-
-    evaluator = Evaluator(config=config, questions=validation, tokenizer=tokenizer, collate=collate, max_length=length)
+    collated = partial(collate, pad)
+    evaluator = Evaluator(config=config, questions=validation, tokenizer=tokenizer, collate=collated, max_length=length)
     return windows, model, evaluator
+
+
+def collate(pad: DataCollatorWithPadding, batch: Sequence[Window]) -> dict[str, Any]:
+    """Return a batch of windows; workers of a DataLoader that are not forked need a function of a module."""
+    return dict(pad([window.inputs for window in batch]))
 
 
 def train_model(config: Config, model: Any, windows: Sequence[Window], evaluator: Evaluator) -> dict[str, Any]:
     """Train the model in place, from the newest checkpoint if any; return the speed, the steps and the last loss."""
     training = config.training
-    provenance = provenance_of(
-        __file__,
-        config.args,
-        {"training data": (window.inputs for window in windows), "evaluation data": evaluator.questions},
-        *(config.args, {name: getattr(training, name) for name in COMPARED}),
-    )
+    rows = ([window.inputs[name] for name in ("input_ids", *ANSWER)] for window in windows)  # all else follows from it
+    data = {"training data": rows, "evaluation data": evaluator.questions}
+    settings = {name: getattr(training, name) for name in COMPARED}
+    provenance = provenance_of(__file__, config.args, data, config.args, settings)
     start, dealing = begin(training, provenance, len(windows), "windows")
     training.gradient_accumulation_steps = dealing.micro_batches
     kernels.report_computation(bf16=training.bf16, optimizer=str(training.optim.value), kernels=kernels.settle(start))
