@@ -308,7 +308,7 @@ def make_copy(folder: Path, copy: Path) -> None:
     """
     copy.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write.folder(copy) as part:
-        run(copy, "cp", "-a", "--reflink=auto", "--", f"{folder}/.", str(part))
+        run(copy, "cp", "-dR", "--preserve=mode", "--reflink=auto", "--", f"{folder}/.", str(part))
         run(copy, "chmod", "-R", "u+w", "--", str(part))
         (part / MARK).unlink()
 
