@@ -27,10 +27,21 @@ def test_standard_error_of_a_node_fills_no_disk(tmp_path: Path, monkeypatch: pyt
     wait_until(lambda: channel.problem() == "the reason", "the program has written all")
     channel.shorten_log()
     assert channel.log.stat().st_size == 1000
-    channel.connection.send(b" ")
+    channel.input.send(b" ")
     wait_until(lambda: channel.problem() == "gone", "the log continues")
     assert channel.log.stat().st_size == 1005
     channel.end()
+
+
+def test_agent_is_gone_once_its_output_ends_although_its_ssh_still_serves_launchers(tmp_path: Path) -> None:
+    ssh = [sys.executable, "-c", "import os; os.close(1); os.read(0, 1)"]
+    pipes, channel = Pipes(), supervisor_agents.Channel("n1", ssh, tmp_path / "n1.log")
+    channel.open(pipes)
+    try:
+        wait_until(lambda: pipes.pump(0.1) and not channel.connected, "the end of the output", seconds=10)
+        assert channel.process.poll() is None
+    finally:
+        channel.end()
 
 
 def test_processes_are_ended_although_logs_cannot_be_read_or_handed_over(tmp_path: Path) -> None:

@@ -73,10 +73,10 @@ class JobChannel(Channel):
         self.lines = lines
         self.forged = ""
 
-    def connect(self) -> socket.socket:
+    def connect(self) -> tuple[socket.socket, socket.socket]:
         """Return the connection of the agent, which has responded."""
         self.has_responded = True
-        return self.connection
+        return self.connection, self.connection
 
     def handle_line(self, line: bytes) -> None:
         """Handle a line of the agent; close the connection at the first line without its signature."""

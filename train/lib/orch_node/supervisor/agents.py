@@ -23,8 +23,8 @@ from orch_node.reach import BY_STEP, START_MARKER, end_sharing, program_errors, 
 
 PING_SECONDS = 2.0
 WATCH_SECONDS = 0.1  # between two checks of all channels
-# A socket of an agent of this program, and two pipes of a launcher that inherits the limit.
-FILES_PER_NODE, OTHER_FILES = 3, 200
+# Two sockets of an agent of this program, and two pipes of a launcher that inherits the limit.
+FILES_PER_NODE, OTHER_FILES = 4, 200
 LOST_SECONDS = 15.0  # without a response
 CONNECT_SECONDS = 30.0
 # All connections are opened at the same time, and each takes some processor time of node0.
@@ -60,20 +60,23 @@ class Channel:
     def open(self, pipes: Pipes) -> None:
         """Start the agent, or the connection to it."""
         self.pipes = pipes
-        self.last_response = time.monotonic()
-        self.has_responded = False
+        self.last_response, self.has_responded = time.monotonic(), False
         self.unsent.clear()
-        self.connection = self.connect()
-        self.connection.setblocking(False)  # a node that reads nothing must not block the supervisor
-        pipes.add(self.connection.fileno(), self.handle_line)
+        self.input, self.output = self.connect()
+        self.input.setblocking(False)  # a node that reads nothing must not block the supervisor
+        pipes.add(self.output.fileno(), self.handle_line)
 
-    def connect(self) -> socket.socket:
-        """Start the process, and return the socket that is its standard input and output."""
-        connection, remote = socket.socketpair()
-        with remote, open(self.log, "ab", opener=private) as log:
-            end = remote.fileno()
-            self.process = subprocess.Popen(self.command, stdin=end, stdout=end, stderr=log, start_new_session=True)
-        return connection
+    def connect(self) -> tuple[socket.socket, socket.socket]:
+        """Start the process, and return the sockets of its standard input and output.
+
+        They are two: an ssh whose connection launchers still use closes only its output when its agent has ended.
+        """
+        (requests, stdin), (responses, stdout) = socket.socketpair(), socket.socketpair()
+        with stdin, stdout, open(self.log, "ab", opener=private) as log:
+            self.process = subprocess.Popen(
+                self.command, stdin=stdin.fileno(), stdout=stdout.fileno(), stderr=log, start_new_session=True
+            )
+        return requests, responses
 
     def handle_line(self, line: bytes) -> None:
         """Store a response; log any other line."""
@@ -112,7 +115,7 @@ class Channel:
         """Send what the node can take now of the requests."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while self.unsent and self.connected:
-                del self.unsent[: self.connection.send(self.unsent)]
+                del self.unsent[: self.input.send(self.unsent)]
 
     def sign(self, line: bytes) -> bytes:
         """Return a line as it is sent. ssh and pipes need no signature."""
@@ -121,12 +124,13 @@ class Channel:
     @property
     def connected(self) -> bool:
         """Return whether the agent can still respond."""
-        return self.pipes.open(self.connection.fileno())
+        return self.pipes.open(self.output.fileno())
 
     def close(self) -> None:
         """Close the connection."""
-        self.pipes.drop(self.connection.fileno())
-        self.connection.close()
+        self.pipes.drop(self.output.fileno())
+        self.input.close()
+        self.output.close()
 
     def end(self, seconds: float = 0.0) -> None:
         """Close the connection, and wait for its process to end before it is killed."""
@@ -167,9 +171,8 @@ class Agents:
             share_connections()
         self.channels: dict[str, Channel] = {}
         for node in nodes:
-            channel = self.channel(node, folder / f"{node}.log")
+            channel = self.channels[node] = self.channel(node, folder / f"{node}.log")
             channel.open(pipes)
-            self.channels[node] = channel
             # A thousand connections take more seconds to open than an agent waits for a request.
             pipes.pump(0)
             self.watch()
