@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from orch_node import program
 from orch_node.reach import BY_STEP
 from orch_node.supervisor import file_sharing
 from orch_node.supervisor.file_sharing import FileSharing
@@ -122,6 +124,13 @@ def test_what_node0_has_deleted_is_deleted(nodes: Nodes) -> None:
     nodes.share("node1", attempt=2)
     content = nodes.content("node1")
     assert content == {"conf/a b.json": "{}", "mine": "changed", "train.py.node1.attempt-2": "changed"}
+
+
+def test_supervisor_can_read_the_names_of_files_that_are_not_utf8(nodes: Nodes) -> None:
+    write_files(nodes.run_dir / "project", {os.fsdecode(b"\xff.log"): "text"})
+    command = program.command("share-files", str(nodes.run_dir), "1", "node1")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(r"gave 1 file (\udcff.log)")
 
 
 @pytest.mark.parametrize("text", ["data", "sent later"], ids=["restored", "sent again"])
