@@ -8,6 +8,7 @@ import pytest
 
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
 from tests.local.workspaces import Workspace
+from tests.support.waiting import wait_until
 
 # Rank 0 saves in its folder, and the last rank fails once.
 SCRIPT = """
@@ -81,6 +82,19 @@ def test_run_is_resumed_on_another_node_with_changed_code(two_hosts: Workspace) 
     listed = expect_exit(two_hosts.orch("runs", *two_hosts.options[-2:]))
     assert run in listed.stdout
     assert "different nodes" not in listed.stderr
+
+
+def test_output_of_an_attempt_that_nobody_followed_is_not_shown_after_a_resume(two_hosts: Workspace) -> None:
+    project = two_hosts.folder / "unseen"
+    project.mkdir()
+    (project / "train.py").write_text(SCRIPT)
+    expect_exit(
+        two_hosts.orch("train", "unseen/train.py", *two_hosts.options, *GLOO, "--project", "unseen", "--detach")
+    )
+    wait_until(lambda: "state: failed" in two_hosts.orch("runs", "show", "last").stdout, "the run has failed")
+    resumed = expect_exit(two_hosts.orch("resume"))
+    assert "continues with what 2 ranks wrote" in resumed.stdout
+    assert "begins" not in resumed.stdout
 
 
 # Each of two hosts has its own copy of the project.

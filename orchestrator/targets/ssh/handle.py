@@ -313,8 +313,8 @@ def start(plan: Plan, folder: Path) -> store.Positions | None:
     store.create(plan, folder)
     try:
         if earlier_run and plan.run.node0.via:
-            if set(earlier_run.nodes) - {host.node for host in plan.run.nodes}:
-                SshHandle(earlier_run.record, folder).copy_logs()  # of nodes that do not respond, nothing is copied
+            # What is here already is not shown again. Of nodes that do not respond, nothing is copied.
+            SshHandle(earlier_run.record, folder).copy_logs()
             store.move_logs(folder, earlier_run.record, plan.run)
         earlier = store.positions(folder) if earlier_plan else None
         start_steps(plan, folder)
