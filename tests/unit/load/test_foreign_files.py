@@ -19,6 +19,7 @@ def test_file_that_is_no_python_script_is_refused(tmp_path: Path) -> None:
         ("run", "#!/usr/bin/env bash\npython -u src/t.py\n", "a shell script", "orch train src/t.py"),
         ("a.sh", "#!/bin/bash\n#SBATCH -N 2\nsrun python t.py\n", "job script of Slurm", "orch train t.py --on slurm"),
         ("config.yaml", "lr: 0.1\n", "is a file of settings", "--accelerate-config"),
+        ("train", "\x7fELF", "is a compiled program", "Name a Python script"),
     ):
         path = tmp_path / name
         path.write_text(text)
@@ -26,8 +27,9 @@ def test_file_that_is_no_python_script_is_refused(tmp_path: Path) -> None:
             load.recipe(str(path))
         assert hint in caught.value.hint
     path = tmp_path / "train"
-    path.write_text("#!/usr/bin/env python3\n#SBATCH --nodes=2\nimport torch\n")
-    assert load.recipe(str(path)).script == str(path), "sbatch runs Python scripts, too"
+    for text in ("#!/usr/bin/env python3\n#SBATCH --nodes=2\nimport torch\n", "import torch\n"):  # sbatch runs Python
+        path.write_text(text)
+        assert load.recipe(str(path)).script == str(path)
 
 
 def test_package_list_of_another_tool_is_refused(tmp_path: Path) -> None:
