@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.decision import Decision
-from orchestrator.planning.launchers import ACCELERATE_LAUNCHERS, LaunchSpec
+from orchestrator.planning.launchers import LaunchSpec
 
 TYPES = ("MULTI_CPU", "MULTI_GPU", "NO")
 PRECISIONS = {"no": "fp32", "bf16": "bf16"}
@@ -69,15 +69,8 @@ def parse_options(values: Mapping[str, object], source: str, names: Mapping[str,
     )
 
 
-def check_use(options: AccelerateOptions, launcher: str, spec: LaunchSpec) -> None:
-    """Check that a configuration is one for the launcher and the devices of the ranks.
-
-    Raises:
-        PlanError: if the launcher does not start accelerate, or the file is for GPUs and the ranks train on CPUs.
-    """
-    if launcher not in ACCELERATE_LAUNCHERS:
-        names = " or ".join(ACCELERATE_LAUNCHERS)
-        raise PlanError.about("accelerate-launcher", source=options.source, launcher=launcher, names=names)
+def check_device(options: AccelerateOptions, spec: LaunchSpec) -> None:
+    """Raise PlanError if a configuration is for GPUs and the ranks train on CPUs."""
     if options.for_gpus and not spec.on_gpus:
         raise PlanError.about("accelerate-gpus", options=options, example=CPU_FILE)
 

@@ -171,6 +171,8 @@ def resolve(
     stack = software.fit_stack(inputs.stack, requested, nodes.with_stack)
     backend = software.adapt_backend(requested, launcher, mpi.value, contained=contained)
     accelerates = launcher in ACCELERATE_LAUNCHERS
+    if inputs.accelerate and not accelerates:
+        raise PlanError.about("accelerate-launcher", source=inputs.accelerate.source, launcher=launcher)
     precision = software.choose_precision(recipe, known_nodes, request, run_paths.resume, by_accelerate=accelerates)
     if request.ccl_workers and not backend.workers:
         raise PlanError.about("workers-of-backend", workers=request.ccl_workers, backend=backend)

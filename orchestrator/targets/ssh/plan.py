@@ -137,7 +137,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, run_paths: RunPaths) -> Pl
     address = links[0].address if links else LOOPBACK_ADDRESS  # of rank 0's rendezvous
     spec = training.launch_spec(resolved, ranks=ranks, links=links, address=address, accelerate=inputs.accelerate)
     if inputs.accelerate:
-        accelerate_options.check_use(inputs.accelerate, resolved.launcher, spec)
+        accelerate_options.check_device(inputs.accelerate, spec)
     launch = LAUNCHERS[resolved.launcher](spec)
     decisions = (
         *decisions_of(inputs, resolved, spec, launch),

@@ -61,7 +61,7 @@ def test_file_that_cannot_be_used_is_refused_with_what_it_is() -> None:
     ):
         options = parse_options(values, "f.yaml")
         with pytest.raises(PlanError, match=rf"f\.yaml is for GPUs, but .*: {problem}"):
-            accelerate_file.check_use(options, "accelerate", make_spec(TWO_NODES))
+            accelerate_file.check_device(options, make_spec(TWO_NODES))
 
 
 def with_file(stack: Stack) -> Inputs:
@@ -83,7 +83,7 @@ def test_used_and_contradicted_keys_are_reported(test_stack: Stack) -> None:
     assert "main_process_port: 29500" in config.content
     assert 'mixed_precision: "bf16"' in config.content
     with pytest.raises(PlanError, match="--launcher mpirun does not start accelerate"):
-        plan_train(QA_REQUEST, with_file(test_stack), REMOTE_SITE)
+        plan_train(replace(request, launcher=None), with_file(test_stack), REMOTE_SITE)
 
 
 def test_old_versions_get_the_keys_that_they_read() -> None:
