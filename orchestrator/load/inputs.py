@@ -199,7 +199,7 @@ def tool_options() -> ToolOptions:
     for folder in requirements.folders_up(Path.cwd()):
         path = folder / requirements.PYPROJECT
         if path.is_file() and b"orch" in path.read_bytes():
-            table = read_toml(path, requirements.Pyproject).tool.orch
+            table = read_toml(path, requirements.Tools).tool.orch
             if table is not None:
                 return parse_table(path, table)
     return ToolOptions()

@@ -64,15 +64,18 @@ class ToolTable(Table):
     orch: dict[str, Any] | None = None
 
 
-class ScriptTable(ProjectTable):
+class Tools(Table):
+    """A file or metadata with tables of tools."""
+
+    tool: ToolTable = Field(default_factory=ToolTable)
+
+
+class ScriptTable(ProjectTable, Tools):
     """The metadata in a script (PEP 723)."""
 
-    tool: ToolTable = Field(default_factory=ToolTable)
 
-
-class Pyproject(Table):
+class Pyproject(Tools):
     project: ProjectTable | None = None
-    tool: ToolTable = Field(default_factory=ToolTable)
 
 
 class LockedPackage(Table):

@@ -101,6 +101,8 @@ def test_environment_is_named_and_replaces_the_table(project: Path, monkeypatch:
 
 
 def test_run_of_this_machine_is_found_by_its_name(project: Path, tmp_path: Path) -> None:
+    # Only [tool.orch] counts for commands that use no packages.
+    (project / "pyproject.toml").write_text('[project]\ndependencies = ["torch"]\nrequires-python = "3.10"\n')
     run = make_run(tmp_path, name="mine")
     assert run.name in orch("runs", "show", "mine", "--runs-dir", str(tmp_path))
 
