@@ -278,8 +278,7 @@ def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str 
             "spares-of-nodes", spares=spares, nodes=counted(len(hosts), "node"), most=len(hosts) - 1
         )
     reason = f"{reason} without {fold(excluded)}" if excluded else reason
-    count = len(hosts) - spares
-    return Selection(hosts=hosts[:count], reason=reason, spares=hosts[count:])
+    return Selection(hosts=hosts[: len(hosts) - spares], reason=reason, spares=hosts[len(hosts) - spares :])
 
 
 def check_number(count: int, hosts: tuple[str, ...], source: Path) -> None:

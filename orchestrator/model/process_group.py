@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from pydantic import ConfigDict
+
 # PyTorch's own builds have no MPI; these are their local versions.
 PYTORCH_BUILDS = ("cpu", "cu", "rocm", "xpu")
 
@@ -22,6 +24,8 @@ class Backend:
         source: where a plug-in was registered.
         setvars: a script below site-packages that its libraries need to be sourced, if any.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # of a plug-in's keys
 
     name: str
     summary: str

@@ -36,6 +36,12 @@ def test_missing_requirement_of_a_backend_is_named(test_stack: Stack) -> None:
     assert refused(test_stack, "glo").hint.startswith("Did you mean 'gloo'? Packages add backends by the entry point")
 
 
+def test_plugin_with_an_unknown_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PLUGIN, "modul", "toy_backend")
+    with pytest.raises(RequestError, match="modul"):
+        load_entry_point(EntryPoint("toy", f"{__name__}:PLUGIN", "orch.backends"))
+
+
 def test_plugin_of_an_entry_point_or_of_the_stack(test_stack: Stack) -> None:
     entry = EntryPoint("toy", "tests.unit.planning.test_backends:PLUGIN", "orch.backends")
     toy = load_entry_point(entry)
