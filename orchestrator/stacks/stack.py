@@ -150,7 +150,7 @@ class Stack:
         if problems:
             hints = (
                 f"Checked: {node.ranks_python}. {install_hint(node, wrong)}",
-                "--backend gloo needs no oneccl-bind-pt." if BINDINGS in wrong else "",
+                "--backend gloo needs no oneccl-bind-pt." if BINDINGS in " ".join(problems) else "",
                 GPU_HINT if node.facts.gpus and not node.user_python else "",
             )
             wrong_packages, advice = "; ".join(problems), " ".join(filter(None, hints))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator import load
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Decision
 from orchestrator.planning.resolve import (
@@ -70,6 +71,12 @@ def test_stack_of_counted_nodes_is_checked_only_if_it_is_known(test_stack: Stack
     assert resolved(test_stack, COUNTED).stack.value.name == test_stack.name
     with pytest.raises(PlanError, match="torch"):
         resolved(test_stack, replace(COUNTED, with_stack=(lacking,)))
+    current = load.stack("current")
+    without_bindings = {name: version for name, version in current.requirements.items() if name != "oneccl-bind-pt"}
+    for packages, advises_gloo in ((without_bindings, True), ({}, False)):
+        with pytest.raises(PlanError) as caught:
+            current.check(replace(lacking, facts=replace(lacking.facts, packages=packages)))
+        assert ("--backend gloo" in caught.value.hint) == advises_gloo
 
 
 def test_accelerate_passes_the_precision_of_a_script_on_to_counted_nodes(test_stack: Stack) -> None:
