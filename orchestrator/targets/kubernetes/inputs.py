@@ -74,18 +74,17 @@ def add_assignment(values: dict[str, Any], assignment: str) -> None:
         raise RequestError(f"--k8s {name}: unknown key.", hint="Use --image NAME." if name == "image" else hint)
 
 
-def read_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
+def read_patch(path: Path) -> tuple[dict[str, Any], ...]:
     """Return the operations of a patch file in YAML or JSON.
 
     Raises:
         RequestError: if it cannot be read, or is not a list of operations.
     """
-    if path is None:
-        return ()
     try:
         return tuple(TypeAdapter(list[dict[str, Any]]).validate_python(yaml.safe_load(path.read_text("utf-8"))))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
-        raise RequestError.about("patch-file", path=path, reason=one_line(str(error))) from None
+        reason = first_problem(error)[1] if isinstance(error, ValidationError) else str(error)
+        raise RequestError.about("patch-file", path=path, reason=one_line(reason)) from None
 
 
 # Each run has its project in the cluster's etcd, which has some GB for everything.
@@ -119,7 +118,7 @@ def read(request: TrainRequest) -> PodInputs:
     return PodInputs(
         loaded=replace(loaded, plugins={}),  # pods have the backends of their image, not those of this machine
         kubernetes=kubernetes,
-        patch=read_patch(options.k8s_patch),
+        patch=read_patch(options.k8s_patch) if options.k8s_patch else (),
         installed=query_installed(kubernetes) if request.launcher is None else (),
         contents=contents,
         project=archive,

@@ -48,10 +48,11 @@ def test_patch_file_must_be_a_list(tmp_path: Path) -> None:
     path = tmp_path / "patch.yaml"
     path.write_text("- {kind: Job, op: add, path: /spec/x, value: 1}\n")
     assert read_patch(path) == ({"kind": "Job", "op": "add", "path": "/spec/x", "value": 1},)
-    for text in ("kind: Job", "- 3", "["):
+    for text, reason in (("kind: Job", "valid list"), ("- 3", "valid dictionary"), ("[", "flow node")):
         path.write_text(text)
-        with pytest.raises(RequestError, match="--k8s-patch"):
+        with pytest.raises(RequestError, match=f"--k8s-patch .*{reason}") as caught:
             read_patch(path)
+        assert "pydantic" not in caught.value.message
 
 
 def test_numbers_of_cpus_are_exact() -> None:
