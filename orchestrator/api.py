@@ -272,8 +272,8 @@ def train(
         "ppn": parse_ppn(values.get("ppn", AUTO)),
         "python": choose_python(values.pop("python", None), values.pop("venv", None)),
     }
-    if "target_options" in values:
-        values["options"] = values.pop("target_options")
+    if target_options := values.pop("target_options", None):
+        values["options"] = target_options
     try:
         request = parse(values, lambda target: registry.find_target(target).options, "orch.train")
     except ProtocolError as error:

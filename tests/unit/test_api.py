@@ -37,6 +37,7 @@ def test_wrong_argument_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: pyt
         ),
         (lambda: orch.train("bert-qa", on="slurm", target_options={"slurm_file": "missing.toml"}), "missing.toml", ""),
         (lambda: orch.train("bert-qa", target_options={"slurm": ["a=b"]}), "options are for a target", ""),
+        (lambda: orch.train("nosuch", target_options={}), "no recipe 'nosuch'", ""),
         (lambda: orch.train("bert-qa", settings={"config_name": None}), "config_name is None", "text, a number, True"),
         (lambda: orch.train("bert-qa", env={"TEAM": None}), "env: TEAM is None", "omit"),
         (lambda: orch.train("bert-qa", env=["A=1"]), "env is ['A=1'], not a dictionary", "env={"),
