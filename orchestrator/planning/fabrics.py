@@ -90,7 +90,7 @@ def fabric_hint(name: str, nodes: tuple[Node, ...]) -> str:
     problems = {node.facts.fabrics.get(name) for node in nodes}
     if None in problems:
         return "Run `orch provision`, which checks the nodes and the stack."
-    if any(problem and problem.startswith("no lib") for problem in problems):
+    if any(problem and ".so." in problem for problem in problems):
         return "docs/reference/fabrics.md names the packages with these libraries. Then run `orch provision`."
     return "`orch nodes` shows the fabrics of each node; --fabric auto uses one that all have."
 

@@ -131,6 +131,11 @@ def test_unavailable_fabric_is_refused_with_the_reason_of_each_node(tmp_path: Pa
             choose(nodes, fabric)
         assert exc_info.value.message == message
         assert hint in exc_info.value.hint
+    fabrics = {"verbs": "no libfabric in the stack (fi_info)"}  # no package of the system has it
+    node = replace(nodes[0], facts=replace(nodes[0].facts, fabrics=fabrics))
+    with pytest.raises(PlanError, match="no libfabric") as exc_info:
+        choose((node,), "verbs")
+    assert "names the packages" not in exc_info.value.hint
 
 
 def test_fabric_is_refused_if_the_backend_or_container_cannot_use_it(e810: tuple[Node, Node]) -> None:
