@@ -184,7 +184,7 @@ def parse_listing(output: object) -> Listing:
         key, reason = first_problem(error)
         raise RequestError.about("invalid-inventory", key=one_line(key), reason=one_line(reason)) from None
     variables = groups.pop("_meta", Group()).hostvars
-    hosts = {host: variables.get(host, {}) for host in ordered_hosts(groups)}
+    hosts = {host: variables.get(host, {}) for host in ordered_hosts({**groups})}
     for host, host_variables in hosts.items():
         for find_problems in (variable_problems, address_problems, ssh_problems):
             for problem, hint in find_problems(host, host_variables):
@@ -195,9 +195,12 @@ def parse_listing(output: object) -> Listing:
     )
 
 
-def ordered_hosts(groups: Mapping[str, Group], name: str = "all") -> dict[str, None]:
-    """Return the hosts of a group in the inventory's order, which only the lists of the groups keep."""
-    group = groups.get(name, Group())
+def ordered_hosts(groups: dict[str, Group], name: str = "all") -> dict[str, None]:
+    """Return the hosts of a group in the inventory's order, which only the lists of the groups keep.
+
+    It removes each group that it has read, because a group may have several parents.
+    """
+    group = groups.pop(name, Group())
     hosts = dict.fromkeys(group.hosts)
     for child in group.children:
         hosts |= ordered_hosts(groups, child)

@@ -142,3 +142,9 @@ def test_invalid_host_or_variable_is_rejected() -> None:
         with pytest.raises(RequestError, match=message) as exc_info:
             parse_listing({"_meta": {"hostvars": {host: variables}}, "all": {"hosts": [host]}})
     assert exc_info.value.hint == "Did you mean 'orch_env'?"
+
+
+def test_groups_with_several_parents_are_read_once() -> None:
+    layers = {f"{name}{i}": {"children": [f"a{i + 1}", f"b{i + 1}"]} for name in "ab" for i in range(60)}
+    leaves = {"a60": {"hosts": ["y", "x"]}, "b60": {"hosts": ["x", "z"]}}
+    assert [*parse_listing({"all": {"children": ["a0", "b0"]}, **layers, **leaves}).hosts] == ["y", "x", "z"]
