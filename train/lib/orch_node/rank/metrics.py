@@ -153,10 +153,10 @@ class Metrics:
         self.reported_at, self.reported_steps = now, steps
 
     def write(self) -> None:
-        with self.lock:
+        with self.lock, contextlib.suppress(OSError):  # a full disk and too many open files do not end the thread
             line = json.dumps(self.line())
-            with contextlib.suppress(OSError), open(self.path, "a", encoding="utf-8", opener=private) as file:
-                file.write(f"{line}\n")  # a full disk does not end the training
+            with open(self.path, "a", encoding="utf-8", opener=private) as file:
+                file.write(f"{line}\n")
 
     def line(self) -> dict[str, object]:
         noted = dict(NOTED)
@@ -230,7 +230,7 @@ def number_or(value: Any, default: Any) -> Any:
 
 def finite_number(value: Any) -> float | None:
     """Return the float in a number or tensor; None if there is none that JSON can express."""
-    with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
+    with contextlib.suppress(Exception):  # the methods of a value may raise any type
         number = float(value.item() if hasattr(value, "item") else value)  # torch warns of float() with a gradient
         return number if abs(number) < float("inf") else None
     return None
