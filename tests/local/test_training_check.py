@@ -425,6 +425,18 @@ ENDED_AT_END = {
     "steps(lambda x: head(ddp(x)), torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1))\n"
     "dist.all_gather_object([None] * 2, list(range(20)))",
 }
+# Rank 0, which has the store, has ended before the other rank makes a step.
+WITHOUT_RANK_0 = """
+def fail(*_):
+    raise RuntimeError("Connection was likely closed.")
+if rank:
+    comparison.store = type("Store", (), {"compare_set": fail})
+"""
+ENDED_WITHOUT_RANK_0 = {
+    "ddp-is-not-called": f"{WITHOUT_RANK_0}ddp = DDP(model); steps(model, adam, logged=False)",
+    "equal-start": f"{WITHOUT_RANK_0}dist.barrier(); steps(model, adam, logged=False)",
+    "by-hand": f"{WITHOUT_RANK_0}dist.barrier(); by_hand(model, list(model.parameters()), logged=False)",
+}
 AVERAGED = {
     "at-the-sixth-step": "steps(model, adam, 8, after=lambda step: average() if step == 5 else None)",
     "after-the-last-step": "steps(model, adam); average()",
@@ -440,6 +452,7 @@ AVERAGED = {
     "separate-models-on-purpose": "os.environ['ORCH_SEPARATE_MODELS'] = '1'; steps(model, adam)",
 }
 TOGETHER = {
+    "without-rank-0": f"{WITHOUT_RANK_0}ddp = DDP(model); steps(ddp, adam, 13)",
     "ddp": "ddp = DDP(model, gradient_as_bucket_view=True, static_graph=True); steps(ddp, adam)",
     "fsdp2": "from torch.distributed.fsdp import fully_shard\n"
     "fully_shard(model, ignored_params={*model[1].parameters()})\n"
@@ -520,6 +533,7 @@ EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
         {"unless they are averaged later, every rank trains alone": 1, "RankError every rank trained alone": 1},
     ),
     ({"no-sync": "ddp = DDP(model)\nwith ddp.no_sync():\n    steps(ddp, adam)\ndel ddp"}, {"outside of no_sync()": 1}),
+    (ENDED_WITHOUT_RANK_0, {"RankError every rank trains alone: rank 0 has ended": 1}),
     (AVERAGED, {"finished": 2}),
     (TOGETHER, {"finished": 2, "warning": 0, "comparison of the ranks' weights failed": 0}),
     # The rank that trains alone warns while the other one waits.

@@ -126,6 +126,7 @@ class ManualUpdates(TrainingCheck):
             self.positions[id(weight) not in shared].append(position)
         self.starts = [comparing.summarize(self.torch, part) for part in self.parts()]
         self.size = comparing.largest_size(held)
+        self.comparison.operations_at_start = communication.operations(self.torch)
         communication.COUNTS.reset_largest()
 
     def parts(self) -> list[list[Any]]:

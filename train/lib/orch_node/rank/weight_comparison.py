@@ -237,11 +237,9 @@ class WeightComparison(TrainingCheck):
         divided = self.divide(held) if readable else ([], [])
         self.has_shared |= bool(divided[0])
         states = [state for state in list(optimizer.state.values()) if isinstance(state, dict)]
-        steps = max((int(state["step"]) for state in states if state.get("step") is not None), default=-1)
         is_complete = readable and not is_sharded
-        if steps < 0 and not is_complete:
-            steps = UNKNOWN_STEPS
-        has_state = is_complete and len(optimizer.state) > 0
+        has_state, default = is_complete and bool(optimizer.state), -1 if is_complete else UNKNOWN_STEPS
+        steps = max((int(state["step"]) for state in states if state.get("step") is not None), default=default)
         for kind, part in zip(("shared", "other"), divided):
             if not part and (kind == "shared" or divided[0]):
                 continue  # one exchange shows which ranks have resumed, even if no weights can be compared
@@ -257,11 +255,9 @@ class WeightComparison(TrainingCheck):
         are inputs, as in adversarial training. Scripts may pass weights in an order that differs between ranks.
         """
         positions, ignored = ddp_weights(self.torch)
-        shared = [weight for weight in held if id(weight) in positions]
-        shared.sort(key=lambda weight: positions[id(weight)])
+        shared = sorted((w for w in held if id(w) in positions), key=lambda weight: positions[id(weight)])
         unshared = [weight for weight in held if id(weight) not in positions and id(weight) not in ignored]
-        parameter = self.torch.nn.Parameter
-        return shared, [weight for weight in unshared if not positions or isinstance(weight, parameter)]
+        return shared, [weight for weight in unshared if not positions or isinstance(weight, self.torch.nn.Parameter)]
 
     def compare_updated(self, record: OptimizerRecord) -> None:
         """Compare the weights of an optimizer with those of the first rank that has made as many steps with it."""
@@ -280,16 +276,29 @@ class WeightComparison(TrainingCheck):
             self.check_apart(record, part, state, reference, steps)
         if part.is_shared and (record.index, record.steps) == (0, COMPARED_STEP):
             self.check_data(state, reference, f"{record.steps} steps")
-        # Whether the ranks have exchanged nothing that is counted since the first step. If a
-        # DistributedDataParallel exists, these may be the weights of a copy, trained to find a learning rate.
-        exchanged_nothing = 0 < communication.operations(self.torch) == self.operations_at_start
-        if record.steps == COMPARED_STEP and exchanged_nothing and (part.is_shared or not shared_weights(self.torch)):
+        # If a DistributedDataParallel exists, these may be the weights of a copy, trained to find a learning rate.
+        if record.steps == COMPARED_STEP and self.is_alone() and (part.is_shared or not shared_weights(self.torch)):
             self.warn_once("no-exchange", reference, steps)
 
     def exchange(self, key: object, moment: str, state: State) -> State:
-        """Return the state of the first rank that came to this point: the reference of all ranks."""
+        """Return the state of the first rank that came to this point: the reference of all ranks.
+
+        After the end of rank 0, which has the store, this is the state of this rank.
+
+        Raises:
+            RankError: if rank 0 has ended and this rank has trained alone so far.
+        """
         key = f"orch/weights/{key}/{moment}"
-        return values.parse(State, self.store.compare_set(key, "", values.render(state)), key)
+        try:
+            return values.parse(State, self.store.compare_set(key, "", values.render(state)), key)
+        except RuntimeError:
+            if moment != "start" and self.is_alone() and not has_separate_models():
+                self.end_never_averaged(0, "ended-rank")
+            return state
+
+    def is_alone(self) -> bool:
+        """Return whether this rank has exchanged nothing that is counted since the first step."""
+        return 0 < communication.operations(self.torch) == self.operations_at_start
 
     def mark_of(self, key: str) -> Path:
         return self.equal_mark.with_name(f"{self.equal_mark.name}-{key}")
@@ -363,9 +372,9 @@ class WeightComparison(TrainingCheck):
     def end_alone(self, reference: State, cause: str, steps: str) -> None:
         raise RankError(describe("trains-alone", steps=steps, rank=self.rank, reference=reference.rank, cause=cause))
 
-    def end_never_averaged(self, reference: int) -> None:
-        hint = describe("not-synced") if self.has_ddp else self.hint()
-        raise RankError(describe("never-averaged", rank=self.rank, reference=reference, hint=hint))
+    def end_never_averaged(self, reference: int, name: str = "never-averaged") -> None:
+        hint = describe("not-synced") if self.has_ddp or data_parallel_modules(self.torch) else self.hint()
+        raise RankError(describe(name, rank=self.rank, reference=reference, hint=hint))
 
     def warn_once(self, name: str, reference: State, steps: str, condition: str = "") -> None:
         if not self.has_warned:
@@ -405,8 +414,7 @@ class Suspicion:
 
         Another type, in which a script saves the weights, rounds them.
         """
-        current_samples = map(weights.sample, self.watched)
-        samples = zip(current_samples, self.samples)
+        samples = zip(map(weights.sample, self.watched), self.samples)
         return any(now.dtype == before.dtype and not torch.equal(now, before) for now, before in samples)
 
 
@@ -417,9 +425,8 @@ def check_resumed(state: State, reference: State) -> None:
         return
     first, second = sorted((state, reference), key=lambda s: (-s.steps, not s.has_state))
     step = f" at optimizer step {first.steps}" if first.steps >= 0 else ""
-    fresh = f"rank {second.rank} has not"
-    if second.steps > 0:
-        fresh = f"rank {second.rank} from one at optimizer step {second.steps}"
+    state_of_second = f"from one at optimizer step {second.steps}" if second.steps > 0 else "has not"
+    fresh = f"rank {second.rank} {state_of_second}"
     raise RankError(describe("unequal-checkpoints", resumed=f"rank {first.rank}", step=step, fresh=fresh))
 
 
@@ -438,8 +445,7 @@ def summarize(torch: ModuleType, held: Sequence[Any]) -> Summary:
     shapes = weights.shape_checksum(held)
     checksum = sum(index * weights.checksum(torch, weight) for index, weight in enumerate(held, start=1))
     size = min(64, max(1, SAMPLED_ELEMENTS // len(held)))
-    samples = [weights.sample(weight, size).double() for weight in held]
-    elements = torch.cat(samples)
+    elements = torch.cat([weights.sample(weight, size).double() for weight in held])
     positions = torch.arange(elements.numel())
     signs = (positions * 2654435761 >> 16) % 2 * 2 - 1
     sums = torch.zeros(BUCKETS, dtype=torch.float64).index_add_(0, positions % BUCKETS, elements * signs)
