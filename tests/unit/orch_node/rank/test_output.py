@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.events import encode
-from orch_node.rank import output
+from orch_node.rank import hooks, output
 from orch_node.rank.main import script_traceback
 from orch_node.rank.output import TAIL_BYTES, log_tail
 from orch_node.streams import MARKS, STDERR
@@ -95,3 +97,13 @@ def test_traceback_in_an_event_keeps_the_exception_and_its_frames() -> None:
         assert traceback.message[0] == f"RuntimeError: {first}"
         assert traceback.message[-1].endswith(last)
         assert script_traceback(exc_info.value).endswith(message)
+
+
+def test_traceback_has_no_frames_of_replaced_functions() -> None:
+    owner: Any = SimpleNamespace(step=step)
+    for _ in range(3):
+        hooks.wrap(owner, "step", lambda *_: None)
+    with pytest.raises(RuntimeError) as exc_info:
+        owner.step(1, LOST)
+    traceback = parse_last(script_traceback(exc_info.value))
+    assert [frame.function for frame in traceback.frames][1:] == ["step", "step"]

@@ -274,10 +274,9 @@ def script_traceback(error: BaseException, *, is_short: bool = False) -> str:
     """
     if isinstance(error, checks.RankError):
         return f"error: {error}"
-    frame = error.__traceback__
-    while frame and frame.tb_next and frame.tb_frame.f_code.co_filename.startswith(HIDDEN_FRAMES):
-        frame = frame.tb_next
-    exception = traceback.TracebackException(type(error), error, frame)
+    exception = traceback.TracebackException(type(error), error, error.__traceback__)
+    shown = [frame for frame in exception.stack if not frame.filename.startswith(HIDDEN_FRAMES)]
+    exception.stack[:] = shown or exception.stack[-1:]
     text = "".join(exception.format()).rstrip()
     if not is_short or len(text := CPP_FRAME.sub("", text).rstrip()) < LONGEST_TEXT:
         return text
