@@ -482,6 +482,9 @@ TOGETHER = {
     "copy-for-a-range-test": "import copy; ddp = DDP(model); used = copy.deepcopy(model)\n"
     "finder = torch.optim.SGD(used.parameters(), lr=0.1)\n"
     "for _ in range(4):\n    used(torch.ones(1, 6)).sum().backward(); finder.step()\nsteps(ddp, adam)",
+    "pickled-functions": "import pickle\n"
+    "for function in (dist.destroy_process_group, dist.all_reduce, torch.autograd.backward):\n"
+    "    assert pickle.loads(pickle.dumps(function)) is function",
     "iterators-names-and-scripts": "torch.autograd.backward(part for part in [model(torch.ones(1, 6)).sum()])\n"
     "assert model[0].weight.grad is not None\n"
     "torch.autograd.grad(outputs=model(torch.ones(1, 6)).sum(), inputs=model.parameters())\n"

@@ -169,8 +169,8 @@ def keep_counts(torch: ModuleType) -> None:
             counts.subtract(live_collectives(torch))
             COUNTS.destroyed.update(counts)
 
-    for module in (torch.distributed, torch.distributed.distributed_c10d):
-        replace_function(module, "destroy_process_group", destroy_process_group)
+    distributed = torch.distributed
+    replace_function(distributed, "destroy_process_group", destroy_process_group, distributed.distributed_c10d)
 
 
 def operations(torch: ModuleType) -> int:

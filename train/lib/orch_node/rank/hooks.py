@@ -12,15 +12,19 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 
-def replace_function(owner: type | ModuleType, name: str, replacement: Callable[..., Any]) -> None:
-    """Replace a function by one that is called with the original function before the arguments."""
+def replace_function(owner: type | ModuleType, name: str, replacement: Callable[..., Any], *owners: ModuleType) -> None:
+    """Replace a function by one that is called with the original function before the arguments.
+
+    `owners` are further modules that have it; of two functions with one name, only one could be pickled.
+    """
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return replacement(original, *args, **kwargs)
 
-    setattr(owner, name, wrapper)
+    for module in (owner, *owners):
+        setattr(module, name, wrapper)
 
 
 def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> None:

@@ -137,8 +137,7 @@ def adopt_group(distributed: ModuleType, run_backend: str, run_timeout: datetime
             set_timeout(distributed, requested["timeout"])
 
     replace_function(distributed, "get_backend", get_backend)
-    for module in (distributed, distributed.distributed_c10d):
-        replace_function(module, "init_process_group", init_process_group)
+    replace_function(distributed, "init_process_group", init_process_group, distributed.distributed_c10d)
 
 
 def group_backend(backend: str, requested: Mapping[str, Any]) -> str:
