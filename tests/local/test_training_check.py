@@ -396,6 +396,8 @@ ENDED_AT_THIRD_STEP = {
     "by-hand": "ddp = DDP(model); by_hand(ddp.module, list(model.parameters()), 6)",
     "error-is-caught": "ddp = DDP(model)\nfor _ in range(6):\n    try:\n        steps(model, adam, 1)\n"
     "    except Exception:\n        pass",
+    "another-optimizer-on-rank-0": "import copy\nddp = DDP(model)\nif rank == 0:\n    used = copy.deepcopy(model)\n"
+    "    steps(used, torch.optim.SGD(used.parameters(), lr=0.1), logged=False)\nsteps(model, adam)",
     "second-optimizer": "ddp = DDP(model); steps(ddp, adam); head = DDP(torch.nn.Linear(6, 1))\n"
     "steps(head.module, torch.optim.SGD(head.parameters(), lr=0.1))",
 }

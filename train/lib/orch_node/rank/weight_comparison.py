@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,7 +132,7 @@ class WeightComparison(TrainingCheck):
         rank: of this process.
         store: of the default group.
         restarted: whether this is a later attempt of the run.
-        equal_mark: with the number of an optimizer, the name of a file that exists once the ranks of this node have
+        equal_mark: with the key of some weights, the name of a file that exists once the ranks of this node have
             started with equal weights of it.
         hint: returns what to change in a script that trains alone.
         losses: those of the first steps, to which later ones are appended.
@@ -148,6 +149,7 @@ class WeightComparison(TrainingCheck):
     pid: int = field(default_factory=os.getpid)
     records: weakref.WeakKeyDictionary[Any, OptimizerRecord] = field(default_factory=weakref.WeakKeyDictionary)
     recorded: int = 0  # optimizers, also those that have ended
+    kinds: Counter[tuple[str, int]] = field(default_factory=Counter)  # of weights that optimizers have held
     has_ddp: bool = False  # whether there was a DistributedDataParallel when weights had moved apart
     has_shared: bool = False  # whether any optimizer has held weights that a DistributedDataParallel keeps equal
     stepping: Any = None  # the outermost optimizer whose step() runs, such as that of ZeRO
@@ -166,10 +168,8 @@ class WeightComparison(TrainingCheck):
         self.stepping = optimizer
         record = self.find_record(optimizer)
         is_new = record is not None and record.steps == 0  # as in each round of federated learning
-        suspicion = self.suspicion
-        if suspicion and (
-            suspicion.has_changed(self.torch) or (is_new and communication.COUNTS.largest_exchange >= suspicion.size)
-        ):
+        suspicion, largest = self.suspicion, communication.COUNTS.largest_exchange
+        if suspicion and (suspicion.has_changed(self.torch) or (is_new and largest >= suspicion.size)):
             self.end_suspicion()
         if record and is_new:
             self.begin_record(record, optimizer)
@@ -187,12 +187,11 @@ class WeightComparison(TrainingCheck):
                 self.end_suspicion()  # the optimizer exchanges something itself
             else:
                 self.suspicion.sample()
-        if record is None:
-            return
-        record.steps += 1
-        if record.steps == record.compared_step:
-            record.compared_step *= 2
-            self.compare_updated(record)
+        if record:
+            record.steps += 1
+            if record.steps == record.compared_step:
+                record.compared_step *= 2
+                self.compare_updated(record)
 
     def check_end(self) -> None:
         """Check at the end of the script that weights which moved apart were averaged.
@@ -243,7 +242,9 @@ class WeightComparison(TrainingCheck):
         for kind, part in zip(("shared", "other"), divided):
             if not part and (kind == "shared" or divided[0]):
                 continue  # one exchange shows which ranks have resumed, even if no weights can be compared
-            start, key = summarize(self.torch, part), f"{record.index}-{kind}"
+            start = summarize(self.torch, part)
+            self.kinds[kind, start.shapes] += 1  # some ranks may have further optimizers of other weights
+            key = f"{start.shapes}-{self.kinds[kind, start.shapes]}-{kind}"
             record.parts.append(WeightRecord(key, kind == "shared", list(map(weakref.ref, part)), start, is_sharded))
             state = State(self.rank, start, start, steps, has_state, self.mark_of(key).exists())
             self.check_start(record.parts[-1], state, self.exchange(key, "start", state))
