@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,26 +16,14 @@ class Unreadable:
         raise KeyError("loss")
 
 
-def test_metrics_are_written_without_a_loss_that_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_do_not_end_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files lose one line; a loss that cannot be read is left out."""
     (tmp_path / "ranks").mkdir()
     monkeypatch.setitem(metrics.NOTED, "loss", Unreadable())
     measured = metrics.Metrics(torch, tmp_path, rank=0)
-    measured.write()
-    assert json.loads(measured.path.read_text())["loss"] is None
-
-
-def test_no_metrics_are_written_while_too_many_files_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ranks").mkdir()
-    measured = metrics.Metrics(torch, tmp_path, rank=0)
-
-    def fail(*_: object, **__: object) -> str:
-        raise OSError(24, "Too many open files")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", fail)
+        patch.setattr(Path, "read_text", lambda *_, **__: os.stat(tmp_path / "missing"))
         measured.write()
     assert not measured.path.exists()
     measured.write()
-    assert json.loads(measured.path.read_text())["steps"] == 0
+    assert json.loads(measured.path.read_text())["loss"] is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,29 +46,32 @@ def test_agent_is_gone_once_its_output_ends_although_its_ssh_still_serves_launch
         channel.end()
 
 
+@contextlib.contextmanager
+def agents_on(folder: Path, *nodes: str) -> Iterator[supervisor_agents.Agents]:
+    agents = supervisor_agents.Agents(folder, nodes, str(folder / "claims"), Pipes())
+    try:
+        yield agents
+    finally:
+        for channel in agents.channels.values():
+            channel.end()
+        reach.end_sharing()
+
+
 def test_processes_are_ended_although_logs_cannot_be_read_or_handed_over(tmp_path: Path) -> None:
     (tmp_path / files.HANDED_LOGS).mkdir()  # which unlink() rejects like a read-only disk
     (tmp_path / files.RANKS).mkdir()
     (tmp_path / files.RANKS / "rank-0.log").symlink_to("missing")
-    agents = supervisor_agents.Agents(tmp_path, ["n0"], str(tmp_path / "claims"), Pipes())
-    try:
+    with agents_on(tmp_path, "n0") as agents:
         assert [(node, end.logs) for node, end in agents.end_all().items()] == [("n0", None)]
-    finally:
-        agents.channels["n0"].end()
 
 
 def test_nodes_that_read_nothing_delay_a_large_request_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaf = [sys.executable, "-c", "import time; time.sleep(60)"]
     monkeypatch.setattr(supervisor_agents, "agent_command", lambda *arguments, **options: deaf)
-    agents = supervisor_agents.Agents(tmp_path, [f"n{index}" for index in range(8)], str(tmp_path / "claims"), Pipes())
-    try:
+    with agents_on(tmp_path, *(f"n{index}" for index in range(8))) as agents:
         begin = time.monotonic()
         assert agents.request(Request(WRITE, content="x" * 200_000), seconds=0.1) == {}
         assert time.monotonic() - begin < 1.0
-    finally:
-        for channel in agents.channels.values():
-            channel.end()
-        reach.end_sharing()
 
 
 def test_node_that_has_responded_is_not_lost_during_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +84,9 @@ def test_node_that_has_responded_is_not_lost_during_a_wait(tmp_path: Path, monke
     monkeypatch.setattr(supervisor_agents, "agent_command", start)
     for name, seconds in {"LOST_SECONDS": 1.5, "SUSPENSION_SECONDS": 1.5, "PING_SECONDS": 0.2}.items():
         monkeypatch.setattr(supervisor_agents, name, seconds)
-    agents = supervisor_agents.Agents(tmp_path, ["n0", "n1"], str(tmp_path / "claims"), Pipes())
-    try:
+    with agents_on(tmp_path, "n0", "n1") as agents:
         assert list(agents.request(Request(WRITE), seconds=4.0)) == ["n0"]
         assert (agents.watch(), agents.lost) == (0.0, {})
-    finally:
-        for channel in agents.channels.values():
-            channel.end()
-        reach.end_sharing()
 
 
 def test_responses_are_in_the_order_of_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,10 +97,5 @@ def test_responses_are_in_the_order_of_the_nodes(tmp_path: Path, monkeypatch: py
         return [*delay, *command_of(run, node, claims, is_local=True)]
 
     monkeypatch.setattr(supervisor_agents, "agent_command", start)
-    agents = supervisor_agents.Agents(tmp_path, ["n0", "n1"], str(tmp_path / "claims"), Pipes())
-    try:
+    with agents_on(tmp_path, "n0", "n1") as agents:
         assert list(agents.request(Request(WRITE), seconds=20.0)) == ["n0", "n1"]
-    finally:
-        for channel in agents.channels.values():
-            channel.end()
-        reach.end_sharing()
