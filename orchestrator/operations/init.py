@@ -120,8 +120,8 @@ def check_word(word: str) -> None:
     shown = one_line(word)[:80]
     path = word.removeprefix("@")
     is_path = word.startswith("@") or "/" in word.removeprefix(URI) or FILE_NAME.fullmatch(word)
-    if is_path or Path(path).is_file():
-        kind = "is a file" if Path(path).is_file() else "is not a host"
+    if is_path or os.path.isfile(path):
+        kind = "is a file" if os.path.isfile(path) else "is not a host"
         raise RequestError(f"{shown} {kind}.", hint=f"To read hosts from a file: --hostfile {shlex.quote(path)}")
     if re.match(r"\w+=", word) or len(word.split()) > 1:
         raise RequestError.about("words-as-host", word=shown)

@@ -96,6 +96,12 @@ def test_inventory_has_the_hosts_of_a_hostfile_and_of_lists(orch: Orch, tmp_path
     assert list(hosts) == ["gpu01", "gpu03", "rack1a", "rack1b", "rack2a", "rack2b", "n2"]
 
 
+def test_list_of_hosts_may_be_longer_than_a_name_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    numbers = ",".join(map(str, range(1000, 1100)))
+    assert "node1099" in (init("lab", [f"node[{numbers}]"], None) / "hosts.yml").read_text()
+
+
 def test_names_and_users_stay_texts_in_yaml() -> None:
     hosts = tuple(listed_hosts(["yes@1", "12@null", "~@off:2222"]))
     inventory = yaml.safe_load(render("lab", "lab", hosts))["all"]
