@@ -121,8 +121,8 @@ def main() -> None:
         print_text("interrupted", err=True)
         sys.exit(130)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # such as that of the help, which rich prints
-            closed_output.end(1, f"error: {error.filename or 'The output'} cannot be written: {error.strerror}.")
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENAMETOOLONG):  # such as rich's
+            closed_output.end(1, f"error: {error.filename or 'The output'} cannot be used: {error.strerror}.")
         with tempfile.NamedTemporaryFile("w", prefix="orch-bug-", suffix=".log", delete=False) as log:
             log.write(f"{sys.argv}\n{traceback.format_exc()}")
         print_text(f"error: This is a bug in orch. Details: {log.name}", err=True)

@@ -87,11 +87,13 @@ def test_closed_output_ends_train_but_only_an_interrupt_stops_its_run(
         ("train own.py --ppn 1 --detach", 0, "<&- >&- 2>&-"),
         ("--help", 1, "> /dev/full"),
         ("train own.py --ppn 1", 1, "> /dev/full"),
+        (f"train {'x' * 300}.py", 1, ""),
     ],
 )
-def test_output_that_cannot_be_written_is_no_bug(tmp_path: Path, arguments: str, code: int, closed: str) -> None:
+def test_file_that_cannot_be_written_or_named_is_no_bug(tmp_path: Path, arguments: str, code: int, closed: str) -> None:
     runs.write_script(tmp_path)
     command = ["sh", "-c", f'exec "$0" -m orchestrator.cli.main {arguments} {closed}', sys.executable]
     err = runs.expect_exit(runs.run_in(tmp_path, *command), code).stderr
     assert "Traceback" not in err
+    assert "bug" not in err
     assert "No space left on device" in err or "full" not in closed
