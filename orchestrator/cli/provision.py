@@ -160,8 +160,7 @@ def setup(
     them. Packages that are already installed are kept.
     """
     notify = make_listener().note
-    shared = load.shared_requirements(requirements)
-    set_up(load.stack(stack), wheels, shared, notify)
+    set_up(load.stack(stack), wheels, load.shared_requirements(requirements), notify)
 
 
 def init(

@@ -46,8 +46,7 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
         OrchError: if the request is invalid or Ansible does not start.
     """
     session = Session(request, listener, environment, "provision")
-    implementations = load.mpi_implementations(session.hosts)
-    stack = load.stack(request.stack).with_mpi(implementations)
+    stack = load.stack(request.stack).with_mpi(load.mpi_implementations(session.hosts))
     if request.no_stack:
         stack = stack.for_processes()
     image = image_of(session)
@@ -259,7 +258,6 @@ def write_inventory(shared: SharedFolder) -> Path:
     variables = {"ansible_host": host} if host else {"ansible_connection": "local"}
     if host and user:
         variables["ansible_user"] = user
-    folder = private_folder(state_home() / "shared" / (host or LOCAL_HOST_NAME))
-    path = folder / "hosts.yml"
+    path = private_folder(state_home() / "shared" / (host or LOCAL_HOST_NAME)) / "hosts.yml"
     write_private(path, json.dumps({"all": {"hosts": {host or LOCAL_HOST_NAME: variables}}}, indent=1) + "\n")
     return path

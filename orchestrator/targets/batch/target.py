@@ -297,9 +297,8 @@ def clean_stores(
     """
     options = (*["--dry-run"] * dry_run, "--except", *living)
     local = [] if login else [str(state_home() / "store")]  # of projects
-    newest: dict[str, RunRecord] = {}
-    for record in sorted(records, key=lambda record: record.created):
-        newest |= dict.fromkeys((store_of(record.run_dir), *local), record)
+    ordered = sorted(records, key=lambda record: record.created)
+    newest = {path: record for record in ordered for path in (store_of(record.run_dir), *local)}
     with contextlib.closing(host_at(login)) as host:
         for store, record in newest.items():
             if host.capture(("test", "-d", store), seconds=CLEAN_SECONDS).code != 0:

@@ -112,8 +112,7 @@ def send_signal(pid: int, start: int | None, number: int) -> bool:
 
 def read_stat(pid: int) -> tuple[str, list[str]]:
     """Return a process' name, and its state, parent and further fields of proc(5); no fields if it has ended."""
-    text = read_text(Path("/proc", str(pid), "stat"))
-    name, _, fields = text.partition("(")[2].rpartition(")")
+    name, _, fields = read_text(Path("/proc", str(pid), "stat")).partition("(")[2].rpartition(")")
     return name, fields.split()
 
 

@@ -73,8 +73,7 @@ class ComputingWeights:
         self.in_step.clear()
         for key, weight in self.by_id.items():
             if key not in self.initial:
-                checksum = weights.checksum(self.torch, weight)
-                self.initial[key] = (checksum, weights.sample(weight))
+                self.initial[key] = (weights.checksum(self.torch, weight), weights.sample(weight))
             elif not self.changed:
                 self.changed = not self.is_unchanged(key)
 
