@@ -23,8 +23,7 @@ CLOSED = 128 + signal.SIGPIPE  # a shell's exit code for a program that SIGPIPE 
 CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\t"), ord("\n")}
 LINES = {0x2028, 0x2029}  # line separators that grep does not split at
 DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
-SURROGATES = range(0xD800, 0xE000)
-ESCAPED = (*CONTROLS, *LINES, *DIRECTIONS, *SURROGATES)
+ESCAPED = (*CONTROLS, *LINES, *DIRECTIONS, *range(0xD800, 0xE000))  # the last are surrogates
 SHOWN = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in ESCAPED}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from orch_node import disk
 from orch_node.agent.run_folders import report_of
-from orch_node.protocol import values
+from orch_node.protocol import files, values
 from orch_node.protocol.node_reports import Cleaned
 from orch_node.protocol.outcome import DONE, PREEMPTED, REFUSED
 from orch_node.protocol.record import RunRecord, render
@@ -350,9 +350,10 @@ def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRec
 
 
 def delete_folders(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:
-    """Delete the folders of runs that were not submitted."""
+    """Delete the folders of runs that were not submitted; results of a job that has already ended are kept."""
     for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not (folder / files.RANKS).exists():
+            shutil.rmtree(folder, ignore_errors=True)
     (script_folder,) = [step.run_dir for step in plan.steps if isinstance(step, SubmitScript)]
     if isinstance(host, Ssh):
         copies = [project_copy(member.run.run_dir) for member in plan.array or (plan,) if member.project]

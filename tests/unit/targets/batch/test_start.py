@@ -74,11 +74,14 @@ def test_job_that_cannot_be_recorded_is_cancelled(tmp_path: Path, programs: Path
     ("code", "hint"), [(1, SLURM.rejection_hint), (127, "Run orch on a login node of the cluster.")]
 )
 def test_only_a_missing_program_suggests_a_login_node(tmp_path: Path, programs: Path, code: int, hint: str) -> None:
-    write_program(programs / "sbatch", f"#!/bin/sh\necho burst buffer not found >&2\nexit {code}\n")
     folder = tmp_path / "runs" / SITE.run_id
+    (programs / "jobs").touch()
+    results = "" if code == 127 else f"mkdir {folder}/ranks\n"  # those of a job that has ended already
+    write_program(programs / "sbatch", f"#!/bin/sh\n{results}echo burst buffer not found >&2\nexit {code}\n")
     with pytest.raises(ExecuteError, match="burst buffer not found") as caught:
         BatchTarget(SLURM).start(plan_request(make_request(), run_paths=replace(SITE, run_dir=str(folder))), folder)
     assert caught.value.hint == hint
+    assert folder.exists() == bool(results), "what a job has written is kept"
 
 
 # subprocess.run() does not wait for a program that it kills because of Ctrl-C.
