@@ -62,8 +62,7 @@ class Server:
 
     def set_status(self, path: str, value: Any) -> Any:
         """Set the status of an object, as its controller does."""
-        patch = {"status": value}
-        return self.request("PATCH", f"{path}/status", patch, "merge-patch+json")
+        return self.request("PATCH", f"{path}/status", {"status": value}, "merge-patch+json")
 
     def write_kubeconfig(self, path: Path) -> Path:
         """Write the kubeconfig of the user, and return its path."""

@@ -147,8 +147,7 @@ def test_job_owns_the_files_of_its_run_until_stop(orch: Orch, server: Server, tm
     (owner,) = config_map["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("PyTorchJob", job["metadata"]["uid"])
     assert {"pod.json", "run.json"} <= config_map["data"].keys(), "setting the owner keeps the files"
-    managers = {entry["manager"] for entry in config_map["metadata"]["managedFields"]}
-    assert managers == {"orch", "orch-owner"}
+    assert {entry["manager"] for entry in config_map["metadata"]["managedFields"]} == {"orch", "orch-owner"}
     rows = json.loads(orch("runs", "--inventory", "k8s", "--json").stdout)["runs"]
     assert run in {row["id"] for row in rows}
     assert orch("stop", run).returncode == 0

@@ -29,8 +29,7 @@ def test_cpp_program_finds_no_mistake(tmp_path: Path, name, arguments):
     subprocess.run([*compiler, PROGRAMS / f"{name}.cpp", *arguments], check=True)
     # ThreadSanitizer's shadow memory needs fixed addresses.
     command = ["setarch", "--addr-no-randomize", program]
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert result.stdout == "fine\n"
+    assert subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout == "fine\n"
 
 
 @pytest.mark.parametrize("capability", [None, "avx2", "default"], ids=["processor", "avx2", "scalar"])

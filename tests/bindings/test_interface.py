@@ -15,8 +15,7 @@ ROUTE = subprocess.run(LIST_ADDRESSES, capture_output=True, text=True).stdout.pa
 def test_a_loopback_master_and_ranks_on_one_host_select_the_loopback_but_an_unknown_master_none() -> None:
     for master in ("127.0.0.1", "localhost", "::1"):
         assert interface_to_ranks({"MASTER_ADDR": master}) == "lo"
-    local_env = {"MASTER_ADDR": "192.0.2.200", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
-    assert interface_to_ranks(local_env) == "lo"
+    assert interface_to_ranks({"MASTER_ADDR": "192.0.2.200", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}) == "lo"
     assert interface_to_ranks({"MASTER_ADDR": "no-such-host.invalid"}) is None
 
 

@@ -45,8 +45,7 @@ class Site:
 
     @property
     def environment(self) -> dict[str, str]:
-        state = {"XDG_STATE_HOME": str(self.folder / "state")}
-        return {**os.environ, **state, **self.variables}
+        return {**os.environ, **{"XDG_STATE_HOME": str(self.folder / "state")}, **self.variables}
 
     @property
     def inventory(self) -> Path:

@@ -39,10 +39,8 @@ def test_sync_writes_secret_of_vault_and_deletes_it_without_vault(site: Site, pa
     variables = site.inventory.parent / "host_vars" / "node0.yml"
     value = textwrap.indent(run_ansible_vault("encrypt_string", password_file, "hf_fromTheVault"), "    ").strip()
     write_files(variables.parent, {variables.name: f"orch_secrets:\n  HF_TOKEN: {value}\n"})
-    site_with_password = replace(site, variables={"ANSIBLE_VAULT_PASSWORD_FILE": str(password_file)})
-    site_with_password.orch(command="sync")
-    secret = json.loads(run_on(site, "node0", "cat", f"{ROOT}/secrets.json"))
-    assert secret == {"HF_TOKEN": "hf_fromTheVault"}
+    replace(site, variables={"ANSIBLE_VAULT_PASSWORD_FILE": str(password_file)}).orch(command="sync")
+    assert json.loads(run_on(site, "node0", "cat", f"{ROOT}/secrets.json")) == {"HF_TOKEN": "hf_fromTheVault"}
     state_files = [path for path in (site.folder / "state").rglob("*") if path.is_file()]
     assert not [path for path in state_files if b"hf_fromTheVault" in path.read_bytes()]
     variables.unlink()

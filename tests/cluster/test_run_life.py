@@ -121,8 +121,7 @@ def test_processes_on_node1_end_when_node0_dies(site: Site) -> None:
     site.cluster.kill("node0")
     lab.wait_for_no_processes(run.id, LOSS_SECONDS + 20)
     report = lab.run_orch_json(site, "stop", run.id, code=1)
-    states = {node["node"]: node["state"] for node in report["nodes"]}
-    assert states == {"node0": "unreachable", "node1": "clean"}
+    assert {node["node"]: node["state"] for node in report["nodes"]} == {"node0": "unreachable", "node1": "clean"}
     assert report["seconds"] < 10
 
 

@@ -18,5 +18,4 @@ def test_launcher_and_backend_train_on_two_nodes(site: Site, starter: str, backe
         options, script_arguments = arguments[:separator], arguments[separator:]
         return matrix.Cell.from_report(1, site.train(script, *options, *TWO_NODES, *script_arguments, code=1))
 
-    planned = tuple(site.cluster.address(node) for node in ("node0", "node1"))
-    matrix.check(start, starter, backend, planned=planned)
+    matrix.check(start, starter, backend, planned=tuple(site.cluster.address(node) for node in ("node0", "node1")))

@@ -23,8 +23,7 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def output_of(*command: str) -> str:
-    process = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True)
-    return process.stdout.strip()
+    return subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def container(name: str, image: str) -> list[str]:

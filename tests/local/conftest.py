@@ -55,8 +55,7 @@ def sshd(tmp_path: Path, sftp_server: str) -> Iterator[str]:
     folder = tmp_path / "ssh"
     folder.mkdir(mode=0o700)
     for name in ("host", "user"):
-        keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
-        subprocess.run(keygen, check=True)
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
     port = free_port()
     shutil.copy(folder / "user.pub", folder / "authorized")
     key = (folder / "host.pub").read_text()

@@ -28,8 +28,7 @@ def qa_arguments(model: Path, output_dir: Path, **changes: Any) -> list[str]:
 def qa_defaults(output_dir: Path, **changes: Any) -> list[str]:
     """Return the arguments with which `orch train bert-qa --set NAME=VALUE...` starts the script."""
     files = {name: QA.parent / "data" / f"{part}.json" for name, part in DATA_FILES.items()}
-    settings = {**load.recipe("bert-qa").settings(None, {}), **files, **changes}
-    return flags(**settings, output_dir=output_dir)
+    return flags(**{**load.recipe("bert-qa").settings(None, {}), **files, **changes}, output_dir=output_dir)
 
 
 def mrpc_arguments(model: Path, output_dir: Path, **changes: Any) -> list[str]:

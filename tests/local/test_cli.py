@@ -87,8 +87,7 @@ def test_logs_name_the_rank_and_node_of_each_line(orch_with_run: tuple[Orch, dic
 def complete(line: str, position: int) -> Process:
     """Complete a command line as bash does."""
     environment = os.environ | {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(position)}
-    program = Path(sys.executable).with_name("orch")
-    return subprocess.run([program], env=environment, capture_output=True, text=True)
+    return subprocess.run([Path(sys.executable).with_name("orch")], env=environment, capture_output=True, text=True)
 
 
 def test_shell_completion_completes_and_is_silent_when_it_cannot(tmp_path: Path) -> None:

@@ -89,8 +89,7 @@ def test_launcher_starts_the_same_ranks_and_names_a_failure(
     require_mpi("intel")
     monkeypatch.setattr(matrix, "FIRST_ENVIRONMENTS", {})  # libraries of the image have other paths
     matrix.check(partial(workspace.train, code=1), starter, backend, planned=("127.0.0.1",))
-    environment = matrix.FIRST_ENVIRONMENTS[backend, 1, 0]
-    assert environment["LD_PRELOAD"].startswith("/opt/orch/stack/lib/libiomp5.so")
+    assert matrix.FIRST_ENVIRONMENTS[backend, 1, 0]["LD_PRELOAD"].startswith("/opt/orch/stack/lib/libiomp5.so")
 
 
 def test_recipe_trains_with_the_packages_of_the_image(workspace: Workspace) -> None:

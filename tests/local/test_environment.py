@@ -134,8 +134,7 @@ def test_secrets_by_value_are_masked(orch: Orch, tmp_path: Path, monkeypatch: py
         assert TOKEN.encode() not in path.read_bytes(), path
     assert "<masked>" in (run / "plan.json").read_text()
     assert json.loads((run / "plan.json").read_text())
-    refused = expect_exit(orch("resume", run.name), 2)
-    assert "does not have the secret in DATABASE_URL" in refused.stderr
+    assert "does not have the secret in DATABASE_URL" in expect_exit(orch("resume", run.name), 2).stderr
     monkeypatch.setenv("DATABASE_URL", "postgres://me:pa55word@h")
     shown = expect_exit(orch("train", "own.py", "--ppn", "1", "--dry-run", "--json", "--env", "DATABASE_URL")).stdout
     assert "<masked>" in shown

@@ -400,6 +400,5 @@ def test_config_file_is_read_by_the_accelerate_of_each_stack(accelerate: str, tm
     for (nodes, _), line in zip(cases, lines, strict=True):
         imported_version, launch, precision = json.loads(line)
         assert (imported_version, precision) == (str(version), "bf16")
-        ranks = str(2 * len(nodes))
-        assert launch[:7] == ["mpirun", "-f", spec.hostfile, "-ppn", "2", "-n", ranks]
+        assert launch[:7] == ["mpirun", "-f", spec.hostfile, "-ppn", "2", "-n", str(2 * len(nodes))]
         assert launch[-2:] == ["script.py", "--x"]

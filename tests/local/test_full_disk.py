@@ -58,8 +58,7 @@ def test_disk_that_a_script_fills_is_reported(orch: Orch, small_disk: Path, name
 
 def test_disk_without_space_for_the_supervisor_is_reported(orch: Orch, small_disk: Path) -> None:
     fill(small_disk / "runs", 48 << 10)
-    process = expect_exit(orch("train", write_script(small_disk, ""), *ONE_RANK), 1)
-    assert f"is full ({NO_SPACE})" in process.stderr
+    assert f"is full ({NO_SPACE})" in expect_exit(orch("train", write_script(small_disk, ""), *ONE_RANK), 1).stderr
 
 
 def test_full_disk_of_a_node_behind_ssh_is_reported(orch: Orch, ssh_node: SshNode) -> None:

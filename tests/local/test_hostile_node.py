@@ -88,8 +88,7 @@ def test_file_names_in_the_folder_of_ranks_are_not_trusted(orch: Orch, ssh_node:
 
 def test_damaged_run_record_hides_no_other_run_and_can_be_cleaned(orch: Orch, ssh_node: SshNode) -> None:
     make_finished_run(ssh_node, GOOD)
-    folder = make_finished_run(ssh_node, BAD)
-    (folder / "run.json").write_text("[" * 100_000)
+    (make_finished_run(ssh_node, BAD) / "run.json").write_text("[" * 100_000)
     runs, warnings = listed_runs(orch)
     assert runs == {GOOD}
     assert BAD in warnings

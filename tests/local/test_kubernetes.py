@@ -95,8 +95,7 @@ def test_refused_request_is_reported_and_leaves_nothing(api: Api, orch: Orch, tm
 
 def test_started_run_is_followed_although_its_files_get_no_owner(api: Api, orch: Orch, tmp_path: Path) -> None:
     api.fail_requests("PATCH", "configmaps.*fieldManager=orch-owner", 403)
-    run = start_run(api, orch, tmp_path)
-    expect_exit(orch("stop", run.id))
+    expect_exit(orch("stop", start_run(api, orch, tmp_path).id))
     assert api.names("pytorchjobs") == api.names("configmaps") == []
 
 
@@ -318,8 +317,7 @@ def test_stop_deletes_the_objects_of_a_watched_run_and_keeps_its_log(api: Api, o
     wait = run.attach()
     api.add_log_lines(run.set_pod(0, RUNNING), "[0] last words")
     api.wait_for(run.log().exists)
-    process = expect_exit(orch("stop", run.id, warm=False))
-    assert "worker-0" in process.stdout
+    assert "worker-0" in expect_exit(orch("stop", run.id, warm=False)).stdout
     assert api.names("pytorchjobs") == api.names("pods") == []
     assert api.names("configmaps") == [unrelated["metadata"]["name"]]
     expect_exit(wait(), 130)

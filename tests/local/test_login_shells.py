@@ -95,8 +95,7 @@ def test_ansible_reads_only_the_results_of_its_modules(workspace: Workspace) -> 
     folder = workspace.folder
     (folder / "home/.ssh").mkdir(parents=True)
     (folder / "home/.ssh/config").write_text(SSH_CONFIG)
-    passwd = Path("/etc/passwd").read_text().replace(":/root:", f":{folder}/home:")
-    (folder / "passwd").write_text(passwd)
+    (folder / "passwd").write_text(Path("/etc/passwd").read_text().replace(":/root:", f":{folder}/home:"))
     playbooks = Playbooks(inventory=folder, state=folder, log=folder)
     environment = orch_environment(folder) | ansible_variables(playbooks, forks=1)
     files = f"src={folder}/own.py dest={folder}/copied-{{{{inventory_hostname}}}}"

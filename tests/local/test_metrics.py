@@ -42,8 +42,7 @@ def read_metrics(run: Path, rank: int) -> list[dict[str, Any]]:
 
 
 def test_metrics_of_a_script_that_calls_orch_in_the_second_half_of_its_steps(orch: Orch, tmp_path: Path) -> None:
-    script = write_script(tmp_path, SLOW_RANK + NOTE)
-    expect_exit(orch("train", script, "--ppn", "2", "--backend", "gloo"))
+    expect_exit(orch("train", write_script(tmp_path, SLOW_RANK + NOTE), "--ppn", "2", "--backend", "gloo"))
     run, work = last_run(tmp_path), []
     for rank in (0, 1):
         lines = read_metrics(run, rank)
@@ -61,5 +60,4 @@ def test_metrics_of_a_script_that_calls_orch_in_the_second_half_of_its_steps(orc
     assert isinstance(lines[-1]["loss"], float)
     speeds = [line["samples_per_second"] for line in lines if line["samples_per_second"]]
     assert 10 < statistics.median(speeds) < 45, "a step of 2 samples takes a little longer than 0.05 s"
-    seeds = {event["rank"]: event["torch_seed"] for event in read_events(run, "first_step")}
-    assert seeds == {0: 42, 1: 42}
+    assert {event["rank"]: event["torch_seed"] for event in read_events(run, "first_step")} == {0: 42, 1: 42}

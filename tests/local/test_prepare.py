@@ -106,8 +106,7 @@ def test_two_nodes_prepare_the_same_data_as_one_without_a_shared_file_system(pre
     nodes = [tmp_path / "a", tmp_path / "b"]
     for node in nodes:
         node.mkdir()
-    command = make_arguments(Path("."), data_dir="data")
-    run_ranks(PREPARE, *command, ranks=2, folders=nodes)
+    run_ranks(PREPARE, *make_arguments(Path("."), data_dir="data"), ranks=2, folders=nodes)
     for node in nodes:
         assert read_files(node / "data") == read_files(prepared)
 

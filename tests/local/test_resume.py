@@ -49,8 +49,7 @@ def test_run_of_this_machine_is_resumed_with_another_number_of_ranks_and_a_chang
     assert "begins" not in resumed.stdout, "only the output of the new attempt is shown"
     assert "exited" not in resumed.stderr, "and only its events"
     assert rank_log(run, 0).count("\n") >= 2
-    refused = expect_exit(orch("resume", run.name), 2)
-    assert f"{run.name} is done: there is nothing to resume" in refused.stderr
+    assert f"{run.name} is done: there is nothing to resume" in expect_exit(orch("resume", run.name), 2).stderr
 
 
 def test_run_is_resumed_on_another_node_with_changed_code(two_hosts: Workspace) -> None:

@@ -52,8 +52,7 @@ def test_commands_work_from_this_and_from_another_controller(orch: Orch, ssh_nod
     other_controller = ("--runs-dir", "elsewhere", *INVENTORY)
     with start_orch(tmp_path, "logs", run, "--follow", "--grep", "beg", stderr=None) as follower:
         assert follower.stdout is not None
-        lines = {follower.stdout.readline() for _ in range(2)}
-        assert lines == {f"[{rank} far] begun\n" for rank in (0, 1)}
+        assert {follower.stdout.readline() for _ in range(2)} == {f"[{rank} far] begun\n" for rank in (0, 1)}
         shown = orch("runs", "show", "last", *other_controller, "--json")
         assert json.loads(shown.stdout)["state"] == "running", shown.stderr
         expect_exit(orch("clean", "--dry-run", *INVENTORY))

@@ -56,8 +56,7 @@ def test_runs_of_an_array_use_all_nodes_in_their_order(two_hosts: Workspace) -> 
     assert started == sorted(started)
     assert started[1] < outcomes[0]["ended"], "the first two runs train side by side"
     assert "LR 0.3 on" in expect_exit(two_hosts.orch("logs", f"{array}-2")).stdout
-    compared = expect_exit(two_hosts.orch("runs", "compare", array)).stdout
-    assert "lr=0.3" in compared
+    assert "lr=0.3" in expect_exit(two_hosts.orch("runs", "compare", array)).stdout
 
 
 def test_array_survives_its_command_and_is_stopped_as_a_whole(two_hosts: Workspace) -> None:
@@ -66,8 +65,7 @@ def test_array_survives_its_command_and_is_stopped_as_a_whole(two_hosts: Workspa
     ids = json.loads(process.stdout)["runs"]
     array = ids[0].removesuffix("-0")
     wait_until(lambda: [runs_of(two_hosts)[name]["state"] for name in ids] == ["running", "running", "queued"], "start")
-    waiting = runs_of(two_hosts)[ids[2]]
-    assert "waits for 1 free node" in str(waiting["progress"])
+    assert "waits for 1 free node" in str(runs_of(two_hosts)[ids[2]]["progress"])
     refused = two_hosts.orch("fetch", ids[2])
     assert refused.returncode == 2
     assert "has not started" in refused.stderr

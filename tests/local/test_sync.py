@@ -81,8 +81,7 @@ def synced(controller: Workspace, sources: tuple[str, ...]) -> str:
 
 
 def sync(workspace: Workspace, *arguments: str, code: int = 0) -> str:
-    process = workspace.orch("sync", workspace.options[-1], *arguments)
-    return expect_exit(process, code).stdout
+    return expect_exit(workspace.orch("sync", workspace.options[-1], *arguments), code).stdout
 
 
 def roots(workspace: Workspace) -> list[Path]:

@@ -40,8 +40,7 @@ def make_model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
 
 def loss_of(model: nn.Module, step: int = 0) -> torch.Tensor:
     inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
-    dtype = next(model.parameters()).dtype
-    return mse_loss(model(inputs.to(dtype)).float(), inputs.sum(dim=1, keepdim=True))
+    return mse_loss(model(inputs.to(next(model.parameters()).dtype)).float(), inputs.sum(dim=1, keepdim=True))
 
 
 def train(

@@ -86,8 +86,7 @@ time.sleep(100)
 def test_signal_handler_of_a_script_is_called_and_stacks_are_traced(orch: Orch, tmp_path: Path) -> None:
     """Call the script like a program of orch, which is traced and ended nevertheless."""
     script = write_script(tmp_path, HANDLE_SIGNAL, "node.py")
-    process = expect_exit(orch("train", script, *GLOO), 1)
-    assert "rank 1 on node0 exited with code 1" in process.stderr
+    assert "rank 1 on node0 exited with code 1" in expect_exit(orch("train", script, *GLOO), 1).stderr
     run = last_run(tmp_path)
     assert rank_log(run, 0).count("CALLED") == 1, "stack traces use another signal"
     assert str(tmp_path / script) in (run / "stacks" / "rank-0.txt").read_text()

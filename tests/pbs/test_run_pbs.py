@@ -37,8 +37,7 @@ def test_stop_ends_the_run_and_its_job(site: Site) -> None:
 
 
 def test_a_run_continues_in_a_new_job_before_its_time_limit(site: Site) -> None:
-    result = site.train("checkpointing.py", *TWO_NODES, "--pbs", "walltime=00:00:40", "--", "1")
-    assert result["state"] == "done"
+    assert site.train("checkpointing.py", *TWO_NODES, "--pbs", "walltime=00:00:40", "--", "1")["state"] == "done"
     run = site.newest_run()
     submitted = json.loads((run / "pbs-job.json").read_text())
     assert submitted["restarts"] == 1

@@ -39,8 +39,7 @@ def eager(query: Any, key: Any, value: Any, mask: Any = None, scale: float | Non
     scores = query @ key.transpose(2, 3) * (scale or query.shape[-1] ** -0.5)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask.double()
-    weights = torch.softmax(scores, -1)
-    return weights.masked_fill(scores.amax(-1, keepdim=True) == -torch.inf, 0) @ value
+    return torch.softmax(scores, -1).masked_fill(scores.amax(-1, keepdim=True) == -torch.inf, 0) @ value
 
 
 def with_gradients(output: Any, tensors: list[Any], gradient: Any) -> list[Any]:
@@ -219,8 +218,7 @@ def test_infinity_and_nan_are_not_hidden() -> None:
     (query, key, value), _ = inputs((1, 1, 1, 66, 33, 16), torch.float32)
     with torch.no_grad():
         query[0, 0, 3, 0], query[0, 0, 65, 1] = torch.nan, torch.inf
-    rows = torch.ops.orch.attention(query, key, value).isnan().all(-1)[0, 0]
-    assert rows.nonzero().flatten().tolist() == [3, 65]
+    assert torch.ops.orch.attention(query, key, value).isnan().all(-1)[0, 0].nonzero().flatten().tolist() == [3, 65]
 
 
 def test_everything_else_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,7 @@ WEIGHT_BYTES = 64 * 64 * 4
 
 def train(kind: str, layers: int) -> dict[str, Any]:
     """Train two ranks with a kind of compression, and return what rank 0 reports."""
-    results = run_ranks(SCRIPTS / "compressed_ddp.py", kind, layers, ranks=2)
-    return dict(json.loads(results[0][1].splitlines()[-1]))
+    return dict(json.loads(run_ranks(SCRIPTS / "compressed_ddp.py", kind, layers, ranks=2)[0][1].splitlines()[-1]))
 
 
 def test_ranks_learn_with_equal_weights_and_send_less() -> None:

@@ -98,8 +98,7 @@ def test_head_of_other_labels_is_replaced_and_reported(tmp_path: Path, capfd: py
 
 def test_model_of_another_configuration_is_refused(tmp_path: Path) -> None:
     for name, width in (("model", 8), ("config", 16)):
-        config = BertConfig(**TINY | {"hidden_size": width})
-        BertForSequenceClassification(config).save_pretrained(tmp_path / name)
+        BertForSequenceClassification(BertConfig(**TINY | {"hidden_size": width})).save_pretrained(tmp_path / name)
     names = {"model_name_or_path": str(tmp_path / "model"), "config_name": str(tmp_path / "config")}
     with pytest.raises(RecipeError, match=r"do not have the size in .*: bert\.embeddings\."):
         load_model(AutoModelForSequenceClassification, ModelArguments(**names), seed=0)

@@ -467,8 +467,7 @@ def test_disturbed_training_ends_like_an_undisturbed_one(files: Path, tmp_path: 
     assert read_results(output_dir)["final_loss"] == pytest.approx(read_results(undisturbed)["final_loss"], rel=1e-6)
     assert [line["step"] for line in read_metrics(output_dir)] == list(range(1, 16))
     assert read_losses(output_dir) == pytest.approx(read_losses(undisturbed), rel=1e-6)
-    names = [path.name for path in checkpoint.list_checkpoints(output_dir)]
-    assert names == ["checkpoint-15", "checkpoint-12"]
+    assert [path.name for path in checkpoint.list_checkpoints(output_dir)] == ["checkpoint-15", "checkpoint-12"]
 
 
 def has_reached(output_dir: Path, step: int) -> bool:

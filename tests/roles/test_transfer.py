@@ -86,8 +86,7 @@ def test_transfer_resumes_after_an_interruption(sources: dict[str, Any], tmp_pat
 def test_damaged_file_gets_no_name(sources: dict[str, Any], tmp_path: Path) -> None:
     root = tmp_path / "node"
     first, *_ = messages(root, sources)
-    problems = receive(first[:-1000] + bytes(1000))
-    assert problems == {"": f"{root}/wheels/a b.whl was damaged in the transfer"}
+    assert receive(first[:-1000] + bytes(1000)) == {"": f"{root}/wheels/a b.whl was damaged in the transfer"}
     assert list((root / "wheels").iterdir()) == []
     for pack in messages(root, sources):
         assert receive(pack) == {}

@@ -40,8 +40,7 @@ class Laptop:
     @property
     def address(self) -> str:
         template = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
-        container = self.site.container(LOGIN)
-        return run_program("docker", "inspect", "--format", template, container).strip()
+        return run_program("docker", "inspect", "--format", template, self.site.container(LOGIN)).strip()
 
     def authorize(self, key: str) -> None:
         folder = self.site.home / ".ssh"

@@ -37,8 +37,7 @@ def test_all_commands_work_from_a_laptop(site: Site, laptop: Laptop) -> None:
     runs.check_project_logs(site.orch("logs", name).stdout)  # the login node itself has the run, too
     laptop.orch("attach", name)
     runs.check_project_outputs(remote / "project")
-    fetched = json.loads(laptop.orch("fetch", name, "--json"))
-    assert sorted(fetched["brought"]) == runs.PROJECT_OUTPUTS
+    assert sorted(json.loads(laptop.orch("fetch", name, "--json"))["brought"]) == runs.PROJECT_OUTPUTS
     runs.check_project_outputs(local / "output")
     laptop.orch("fetch", name, "--code")
     assert json.loads((local / "code/conf/small.json").read_text()) == {"steps": 3}

@@ -78,8 +78,7 @@ def test_a_job_that_can_never_start_fails_at_once(site: Site) -> None:
         ("time=9999", "so orch cancelled it: its partition", 1),
     ):
         outcomes = set((site.home / "runs").glob("*/outcome.json"))
-        done = site.orch("train", "faulty.py", *runs.TWO_NODES, "--slurm", option, code=1)
-        assert message in done.stderr
+        assert message in site.orch("train", "faulty.py", *runs.TWO_NODES, "--slurm", option, code=1).stderr
         site.wait_for_no_jobs()
         assert len(set((site.home / "runs").glob("*/outcome.json")) - outcomes) == outcome_count
 
@@ -138,8 +137,7 @@ def test_a_spare_node_replaces_one_that_dies(site: Site) -> None:
     run.wait_for_event("joined", 2)
     subprocess.run(["docker", "kill", site.container("n2")], check=True, capture_output=True)
     run.finish()
-    output = run.wait()
-    assert "n3 replaces n2" in output
+    assert "n3 replaces n2" in run.wait()
     assert run.read_outcome()["attempts"] == 2
 
 

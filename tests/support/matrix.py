@@ -122,8 +122,7 @@ def check(start: Start, starter: str, backend: str, *, planned: tuple[str, ...])
     cell = start(str(SCRIPT), *STARTERS[starter], "--backend", backend, "--", "--fail", "1", *by_hand)
     for rank in (0, 1):
         assert cell.printed("BACKEND", rank) == backend
-        losses = json.loads(cell.printed("LOSSES", rank))
-        assert losses == pytest.approx(single_process_curve(), rel=TOLERANCE)
+        assert json.loads(cell.printed("LOSSES", rank)) == pytest.approx(single_process_curve(), rel=TOLERANCE)
         check_environment(json.loads(cell.printed("ENVIRONMENT", rank)), backend, rank, nodes)
     check_listeners(cell, starter, set(planned))
     assert cell.code == 1

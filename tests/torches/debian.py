@@ -54,8 +54,7 @@ class Debian:
         shutil.rmtree(self.built, ignore_errors=True)
         self.built.mkdir(parents=True)
         mounts = (f"{BINDINGS}:/bindings:ro", f"{oneccl()}:/oneccl:ro", f"{self.built}:/built")
-        variables = {"ONECCL_ROOT": "/oneccl", "CXXFLAGS": "-O0"}
-        output_of(*self.container(mounts, variables), "sh", "-ec", BUILD)
+        output_of(*self.container(mounts, {"ONECCL_ROOT": "/oneccl", "CXXFLAGS": "-O0"}), "sh", "-ec", BUILD)
 
     def container(self, mounts: tuple[str, ...], variables: dict[str, str]) -> list[str]:
         options = ["--rm", "--init", "--shm-size", "1g", "--label", "orch.torches", "--workdir", "/tmp"]

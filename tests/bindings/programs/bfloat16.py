@@ -28,15 +28,13 @@ OPERATIONS = {
 
 def random_bits(rank: int, length: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(rank)
-    bits = torch.randint(-(2**15), 2**15, (length,), generator=generator, dtype=torch.int16)
-    return bits.view(torch.bfloat16)
+    return torch.randint(-(2**15), 2**15, (length,), generator=generator, dtype=torch.int16).view(torch.bfloat16)
 
 
 def special_pairs(rank: int) -> torch.Tensor:
     """Return one number of each pair of special numbers."""
     bits = torch.tensor(SPECIAL, dtype=torch.int32).to(torch.int16)
-    combinations = torch.cartesian_prod(bits, bits).T.contiguous()
-    return combinations[rank % 2].view(torch.bfloat16)
+    return torch.cartesian_prod(bits, bits).T.contiguous()[rank % 2].view(torch.bfloat16)
 
 
 def check(operation: str, parts: list[torch.Tensor], shift: int) -> None:

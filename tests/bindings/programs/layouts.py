@@ -21,8 +21,7 @@ def values(rank: int) -> torch.Tensor:
 
 def transposed(tensor: torch.Tensor) -> torch.Tensor:
     """Return the same values in a tensor that is not contiguous."""
-    out = torch.empty(tensor.shape[::-1], dtype=tensor.dtype).t()
-    return out.copy_(tensor)
+    return torch.empty(tensor.shape[::-1], dtype=tensor.dtype).t().copy_(tensor)
 
 
 VALUES = [values(rank) for rank in range(SIZE)]

@@ -35,8 +35,7 @@ def uneven() -> None:
         (torch.float32, dist.ReduceOp.MAX, 2 ** (SIZE - 1)),
     ):
         out = torch.empty(sizes[RANK], dtype=dtype)
-        inputs = [torch.full((size,), 2**RANK, dtype=dtype) for size in sizes]
-        dist.reduce_scatter(out, inputs, op)
+        dist.reduce_scatter(out, [torch.full((size,), 2**RANK, dtype=dtype) for size in sizes], op)
         assert (out == expected).all()
 
 
@@ -52,8 +51,7 @@ def uneven_exchange() -> None:
 
 
 def class_of_groups() -> None:
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    assert isinstance(backend, dist.ProcessGroupCCL)
+    assert isinstance(dist.group.WORLD._get_backend(torch.device("cpu")), dist.ProcessGroupCCL)
     store = dist.PrefixStore("separate", dist.distributed_c10d._get_default_store())
     group = dist.ProcessGroupCCL(store, RANK, SIZE)
     data = torch.ones(3)

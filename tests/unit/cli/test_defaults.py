@@ -103,15 +103,13 @@ def test_environment_is_named_and_replaces_the_table(project: Path, monkeypatch:
 def test_run_of_this_machine_is_found_by_its_name(project: Path, tmp_path: Path) -> None:
     # Only [tool.orch] counts for commands that use no packages.
     (project / "pyproject.toml").write_text('[project]\ndependencies = ["torch"]\nrequires-python = "3.10"\n')
-    run = make_run(tmp_path, name="mine")
-    assert run.name in orch("runs", "show", "mine", "--runs-dir", str(tmp_path))
+    assert make_run(tmp_path, name="mine").name in orch("runs", "show", "mine", "--runs-dir", str(tmp_path))
 
 
 def test_target_on_the_command_line_replaces_the_inventory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCH_INVENTORY", "lab")
     options = ["--on", "k8s", "--nodes", "2", "--image", "orch:current", "--project", "none"]
-    result = decisions(*options)
-    assert result["defaults"] == "--env A=1, --max-restarts 3 ([tool.orch] of ../pyproject.toml)"
+    assert decisions(*options)["defaults"] == "--env A=1, --max-restarts 3 ([tool.orch] of ../pyproject.toml)"
     assert "note: --with ([tool.orch] of ../pyproject.toml) has no effect with --on k8s" in orch(
         "train", "train.py", *options, "--dry-run"
     )

@@ -39,8 +39,7 @@ def test_nodes_of_an_array_limit_where_its_runs_start(tmp_path: Path, monkeypatc
 
 
 def test_all_hosts_need_the_same_mpi_implementations() -> None:
-    implementations = mpi_implementations({"a": {"orch_mpi": ["openmpi", "intel"]}})
-    assert implementations == ("openmpi", "intel")
+    assert mpi_implementations({"a": {"orch_mpi": ["openmpi", "intel"]}}) == ("openmpi", "intel")
     with pytest.raises(RequestError, match=r"differs .*a: mpich; b: none"):
         mpi_implementations({"a": {"orch_mpi": "mpich"}, "b": {}})
     with pytest.raises(RequestError, match="unknown orch_mpi 'mpic'"):

@@ -76,8 +76,7 @@ def test_versions_of_a_lock_are_preferred_and_torch_stays_as_it_is(index: Path) 
     """Add nothing that torch requires on the index."""
     tag = "cp311-cp311-manylinux_2_28_x86_64"
     make_wheel(index, "torch", "2.13.0+cpu", requires=["nvidia-everything"], tag=tag)
-    result = resolved("tiny", preferred=("helper==2.1", "torch==2.5.0"))
-    assert result.versions == {"helper": "2.1", "tiny": "1.0"}
+    assert resolved("tiny", preferred=("helper==2.1", "torch==2.5.0")).versions == {"helper": "2.1", "tiny": "1.0"}
 
 
 def test_no_packages_are_added_if_the_stack_has_all(index: Path) -> None:

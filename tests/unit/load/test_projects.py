@@ -96,8 +96,7 @@ def test_orchignore_adds_files_that_git_ignores(repository: Path) -> None:
 
 
 def test_outside_of_git_gitignore_counts_as_well(folder: Path) -> None:
-    texts = {".gitignore": "conf/\ndata/\nmodel.py\n", ".orchignore": "!model.py\n", "data/rows": ""}
-    write_files(folder, texts)
+    write_files(folder, {".gitignore": "conf/\ndata/\nmodel.py\n", ".orchignore": "!model.py\n", "data/rows": ""})
     assert list(project(folder).files) == ["model.py", "train.py"]
 
 

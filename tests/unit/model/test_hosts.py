@@ -61,8 +61,7 @@ def test_range_is_expanded_unless_it_is_a_pattern_of_ansible() -> None:
 
 def test_many_names_are_folded_and_few_are_listed() -> None:
     assert fold(["node0", "node1"]) == "node0, node1"
-    names = [*(f"node{number}" for number in range(9)), "gpu", "node11"]
-    assert fold(names) == "node[0-8],gpu,node11"
+    assert fold([*(f"node{number}" for number in range(9)), "gpu", "node11"]) == "node[0-8],gpu,node11"
     numbers = (*range(1, 18, 2), 18, 20)
     assert fold([f"n{number:03}" for number in numbers]) == "n[001,003,005,007,009,011,013,015,017-018,020]"
 

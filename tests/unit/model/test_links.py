@@ -65,5 +65,4 @@ def test_address_that_other_nodes_cannot_reach_is_rejected() -> None:
 def test_hydra_starts_all_proxies_from_node0_if_interface_names_differ() -> None:
     for interface, expected in (("eth1", None), ("ens5", "20")):
         nodes = (*(make_remote_node(index) for index in range(1, 20)), make_remote_node(20, interface=interface))
-        launch = LAUNCHERS["mpirun"](make_spec(nodes, ppn=1))
-        assert launch.command.env.get("I_MPI_HYDRA_BRANCH_COUNT") == expected
+        assert LAUNCHERS["mpirun"](make_spec(nodes, ppn=1)).command.env.get("I_MPI_HYDRA_BRANCH_COUNT") == expected

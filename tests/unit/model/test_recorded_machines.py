@@ -183,8 +183,7 @@ def place(name: str, cpuset: str, ppn: str, root: Path) -> list[str]:
     numa = ("+".join(map(str, dict.fromkeys(numa_of[cpu] for cpu in rank.cpus))) for rank in ranks)
     first, last = describe_cpus(ranks[0].cpus), describe_cpus(ranks[-1].cpus)
     idle = len(node.facts.cores) - sum(len(rank.cpus) for rank in ranks)
-    size = (len(ranks), ranks[0].threads, idle)
-    return [name, cpuset, ppn, *map(str, size), first, last, *numa]
+    return [name, cpuset, ppn, *map(str, (len(ranks), ranks[0].threads, idle)), first, last, *numa]
 
 
 def test_ranks_are_placed_as_the_table_shows(tmp_path: Path) -> None:

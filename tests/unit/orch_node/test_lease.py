@@ -129,8 +129,7 @@ def make_supervised_run(folder: Path, host: Machine, *, pid: int = 0, leased: bo
     """Create the folder of a run whose supervisor is on a machine."""
     folder.mkdir(parents=True)
     process = make_process(host, pid=pid)
-    supervisor = SupervisorProcess(pid=process.pid, identity=process)
-    (folder / files.SUPERVISOR).write_text(outcome.render(supervisor))
+    (folder / files.SUPERVISOR).write_text(outcome.render(SupervisorProcess(pid=process.pid, identity=process)))
     if leased:
         (folder / files.LEASE).write_text(values.render(process))
     return folder

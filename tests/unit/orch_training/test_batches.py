@@ -81,8 +81,7 @@ def test_last_step_of_an_epoch_may_be_shorter() -> None:
     batch = GlobalBatch(round_size=4, rounds=3)
     spans = [batch.span(step, 23) for step in range(batch.steps(23))]
     assert spans == [range(0, 12), range(12, 20)], "3 examples fill no round"
-    weights = [part.weight for span in spans for part in Dealing(batch, 2, 6).parts(span, 1) * 2]
-    assert weights == [1, 1, 1, 1]
+    assert [part.weight for span in spans for part in Dealing(batch, 2, 6).parts(span, 1) * 2] == [1, 1, 1, 1]
 
 
 def test_checkpoint_decides_on_the_global_batch() -> None:

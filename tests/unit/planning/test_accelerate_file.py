@@ -41,8 +41,7 @@ def test_options_are_read_from_an_accelerate_file() -> None:
     assert (options.nodes, options.ppn, options.precision, options.port) == (2, 2, "bf16", 29500)
     assert parse_options({**FILE, "num_processes": 3}, "f").ppn is None
     assert parse_options({"use_cpu": True}, "f").precision == "fp32"
-    unquoted_no = {"distributed_type": False, "use_cpu": True, "num_processes": 1}
-    assert parse_options(unquoted_no, "f").ppn == 1
+    assert parse_options({"distributed_type": False, "use_cpu": True, "num_processes": 1}, "f").ppn == 1
 
 
 def test_file_that_cannot_be_used_is_refused_with_what_it_is() -> None:

@@ -59,8 +59,7 @@ def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stac
     for docker, transport in ((None, "over MPI"), (DOCKER, "over libfabric")):
         request = replace(plans.QA_REQUEST, ppn=2, backend="ccl")
         inputs = plans.make_inputs(make_cluster(*nodes), plans.QA_RECIPE, ccl, docker=docker)
-        result = plan_train(request, inputs, SITE_OF_TWO)
-        assert transport in result.describe()
+        assert transport in plan_train(request, inputs, SITE_OF_TWO).describe()
 
 
 def test_any_path_can_be_mounted() -> None:

@@ -106,8 +106,7 @@ def test_golden_plan_of_two_nodes_over_psm3(e810: tuple[Node, Node], test_stack:
     """Carry the nodes' facts into the ranks' environment and the run record."""
     stack = replace(test_stack, backends=("ccl", "gloo"), bindings=BINDINGS)
     inputs = make_inputs(make_cluster(*with_proofs(e810, psm3=PSM3, tcp=TCP)), QA_RECIPE, stack)
-    plan = plan_train(QA_REQUEST, inputs, REMOTE_SITE)
-    assert plan.describe() == (GOLDEN / "two-nodes-psm3.sh").read_text()
+    assert plan_train(QA_REQUEST, inputs, REMOTE_SITE).describe() == (GOLDEN / "two-nodes-psm3.sh").read_text()
 
 
 def test_requested_fabric_need_not_be_verified(e810: tuple[Node, Node]) -> None:

@@ -37,8 +37,7 @@ def rendered(launch: Launch) -> str:
 
 
 def case(launcher: str, mpi: str, nodes: tuple[Node, ...]) -> Launch:
-    spec = make_spec(nodes, ppn=2 if len(nodes) == 2 else None, ranks=RANKS, mpi=mpi)
-    return LAUNCHERS[launcher](spec)
+    return LAUNCHERS[launcher](make_spec(nodes, ppn=2 if len(nodes) == 2 else None, ranks=RANKS, mpi=mpi))
 
 
 CASES = {

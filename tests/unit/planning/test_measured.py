@@ -33,8 +33,7 @@ MEASURED = measured(make_run("gloo", 1, 12.1), make_run("ccl", 4, 16.3), make_ru
 
 def measured_node(name: str = "node0", *, cores: int = 16, **changed: object) -> Node:
     """Return a node with the CPUs that were measured, except for what is changed."""
-    facts = make_facts(cores=cores, flags=RATES.flags)
-    return make_node(name, replace(facts, **changed))
+    return make_node(name, replace(make_facts(cores=cores, flags=RATES.flags), **changed))
 
 
 def prefer_of(measurement: Measurement, **fields: object) -> Preference:

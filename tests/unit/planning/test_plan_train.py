@@ -66,8 +66,7 @@ def test_golden_plan(test_stack: Stack) -> None:
 
 
 def with_spare(spare: Node) -> Cluster:
-    selection = replace(TWO.selection, spares=(spare.name,))
-    return replace(TWO, nodes=(*TWO.nodes, spare), selection=selection)
+    return replace(TWO, nodes=(*TWO.nodes, spare), selection=replace(TWO.selection, spares=(spare.name,)))
 
 
 def test_spare_node_has_the_files_and_no_rank(test_stack: Stack) -> None:

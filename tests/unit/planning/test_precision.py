@@ -147,16 +147,14 @@ def test_all_ranks_choose_the_same_precision_and_record_it(monkeypatch: pytest.M
         (("avx2",), "fp32"),  # one rank alone
     ):
         file = tmp_path / "-".join(flags) / "output" / "precision.txt"
-        results = choose_together(monkeypatch, flags, file)
-        assert results == [["s.py", f"--{expected}"]] * len(flags)
+        assert choose_together(monkeypatch, flags, file) == [["s.py", f"--{expected}"]] * len(flags)
         assert file.read_text() == f"{expected}\n"
 
 
 def test_ranks_keep_the_precision_that_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "precision.txt"
     file.write_text("fp32\n")
-    results = choose_together(monkeypatch, ("amx_bf16", "amx_bf16"), file)
-    assert results == [["s.py", "--fp32"]] * 2
+    assert choose_together(monkeypatch, ("amx_bf16", "amx_bf16"), file) == [["s.py", "--fp32"]] * 2
     file.write_text("bf16\n")
     errors = choose_together(monkeypatch, ("amx_bf16", "avx2"), file)
     assert len(set(map(str, errors))) == 1

@@ -74,8 +74,7 @@ def test_script_gets_values_in_place_of_their_names_in_braces_and_others_as_opti
 def test_recipe_gets_values_as_settings() -> None:
     request = TrainRequest(recipe="bert-qa", settings=("a=1",))
     assert request_of(request, MEMBER, own_script=False).settings == ("a=1", "lr=0.1", "seed=2")
-    line = Member(arguments=("lr=0.3",))
-    assert request_of(request, line, own_script=False).settings == ("a=1", "lr=0.3")
+    assert request_of(request, Member(arguments=("lr=0.3",)), own_script=False).settings == ("a=1", "lr=0.3")
 
 
 def test_labels_have_no_secrets(tmp_path: Path) -> None:

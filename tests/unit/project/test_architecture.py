@@ -149,8 +149,7 @@ def test_orch_node_imports_only_torch_and_the_standard_library() -> None:
     bindings = {"oneccl_bindings_for_pytorch", "orch_kernels", "torch_ccl"}
     allowed = {*sys.stdlib_module_names, *bindings, "orch_node", "torch", "transformers"}
     for path in (LIB / "orch_node").rglob("*.py"):
-        tops = {name.partition(".")[0] for name in imported_names(path)}
-        assert tops <= allowed, path
+        assert {name.partition(".")[0] for name in imported_names(path)} <= allowed, path
 
 
 def foreign_targets(path: Path) -> list[str]:

@@ -15,13 +15,11 @@ STACK = load.stack("current")
 
 
 def make_plan(*probes: Probe, port: int = 22) -> Any:
-    hosts = {name: Host(port=port, verified={}) for name in ADDRESSES}
-    return plan_provision(STACK, hosts, probes)
+    return plan_provision(STACK, {name: Host(port=port, verified={}) for name in ADDRESSES}, probes)
 
 
 def test_known_hosts_contains_the_port() -> None:
-    lines = make_plan(*TWO_PROBES).trust["known_hosts"].splitlines()
-    assert lines[0] == "node0,10.0.0.1 ssh-ed25519 AAAAnode0"
+    assert make_plan(*TWO_PROBES).trust["known_hosts"].splitlines()[0] == "node0,10.0.0.1 ssh-ed25519 AAAAnode0"
     ported = make_plan(*TWO_PROBES, port=2222).trust["known_hosts"].splitlines()
     assert ported[1] == "[node1]:2222,[10.0.0.2]:2222 ssh-ed25519 AAAAnode1"
 

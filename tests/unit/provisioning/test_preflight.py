@@ -70,5 +70,4 @@ def test_all_nodes_need_the_same_root() -> None:
 
 def test_everything_that_a_probe_can_miss_has_a_package() -> None:
     module = load_module("orch_probe")
-    searched = {"ssh", *module.LIBRARIES, *module.RDMA_LIBRARIES}
-    assert searched == set(PREFLIGHT["packages"])
+    assert {"ssh", *module.LIBRARIES, *module.RDMA_LIBRARIES} == set(PREFLIGHT["packages"])

@@ -42,8 +42,7 @@ def test_best_run_comes_first_and_runs_without_the_result_last(base: Path) -> No
         ranked = ranking(base, result)
         assert "".join(run["run"][-1] for run in ranked) == order
         assert ranked[0]["values"] == "lr=1"
-        lines = ranking_text(ranked, result).splitlines()
-        assert lines[0].split()[3] == result.upper()
+        assert ranking_text(ranked, result).splitlines()[0].split()[3] == result.upper()
     with pytest.raises(RequestError, match="f11") as exc_info:
         ranking(base, "f11")
     assert "f1" in exc_info.value.hint

@@ -109,8 +109,7 @@ def test_damaged_run_that_is_active_is_not_set_aside(base: Path) -> None:
     (damaged_run,) = store.recorded(base).damaged
     variables = {**os.environ, "ORCH_RUN_DIR": str(folder)}
     with subprocess.Popen(["sleep", "60"], env=variables) as process:
-        text = json.dumps({"pid": process.pid, "started": 1.0})
-        (folder / "supervisor.json").write_text(text)
+        (folder / "supervisor.json").write_text(json.dumps({"pid": process.pid, "started": 1.0}))
         wait_until(lambda: run_processes(str(folder)) != [], "the process has its variables")
         moved = store.quarantine(damaged_run)
         report = find.add_local_results(Cleaned(), base, dry_run=False)
@@ -258,6 +257,5 @@ def test_any_pod_log_can_be_copied(lines: list[str], tmp_path_factory: pytest.Te
     copy = RunCopy(folder, ranks=2)
     for line in lines:
         copy.write(ReadLine("uid", line.replace("\n", " ")))
-    events = store.load(folder).events()
-    assert kubernetes_outcome(events, [], JobState(state="failed"), began=0.0, now=1.0).state
+    assert kubernetes_outcome(store.load(folder).events(), [], JobState(state="failed"), began=0.0, now=1.0).state
     training.full_report(outcome_of(store.load(folder)))

@@ -167,8 +167,7 @@ def test_no_listing_leaves_its_folder(tmp_path_factory: Any, lines: list[str]) -
     base = tmp_path_factory.mktemp("any")
     with contextlib.suppress(ExecuteError):
         fetch(Node("\n".join(lines)), base / "home/here")
-    outside = [path for path in base.rglob("*") if path.is_file() and not path.is_relative_to(base / "home/here")]
-    assert not outside
+    assert not [path for path in base.rglob("*") if path.is_file() and not path.is_relative_to(base / "home/here")]
 
 
 def test_everything_that_a_run_writes_is_fetched_or_named(tmp_path: Path) -> None:

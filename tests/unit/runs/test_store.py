@@ -86,8 +86,7 @@ def test_name_finds_the_newest_run_that_has_it_or_its_array(tmp_path: Path) -> N
 
 def test_last_is_never_a_refused_run(tmp_path: Path) -> None:
     make_run(tmp_path, FIRST, created=1.0)
-    refused = make_run(tmp_path, SECOND, created=2.0)
-    write_json(refused / "outcome.json", make_outcome("refused"))
+    write_json(make_run(tmp_path, SECOND, created=2.0) / "outcome.json", make_outcome("refused"))
     assert store.find(tmp_path, "last").id == FIRST
     assert store.find(tmp_path, SECOND).id == SECOND
     records = [run.record for run in store.recorded(tmp_path).runs]

@@ -262,5 +262,4 @@ def test_line_that_is_changed_repeated_left_out_or_returned_is_refused() -> None
 
 
 def test_keys_of_connections_differ() -> None:
-    keys = {connection_key(*parts) for parts in (("k", "a", "b"), ("k", "b", "a"), ("l", "a", "b"))}
-    assert len(keys) == 3
+    assert len({connection_key(*parts) for parts in (("k", "a", "b"), ("k", "b", "a"), ("l", "a", "b"))}) == 3

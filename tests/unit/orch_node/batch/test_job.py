@@ -90,8 +90,7 @@ def test_job_is_requeued_only_while_its_checkpoint_advances(run_dir: Path, monke
         ("checkpoint at step 12", "checkpoint at step 11", 3, ""),  # below-limit
     ):
         if before is not None:
-            earlier = Outcome(state="preempted", problem=before)
-            (run_dir / "outcome-1.json").write_text(outcomes.render(earlier))
+            (run_dir / "outcome-1.json").write_text(outcomes.render(Outcome(state="preempted", problem=before)))
         result = job.requeue_problem(SYSTEM, run_dir, problem, limit)
         assert refused in result
         assert bool(result) is bool(refused)

@@ -84,8 +84,7 @@ def test_tasks_run_on_each_node_and_their_secrets_are_private(tmrsh: Path, monke
     with (tmrsh.parent / "agents.log").open("ab") as log:
         process = pbs.SYSTEM.start_on_nodes(pbs.SYSTEM.node_names(), "agents", command, {"KEY": "secret"}, log)
     assert process.wait(60) == 0
-    lines = (tmrsh.parent / "agents.log").read_text().splitlines()
-    assert sorted(lines) == ["n1 2 secret", "n2 1 secret"]
+    assert sorted((tmrsh.parent / "agents.log").read_text().splitlines()) == ["n1 2 secret", "n2 1 secret"]
     assert "secret" not in tmrsh.read_text()
 
 

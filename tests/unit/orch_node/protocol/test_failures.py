@@ -15,8 +15,7 @@ LOST_PEER = "Connection closed by peer [1]"
 
 def culprit(*events: Event) -> int:
     """Return the rank that failed first according to these events."""
-    rank_end = failures.first_cause(failures.rank_ends(events).values())
-    return rank_end.rank
+    return failures.first_cause(failures.rank_ends(events).values()).rank
 
 
 def test_first_rank_that_failed_is_the_culprit() -> None:
@@ -54,8 +53,7 @@ def test_rank_that_nccl_ended_after_a_timeout_is_not_the_culprit() -> None:
 
 
 def test_log_of_a_rank_counts_only_if_its_backend_aborts() -> None:
-    aborted = Exited(rank=0, signal="SIGABRT", text=LOST_PEER)
-    assert culprit(aborted, Exited(rank=1, code=1)) == 1
+    assert culprit(Exited(rank=0, signal="SIGABRT", text=LOST_PEER), Exited(rank=1, code=1)) == 1
     assert culprit(Exited(rank=0, code=1, text=LOST_PEER), Exited(rank=1, code=1)) == 0
 
 

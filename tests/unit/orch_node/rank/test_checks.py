@@ -56,8 +56,7 @@ def test_another_build_is_the_same_torch_for_a_rank_and_for_its_stack() -> None:
         check_torch(make_entry(planned), installed, None)
         check_torch(make_entry(installed), planned, None)
     for installed, required in (*SAME_VERSIONS[:2], SAME_VERSIONS[3]):
-        stack = replace(make_stack(), requirements={"torch": required})
-        stack.check(make_node(facts=facts_with_torch(installed)))
+        replace(make_stack(), requirements={"torch": required}).check(make_node(facts=facts_with_torch(installed)))
 
 
 def test_another_version_is_not_the_planned_torch() -> None:

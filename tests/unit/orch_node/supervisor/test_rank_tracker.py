@@ -89,8 +89,7 @@ def test_rank_that_all_ranks_name_in_their_errors_has_failed() -> None:
     tracker = make_tracker("node0", "node1", events=[Raised(rank=rank, text=text, time=1.0) for rank in (1, 0)])
     assert tracker.first_cause.rank == 0
     assert tracker.undecided(), "its exit code is not known yet"
-    stopped = Exited(rank=0, signal="SIGTERM", stopped=True)
-    assert make_tracker("node0", events=[stopped]).first_cause is None
+    assert make_tracker("node0", events=[Exited(rank=0, signal="SIGTERM", stopped=True)]).first_cause is None
 
 
 def test_rank_in_a_collective_of_a_subgroup_waits_only_for_an_ended_script_of_it() -> None:

@@ -94,8 +94,7 @@ SACCT = "12|CANCELLED by 1000|00:01:40||2026-01-02T03:00:00|2026-01-02T03:01:40\
 
 def test_cancelled_job_that_slurm_has_forgotten_is_looked_up_in_its_accounting(folder: Path) -> None:
     write_job_outcome(folder, problem="n2 was lost: the connection to its agent ended")
-    host = RecordedHost(squeue=FORGOTTEN, sacct=make_result(SACCT))
-    make_handle(folder, host).ensure_outcome()
+    make_handle(folder, RecordedHost(squeue=FORGOTTEN, sacct=make_result(SACCT))).ensure_outcome()
     result = outcome_of(folder)
     assert result.state == "stopped"
     assert "job was cancelled" in (result.problem or "")

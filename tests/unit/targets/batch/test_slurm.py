@@ -84,8 +84,7 @@ def test_controllers_state_counts_until_accounting_has_it() -> None:
     assert SLURM.accounting(Scheduler(SLURM, host), make_job("TIMEOUT")).state == "TIMEOUT"
     running = SACCT_ALLOCATION.replace("12.2|COMPLETED", "12.2|RUNNING")
     host = RecordedHost(sacct=[make_result(running), make_result(SACCT_ALLOCATION)])
-    record = SLURM.accounting(Scheduler(SLURM, host), slurm.job_state("12.2", slurm.STEP_ENDED))
-    assert record.state == "COMPLETED"
+    assert SLURM.accounting(Scheduler(SLURM, host), slurm.job_state("12.2", slurm.STEP_ENDED)).state == "COMPLETED"
 
 
 def submit(*results: CommandResult) -> Scheduler:
@@ -126,8 +125,7 @@ def test_job_of_another_cluster_is_queried_there() -> None:
         scheduler = Scheduler(SLURM, host)
         scheduler.submit(step)
         assert (scheduler.submitted, scheduler.cluster) == ("12", "east")
-        record = with_job(make_plan().run, scheduler.submitted, scheduler.cluster)
-        assert location_of(record).cluster == "east"
+        assert location_of(with_job(make_plan().run, scheduler.submitted, scheduler.cluster)).cluster == "east"
         assert scheduler.state("12").state == "RUNNING"
         assert host.commands[-1][:2] == ("squeue", "--clusters=east")
 
@@ -160,8 +158,7 @@ def test_banner_is_not_read_as_the_state_of_a_job() -> None:
         result = squeue(state)
         reported = Scheduler(SLURM, RecordedHost(replace(result, out=f"{BANNER}{result.out}"))).state("12")
         assert (reported.state, reported.ended) == (state, False)
-    host = RecordedHost(squeue=replace(FORGOTTEN, out=BANNER))
-    assert Scheduler(SLURM, host).state("12").state == "GONE"
+    assert Scheduler(SLURM, RecordedHost(squeue=replace(FORGOTTEN, out=BANNER))).state("12").state == "GONE"
 
 
 def test_listing_of_jobs_has_no_lines_of_a_banner_and_the_newest_job_of_a_run() -> None:

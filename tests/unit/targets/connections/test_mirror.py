@@ -75,8 +75,7 @@ def test_two_concurrent_mirrors_copy_each_byte_once(tmp_path: Path) -> None:
 def test_one_missed_response_does_not_count_as_lost(tmp_path: Path) -> None:
     responses = [True, False, True, *[False] * MISSED_PROBES]
     copy = Mirror(Folder(tmp_path, responses), str(tmp_path), tmp_path, ranks=1)
-    results = [copy.lost(7) for _ in range(3 + MISSED_PROBES)]
-    assert results == [False] * (2 + MISSED_PROBES) + [True]
+    assert [copy.lost(7) for _ in range(3 + MISSED_PROBES)] == [False] * (2 + MISSED_PROBES) + [True]
 
 
 def test_supervisor_is_lost_only_if_the_connection_leads_to_its_host(tmp_path: Path) -> None:

@@ -87,8 +87,7 @@ def test_new_line_like_one_of_a_pod_that_is_gone_is_written(tmp_path: Path) -> N
     copy = open_copy(tmp_path)
     follow(copy, ["[0] start", "[0] epoch 1"], 2, pod="uid-1")
     kill(copy)
-    text = (tmp_path / "ranks" / "rank-0.log").read_text()
-    assert text == "epoch 1\nepoch 2\nstart\nepoch 1\n"
+    assert (tmp_path / "ranks" / "rank-0.log").read_text() == "epoch 1\nepoch 2\nstart\nepoch 1\n"
 
 
 LINES = (

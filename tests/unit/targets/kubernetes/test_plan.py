@@ -73,8 +73,7 @@ def test_reader_pod_can_run_where_the_pods_of_the_run_can() -> None:
     locations = [new_location("r", "job", settings) for settings in (SETTINGS, SETTINGS, full)]
     first, second, configured = (reader_pod(location, "r") for location in locations)
     toleration = {"key": "spot", "operator": "Exists", "effect": "NoExecute"}
-    expected_fields = {"serviceAccountName": "puller", "tolerations": [toleration]}
-    assert configured["spec"] == first["spec"] | expected_fields
+    assert configured["spec"] == first["spec"] | {"serviceAccountName": "puller", "tolerations": [toleration]}
     assert first["metadata"]["name"] != second["metadata"]["name"], "a fetch that ends deletes its pod"
 
 
@@ -253,8 +252,7 @@ def test_ranks_of_a_resumed_job_know_that_it_is_not_their_first_attempt(monkeypa
     """They compare their weights more strictly then."""
     monkeypatch.setenv("MASTER_ADDR", "orch-x-worker-0")
     monkeypatch.setenv("MASTER_PORT", "29500")
-    resumed = pod.parse(json.dumps({**config(make_plan()), "attempt": 3}))
-    assert environment(resumed)["ORCH_ATTEMPT"] == "3"
+    assert environment(pod.parse(json.dumps({**config(make_plan()), "attempt": 3})))["ORCH_ATTEMPT"] == "3"
 
 
 def test_impossible_requests_and_settings_are_refused() -> None:

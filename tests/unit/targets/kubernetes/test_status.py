@@ -72,8 +72,7 @@ def test_image_that_cannot_be_pulled_is_reported_once() -> None:
     follower = Follower(cast(KubernetesClient, None), {})
     for reason, message in 3 * [("ErrImagePull", "denied"), ("ImagePullBackOff", "Back-off")]:
         # The phase is Running because the follower queries the events of pending pods only.
-        changed_pod = make_pod(phase="Running", containerStatuses=waiting_for(reason, message))
-        follower.handle_change("1", changed_pod)
+        follower.handle_change("1", make_pod(phase="Running", containerStatuses=waiting_for(reason, message)))
     event = follower.items.get()
     assert isinstance(event, NodeNews)
     assert event.text == "worker-3: its image registry.example/x cannot be pulled: denied"
