@@ -66,7 +66,7 @@ class NodeRecord(Facts):
     connection: NodeConnection | None = None
 
 
-RECORD = TypeAdapter(NodeRecord)
+ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 T = TypeVar("T")
 
 
@@ -87,6 +87,11 @@ class DamagedRecord(RequestError):
         return f"{self.message} ({self.hint})"
 
 
+def adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Return the adapter of a class; it is built once, which takes many milliseconds."""
+    return ADAPTERS.get(kind) or ADAPTERS.setdefault(kind, TypeAdapter(kind))
+
+
 def validate(kind: type[T], value: object, source: str) -> T:
     """Return JSON data as an instance of a class.
 
@@ -94,7 +99,7 @@ def validate(kind: type[T], value: object, source: str) -> T:
         InvalidResponse: naming the source and the key that is wrong.
     """
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(value))
+        return adapter(kind).validate_json(json.dumps(value))
     except ValidationError as error:
         raise InvalidResponse(one_line(f"{source}: {describe_problem(error)}")) from None
 
@@ -122,7 +127,7 @@ def read_record(path: Path) -> NodeRecord | None:
         DamagedRecord: if it cannot be read.
     """
     try:
-        return RECORD.validate_json(path.read_bytes())
+        return adapter(NodeRecord).validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -133,7 +138,7 @@ def read_record(path: Path) -> NodeRecord | None:
 
 def dump(value: object) -> Any:
     """Return what a node has sent for JSON, as validate() takes it."""
-    return TypeAdapter(type(value)).dump_python(value, mode="json", by_alias=True, exclude_none=True)
+    return adapter(type(value)).dump_python(value, mode="json", by_alias=True, exclude_none=True)
 
 
 MEASURED = "measured.json"  # in the state of an inventory or a batch system

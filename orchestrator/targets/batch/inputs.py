@@ -199,8 +199,7 @@ def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = Non
     train, store = train_folder(runs, batch), f"{runs}/.orch/store"
     store_here = str(state_home() / "store")
     run_paths = run_paths_of(resume, loaded.recipe.name, runs, train=train, store=store, store_here=store_here)
-    planned = plan_of_array if request.array else plan_job
-    return planned(request, loaded, batch, nodes, run_paths)
+    return (plan_of_array if request.array else plan_job)(request, loaded, batch, nodes, run_paths)
 
 
 def settings_of(system: BatchSystem, request: TrainRequest) -> BatchSettings:
