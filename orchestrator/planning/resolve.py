@@ -163,15 +163,13 @@ def resolve(
     recipe, known_nodes = inputs.recipe, () if nodes.layout else nodes.with_stack
     check_restarts(request, nodes.count)
     software.check_recipe_fits(recipe, inputs.stack, request.script_args)
-    preference = Preference()
-    if nodes.measurement and not contained:
-        preference = prefer(request, nodes.measurement, inputs.stack.backends, nodes.ppn)
+    measured = None if contained else nodes.measurement
+    preference = prefer(request, measured, inputs.stack.backends, nodes.ppn) if measured else Preference()
     backend_name = request.backend or preference.backend
     requested = software.choose_backend(inputs.stack, nodes.with_stack, backend_name, inputs.plugins)
     stack = software.fit_stack(inputs.stack, requested, nodes.with_stack)
     backend = software.adapt_backend(requested, launcher, mpi.value, contained=contained)
-    accelerates = launcher in ACCELERATE_LAUNCHERS
-    if inputs.accelerate and not accelerates:
+    if not (accelerates := launcher in ACCELERATE_LAUNCHERS) and inputs.accelerate:
         raise PlanError.about("accelerate-launcher", source=inputs.accelerate.source, launcher=launcher)
     precision = software.choose_precision(recipe, known_nodes, request, run_paths.resume, by_accelerate=accelerates)
     if request.ccl_workers and not backend.workers:
