@@ -68,7 +68,8 @@ def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: Kubern
     on_gpus = uses_gpus(request.backend, {})
     if on_gpus and not kubernetes.gpu:
         raise PlanError.about("pods-without-gpus", backend=request.backend)
-    ppn = request.ppn or (kubernetes.gpu if on_gpus else 1)
+    default = kubernetes.gpu if on_gpus else 1
+    ppn = default if request.ppn is None else request.ppn
     if ppn > kubernetes.cpus and not kubernetes.share_cores:
         raise PlanError.about("cpus-of-pods", ppn=ppn, cpus=float(kubernetes.cpus))
     threads = max(1, int(kubernetes.cpus // max(1, ppn)))
