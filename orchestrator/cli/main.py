@@ -121,7 +121,7 @@ def main() -> None:
         print_text("interrupted", err=True)
         sys.exit(130)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENAMETOOLONG):  # such as rich's
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENAMETOOLONG):
             closed_output.end(1, f"error: {error.filename or 'The output'} cannot be used: {error.strerror}.")
         with tempfile.NamedTemporaryFile("w", prefix="orch-bug-", suffix=".log", delete=False) as log:
             log.write(f"{sys.argv}\n{traceback.format_exc()}")

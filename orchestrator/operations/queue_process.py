@@ -61,7 +61,7 @@ class ActiveRun:
 
     Attributes:
         nodes: the names of its nodes.
-        silent_since: when its nodes stopped to respond, or None.
+        silent_since: when its nodes stopped responding; None while they respond.
     """
 
     handle: RunHandle

@@ -86,7 +86,7 @@ def build_wheel(stack: Stack, cache: Path) -> Path:
     target = cache / f"bindings-{stack.torch}-{sources_digest()}"
     if any(target.glob("*.whl")):
         return target
-    torch = next((found.version for found in distributions(name=TORCH)), "")
+    torch = next((package.version for package in distributions(name=TORCH)), "")
     prefix = Path(sys.prefix)
     if target.exists():
         shutil.rmtree(target)

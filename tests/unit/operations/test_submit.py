@@ -15,7 +15,7 @@ from tests.support.recorded import make_run
 
 @pytest.mark.parametrize("texts", ['["1"]', '["1", "2", "3"]'])
 def test_results_of_another_number_of_ranks_are_refused(tmp_path: Path, texts: str) -> None:
-    """A future of each planned rank waits for its result."""
+    """Otherwise a rank's future would wait for a result that never comes, or a result would be lost."""
     folder = make_run(tmp_path, "run", ranks=2, nodes=1)
     (folder / "output").mkdir(exist_ok=True)
     (folder / "output" / submit.RESULTS).write_text(texts)

@@ -37,8 +37,8 @@ def main(argv: list[str]) -> int:
     split = nodes.index(LEAVING) if LEAVING in nodes else len(nodes)
     sharing = FileSharing(Path(run_dir), nodes[:split], int(attempt), nodes[split + 1 :])
     problem = sharing.run()
-    # The names of files may be any bytes.
-    os.write(1, "".join(f"{text}\n" for text in sharing.news).encode(sys.stdout.encoding, "backslashreplace"))
+    news = "".join(f"{text}\n" for text in sharing.news)
+    sys.stdout.buffer.write(news.encode(sys.stdout.encoding, "backslashreplace"))  # names of files may be any bytes
     print(problem, file=sys.stderr)
     return 1 if problem else 0
 
