@@ -1,4 +1,4 @@
-"""Fast dropout, attention and matrix products for training on CPUs, in place of torch's.
+"""Fast dropout, attention, layers and matrix products for training on CPUs, in place of torch's.
 
     import orch_kernels
 
@@ -6,8 +6,9 @@
 
 From then on torch.nn.functional.dropout, torch.nn.Dropout and torch.nn.functional.scaled_dot_product_attention, and
 what calls them, such as torch.nn.MultiheadAttention and the models of transformers, compute with vectorized kernels
-when they train with plain CPU tensors in eager mode. On CPUs of AMD, torch.mm, torch.addmm and layers multiply FP32
-matrices with oneDNN in place of MKL. Everything else is left to torch. Results are those of torch within rounding.
+when they train with plain CPU tensors in eager mode. On CPUs with AMX, so do torch.nn.functional.linear and
+torch.nn.Linear under autocast to BF16, also in evaluation. On CPUs of AMD, torch.mm, torch.addmm and layers multiply
+FP32 matrices with oneDNN in place of MKL. Everything else is left to torch. Results are those of torch within rounding.
 Which units are dropped differs, although the same generator is used: torch.manual_seed and saved random states
 determine them.
 """
@@ -19,7 +20,7 @@ import sys
 
 import torch
 
-from orch_kernels import attention, dropout, eager, library
+from orch_kernels import attention, dropout, eager, library, linear
 from orch_kernels.attention import attention_of_packed
 from orch_kernels.eager import replace as replace_eager_attention
 
@@ -38,6 +39,9 @@ def use() -> None:
         raise RuntimeError(f"orch_kernels: {reason}.")
     torch.nn.functional.dropout = dropout.dropout
     torch.ops.orch.replace_products(True)
+    if torch.ops.orch.linear_is_fast():
+        torch.jit._builtins._register_builtin(linear.linear, "aten::linear")
+        torch.nn.functional.linear = linear.linear
     if torch.ops.orch.attention_is_fast():
         torch.jit._builtins._register_builtin(
             attention.scaled_dot_product_attention, "aten::scaled_dot_product_attention"
@@ -52,6 +56,7 @@ def restore() -> None:
     if is_in_use():
         torch.ops.orch.replace_products(False)
     torch.nn.functional.dropout = dropout.TORCHS
+    torch.nn.functional.linear = linear.TORCHS
     torch.nn.functional.scaled_dot_product_attention = attention.TORCHS
 
 

@@ -1,0 +1,129 @@
+"""Check the kernel of linear layers under autocast against FP64 and against torch's."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+orch_kernels = pytest.importorskip("orch_kernels")
+
+from orch_kernels.linear import TORCHS, linear  # noqa: E402
+
+PROBLEM = orch_kernels.problem() or (None if torch.ops.orch.linear_is_fast() else "this CPU has no AMX")
+if PROBLEM:
+    pytest.skip(f"the kernel of linear layers is NOT tested: {PROBLEM}", allow_module_level=True)
+pytestmark = pytest.mark.usefixtures("kernels")
+BF16 = torch.bfloat16
+KINDS = (BF16, BF16, torch.float32)  # in which input, weights and bias are multiplied and added
+# Trains with 40 lengths; oneDNN prints each of its products.
+LENGTHS = """
+import torch, orch_kernels
+orch_kernels.use()
+layer = torch.nn.Linear(64, 96)
+for rows in range(65, 105):
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(torch.randn(rows, 64, requires_grad=True)).sum().backward()
+"""
+
+
+def layer(rows: tuple[int, ...], inputs: int, outputs: int, dtype: Any = torch.float32) -> list[Any]:
+    """Return input, weights and bias, which require gradients, and a gradient of the output."""
+    tensors = [torch.randn(*rows, inputs).to(dtype), torch.randn(outputs, inputs), torch.randn(outputs)]
+    return [*(tensor.requires_grad_() for tensor in tensors), torch.randn(*rows, outputs).to(BF16)]
+
+
+def results(function: Any, tensors: list[Any], gradient: Any) -> list[Any]:
+    with torch.autocast("cpu", BF16):
+        output = function(*tensors)
+    return [output, *torch.autograd.grad(output, tensors, gradient.to(output.dtype))]
+
+
+def is_kernels(output: Any) -> bool:
+    return output.grad_fn is not None and "orch_linear" in output.grad_fn.name()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs"),
+    [((64,), 32, 32), ((4, 131), 384, 96), ((2, 3, 67), 96, 160), ((300,), 64, 64), ((128,), 1536, 32)],
+)
+def test_results_are_as_exact_as_torchs(rows: Any, inputs: int, outputs: int, dtype: Any) -> None:
+    *tensors, gradient = layer(rows, inputs, outputs, dtype)
+    exact = [tensor.detach().to(kind).double().requires_grad_() for tensor, kind in zip(tensors, KINDS, strict=True)]
+    expected = results(TORCHS, exact, gradient.double())
+    torchs, kernels = results(TORCHS, tensors, gradient), results(linear, tensors, gradient)
+    assert is_kernels(kernels[0])
+    assert [result.dtype for result in kernels] == [BF16, dtype, torch.float32, torch.float32]
+    for value, other, target in zip(kernels, torchs, expected, strict=True):
+        assert (value.double() - target).norm() <= 1.01 * (other.double() - target).norm()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    assert all(map(torch.equal, kernels, results(linear, tensors, gradient)))
+    torch.set_num_threads(threads)
+    assert torch.equal(results(linear, tensors[:2], gradient)[2], kernels[2])
+
+
+@pytest.mark.parametrize(
+    "trained", [(True, False, False), (False, True, False), (True, False, True), (True, True, False)]
+)
+def test_only_what_is_trained_has_gradients(trained: tuple[bool, ...]) -> None:
+    *tensors, gradient = layer((70,), 64, 32)
+    expected = results(linear, tensors, gradient)[1:]
+    tensors = [tensor.detach().requires_grad_(is_trained) for tensor, is_trained in zip(tensors, trained, strict=True)]
+    with torch.autocast("cpu", BF16):
+        linear(*tensors).backward(gradient)
+    for tensor, target, is_trained in zip(tensors, expected, trained, strict=True):
+        assert torch.allclose(tensor.grad, target, rtol=1e-5, atol=1e-5) if is_trained else tensor.grad is None
+
+
+def test_weights_may_change_before_the_backward_pass() -> None:
+    *tensors, gradient = layer((70,), 64, 32)
+    expected = results(linear, tensors, gradient)[1]
+    with torch.autocast("cpu", BF16):
+        output = linear(*tensors)
+    tensors[1].data.zero_()
+    assert torch.equal(torch.autograd.grad(output, tensors[0], gradient)[0], expected)
+
+
+def test_second_derivatives_are_torchs() -> None:
+    *tensors, _ = layer((70,), 64, 32)
+    second = []
+    for function in (linear, TORCHS):
+        with torch.autocast("cpu", BF16):
+            first = torch.autograd.grad(function(*tensors).float().pow(2).sum(), tensors, create_graph=True)
+        second.append(torch.autograd.grad(sum(part.pow(2).sum() for part in first), tensors))
+    for value, expected in zip(*second, strict=True):
+        assert (value - expected).norm() < 0.01 * expected.norm()
+
+
+def test_what_the_kernel_does_not_support_is_torchs() -> None:
+    x, weight, bias, _ = layer((70,), 64, 32)
+    cases = [(x[:63], weight, bias), (x, weight[:30], bias[:30]), (x, weight.to(BF16), None), (x[0], weight, bias)]
+    cases += [(x, weight.t().contiguous().t(), bias), (x.detach(), weight.detach(), bias.detach())]
+    assert not is_kernels(linear(x, weight, bias))  # no autocast
+    with torch.autocast("cpu", BF16):
+        assert is_kernels(torch.nn.Linear(64, 32)(x))
+        assert not any(is_kernels(linear(*case)) for case in cases)
+    with torch.autocast("cpu", torch.float16):
+        assert not is_kernels(linear(x, weight, bias))
+    assert pickle.loads(pickle.dumps(linear)) is torch.nn.functional.linear
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
+def test_scripted_and_compiled_modules_use_torchs() -> None:
+    module = torch.nn.Linear(64, 32)
+    assert "aten::linear" in str(torch.jit.script(module).inlined_graph)
+    with torch.autocast("cpu", BF16):
+        assert not is_kernels(torch.compile(module, backend="eager", fullgraph=True)(torch.ones(70, 64)))
+
+
+def test_lengths_need_no_kernels_of_onednn() -> None:
+    command, environment = [sys.executable, "-c", LENGTHS], {"ONEDNN_VERBOSE": "1"}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "cpu,brgemm" in process.stdout
+    assert "cpu,matmul" not in process.stdout
