@@ -1,9 +1,9 @@
 // torch.ops.orch.linear: a linear layer of a BF16 input and FP32 parameters, as under autocast, on CPUs with AMX.
 //
 // oneDNN generates kernels for every number of rows: 5 ms for a product, again after 1,024 others, so that batches of
-// different lengths spend more time on that than on products. Here, results are computed in blocks of a few sizes, and
-// sums over rows are filled up with zeros (benchmarks/RESULTS.md). Weights are converted and arranged for the matrix unit in one pass;
-// gradients of parameters are summed and stored in FP32. The number of threads does not change a bit of the results.
+// different lengths spend more time on that than on products (benchmarks/RESULTS.md). Here, results are computed in
+// blocks of a few sizes, and sums over rows are filled up with zeros. Weights are converted and arranged for the matrix
+// unit in one pass; gradients of parameters are summed and stored in FP32. The number of threads does not change a bit.
 
 #include <algorithm>
 #include <cstdint>
