@@ -32,7 +32,7 @@ using MaybeTensor = c10::optional<at::Tensor>;
 
 constexpr int64_t kMultiple = 32; // of features: BF16 numbers in a vector register
 constexpr int64_t kPanel = 64; // columns of a right operand that are stored together
-constexpr int64_t kRows = 256; // rows of results that are computed together
+constexpr int64_t kRows = 256; // the most rows of results that are computed together
 
 bool linear_is_fast() {
 #ifdef HAS_LINEAR
@@ -164,19 +164,21 @@ WITH_AVX512 void store_rounded(const float* from, const float* bias, int64_t col
 template <typename T>
 void multiply(
     const at::Tensor& left, const at::Tensor& right, int64_t m, int64_t n, int64_t k, const float* bias, T* result) {
-  const int64_t blocks = (m + kRows - 1) / kRows, panels = (n + kPanel - 1) / kPanel;
+  // oneDNN generates a kernel for every number of rows, so blocks have multiples of 32. The last one may repeat rows.
+  const int64_t height = m < kMultiple ? m : std::min(kRows, m / kMultiple * kMultiple);
+  const int64_t blocks = (m + height - 1) / height, panels = (n + kPanel - 1) / kPanel;
   const BFloat16 *a = left.const_data_ptr<BFloat16>(), *b = right.const_data_ptr<BFloat16>();
   at::parallel_for(0, blocks * panels, 1, [&](int64_t first, int64_t last) {
     alignas(64) float buffer[kRows * kPanel];
     for (int64_t unit = first; unit < last; ++unit) {
       const int64_t column = unit % panels * kPanel, columns = std::min(kPanel, n - column);
-      const int64_t row = unit / panels * kRows, rows = std::min(kRows, m - row);
+      const int64_t row = unit / panels * height, rows = std::min(height, m - row);
       const int64_t computed = std::min(round_up(rows, kMultiple), m), start = row + rows - computed;
       if constexpr (std::is_same_v<T, float>) {
         float* target = result + start * n + column;
         at::native::cpublas::brgemm(
             computed, columns, k, k, kPanel, n, false, a + start * k, b + column * k, target, true);
-      } else { // with rows of the block before if needed, because every number of rows has kernels of its own
+      } else {
         at::native::cpublas::brgemm(
             computed, columns, k, k, kPanel, kPanel, false, a + start * k, b + column * k, buffer, true);
         for (int64_t i = row; i < row + rows; ++i)

@@ -59,8 +59,8 @@ def test_results_are_as_exact_as_torchs(rows: Any, inputs: int, outputs: int, dt
     torchs, kernels = results(TORCHS, tensors, gradient), results(linear, tensors, gradient)
     assert is_kernels(kernels[0])
     assert [result.dtype for result in kernels] == [BF16, dtype, torch.float32, torch.float32]
-    for value, other, target in zip(kernels, torchs, expected, strict=True):
-        assert (value.double() - target).norm() <= 1.01 * (other.double() - target).norm()
+    for value, torchs_value, target in zip(kernels, torchs, expected, strict=True):
+        assert (value.double() - target).norm() <= 1.01 * (torchs_value.double() - target).norm()
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     assert all(map(torch.equal, kernels, results(linear, tensors, gradient)))
