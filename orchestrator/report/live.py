@@ -146,10 +146,11 @@ class Screen:
             self.begin_start()
         elif isinstance(event, ENDS_START):
             self.end_start()
-        if isinstance(event, events.Decided) and not event.topic and self.of_ranks in ("0", "all"):
-            return  # a recipe's decision, which rank 0 prints as well
+        is_printed = isinstance(event, events.Warned) or (isinstance(event, events.Decided) and not event.topic)
+        if timeline.is_echo(event, self.warned) or (is_printed and self.of_ranks in ("all", str(event.rank))):
+            return  # a warning, or a recipe's decision, that the rank prints as well
         self.explain_restart(event)
-        if isinstance(event, PRINTED_EVENTS) and not timeline.is_echo(event, self.warned):
+        if isinstance(event, PRINTED_EVENTS):
             for line in timeline.describe_event(event):
                 self.note(line)
         match event:

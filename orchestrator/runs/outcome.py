@@ -180,7 +180,7 @@ def nan_notes(failure: outcome.Failure | None, events: Sequence[kinds.Event]) ->
     if failure or not ranks:
         return []
     names = f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}"
-    return [f"warning: {kinds.NAN_LOSS} on {names}; --stop-on-nan ends a run then"]
+    return [f"warning: {kinds.NAN_LOSS} on {names}; --stop-on-nan ends a run after 10 such backward passes in a row"]
 
 
 def run_output(run: Run, failure: outcome.Failure | None, events: Sequence[kinds.Event]) -> str:

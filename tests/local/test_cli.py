@@ -118,6 +118,13 @@ def test_bug_of_orch_leaves_a_log_and_exit_code_3() -> None:
     path.unlink()
 
 
+def test_ctrl_c_while_orch_imports_its_modules_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    orch = Path(sys.executable).with_name("orch")
+    process = subprocess.run([orch, "runs"], env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True)
+    assert (process.returncode, process.stdout, process.stderr) == (130, b"", b"")
+
+
 # Stacks, with environments made of real folders.
 
 

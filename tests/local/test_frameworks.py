@@ -269,7 +269,7 @@ def test_loss_that_stays_nan_causes_a_warning(one_host: Workspace) -> None:
     assert "no training step" not in process.stderr
     assert rank_log(last_run(one_host.folder), 1).count(warning) == 1
     output = process.stdout + process.stderr
-    assert "warning: the loss has been NaN on ranks 0-1; --stop-on-nan" in output
+    assert "warning: the loss has been NaN on ranks 0-1; --stop-on-nan ends a run after 10" in output
     assert "loss NaN" in one_host.orch("runs").stdout
 
 
@@ -281,7 +281,16 @@ def test_few_nan_losses_cause_no_warning(capsys: pytest.CaptureFixture[str]) -> 
             losses.check(torch, nan)
         losses.check(torch, [torch.tensor(1.0)])
         losses.check(torch, torch.ones(3))
+    losses.end()
     assert "warning" not in capsys.readouterr().err
+
+
+def test_training_that_ends_with_few_nan_losses_causes_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    losses = metrics.NanLosses()
+    for value in (1.0, float("nan"), float("nan")):
+        losses.check(torch, torch.tensor(value))
+    losses.end()
+    assert "warning: the loss has been NaN in the last backward passes (2)." in capsys.readouterr().err
 
 
 def test_stop_on_nan_raises_again_if_the_script_handles_the_error(monkeypatch: pytest.MonkeyPatch) -> None:

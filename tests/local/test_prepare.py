@@ -24,6 +24,7 @@ sys.path.insert(0, str(PREPARE.parent))
 
 from documents import blocks_of, plain_text, text_documents, wikipedia_documents  # noqa: E402
 from instances import Masking, instances, sentences  # noqa: E402
+from orch_training import RecipeError  # noqa: E402
 
 
 def make_arguments(out: Path, **changes: object) -> list[str]:
@@ -207,10 +208,22 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / name for name in contents]
 
 
+def articles_of(dump: Path, block_size: int) -> list[str]:
+    return [article for block in blocks_of([dump], block_size) for article in wikipedia_documents(block, 5)]
+
+
 def test_each_article_is_read_once_for_any_block_size(dumps: list[Path]) -> None:
     for dump, size in itertools.product(dumps, (150, 997, 10**6)):
-        articles = [article for block in blocks_of([dump], size) for article in wikipedia_documents(block, 5)]
-        assert sorted(int(article.split()[1]) for article in articles) == list(range(60)), dump.name
+        assert sorted(int(article.split()[1]) for article in articles_of(dump, size)) == list(range(60)), dump.name
+
+
+@pytest.mark.parametrize("size", [150, 10**6])
+def test_dump_whose_end_is_missing_is_named(dumps: list[Path], tmp_path: Path, size: int) -> None:
+    for dump in dumps:
+        cut = tmp_path / dump.name
+        cut.write_bytes(dump.read_bytes()[:-200])
+        with pytest.raises(RecipeError, match=f"{cut} is cut off"):
+            articles_of(cut, size)
 
 
 def test_markup_is_removed() -> None:

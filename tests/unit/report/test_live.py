@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from orch_node.protocol.events import Failed, Launched, Progress, Restarting, Stalled
+from orch_node.protocol.events import Failed, Launched, Progress, Restarting, Stalled, Warned
 from orch_node.protocol.outcome import Failure
 
 from orchestrator.report import live
@@ -43,3 +43,13 @@ def test_error_is_shown_before_the_ranks_start_again(capsys: pytest.CaptureFixtu
     screen.show(Launched(attempt=2, ranks=2))
     screen.show(Restarting(attempt=3, of=2))  # after a lost node, for example
     assert capsys.readouterr().err.splitlines() == ["starts again: attempt 3 of 3"]
+
+
+@pytest.mark.parametrize(("shown", "is_printed"), [("none", False), ("1", False), ("0", True), ("all", True)])
+def test_warning_is_shown_once_whether_or_not_its_rank_prints_it(
+    shown: str, is_printed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = live.Screen(shown)
+    for rank in (0, 0, 1):
+        screen.show(Warned(rank=rank, text="warning: slow"))
+    assert capsys.readouterr().err.splitlines() == ["rank 0: warning: slow"] * (not is_printed)

@@ -66,7 +66,7 @@ def mapped(path: Path) -> mmap.mmap:
 
 def wikipedia_documents(block: Block, min_chars: int) -> Iterator[str]:
     """Yield the text of each article in a block with at least `min_chars` characters."""
-    for page in pages(bz2_chunks(block) if block.file.suffix == ".bz2" else plain_chunks(block)):
+    for page in pages(block):
         text = article(page)
         if text is not None and len(plain := plain_text(text)) >= min_chars:
             yield plain
@@ -104,12 +104,18 @@ def bz2_chunks(block: Block) -> Iterator[tuple[bool, bytes]]:
                 if decompressor.eof:
                     stream_start = file.tell() - len(data)
                     decompressor = bz2.BZ2Decompressor()
+        if stream_start < file.tell():
+            raise RecipeError(f"{block.file} is cut off: the stream that begins at byte {stream_start} has no end.")
 
 
-def pages(chunks: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
-    """Yield each page that begins in the block as a whole."""
+def pages(block: Block) -> Iterator[bytes]:
+    """Yield each page that begins in the block as a whole.
+
+    Raises:
+        RecipeError: if the file ends in a page.
+    """
     buffer = b""
-    for inside, data in chunks:
+    for inside, data in bz2_chunks(block) if block.file.suffix == ".bz2" else plain_chunks(block):
         # A page has begun but not ended, or its opening tag is cut in two.
         has_begun = OPEN in buffer or any(buffer.endswith(OPEN[:size]) for size in range(1, len(OPEN)))
         if not inside and not has_begun:
@@ -120,6 +126,8 @@ def pages(chunks: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
                 yield text[text.index(OPEN) :] + CLOSE
         if ended and not inside:
             return
+    if OPEN in buffer:
+        raise RecipeError(f"{block.file} is cut off: its last page has no end.")
 
 
 def article(page: bytes) -> str | None:

@@ -117,7 +117,7 @@ def train(torch: ModuleType, layout: RunLayout, placement: RankEntry, argv: list
     counts = metrics.heartbeat
     child_processes.begin_scans(placement.rank, layout.world_size, functools.partial(give_up, counts=counts))
     check = training_check.begin(torch)
-    end_checks = [*compare_weights(torch, layout, placement, check.losses), check.check_end]
+    end_checks = [metrics.nan_losses.end, *compare_weights(torch, layout, placement, check.losses), check.check_end]
     frameworks.record_losses()
     frameworks.use_synced_data()
 

@@ -219,6 +219,11 @@ class NanLosses:
                 raise RankError(message)
             warn(message)
 
+    def end(self) -> None:
+        """Warn of a training that ends with too few NaN losses for a warning before."""
+        if 0 < self.in_a_row < MAX_NAN_LOSSES:
+            warn(f"{NAN_LOSS} in the last backward passes ({self.in_a_row}).")
+
 
 def number_or(value: Any, default: Any) -> Any:
     """Return an integer unchanged, another number as a float, and the default for anything else."""
