@@ -470,6 +470,16 @@ def test_disturbed_training_ends_like_an_undisturbed_one(files: Path, tmp_path: 
     assert [path.name for path in checkpoint.list_checkpoints(output_dir)] == ["checkpoint-15", "checkpoint-12"]
 
 
+def test_training_with_persistent_workers_resumes_exactly_after_an_epoch(files: Path, tmp_path: Path) -> None:
+    options = {"save_strategy": "epoch", "max_steps": -1, "num_train_epochs": 2, "dataloader_num_workers": 1}
+    command = make_arguments(files, tmp_path, **options, dataloader_persistent_workers=True)
+    run_ranks(SCRIPT, *command)
+    undisturbed, (newest, _) = read_losses(tmp_path), checkpoint.list_checkpoints(tmp_path)
+    shutil.rmtree(newest)
+    run_ranks(SCRIPT, *command)
+    assert read_losses(tmp_path) == undisturbed
+
+
 def has_reached(output_dir: Path, step: int) -> bool:
     path = output_dir / "metrics.jsonl"
     return path.exists() and path.read_text().count("\n") >= step

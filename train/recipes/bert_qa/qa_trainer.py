@@ -6,6 +6,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import torch
 from config import QaArguments
 from evaluation import Evaluator
 from orch_node import preemption
@@ -75,7 +76,8 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         """Return a loader of this rank's share of each step, whose order does not depend on the number of ranks."""
         names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
         options = {name: getattr(self.args, f"dataloader_{name}") for name in names}
-        # A batch is one micro batch.
+        # A batch is one micro batch. A loader draws a seed when it starts its workers, also those of a resumed run.
+        options["generator"] = torch.Generator()
         return DataLoader(self.train_dataset, 1, sampler=self.order, collate_fn=itemgetter(0), **options)
 
     def _wrap_model(self, *args: Any, **kwargs: Any) -> Any:
