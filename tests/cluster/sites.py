@@ -140,7 +140,6 @@ def run_on(site: Site, node: str, *argv: str) -> str:
 
 def wait_for_output(process: subprocess.Popen[str], text: str) -> None:
     """Read stderr of a process until a line contains this text; fail the test if the process ends first."""
-    assert process.stderr is not None
     for line in process.stderr:
         if text in line:
             return

@@ -53,7 +53,6 @@ def index(site: Site, tmp_path: Path) -> Iterator[str]:
             (folder / wheel.name).symlink_to(wheel)
     command = [sys.executable, str(CHECKOUT / "test-cluster/index"), str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()
         finally:

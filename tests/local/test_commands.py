@@ -79,7 +79,6 @@ def test_no_process_is_left_when_the_command_is_interrupted(
     script = "trap '' TERM; setsid sh -c 'sleep 600; :' \"$0\" & echo ready; sleep 600; :"
     arguments = ("exec", inventory if place == "inventory" else "local", "--", "sh", "-c", script, mark)
     process = start_orch(two_hosts.folder, *arguments)
-    assert process.stdout is not None
     for _ in range(2 if place == "inventory" else 1):
         assert process.stdout.readline().endswith(": ready\n")
     assert len(find_processes(mark)) > 2

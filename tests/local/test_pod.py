@@ -218,7 +218,6 @@ def test_pod_without_progress_is_ended(tmp_path: Path) -> None:
 def test_pod_that_is_preempted_writes_a_checkpoint(tmp_path: Path) -> None:
     command = pod_command("torchrun", write_pod_config(tmp_path), make_script(tmp_path, CHECKPOINT_SCRIPT))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert any("[0] trains\n" in line for line in process.stdout)
         process.send_signal(signal.SIGTERM)
         output = process.stdout.read()

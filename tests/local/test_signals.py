@@ -35,7 +35,6 @@ def start_supervisor(run: Path) -> subprocess.Popen[bytes]:
 
 def test_handle_signals_only_its_own_process(sleeper: subprocess.Popen[bytes]) -> None:
     start = machine.start_time(sleeper.pid)
-    assert start is not None
     assert not machine.send_signal(sleeper.pid, start - 1, signal.SIGKILL)
     assert machine.send_signal(sleeper.pid, start, signal.SIGTERM)
     sleeper.wait()

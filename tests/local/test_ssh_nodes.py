@@ -51,7 +51,6 @@ def test_commands_work_from_this_and_from_another_controller(orch: Orch, ssh_nod
     assert (ssh_node.state / "ssh_config").exists()
     other_controller = ("--runs-dir", "elsewhere", *INVENTORY)
     with start_orch(tmp_path, "logs", run, "--follow", "--grep", "beg", stderr=None) as follower:
-        assert follower.stdout is not None
         assert {follower.stdout.readline() for _ in range(2)} == {f"[{rank} far] begun\n" for rank in (0, 1)}
         shown = orch("runs", "show", "last", *other_controller, "--json")
         assert json.loads(shown.stdout)["state"] == "running", shown.stderr

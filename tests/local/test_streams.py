@@ -98,7 +98,6 @@ def test_ctrl_c_asks_what_to_do_with_a_run_on_hosts(two_hosts: Workspace) -> Non
         os.write(terminal, key.encode())
 
     with start_orch(two_hosts.folder, *train, stdin=orch_end, stderr=orch_end) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
         press("c\n")
         assert process.stdout.readline() == "here\n"
@@ -106,7 +105,6 @@ def test_ctrl_c_asks_what_to_do_with_a_run_on_hosts(two_hosts: Workspace) -> Non
         assert process.wait(30) == 0
     expect_exit(two_hosts.orch("stop"))
     with start_orch(two_hosts.folder, *train, stdin=orch_end, stderr=orch_end) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
         press("")
         process.send_signal(signal.SIGINT)
@@ -139,7 +137,6 @@ print("\\rlast state", file=sys.stderr)
 def test_lines_are_shown_while_the_run_continues(tmp_path: Path) -> None:
     train = ("train", write_script(tmp_path, BEGIN_AND_END), "--ppn", "2", "--backend", "gloo", "--show", "all")
     with start_orch(tmp_path, *train, stderr=subprocess.STDOUT) as process:
-        assert process.stdout is not None
         missing = {f"[{rank}] rank {rank} \\x1b[31mbegins\n" for rank in (0, 1)}
         for line in process.stdout:
             missing.discard(line)

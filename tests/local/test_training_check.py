@@ -70,7 +70,6 @@ def make_masters(model: nn.Module) -> list[nn.Parameter]:
 
 def copy_gradients(model: nn.Module, masters: list[nn.Parameter]) -> None:
     for master, weight in zip(masters, model.parameters(), strict=True):
-        assert weight.grad is not None
         master.grad = weight.grad.float()
 
 
@@ -151,7 +150,6 @@ def accumulated_gradients(model: nn.Module) -> None:
 def zero_gradients(model: nn.Module) -> None:
     def clear(step: int) -> None:
         for weight in model.parameters():
-            assert weight.grad is not None
             weight.grad.zero_()
 
     train(model, adam(model, weight_decay=0.0), before_step=clear)

@@ -76,10 +76,7 @@ class Site:
     def train(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         """Train, and return what orch printed with --json."""
         split = arguments.index("--") if "--" in arguments else len(arguments)
-        result: dict[str, Any] = json.loads(
-            self.orch("train", *arguments[:split], "--json", *arguments[split:], code=code)
-        )
-        return result
+        return json.loads(self.orch("train", *arguments[:split], "--json", *arguments[split:], code=code))
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `orch train` in the background."""

@@ -205,8 +205,6 @@ def test_windows_cover_the_context_and_point_at_the_answer(
         assert window.length == len(window.inputs["input_ids"]) <= length
         if start or end:
             first, last = window.offsets[start], window.offsets[end]
-            assert first is not None
-            assert last is not None
             assert answer_text in context[first[0] : last[1]]
             assert first[0] <= question.answers[0].start
     is_answerable = any(window.inputs["start_positions"] for window in windows)

@@ -53,8 +53,7 @@ def messages(root: Path, sources: dict[str, Any]) -> list[bytes]:
 def receive(message: bytes) -> dict[str, str]:
     command = receive_files.command(sys.executable)
     done = subprocess.run(command, input=message, capture_output=True, check=True)
-    problems: dict[str, str] = json.loads(done.stdout)
-    return problems
+    return json.loads(done.stdout)
 
 
 def content_of(root: Path) -> dict[str, bytes]:

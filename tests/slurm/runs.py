@@ -104,8 +104,7 @@ class BackgroundRun:
         return out + err
 
     def read_outcome(self) -> dict[str, Any]:
-        outcome: dict[str, Any] = json.loads((self.folder / "outcome.json").read_text())
-        return outcome
+        return json.loads((self.folder / "outcome.json").read_text())
 
     def count_restarts(self) -> int:
         """Return how often Slurm has started the job again, -1 before its first start."""
@@ -122,8 +121,7 @@ def train(site: Site, *arguments: str, code: int = 0) -> dict[str, Any]:
     """Run faulty.py, check the exit code of orch, and return what it printed with --json."""
     done = site.orch("train", "faulty.py", *arguments, code=code)
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    result: dict[str, Any] = json.loads(done.stdout) if "--json" in options else {}
-    return result
+    return json.loads(done.stdout) if "--json" in options else {}
 
 
 def write_project_with_packages(home: Path, visible_home: str, *, git: bool = True) -> None:

@@ -61,7 +61,6 @@ def test_a_run_continues_while_its_login_node_is_unreachable(site: Site, laptop:
     (folder,) = find_running(laptop)
     site.run_on(LOGIN, "pkill", "^sshd", user="root")  # also sshd-session
     try:
-        assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
         assert any("the run continues there, reconnecting" in line for line in lines)
     finally:

@@ -30,7 +30,6 @@ def running_python(text: str, *arguments: object, **options: Any) -> Iterator[su
     """Yield a process of a Python program that has printed a line and ends with its standard input."""
     command = [sys.executable, "-c", text, *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options) as process:
-        assert process.stdout
         assert process.stdout.readline()
         yield process
         process.communicate()

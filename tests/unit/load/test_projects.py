@@ -36,9 +36,7 @@ def repository(folder: Path) -> Path:
 
 def project(folder: Path, option: str | None = None, *, script: str = "train.py", limit: int = 200) -> Project:
     recipe = Recipe(name="train", script=str(folder / script), own_script=True)
-    sent = project_of(recipe, option, limit=limit, left_out=[folder / "runs"])
-    assert sent is not None
-    return sent
+    return project_of(recipe, option, limit=limit, left_out=[folder / "runs"])
 
 
 def test_outside_of_git_it_is_the_scripts_folder_without_hidden_files_and_runs(folder: Path) -> None:

@@ -49,7 +49,6 @@ Extension modules: numpy._core._multiarray_umath (total: 1)"""
 
 def shortened(text: str, folder: str = "/home/me/net") -> list[str]:
     traceback = parse_last(text) or stack_of_signal(text)
-    assert traceback is not None
     return list(shorten(traceback, folder))
 
 

@@ -31,7 +31,6 @@ def test_bindings_of_the_stack_are_added_if_needed() -> None:
         ({}, False, ""),  # gloo
     ):
         node = make_user_node({"torch": "2.13.1", **packages}, ccl=ccl)
-        assert node.user_python
         assert node.user_python.bindings == folder
         assert (node.python, node.ranks_python, node.facts.mpi) == (NODE.python, PYTHON, NODE.facts.mpi)
 
