@@ -33,12 +33,6 @@ print("DATA", open(os.environ["ORCH_DATA"] + "/words").read(), flush=True)
 
 
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    with make_hosts(tmp_path_factory.mktemp("sync"), "--ppn", "1") as workspace:
-        yield workspace
-
-
-@pytest.fixture(scope="module")
 def hub(qa_model: Path) -> Iterator[Hub]:
     model = {path.name: path.read_bytes() for path in qa_model.iterdir() if path.is_file()}
     repositories = [
@@ -50,12 +44,13 @@ def hub(qa_model: Path) -> Iterator[Hub]:
 
 
 @pytest.fixture(scope="module")
-def controller(hub: Hub, hosts: Workspace) -> Iterator[Workspace]:
-    with pytest.MonkeyPatch.context() as environment:
+def controller(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    hosts = make_hosts(tmp_path_factory.mktemp("sync"), "--ppn", "1")
+    with hosts as workspace, pytest.MonkeyPatch.context() as environment:
         environment.setenv("HF_ENDPOINT", hub.url)
-        environment.setenv("HF_HOME", str(hosts.folder / "hf"))
+        environment.setenv("HF_HOME", str(workspace.folder / "hf"))
         environment.delenv("HF_HUB_OFFLINE", raising=False)
-        yield hosts
+        yield workspace
 
 
 @pytest.fixture(scope="module")
