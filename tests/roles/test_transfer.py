@@ -28,8 +28,7 @@ def sources(tmp_path: Path) -> dict[str, Any]:
         (folder / name).write_bytes(content)
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
     tree = {"src": str(folder), "dest": "wheels", "hashes": hashes}
-    sources: dict[str, Any] = action.read_sources({"trees": [tree]}, [])
-    return sources
+    return action.read_sources({"trees": [tree]}, [])
 
 
 def missing(root: Path, sources: dict[str, Any]) -> dict[str, int]:

@@ -6,15 +6,14 @@ import json
 import os
 import signal
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import cast
+from types import SimpleNamespace
 
 from orch_node import events
 from orch_node.events import NOTED, note
 from orch_node.protocol.events import Heartbeat, event_fields
 from orch_node.rank import communication, metrics
 
-TORCH = cast(ModuleType, SimpleNamespace(distributed=SimpleNamespace(is_available=lambda: False)))
+TORCH = SimpleNamespace(distributed=SimpleNamespace(is_available=lambda: False))
 
 
 def test_counting_in_a_child_forked_while_the_lock_is_held_does_not_hang() -> None:
@@ -48,7 +47,7 @@ def test_collectives_behind_the_one_that_waits_on_the_gpu_are_pending() -> None:
         distributed = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, distributed_c10d=c10d)
         recorder = SimpleNamespace(_dump_nccl_trace_json=lambda *, includeCollectives, trace=trace: trace)
         torch = SimpleNamespace(distributed=distributed, device=str, _C=SimpleNamespace(_distributed_c10d=recorder))
-        assert communication.pending(cast(ModuleType, torch))[""] == pending
+        assert communication.pending(torch)[""] == pending
 
 
 def test_counts_of_the_largest_number_of_groups_fit_into_an_event() -> None:

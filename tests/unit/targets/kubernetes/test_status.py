@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from orch_node.protocol.events import NodeNews
 from orch_node.protocol.events import read as read_event
 from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.pod import node_name
 
-from orchestrator.targets.kubernetes.client import KubernetesClient
 from orchestrator.targets.kubernetes.status import JobState, PodState, job_state, outcome, pod_state
 from orchestrator.targets.kubernetes.watch import Follower
 
@@ -69,7 +68,7 @@ def test_pod_state_explains_why_a_pod_or_its_container_does_not_run() -> None:
 
 
 def test_image_that_cannot_be_pulled_is_reported_once() -> None:
-    follower = Follower(cast(KubernetesClient, None), {})
+    follower = Follower(None, {})
     for reason, message in 3 * [("ErrImagePull", "denied"), ("ImagePullBackOff", "Back-off")]:
         # The phase is Running because the follower queries the events of pending pods only.
         follower.handle_change("1", make_pod(phase="Running", containerStatuses=waiting_for(reason, message)))
