@@ -105,8 +105,7 @@ for step in range(60_000):
 
 
 def test_stop_selects_the_newest_unfinished_run_and_names_the_others(orch: Orch, tmp_path: Path) -> None:
-    planned = make_run(tmp_path / "runs", "20250101-120000-qa-0000", created=1.0)
-    (planned / "outcome.json").unlink()
+    planned = make_run(tmp_path / "runs", "20250101-120000-qa-0000", created=1.0, ended=False)
     expect_exit(orch("train", write_script(tmp_path, LONG_SCRIPT), "--ppn", "1", "--detach"))
     run = last_run(tmp_path)
     live = run.name

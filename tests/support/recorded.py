@@ -52,6 +52,7 @@ def make_run(
     straggler: int | None = None,
     fails: int | None = None,
     seconds: int = 120,
+    ended: bool = True,
     **changes: Any,
 ) -> Path:
     """Write the folder of a run, and return its path.
@@ -64,6 +65,7 @@ def make_run(
         straggler: rank that computes twice as long as the others.
         fails: rank that fails at the end.
         seconds: duration of the run.
+        ended: whether the run has an outcome.
         changes: keys of plan.json.
     """
     folder = base / run_id
@@ -79,7 +81,8 @@ def make_run(
     failure = None if fails is None else {"rank": fails, "node": layout[fails]["node"], "code": 1, "text": text}
     write_events(folder, make_events(layout, seconds, failure))
     end = {"first_failure": failure, "ended": STARTED + seconds + 12}
-    write_json(folder / "outcome.json", make_outcome("failed" if failure else "done") | end)
+    if ended:
+        write_json(folder / "outcome.json", make_outcome("failed" if failure else "done") | end)
     return folder
 
 

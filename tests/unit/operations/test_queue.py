@@ -94,8 +94,8 @@ def test_run_is_lost_only_if_its_nodes_were_silent_for_two_polls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Starting another run may take longer than the nodes of a run may be silent."""
-    (make_run(tmp_path, "run", ranks=1, nodes=1) / "outcome.json").unlink()
-    active = {"run": ActiveRun(handle=handle_of(store.load(tmp_path / "run")), nodes=frozenset({"node1"}))}
+    run = store.load(make_run(tmp_path, "run", ranks=1, nodes=1, ended=False))
+    active = {"run": ActiveRun(handle=handle_of(run), nodes=frozenset({"node1"}))}
     folder = make_user_folder(tmp_path / "queue")
     queue = Queue(tmp_path, folder, waiting=[], limit=None, unmasked={}, active=active)
     silent = {"run": "no response"}

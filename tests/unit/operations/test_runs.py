@@ -20,8 +20,7 @@ from tests.support.recorded import make_run
 
 def make_waiting_run(base: Path) -> Path:
     """Write a run that waits in its own queue."""
-    folder = make_run(base, "run", ranks=1, nodes=1, seconds=1)
-    (folder / "outcome.json").unlink()
+    folder = make_run(base, "run", ranks=1, nodes=1, seconds=1, ended=False)
     queued.mark(folder, folder.name)
     return folder
 

@@ -130,8 +130,7 @@ def test_other_damaged_files_count_as_missing(base: Path, name: str, damage: Cal
 
 
 def test_run_whose_supervisor_ended_before_its_start_can_be_resumed(base: Path) -> None:
-    folder = make_run(base, "20260102-120000-qa-0003", nodes=1)
-    (folder / "outcome.json").unlink()
+    folder = make_run(base, "20260102-120000-qa-0003", nodes=1, ended=False)
     for output, state in (("", "planned"), ("error: full", "killed")):
         (folder / "supervisor.log").write_text(output)
         assert store.load(folder).state == state

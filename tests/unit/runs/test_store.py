@@ -123,9 +123,8 @@ class Target:
 
 def test_newest_live_run_is_found_after_refreshing_remote_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for second, run in enumerate((OLDEST, FIRST, SECOND, THIRD)):
-        folder = make_run(tmp_path, run, created=float(second), **({"node0": REMOTE_NODE} if run == SECOND else {}))
-        if run != THIRD:
-            (folder / "outcome.json").unlink()
+        changes = {"node0": REMOTE_NODE} if run == SECOND else {}
+        make_run(tmp_path, run, created=float(second), ended=run == THIRD, **changes)
     monkeypatch.setattr(registry, "target_of", lambda record: Target())
     handle, other_runs = find_live(tmp_path, "last", None, ignore)
     assert (handle.record.run_id, other_runs) == (FIRST, (OLDEST,))
@@ -137,9 +136,7 @@ def test_newest_live_run_is_found_after_refreshing_remote_runs(tmp_path: Path, m
 
 def test_list_of_runs_has_the_states_that_nodes_report_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for second, run in enumerate((FIRST, SECOND, THIRD, FOURTH)):
-        folder = make_run(tmp_path, run, created=float(second), node0=REMOTE_NODE)
-        if run != FIRST:
-            (folder / "outcome.json").unlink()
+        make_run(tmp_path, run, created=float(second), node0=REMOTE_NODE, ended=run == FIRST)
     monkeypatch.setattr(registry, "target_of", lambda record: Target())
     monkeypatch.setattr(runs, "QUERY_SECONDS", 1.0)
     result = list_recorded_runs(tmp_path, None)

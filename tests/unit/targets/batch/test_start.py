@@ -112,8 +112,7 @@ def test_clean_cancels_the_jobs_that_hold_nodes_long_after_their_run_has_ended(t
     jobs = ""
     for job, (state, seconds) in enumerate(cases):
         location = {"name": f"orch-{job}", "job": str(job)}
-        folder = make_run(tmp_path, f"run-{job}", ranks=1, nodes=1, seconds=1, target="slurm", location=location)
-        (folder / "outcome.json").unlink()
+        folder = make_run(tmp_path, f"run-{job}", ranks=1, nodes=1, target="slurm", location=location, ended=False)
         if seconds is not None:  # The run has ended.
             write_job_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - seconds)
         jobs += f"{job}|orch-{job}|{state}|N/A|n1|None\n"

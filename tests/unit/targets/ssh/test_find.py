@@ -213,8 +213,8 @@ def test_logs_of_nodes_are_copied_again_when_they_are_followed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = tuple(RunNode(node=node, via=("ssh", "--", node)) for node in ("node0", "node1"))
-    (make_run(tmp_path, "run", ranks=2, nodes=2) / "outcome.json").unlink()
-    handle, copied = SshHandle(make_sent_record(nodes=nodes), tmp_path / "run"), []
+    run = make_run(tmp_path, "run", ranks=2, nodes=2, ended=False)
+    handle, copied = SshHandle(make_sent_record(nodes=nodes), run), []
     monkeypatch.setattr(handle, "event_batches", lambda: [[]])
     monkeypatch.setattr(handle, "copy_while_followed", lambda host, rank: copied.append(host.node))
     for _ in range(2):
@@ -223,8 +223,8 @@ def test_logs_of_nodes_are_copied_again_when_they_are_followed_again(
 
 
 def test_reader_of_log_lines_that_ends_does_not_end_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (make_run(tmp_path, "run", ranks=2, nodes=1) / "outcome.json").unlink()
-    handle, readers = SshHandle(RUN_RECORD, tmp_path / "run"), list[SshHandle]()
+    run = make_run(tmp_path, "run", ranks=2, nodes=1, ended=False)
+    handle, readers = SshHandle(RUN_RECORD, run), list[SshHandle]()
     monkeypatch.setattr(SshHandle, "log_updates", lambda reader, rank: readers.append(reader) or iter(()))
     for rank in (0, 1):
         list(handle.logs(rank=rank, follow=True))
