@@ -54,16 +54,14 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
 
 
 def test_what_a_node_has_written_again_replaces_what_node0_took_from_it(nodes: Nodes) -> None:
-    write_files(nodes.run_dir / "project", {"ck/.metadata": "1", "ck/__0_0.distcp": "1"})
-    write_files(nodes.folder / "node1/project", {"ck/__1_0.distcp": "1"})
-    nodes.share("node1", "node2")
-    assert nodes.content("run") == nodes.content("node2") == nodes.content("node1")
-    write_files(nodes.run_dir / "project", {"ck/.metadata": "2", "ck/__0_0.distcp": "2"})
-    write_files(nodes.folder / "node1/project", {"ck/__1_0.distcp": "2"})
-    nodes.share("node1", "node2", attempt=2)
-    expected = {**PROJECT, "ck/.metadata": "2", "ck/__0_0.distcp": "2", "ck/__1_0.distcp": "2"}
-    for node in ("run", "node1", "node2"):
-        assert nodes.content(node) == expected
+    for attempt in (1, 2):
+        from_node0 = dict.fromkeys(("ck/.metadata", "ck/__0_0.distcp"), str(attempt))
+        from_node1 = {"ck/__1_0.distcp": str(attempt)}
+        write_files(nodes.run_dir / "project", from_node0)
+        write_files(nodes.folder / "node1/project", from_node1)
+        nodes.share("node1", "node2", attempt=attempt)
+        for node in ("run", "node1", "node2"):
+            assert nodes.content(node) == {**PROJECT, **from_node0, **from_node1}
 
 
 def test_files_of_a_node_that_leaves_are_taken(nodes: Nodes) -> None:
