@@ -36,12 +36,6 @@ def test_missing_requirement_of_a_backend_is_named(test_stack: Stack) -> None:
     assert refused(test_stack, "glo").hint.startswith("Did you mean 'gloo'? Packages add backends by the entry point")
 
 
-def test_plugin_with_an_unknown_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PLUGIN, "modul", "toy_backend")
-    with pytest.raises(RequestError, match="modul"):
-        load_entry_point(EntryPoint("toy", f"{__name__}:PLUGIN", "orch.backends"))
-
-
 def test_plugin_of_an_entry_point_or_of_the_stack(test_stack: Stack) -> None:
     entry = EntryPoint("toy", "tests.unit.planning.test_backends:PLUGIN", "orch.backends")
     toy = load_entry_point(entry)
@@ -56,9 +50,14 @@ def test_plugin_of_an_entry_point_or_of_the_stack(test_stack: Stack) -> None:
     assert choose_backend(of_stack, NODES, "toy", {"toy": toy}).requirements == {}
 
 
-def test_broken_plugin_is_named() -> None:
-    for value in ("tests.nothing:PLUGIN", "tests.unit.planning.test_backends:NODES"):
-        with pytest.raises(RequestError, match=r"plug-in toy \(tests"):
+def test_broken_plugin_and_unknown_key_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PLUGIN, "modul", "toy_backend")
+    for value, message in (
+        ("tests.nothing:PLUGIN", r"plug-in toy \(tests"),
+        (f"{__name__}:NODES", r"plug-in toy \(tests"),
+        (f"{__name__}:PLUGIN", "modul"),
+    ):
+        with pytest.raises(RequestError, match=message):
             load_entry_point(EntryPoint("toy", value, "orch.backends"))
 
 
