@@ -9,8 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import HOSTILE_TEXTS
 from tests.local.runs import (
     ORCH,
@@ -28,7 +26,6 @@ from tests.local.runs import (
     write_script,
 )
 from tests.support.waiting import wait_until
-from tests.unit.cli.test_command_line import error_of
 
 DDP = """
 import os, sys, time
@@ -235,29 +232,3 @@ def test_stall_is_reported_while_the_run_continues(tmp_path: Path) -> None:
     assert report.endswith("rank 1 never reached the first collective; it is at own.py:4 <module>\n"), report
     process.send_signal(signal.SIGTERM)
     wait_for_exit(process, 130, seconds=30)  # the run has continued
-
-
-def test_invalid_request_has_one_clear_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    qa = "train bert-qa"
-    for command, message in (
-        ("train bert-q", "Did you mean 'bert-qa'?"),
-        (f"{qa} --stack curent", "Did you mean 'current'?"),
-        (f"{qa} --set lerning_rate=1", "Did you mean 'learning_rate'?"),
-        (f"{qa} --set train_file=none.json", "file not found"),
-        (f"{qa} --inventory locl", "Did you mean 'local'?"),
-        (f"{qa} --ppn 1000", "--ppn 1000, but node0 has"),
-        (f"{qa} --nodes 9", "--nodes 9, but cluster 'local' has 1 node"),
-        (f"{qa} --backend nccl", "--backend nccl"),
-        (f"{qa} --ppn 1 --ccl-workers 1000", "--ccl-workers 1000, but a rank on node0 has"),
-        (f"{qa} --backend gloo --ccl-workers 1", "--ccl-workers 1, but the backend is gloo"),
-        (f"{qa} --ipex", "--ipex: stack 'current' has no IPEX"),
-        ("runs show nothing", "There are no runs"),
-    ):
-        error = error_of(*command.split())
-        assert error.exit_code == 2
-        assert message in f"{error.message} {error.hint}"
-        assert list(tmp_path.iterdir()) == []
-    monkeypatch.setenv("ORCH_CPU_ISA", "avx3")
-    for options in ((), ("--on", "k8s", "--nodes", "2", "--image", "x")):
-        assert "ORCH_CPU_ISA=avx3: expected one of avx2" in error_of(*qa.split(), "--dry-run", *options).message

@@ -50,6 +50,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
     make_run(tmp_path / "runs", ranks=1, nodes=1, seconds=1)
     (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
     (tmp_path / "broken.yml").write_text("all:\n  hosts: [\n")
+    names = {path.name for path in tmp_path.iterdir()} | {".state"}
     for arguments, message, hint in (
         (("stop", "--jsn"), "No such option: --jsn (Possible options: --json)", "stop --help`"),  # near-option
         (("trian",), "'trian'. Did you mean 'train'?", "orch --help`"),  # near-command
@@ -95,6 +96,17 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
         (("train", "bert-qa", "--set", "seed"), "", "--set learning_rate=1e-4"),
         (("setup", "--wheels", "nowhere"), "", "omit --wheels to build the bindings"),
         (("init", "lab", "alice@"), "", "Examples: node1, alice@node1:2222"),
+        (("train", "bert-q"), "", "Did you mean 'bert-qa'?"),
+        (("train", "bert-qa", "--stack", "curent"), "", "Did you mean 'current'?"),
+        (("train", "bert-qa", "--set", "train_file=none.json"), "file not found", ""),
+        (("train", "bert-qa", "--inventory", "locl"), "", "Did you mean 'local'?"),
+        (("train", "bert-qa", "--ppn", "1000"), "--ppn 1000, but node0 has", ""),
+        (("train", "bert-qa", "--nodes", "9"), "--nodes 9, but cluster 'local' has 1 node", ""),
+        (("train", "bert-qa", "--backend", "nccl"), "--backend nccl", ""),
+        (("train", "bert-qa", "--ppn", "1", "--ccl-workers", "1000"), "workers 1000, but a rank on node0 has", ""),
+        (("train", "bert-qa", "--backend", "gloo", "--ccl-workers", "1"), "workers 1, but the backend is gloo", ""),
+        (("train", "bert-qa", "--ipex"), "--ipex: stack 'current' has no IPEX", ""),
+        (("runs", "show", "nothing", "--runs-dir", "empty"), "There are no runs", ""),
     ):
         error = error_of(*arguments)
         assert error.exit_code == 2
@@ -103,6 +115,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
         assert "\n" not in error.message
         assert len(error.hint) < 200
         assert len(list((tmp_path / "runs").iterdir())) == 1
+        assert {path.name for path in tmp_path.iterdir()} <= names
     assert "after --" not in orch("runs", "--epochs", "3").stderr, "only a script has other options"
 
 
@@ -113,6 +126,13 @@ def test_setting_of_a_wrong_type_is_refused_before_anything_starts() -> None:
         assert error.message == "--set num_train_epochs=abc: not a number."
         assert "Its default is 6." in error.hint
         assert "Did you mean 'num_train_epochs'?" in error_of(*arguments, "num_train_epoch=3").hint
+
+
+def test_unknown_instruction_set_is_refused_on_every_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCH_CPU_ISA", "avx3")
+    for options in ((), K8S[2:-1]):
+        error = error_of("train", "bert-qa", "--dry-run", *options)
+        assert "ORCH_CPU_ISA=avx3: expected one of avx2" in error.message
 
 
 def test_plan_is_a_manifest_for_pods_and_a_script_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
