@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.roles.modules import load_module
+from tests.support.files import set_age
 
 lock = load_module("orch_lock")
 HOUR = 3600
@@ -23,12 +24,6 @@ def path(tmp_path: Path) -> str:
 
 def holder(path: str) -> str:
     return str(json.loads(Path(path).read_text())["token"])
-
-
-def make_older(path: str, seconds: float) -> None:
-    """Set how long ago a lock was taken."""
-    then = os.stat(path).st_mtime - seconds
-    os.utime(path, (then, then))
 
 
 def test_error_names_the_holder(path: str) -> None:
@@ -46,7 +41,7 @@ def test_error_names_the_holder(path: str) -> None:
 
 def test_same_controller_continues_at_once(path: str) -> None:
     lock.acquire(path, THIS_CONTROLLER, HOUR)
-    make_older(path, HOUR + 60)
+    set_age(Path(path), HOUR + 60)
     assert lock.acquire(path, {**THIS_CONTROLLER, "pid": "2"}, HOUR) == ""
     with pytest.raises(lock.HeldError, match="process 2"):
         lock.acquire(path, OTHER_CONTROLLER, HOUR)
@@ -61,10 +56,10 @@ def test_two_nodes_of_one_command_that_share_the_folder_are_named(path: str) -> 
 
 def test_old_lock_is_taken_over(path: str) -> None:
     lock.acquire(path, OTHER_CONTROLLER, HOUR)
-    make_older(path, HOUR - 60)
+    set_age(Path(path), HOUR - 60)
     with pytest.raises(lock.HeldError):
         lock.acquire(path, THIS_CONTROLLER, HOUR)
-    make_older(path, 7 * HOUR)
+    set_age(Path(path), 8 * HOUR - 60)
     assert "took over a lock that was taken 8 hours ago: you@laptop" in lock.acquire(path, THIS_CONTROLLER, HOUR)
     lock.release(path, OTHER_CONTROLLER)
     assert holder(path) == "a"

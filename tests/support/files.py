@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,3 +21,9 @@ def write_program(path: Path, text: str) -> Path:
     write_files(path.parent, {path.name: text})
     path.chmod(0o755)
     return path
+
+
+def set_age(path: Path, seconds: float) -> None:
+    """Set how long ago a file was changed."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from orchestrator.load.packages import lock_packages, packages_for
 from orchestrator.model.facts import Facts
 from orchestrator.model.packages import Packages, Requirements
 from tests.conftest import make_facts
-from tests.support.files import write_files
+from tests.support.files import set_age, write_files
 from tests.support.projects import commit, git
 from tests.support.wheels import make_project, make_wheel
 
@@ -148,7 +147,7 @@ def test_a_package_that_was_compiled_here_is_refused(tmp_path: Path) -> None:
 def test_packages_without_use_for_30_days_are_removed(index: Path) -> None:
     old, new = resolved("helper<2.2"), resolved("helper")
     for path in (Path(old.folder).with_name("digest"), *packages.cache().glob("*.txt")):
-        os.utime(path, (0, time.time() - 31 * 86400))
+        set_age(path, 31 * 86400)
     folder = str(Path(old.folder).parent)
     assert packages.remove_unused(dry_run=True) == (folder,)
     assert Path(old.folder).exists()

@@ -23,6 +23,7 @@ from orch_node.protocol.record import RunNode
 
 from orchestrator.files import LIB, TRAIN
 from orchestrator.runs import store
+from tests.support.files import set_age
 from tests.support.recorded import RUN_RECORD, make_run
 from tests.support.supervised_runs import NODE_PROGRAM, Runs
 from tests.support.waiting import wait_until
@@ -44,11 +45,6 @@ def make_dead_process() -> int:
     process = subprocess.Popen(["true"])
     process.wait()
     return process.pid
-
-
-def set_age(path: Path, seconds: float) -> None:
-    """Set how long ago a file was renewed."""
-    os.utime(path, (time.time() - seconds,) * 2)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from dataclasses import replace
@@ -20,7 +19,7 @@ from orchestrator.targets.batch.slurm import SLURM, job_state
 from orchestrator.targets.batch.target import BatchTarget, record_jobs, run_state
 from orchestrator.targets.connections.connection import Ssh
 from tests.support.disks import small_file_system
-from tests.support.files import write_files, write_program
+from tests.support.files import set_age, write_files, write_program
 from tests.support.recorded import make_run
 from tests.support.slurm_jobs import write_job_outcome
 from tests.support.slurm_plans import SITE, make_array, make_request, plan_request
@@ -168,6 +167,5 @@ def store_folder(base: Path, store: str, user: str, days: float) -> Path:
     lock = stored.with_name(f".{stored.name}.lock")
     lock.write_text(f"{base / 'runs' / user}\n")
     lock.chmod(0o600)
-    used = time.time() - days * 24 * 3600
-    os.utime(lock, (used, used))
+    set_age(lock, days * 24 * 3600)
     return stored
