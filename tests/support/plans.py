@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orch_node import content_store
+from orch_node.protocol.record import RunNode
+
+from orchestrator.files import TRAIN
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.decision import Choice
 from orchestrator.model.facts import Facts
 from orchestrator.model.recipe import Recipe
+from orchestrator.planning.plan import StoreFolder
 from orchestrator.planning.request import RunPaths, TrainRequest
 from orchestrator.planning.resolve import Inputs, RunNodes
 from orchestrator.stacks.stack import Bindings, Stack
@@ -53,6 +60,19 @@ def make_remote_node(index: int, facts: Facts | None = None, *, interface: str =
 def make_inputs(cluster: Cluster, recipe: Recipe, stack: Stack, **options: Any) -> Inputs:
     """Return the inputs of a plan for hosts."""
     return Inputs(recipe=recipe, stack=stack, cluster=cluster, **options)
+
+
+def make_store_step(source: Path, files: Iterable[str], store: Path, run_dir: Path) -> StoreFolder:
+    """Return the step that puts a folder into a store of this machine and copies it for a run."""
+    return StoreFolder(
+        nodes=(RunNode(node="node0"),),
+        source=str(source),
+        files=tuple(files),
+        path=str(store / content_store.hash_of(source)),
+        node_program=(sys.executable, str(TRAIN / "node.py")),
+        run_dir=str(run_dir),
+        copy=str(run_dir / "project"),
+    )
 
 
 def known_nodes(nodes: tuple[Node, ...], ppn: int = 1) -> RunNodes:

@@ -6,23 +6,22 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from orch_node import content_store
-from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import TRAIN, state_home
+from orchestrator.files import state_home
 from orchestrator.operations import runs
 from orchestrator.planning.plan import StoreFolder
 from orchestrator.runs.outcome import NodeCleanup
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import store
-from tests.support.files import write_files
+from tests.support.files import set_age, write_files
+from tests.support.plans import make_store_step
 from tests.support.waiting import wait_until
 
 DAYS = 24 * 3600.0
@@ -33,17 +32,10 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreFolder:
     """Return a step that has put a folder into the store of this machine 31 days ago."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     source = write_files(tmp_path / "source", {"train.py": "1"})
-    step = StoreFolder(
-        nodes=(RunNode(node="node0"),),
-        source=str(source),
-        files=("train.py",),
-        path=str(state_home() / "store" / content_store.hash_of(source)),
-        node_program=(sys.executable, str(TRAIN / "node.py")),
-        run_dir=str(tmp_path / "runs" / "20260101-120000-own-1a2b"),
-        copy=str(tmp_path / "runs" / "20260101-120000-own-1a2b" / "project"),
-    )
+    run_dir = tmp_path / "runs" / "20260101-120000-own-1a2b"
+    step = make_store_step(source, ["train.py"], state_home() / "store", run_dir)
     store(step, {"node0": Local()})
-    make_old(lock_of(step), 31 * DAYS)
+    set_age(lock_of(step), 31 * DAYS)
     return step
 
 
@@ -57,11 +49,6 @@ def lock_of(step: StoreFolder) -> Path:
     return Path(step.path).with_name(f".{Path(step.path).name}.lock")
 
 
-def make_old(path: Path, seconds: float) -> None:
-    then = time.time() - seconds
-    os.utime(path, (then, then))
-
-
 def test_unused_folder_is_removed_and_can_be_sent_again(step: StoreFolder) -> None:
     preview = clean(step, dry_run=True)
     assert (preview.state, preview.left) == ("left", (f"{step.path}: no run uses it",))
@@ -72,7 +59,7 @@ def test_unused_folder_is_removed_and_can_be_sent_again(step: StoreFolder) -> No
     assert clean(step, dry_run=True).state == "clean"
     store(step, {"node0": Local()})
     assert content_store.hash_of(Path(step.path)) == Path(step.path).name
-    make_old(lock_of(step), 31 * DAYS)
+    set_age(lock_of(step), 31 * DAYS)
     store(replace(step, run_dir=f"{step.run_dir}2", copy=""), {"node0": Local()})
     assert clean(step).unused == (), "it was used again"
     assert Path(step.path).is_dir()
@@ -94,7 +81,7 @@ def test_incomplete_folders_are_removed_after_a_day(step: StoreFolder) -> None:
     for part in (old, new):
         (part / "sub").mkdir(parents=True)
         (part / "sub").chmod(0o500)
-    make_old(old, 2 * DAYS)
+    set_age(old, 2 * DAYS)
     assert set(clean(step).unused) == {str(old), step.path}
     assert (old.exists(), new.exists()) == (False, True)
 

@@ -6,23 +6,21 @@ import os
 import shlex
 import stat
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from orch_node import content_store
-from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import TRAIN
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import StoreFolder
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import packed, store
 from tests.support.disks import small_file_system
 from tests.support.files import write_files
+from tests.support.plans import make_store_step
 
 
 @pytest.fixture
@@ -32,15 +30,7 @@ def step(tmp_path: Path) -> StoreFolder:
     source = write_files(tmp_path / "source", {name: name for name in names})
     (source / "run.sh").chmod(0o755)
     (source / "folder0" / "link").symlink_to("../run.sh")
-    return StoreFolder(
-        nodes=(RunNode(node="a"),),
-        source=str(source),
-        files=(*names, "folder0/link"),
-        path=str(tmp_path / "store" / content_store.hash_of(source)),
-        node_program=(sys.executable, str(TRAIN / "node.py")),
-        run_dir=str(tmp_path / "run"),
-        copy=str(tmp_path / "run" / "project"),
-    )
+    return make_store_step(source, [*names, "folder0/link"], tmp_path / "store", tmp_path / "run")
 
 
 class CountingLocal(Local):
@@ -62,7 +52,7 @@ def test_a_folder_is_sent_once_and_each_run_gets_a_writable_copy(step: StoreFold
     node = CountingLocal()
     second = replace(step, run_dir=f"{step.run_dir}2", copy=f"{step.run_dir}2/project")
     for run in (step, second):
-        store(run, {"a": node})
+        store(run, {"node0": node})
         assert content_store.hash_of(Path(run.copy)) == Path(step.path).name
         (Path(run.copy) / "run.sh").write_text("changed")
     assert node.sent == 1
@@ -91,7 +81,7 @@ def test_nodes_that_share_a_store_receive_a_folder_at_the_same_time(step: StoreF
 def test_other_content_does_not_get_the_name(step: StoreFolder, tmp_path: Path) -> None:
     (Path(step.source) / "run.sh").chmod(0o644)
     with pytest.raises(ExecuteError, match="its files have changed since the run was planned"):
-        store(step, {"a": Local()})
+        store(step, {"node0": Local()})
     (tmp_path / "broken").write_text("no archive")
     result = Local().capture(step.command("receive"), seconds=60, source=tmp_path / "broken")
     assert result.code != 0
@@ -106,13 +96,13 @@ def test_a_store_that_another_user_can_write_is_refused(step: StoreFolder) -> No
     (folder / content_store.MARK).write_text(folder.name)
     os.chown(folder, 65534, 65534)
     with pytest.raises(ExecuteError, match="belongs to the user nobody"):
-        store(step, {"a": Local()})
+        store(step, {"node0": Local()})
     content_store.remove(folder)
     folder.parent.parent.chmod(0o777)  # as in a project's folder of a group: the programs next to it are not safer
-    store(step, {"a": Local()})
+    store(step, {"node0": Local()})
     folder.parent.chmod(0o777)
     with pytest.raises(ExecuteError, match="other users can write it"):
-        store(step, {"a": Local()})
+        store(step, {"node0": Local()})
 
 
 def test_a_full_disk_is_reported_and_leaves_nothing_incomplete(step: StoreFolder, tmp_path: Path) -> None:

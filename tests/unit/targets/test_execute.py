@@ -14,17 +14,17 @@ from orch_node import content_store
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
-from orchestrator.files import TRAIN
 from orchestrator.load.projects import project_of
 from orchestrator.model.project import Imports, Project
 from orchestrator.model.recipe import Recipe
-from orchestrator.planning.plan import CheckImports, PutFile, RunProgram, SendFile, StoreFolder
+from orchestrator.planning.plan import CheckImports, PutFile, RunProgram, SendFile
 from orchestrator.runs.fetch import FetchListener, Source
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import MAX_PARALLEL_NODES, execute, on_all, store
 from orchestrator.targets.fetch import fetch_project
 from orchestrator.targets.interface import FetchRequest
 from tests.support.files import write_files
+from tests.support.plans import make_store_step
 
 NODES = (RunNode(node="n0"),)
 IMPORTS = Imports(importers={}, source="stack current")
@@ -81,15 +81,8 @@ def stored_project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, P
     os.link(source / "a b", source / "net" / "hard")
     recipe = Recipe(name="train", script=str(source / "train.py"), own_script=True)
     project = project_of(recipe, None, limit=1, left_out=[])
-    step = StoreFolder(
-        nodes=(RunNode(node="node0"),),
-        source=str(source),
-        files=tuple(project.files),
-        path=str(base / "store" / project.digest),
-        node_program=(sys.executable, str(TRAIN / "node.py")),
-        run_dir=str(base / "run"),
-    )
-    store(step, {step.nodes[0].node: Local()})
+    step = make_store_step(source, project.files, base / "store", base / "run")
+    store(step, {"node0": Local()})
     return project, Path(step.path)
 
 
