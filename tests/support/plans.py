@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -46,6 +47,14 @@ QA_RECIPE = Recipe(
 USER_SCRIPT = Recipe(name="own", script="/home/me/own script.py", own_script=True)
 QA_REQUEST = TrainRequest(recipe="qa")
 BINDINGS = Bindings(version="2.13.0+orch.1", built_by="orch", module="bindings_module", setvars="", oneccl="2022")
+
+
+def read_golden(name: str, text: str) -> str:
+    """Return a file in tests/golden, which gets this text first if ORCH_WRITE_GOLDEN is set."""
+    path = GOLDEN / name
+    if "ORCH_WRITE_GOLDEN" in os.environ:
+        path.write_text(text)
+    return path.read_text()
 
 
 def make_remote_node(index: int, facts: Facts | None = None, *, interface: str = "eth1") -> Node:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.settings import location_of
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.system import ControllerUnreachable, JobRequest, JobState, Phase
+from tests.support.plans import read_golden
 from tests.support.slurm_jobs import RecordedHost, make_handle
 from tests.support.slurm_plans import make_request, plan_request
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "pbs.sh"
 HEAD = '{\n\t"timestamp":\t1795515377,\n\t"pbs_version":\t"23.06",\n\t"pbs_server":\t"pbs1"'
 UNKNOWN_JOB = CommandResult(code=153, out=f"{HEAD}\n}}\n", err="qstat: Unknown Job Id 99999.pbs1\n")
 DOWN = CommandResult(code=255, out="", err="Connection refused\nqstat: cannot connect to server pbs1 (errno=15010)\n")
@@ -200,9 +199,7 @@ def test_golden_script() -> None:
     settings = batch_settings(PBS, None, ("queue=long", "select=ncpus=8:mem=32gb", "walltime=00:04:00"), {})
     request = replace(make_request({"nodes": 2, "ppn": 2}), on="pbs")
     text = plan_request(request, settings).describe()
-    if "ORCH_WRITE_GOLDEN" in os.environ:
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+    assert text == read_golden("pbs.sh", text)
 
 
 def test_mpi_that_cannot_start_processes_through_pbs_is_refused() -> None:

@@ -13,19 +13,15 @@ from orch_node.protocol.batch import CONFIG
 
 from orchestrator.report import plans
 from orchestrator.targets.batch.slurm import time_seconds
+from tests.support.plans import GOLDEN, read_golden
 from tests.support.slurm_plans import CASES, SITE, make_array, make_plan, script_of, slurm_settings
-
-GOLDEN = Path(__file__).parents[3] / "golden" / "slurm"
 
 
 def test_golden_scripts_pass_shellcheck() -> None:
     for case in CASES:
-        path = GOLDEN / f"{case}.sh"
         text = script_of(case)
-        if "ORCH_WRITE_GOLDEN" in os.environ:
-            path.write_text(text)
-        assert text == path.read_text()
-    scripts = [str(GOLDEN / f"{case}.sh") for case in CASES]
+        assert text == read_golden(f"slurm/{case}.sh", text)
+    scripts = [str(GOLDEN / f"slurm/{case}.sh") for case in CASES]
     assert subprocess.run(["shellcheck", "--shell=bash", *scripts], capture_output=True, text=True).stdout == ""
 
 

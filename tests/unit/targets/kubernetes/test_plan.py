@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
 from dataclasses import replace
 from typing import Any
@@ -42,18 +41,13 @@ from tests.support.kubernetes_plans import (
 )
 from tests.support.kubernetes_schema import check_manifest, find_violations, has_crds
 from tests.support.pages import ROOT, blocks
-from tests.support.plans import BINDINGS, GOLDEN
-
-MANIFESTS = GOLDEN / "k8s"
+from tests.support.plans import BINDINGS, read_golden
 
 
 def test_golden_manifests() -> None:
     for launcher in KINDS:
         text = make_plan(launcher).describe()
-        path = MANIFESTS / f"{launcher}.yaml"
-        if os.environ.get("ORCH_WRITE_GOLDEN"):
-            path.write_text(text)
-        assert text == path.read_text()
+        assert text == read_golden(f"k8s/{launcher}.yaml", text)
 
 
 def test_every_pod_is_admitted_in_a_restricted_namespace_and_gets_no_token() -> None:
