@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import io
 import json
 import os
-import pty
-import subprocess
+import shlex
 import sys
 import time
 from pathlib import Path
 
+import pexpect
 import pytest
 from orch_node.protocol.events import Joined, Launched, Waiting
 from typer.testing import CliRunner
@@ -103,8 +102,9 @@ def test_outputs_on_a_terminal_have_no_escaped_codes(tmp_path: Path) -> None:
     )
     environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "ORCH_RUNS_DIR")}
     homes = {name: str(tmp_path / "home") for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME")}
-    program = [sys.executable, "-c", RUN_COMMANDS, json.dumps(commands)]
-    shown = run_on_terminal(program, {**environment, **homes, "TERM": "xterm-256color"}, tmp_path)
+    program = shlex.join([sys.executable, "-c", RUN_COMMANDS, json.dumps(commands)])
+    variables = {**environment, **homes, "TERM": "xterm-256color"}
+    shown = pexpect.run(program, timeout=300, cwd=tmp_path, env=variables, encoding="utf-8")
     assert shown.count("Before") == 2
     texts = ("report.html", "NODE", "ranks", "error: There is no script", "\x1b[")
     for text in (*texts, "[/x]\\x1b", "one \\x1b[31mred\\x1b[0m", "\ufffd two"):
@@ -113,19 +113,6 @@ def test_outputs_on_a_terminal_have_no_escaped_codes(tmp_path: Path) -> None:
     assert "Traceback" not in shown
     result = CliRunner().invoke(make_app(), ["logs", "--runs-dir", str(tmp_path / "runs"), "--json"])
     assert json.loads(result.output.splitlines()[0])["line"] == "one \x1b[31mred\x1b[0m"
-
-
-def run_on_terminal(command: list[str], environment: dict[str, str], folder: Path) -> str:
-    """Return what a program writes to a pseudo-terminal."""
-    terminal, end = pty.openpty()
-    shown = b""
-    with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, env=environment, cwd=folder):
-        os.close(end)
-        with contextlib.suppress(OSError):  # The program has closed its end of the terminal.
-            while piece := os.read(terminal, 4096):
-                shown += piece
-    os.close(terminal)
-    return shown.decode()
 
 
 def test_a_program_stays_what_it_is_but_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
