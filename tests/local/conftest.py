@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import zipfile
@@ -19,6 +18,7 @@ from tests.local.recipes import PAIR_MODEL, QA_MODEL, prepare_pretraining_data
 from tests.local.runs import Orch
 from tests.local.ssh_node import SshNode, make_ssh_node
 from tests.local.workspaces import Workspace, make_hosts
+from tests.support.hosts import accepts_connections
 from tests.support.jobs import make_tiny_bert
 from tests.support.kubernetes_api import Api
 from tests.support.ports import free_port
@@ -73,12 +73,7 @@ def sshd(tmp_path: Path, sftp_server: str) -> Iterator[str]:
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
     server = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=subprocess.DEVNULL)
-
-    def accepts_connections() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    wait_until(accepts_connections, "an sshd", seconds=10)
+    wait_until(lambda: accepts_connections("127.0.0.1", port), "an sshd", seconds=10)
     yield str(config)
     server.terminate()
     server.wait()

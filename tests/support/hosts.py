@@ -292,10 +292,10 @@ def allow_neighbors(hosts: int) -> None:
             limit.write_text(str(needed))
 
 
-def accepts_connections(address: str) -> bool:
+def accepts_connections(address: str, port: int = 22) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
-        return probe.connect_ex((address, 22)) == 0
+        return probe.connect_ex((address, port)) == 0
 
 
 def missing_requirements() -> str:
